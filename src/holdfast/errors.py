@@ -1,0 +1,72 @@
+"""The one family of errors, and what kind each is.
+
+A kind tells the caller what to do next, so that nobody has to read a message to decide:
+
+    HoldfastError
+    ├── SettingsError, TopologyError ...   INVALID   change your side
+    ├── StorageUnavailable ...             RETRY     the world is briefly away
+    ├── DamagedObject ...                  DATA      what is stored is not what was written
+    └── ...                                CLOSED, BUG
+
+Every message has the fact, the place and the next step. Modules define their own errors beside the code that raises
+them; all of them derive from `HoldfastError`.
+"""
+
+from enum import Enum
+from typing import ClassVar
+
+
+class Kind(Enum):
+    RETRY = "retry"
+    INVALID = "invalid"
+    DATA = "data"
+    CLOSED = "closed"
+    BUG = "bug"
+
+
+class HoldfastError(Exception):
+    """Whatever Holdfast raises on purpose. Catch this to catch them all."""
+
+    kind: ClassVar[Kind] = Kind.BUG
+
+
+class SettingsError(HoldfastError):
+    """A setting is unknown, impossible or contradicts another."""
+
+    kind = Kind.INVALID
+
+
+class TopologyError(HoldfastError):
+    """A pipeline was put together in a way that can't run."""
+
+    kind = Kind.INVALID
+
+
+class BadKey(HoldfastError):
+    """A key that doesn't fit the store's key type, or can't be stored."""
+
+    kind = Kind.INVALID
+
+
+class BadValue(HoldfastError):
+    """A value that doesn't fit the store's value type, or can't be stored."""
+
+    kind = Kind.INVALID
+
+
+class StorageUnavailable(HoldfastError):
+    """Object storage or the disk did not answer; the same call may work in a moment."""
+
+    kind = Kind.RETRY
+
+
+class DamagedObject(HoldfastError):
+    """A stored object is truncated, altered or of another format than its name says."""
+
+    kind = Kind.DATA
+
+
+class Closed(HoldfastError):
+    """Something was used after it was closed."""
+
+    kind = Kind.CLOSED

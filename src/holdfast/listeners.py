@@ -1,0 +1,114 @@
+"""Listeners: a user's functions that are told what happens, and can't hold it up.
+
+Each listener has a thread and a queue of its own. Telling is putting into the queues and never waits: a listener that
+raises is logged and told the next event; one that is too slow loses the oldest events, which are counted. Within one
+listener events come in the order they were told.
+"""
+
+import logging
+import threading
+import time
+from collections import deque
+from collections.abc import Callable
+from typing import Generic, TypeVarTuple
+
+from holdfast import metrics
+
+Event = TypeVarTuple("Event")
+
+QUEUE_LENGTH = 10_000
+
+_log = logging.getLogger(__name__)
+_errors = metrics.counter("holdfast_listener_errors", "Calls of listeners that raised.", ["listener"])
+_dropped = metrics.counter("holdfast_listener_dropped_events", "Events a slow listener was not told.", ["listener"])
+
+
+class ListenerPool(Generic[*Event]):
+    """Any number of listeners to one kind of event.
+
+    >>> pool = ListenerPool[str, int]("example")
+    >>> pool.add(lambda name, size: print(name, size))
+    >>> pool.tell("fish", 3)
+    >>> pool.close(timeout=5)
+    fish 3
+    True
+    """
+
+    def __init__(self, name: str, queue_length: int = QUEUE_LENGTH) -> None:
+        self._name = name
+        self._queue_length = queue_length
+        self._lock = threading.Lock()
+        self._listeners: list[_Listener[*Event]] = []
+        self._closed = False
+
+    def add(self, listener: Callable[[*Event], object]) -> None:
+        """From now on `listener` is told every event."""
+        with self._lock:
+            self._listeners.append(_Listener(self._name, listener, self._queue_length))
+
+    def tell(self, *event: *Event) -> None:
+        """Tells all listeners, without waiting for any. After `close` nobody is told."""
+        with self._lock:
+            if not self._closed:
+                for listener in self._listeners:
+                    listener.put(event)
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """Takes no more events and gives the listeners `timeout` seconds for those they have. True if all are done."""
+        with self._lock:
+            self._closed = True
+            listeners = list(self._listeners)
+        deadline = time.monotonic() + timeout
+        done = [listener.finish(max(0.0, deadline - time.monotonic())) for listener in listeners]
+        return all(done)
+
+
+class _Listener(Generic[*Event]):
+    def __init__(self, pool: str, call: Callable[[*Event], object], queue_length: int) -> None:
+        self._call = call
+        self._name = f"{pool}:{getattr(call, '__qualname__', type(call).__name__)}"
+        self._events: deque[tuple[*Event]] = deque()
+        self._queue_length = queue_length
+        self._changed = threading.Condition()
+        self._finishing = False
+        self._warned = False
+        # A daemon, since a listener that never returns must not keep the process alive.
+        self._thread = threading.Thread(target=self._run, name=f"listener-{self._name}", daemon=True)
+        self._thread.start()
+
+    def put(self, event: tuple[*Event]) -> None:
+        with self._changed:
+            self._events.append(event)
+            if len(self._events) > self._queue_length:
+                self._events.popleft()
+                _dropped.labels(self._name).inc()
+                if not self._warned:
+                    self._warned = True
+                    _log.warning(
+                        "listener %s is %d events behind and loses the oldest. Make it return sooner, for example by "
+                        "handing events to a queue of its own.",
+                        self._name,
+                        self._queue_length,
+                    )
+            self._changed.notify()
+
+    def finish(self, timeout: float) -> bool:
+        with self._changed:
+            self._finishing = True
+            self._changed.notify()
+        if threading.current_thread() is not self._thread:  # a listener may itself stop the app
+            self._thread.join(timeout)
+        return not self._thread.is_alive()
+
+    def _run(self) -> None:
+        while (event := self._next()) is not None:
+            try:
+                self._call(*event)
+            except Exception:  # noqa: BLE001  a user's function may raise anything, and none of it is ours
+                _errors.labels(self._name).inc()
+                _log.exception("listener %s raised; it will be told the next event all the same", self._name)
+
+    def _next(self) -> tuple[*Event] | None:
+        with self._changed:
+            self._changed.wait_for(lambda: self._events or self._finishing)
+            return self._events.popleft() if self._events else None

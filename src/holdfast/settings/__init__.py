@@ -1,0 +1,45 @@
+"""Settings: what a user may choose, as one typed value from code, a file and the environment."""
+
+from holdfast.settings.declare import About, Between, Section, Setting
+from holdfast.settings.load import Effective, load, variable_of
+from holdfast.settings.model import Settings, all_settings, sections
+from holdfast.settings.sections import (
+    BatchSettings,
+    LogSettings,
+    MemorySettings,
+    Restore,
+    RestSettings,
+    RetrySettings,
+    SnapshotSettings,
+    SparkSettings,
+    StateSettings,
+)
+from holdfast.settings.units import Options, format_duration, format_size, parse_duration, parse_size, redact
+
+__all__ = [
+    "About",
+    "BatchSettings",
+    "Between",
+    "Effective",
+    "LogSettings",
+    "MemorySettings",
+    "Options",
+    "RestSettings",
+    "Restore",
+    "RetrySettings",
+    "Section",
+    "Setting",
+    "Settings",
+    "SnapshotSettings",
+    "SparkSettings",
+    "StateSettings",
+    "all_settings",
+    "format_duration",
+    "format_size",
+    "load",
+    "parse_duration",
+    "parse_size",
+    "redact",
+    "sections",
+    "variable_of",
+]

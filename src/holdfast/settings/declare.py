@@ -1,0 +1,173 @@
+"""How a setting is declared: a dataclass field whose annotation says what it means and what it may be.
+
+What stands beside a field's type is read by the check below, by `load`, by `holdfast config` and by
+docs/configuration.md, so a setting is described in one place. A value that can't be is refused where it is made, in
+code as from a file.
+"""
+
+from dataclasses import dataclass, fields
+from datetime import timedelta
+from functools import cache
+from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+
+from holdfast.errors import SettingsError
+from holdfast.settings.units import (
+    Duration,
+    OptionMap,
+    Options,
+    Size,
+    format_duration,
+    format_size,
+    parse_duration,
+    redact,
+)
+
+
+@dataclass(frozen=True)
+class About:
+    """What a setting means, and the Kafka Streams property it answers to or why there is none."""
+
+    meaning: str
+    kafka: str | None = None
+    why_none: str | None = None
+
+
+@dataclass(frozen=True)
+class Between:
+    """The values a number, a size or a duration may have, both ends included."""
+
+    lowest: float | str
+    highest: float | str | None = None
+
+    def __contains__(self, value: Any) -> bool:
+        low, high = self._like(value, self.lowest), self._like(value, self.highest)
+        return bool(low <= value and (high is None or value <= high))
+
+    @staticmethod
+    def _like(value: Any, bound: Any) -> Any:
+        return parse_duration(bound) if isinstance(value, timedelta) and isinstance(bound, str) else bound
+
+    def words(self, show: Any = str) -> str:
+        def shown(bound: float | str) -> str:
+            return bound if isinstance(bound, str) else str(show(bound))
+
+        if self.highest is None:
+            return f"at least {shown(self.lowest)}"
+        return f"from {shown(self.lowest)} to {shown(self.highest)}"
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One setting as the dataclasses declare it."""
+
+    name: str
+    type: Any
+    about: About
+    between: Between | None
+    default: Any
+
+    @property
+    def is_optional(self) -> bool:
+        return type(None) in get_args(self.type)
+
+    @property
+    def base_type(self) -> Any:
+        """The type without `| None`: int, float, bool, str, a Literal, Duration, Size or OptionMap."""
+        return next(t for t in get_args(self.type) if t is not type(None)) if self.is_optional else self.type
+
+    @property
+    def allowed(self) -> str:
+        """What the setting may be, in words."""
+        base = self.base_type
+        if get_origin(base) is Literal:
+            words = " or ".join(f'"{choice}"' for choice in get_args(base))
+        else:
+            words = _TYPE_WORDS[base]
+        if self.between is not None:
+            words += f", {self.between.words(format_size if base is Size else str)}"
+        return words + (", or nothing" if self.is_optional else "")
+
+    def show(self, value: Any) -> str:
+        """A value as a user would write it, without secrets."""
+        match value:
+            case None:
+                return ""
+            case bool():
+                return str(value).lower()
+            case timedelta():
+                return format_duration(value)
+            case Options():
+                return ", ".join(f"{name}={text}" for name, text in value.shown().items())
+            case int() if self.base_type is Size:
+                return format_size(value)
+            case str():
+                return redact(self.name, value)
+        return str(value)
+
+    def check(self, value: Any, at: str) -> None:
+        if value is None and self.is_optional:
+            return
+        base = self.base_type
+        if get_origin(base) is Literal:
+            fits = value in get_args(base)
+        elif base is float:
+            fits = isinstance(value, int | float) and not isinstance(value, bool)
+        elif base in (int, bool, str):
+            fits = type(value) is base
+        else:
+            fits = True  # the field has parsed it
+        if not fits or (self.between is not None and value not in self.between):
+            raise SettingsError(f"{at} = {self.show(value)!r} is not possible. It must be {self.allowed}.")
+
+
+_TYPE_WORDS = {
+    int: "a whole number",
+    float: "a number",
+    bool: "true or false",
+    str: "a text",
+    Duration: "a duration",
+    Size: "a size",
+    OptionMap: "names and texts",
+}
+
+
+@dataclass(frozen=True)
+class Section:
+    """A group of settings that checks itself when it is made."""
+
+    section: ClassVar[str] = ""
+
+    @classmethod
+    def path(cls, name: str) -> str:
+        """The full name of one of its settings, such as `log.url`."""
+        return f"{cls.section}.{name}" if cls.section else name
+
+    @classmethod
+    @cache
+    def declared(cls) -> dict[str, Setting]:
+        """Its own settings, by name, without those of nested sections."""
+        found = {}
+        hints = get_type_hints(cls, include_extras=True)
+        for f in fields(cls):
+            hint = hints[f.name]
+            if get_origin(hint) is Annotated:
+                base, *extras = get_args(hint)
+                about = next(e for e in extras if isinstance(e, About))
+                between = next((e for e in extras if isinstance(e, Between)), None)
+                found[f.name] = Setting(f.name, base, about, between, f.default)
+        return found
+
+    def __repr__(self) -> str:
+        """What was set, as it may be shown: an address can hold a password as well as an option can."""
+        own = self.declared()
+        shown = [
+            f"{f.name}={own[f.name].show(getattr(self, f.name))!r}"
+            if f.name in own
+            else f"{f.name}={getattr(self, f.name)!r}"
+            for f in fields(self)
+        ]
+        return f"{type(self).__name__}({', '.join(shown)})"
+
+    def __post_init__(self) -> None:
+        for name, setting in self.declared().items():
+            setting.check(getattr(self, name), self.path(name))

@@ -1,0 +1,203 @@
+"""From code, a file and the environment to one Settings, remembering where each value came from.
+
+The later wins: code, then `holdfast.toml`, then `HOLDFAST_...` variables, so whoever runs an app can change what its
+author wrote without touching it. A name that doesn't exist is refused with the nearest one that does.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, TypeVar, get_args, get_origin
+
+from holdfast.errors import SettingsError
+from holdfast.settings.declare import Section, Setting
+from holdfast.settings.model import Settings, all_settings, sections
+from holdfast.settings.units import Duration, OptionMap, Options, Size
+
+DEFAULT_FILE = Path("holdfast.toml")
+FILE_VARIABLE = "HOLDFAST_CONFIG"
+PREFIX = "HOLDFAST_"
+
+# Variables with our prefix that are no settings: for tests, and what Kubernetes sets for a service named holdfast.
+_OTHER_VARIABLES = re.compile(
+    r"HOLDFAST_(CONFIG|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
+)
+
+
+@dataclass(frozen=True)
+class Effective:
+    """The settings that hold, and for each by its full name where it is from.
+
+    An origin is "default", "code", the file's path, or the name of an environment variable.
+    """
+
+    settings: Settings
+    origins: dict[str, str]
+
+    def rows(self) -> list[tuple[str, str, str]]:
+        """Name, value as a user would write it (no secrets) and origin, of every setting."""
+        return [
+            (name, setting.show(_value(self.settings, name)), self.origins[name])
+            for name, setting in all_settings().items()
+        ]
+
+
+def load(
+    code: Settings | None = None,
+    file: Path | None = None,
+    env: Mapping[str, str] = {},
+) -> Effective:
+    """Puts the settings together: `code`, then the file, then `env` (hand in `os.environ`).
+
+    Without `file`, HOLDFAST_CONFIG names it, or `holdfast.toml` in the working directory is read if it is there.
+
+    >>> effective = load(Settings(partitions=8), env={"HOLDFAST_BATCH__COMMIT_INTERVAL": "10s"})
+    >>> effective.settings.partitions, effective.origins["partitions"]
+    (8, 'code')
+    >>> effective.settings.batch.commit_interval, effective.origins["batch.commit_interval"]
+    (datetime.timedelta(seconds=10), 'HOLDFAST_BATCH__COMMIT_INTERVAL')
+    """
+    given, defaults = code or Settings(), Settings()
+    values = {name: _value(given, name) for name in all_settings()}
+    origins = {name: "default" if values[name] == _value(defaults, name) else "code" for name in values}
+    for name, (value, origin) in _from_file(_file(file, env)).items():
+        values[name], origins[name] = value, origin
+    for name, (value, origin) in _from_environment(env, values).items():
+        values[name], origins[name] = value, origin
+    return Effective(_build(values, origins), origins)
+
+
+def _value(settings: Settings, name: str) -> Any:
+    section, _, field = name.rpartition(".")
+    return getattr(getattr(settings, section) if section else settings, field)
+
+
+def _build(values: Mapping[str, Any], origins: Mapping[str, str]) -> Settings:
+    parts = {
+        name: _made(section, {f: values[section.path(f)] for f in section.declared()}, name, origins)
+        for name, section in sections().items()
+    }
+    own = {name: values[name] for name in Settings.declared()}
+    return _made(Settings, own | parts, "", origins)
+
+
+S = TypeVar("S", bound=Section)
+
+
+def _made(section: type[S], arguments: Mapping[str, Any], name: str, origins: Mapping[str, str]) -> S:
+    """Makes a section; an error also tells which places its values came from."""
+    try:
+        return section(**arguments)
+    except SettingsError as error:
+        prefix = f"{name}." if name else ""
+        named = sorted(
+            {
+                origin
+                for full, origin in origins.items()
+                if full.startswith(prefix) and origin not in ("default", "code") and _mentions(str(error), full)
+            }
+        )
+        raise SettingsError(f"{error} (from {', '.join(named)})" if named else str(error)) from None
+
+
+def _mentions(message: str, name: str) -> bool:
+    return re.search(rf"(?<![\w.]){re.escape(name)}(?!\.?\w)", message) is not None
+
+
+def _file(file: Path | None, env: Mapping[str, str]) -> Path | None:
+    if file is None and env.get(FILE_VARIABLE):
+        file = Path(env[FILE_VARIABLE])
+    if file is None:
+        return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
+    if not file.is_file():
+        raise SettingsError(f"There is no settings file {file}. Give the path of a TOML file, or none.")
+    return file
+
+
+def _from_file(file: Path | None) -> dict[str, tuple[Any, str]]:
+    if file is None:
+        return {}
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise SettingsError(f"{file} is no TOML: {error}. Correct it there.") from None
+    except OSError as error:
+        raise SettingsError(f"{file} can't be read: {error.strerror}. Make it readable or remove it.") from None
+    found = {}
+    for name, value in document.items():
+        if name in sections() and isinstance(value, dict):
+            for inner, inner_value in value.items():
+                found[_known(f"{name}.{inner}", f"in {file}")] = inner_value
+        else:
+            found[_known(name, f"in {file}")] = value
+    return {name: (value, str(file)) for name, value in found.items()}
+
+
+def _from_environment(env: Mapping[str, str], so_far: Mapping[str, Any]) -> dict[str, tuple[Any, str]]:
+    found: dict[str, tuple[Any, str]] = {}
+    entries: dict[str, dict[str, str]] = {}
+    for variable, text in sorted(env.items()):
+        if not variable.startswith(PREFIX) or _OTHER_VARIABLES.fullmatch(variable):
+            continue
+        parts = variable.removeprefix(PREFIX).split("__", 2)
+        if len(parts) == 3:  # one entry of a mapping: HOLDFAST_LOG__OPTIONS__AWS_REGION
+            name = _known(".".join(parts[:2]).lower(), f"of the variable {variable}")
+            if all_settings()[name].base_type is not OptionMap:
+                raise SettingsError(f"{variable} has a part too many: {name} is one value. Set {variable_of(name)}.")
+            entries.setdefault(name, {})[parts[2].lower() if parts[2].isupper() else parts[2]] = text
+        else:
+            name = _known(".".join(parts).lower(), f"of the variable {variable}")
+            found[name] = (_read(all_settings()[name], text, variable), variable)
+    for name, added in entries.items():
+        whole = Options(found[name][0] if name in found else so_far[name])
+        found[name] = (Options({**whole, **added}), f"{variable_of(name)}__...")
+    return found
+
+
+def variable_of(name: str) -> str:
+    """The environment variable of a setting.
+
+    >>> variable_of("batch.commit_interval")
+    'HOLDFAST_BATCH__COMMIT_INTERVAL'
+    """
+    return PREFIX + name.replace(".", "__").upper()
+
+
+def _known(name: str, place: str) -> str:
+    known = all_settings()
+    if name in known:
+        return name
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    last = name.rpartition(".")[2]
+    same_word = [full for full in known if full.rpartition(".")[2] == last]
+    best = same_word or near
+    hint = f"Did you mean {best[0]}?" if best else "`holdfast config` lists them all."
+    if name in sections():
+        hint = f"It is a group of settings, such as {next(n for n in known if n.startswith(name + '.'))}."
+    raise SettingsError(f"There is no setting {name!r} ({place}). {hint}")
+
+
+def _read(setting: Setting, text: str, variable: str) -> Any:
+    """A text of the environment as a value of the setting's type. An empty text is nothing, where that is allowed."""
+    base = setting.base_type
+    if setting.is_optional and text == "":
+        return None
+    try:
+        if base is bool:
+            return {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}[text.lower()]
+        if base in (int, float):
+            return base(text.replace("_", ""))
+        if base is OptionMap:
+            return Options(json.loads(text))
+    except (KeyError, ValueError, SettingsError):
+        shown = "its value" if base is OptionMap else repr(text)
+        what = 'a JSON object of texts, such as {"region": "eu-central-1"}' if base is OptionMap else setting.allowed
+        raise SettingsError(f"{variable}: {shown} is not possible. It must be {what}.") from None
+    if base is Size and text.isdecimal():
+        return int(text)
+    assert base in (str, Duration, Size) or get_origin(base) is Literal, get_args(base)
+    return text

@@ -1,0 +1,145 @@
+"""All settings of an app as one value, and what must fit together in it."""
+
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Literal, get_type_hints
+
+from holdfast.errors import SettingsError
+from holdfast.settings.declare import About, Between, Section, Setting
+from holdfast.settings.sections import (
+    BatchSettings,
+    LogSettings,
+    MemorySettings,
+    Restore,
+    RestSettings,
+    RetrySettings,
+    SnapshotSettings,
+    SparkSettings,
+    StateSettings,
+)
+from holdfast.settings.units import Duration, format_duration, format_size
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Settings(Section):
+    """All settings of an app, as a value.
+
+    >>> settings = Settings(partitions=8, restore=Restore(parallel_tasks=2), log=LogSettings(retention="2h"))
+    >>> settings.log.retention, settings.log_url("pulse")
+    (datetime.timedelta(seconds=7200), '.holdfast/pulse/log')
+    """
+
+    partitions: Annotated[
+        int,
+        About(
+            "How many partitions the app's stores have. Fixed once the log exists.",
+            why_none="input topics decide",
+        ),
+        Between(1, 65_536),
+    ] = 4
+    instances: Annotated[
+        int,
+        About("How many instances `app.run()` starts, each a process of its own.", kafka="num.stream.threads"),
+        Between(1, 256),
+    ] = 1
+    base_dir: Annotated[
+        str,
+        About(
+            "The folder under which log, local state and Spark's checkpoint go unless they have a place of their own.",
+            why_none="only state is local there, see `state.dir`",
+        ),
+    ] = "./.holdfast"
+    on_new_checkpoint: Annotated[
+        Literal["refuse", "restart_sources"],
+        About(
+            "What to do with a new Spark checkpoint on a log that has versions already: stop with the recorded "
+            "positions in the message, or keep the state and read the sources from where the new checkpoint starts.",
+            kafka="auto.offset.reset",
+        ),
+    ] = "refuse"
+    stop_timeout: Annotated[
+        Duration,
+        About(
+            "How long `app.stop()` and an instance told to stop have before they are ended.",
+            why_none="an argument of `KafkaStreams.close()`",
+        ),
+        Between("100ms", "1h"),
+    ] = Duration("5s")
+
+    log: LogSettings = field(default_factory=LogSettings)
+    batch: BatchSettings = field(default_factory=BatchSettings)
+    restore: Restore = field(default_factory=Restore)
+    snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
+    memory: MemorySettings = field(default_factory=MemorySettings)
+    state: StateSettings = field(default_factory=StateSettings)
+    rest: RestSettings = field(default_factory=RestSettings)
+    retry: RetrySettings = field(default_factory=RetrySettings)
+    spark: SparkSettings = field(default_factory=SparkSettings)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for name, section in sections().items():
+            if not isinstance(getattr(self, name), section):
+                given = type(getattr(self, name)).__name__
+                raise SettingsError(f"{name} = a {given} is not possible. It must be a {section.__name__}.")
+        _check_together(self)
+
+    def log_url(self, app: str) -> str:
+        """Where the log of an app is."""
+        return self.log.url or str(Path(self.base_dir, app, "log"))
+
+    def state_dir(self, app: str) -> Path:
+        """Where local state of an app is."""
+        return Path(self.state.dir) if self.state.dir else Path(self.base_dir, app, "state")
+
+    def checkpoint(self, app: str) -> str:
+        """Where Spark's checkpoint of an app is."""
+        return self.spark.checkpoint or str(Path(self.base_dir, app, "checkpoint"))
+
+
+@cache
+def sections() -> dict[str, type[Section]]:
+    """The nested sections of Settings, by name."""
+    hints = get_type_hints(Settings)
+    return {name: hint for name, hint in hints.items() if isinstance(hint, type) and issubclass(hint, Section)}
+
+
+@cache
+def all_settings() -> dict[str, Setting]:
+    """Every setting by its full name, `partitions` and `log.url` alike."""
+    found = dict(Settings.declared())
+    for section in sections().values():
+        found |= {section.path(name): setting for name, setting in section.declared().items()}
+    return found
+
+
+_KEPT_ON = (
+    "spark.sql.shuffle.orderIndependentChecksum.enabled",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
+)
+_HAS_A_SETTING = {"spark.master": "spark.master", "spark.sql.streaming.checkpointLocation": "spark.checkpoint"}
+
+
+def _check_together(settings: Settings) -> None:
+    """What each alone could be, and both together can't."""
+    if settings.retry.first > settings.retry.longest:
+        first, longest = format_duration(settings.retry.first), format_duration(settings.retry.longest)
+        raise SettingsError(
+            f"retry.first = {first} is longer than retry.longest = {longest}. Lower one or raise the other."
+        )
+    in_flight = settings.restore.parallel_tasks * settings.restore.batch_bytes
+    if in_flight > settings.memory.limit:
+        raise SettingsError(
+            f"restore.parallel_tasks times restore.batch_bytes is {format_size(in_flight)}, more than memory.limit = "
+            f"{format_size(settings.memory.limit)}. Lower one of the first two or raise the limit."
+        )
+    for key in _KEPT_ON:
+        if settings.spark.config.get(key, "true").lower() != "true":
+            raise SettingsError(
+                f"spark.config has {key} = {settings.spark.config[key]}. Without it Spark may mix two runs of one "
+                "stage and records count twice: remove it."
+            )
+    for key, name in _HAS_A_SETTING.items():
+        if key in settings.spark.config:
+            raise SettingsError(f"spark.config has {key}. Use the setting {name} instead.")

@@ -1,0 +1,190 @@
+"""Durations and sizes as people write them: `"1h30m"`, `"256KiB"`; and the fields of a dataclass that take them so.
+
+A field such as `Duration` is a descriptor: a user may hand in a text or a value, and whoever reads the field always
+finds the value. So code passes `timedelta`s and bytes around and nothing is parsed twice.
+"""
+
+import re
+from collections.abc import Iterator, Mapping
+from datetime import timedelta
+from decimal import Decimal
+from typing import Any, Generic, TypeVar
+
+from holdfast.errors import SettingsError
+
+Given = TypeVar("Given")
+Held = TypeVar("Held")
+
+_MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)\s*")
+
+_BYTES = {
+    "B": 1,
+    "KiB": 1 << 10,
+    "MiB": 1 << 20,
+    "GiB": 1 << 30,
+    "TiB": 1 << 40,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", re.IGNORECASE)
+_UNIT_OF = {unit.lower(): size for unit, size in _BYTES.items()}
+
+
+def parse_duration(value: str | timedelta) -> timedelta:
+    """A length of time from a text with units (us, ms, s, m, h, d); a timedelta stays as it is.
+
+    >>> parse_duration("1h30m"), parse_duration("250ms").total_seconds()
+    (datetime.timedelta(seconds=5400), 0.25)
+    """
+    if isinstance(value, timedelta):
+        return value
+    text = str(value).strip()  # a number from a file has no unit, and is refused like any other text
+    parts = _DURATION.findall(text)
+    if not parts or _DURATION.sub("", text):
+        raise SettingsError(f'{value!r} is no duration. Write numbers with units, such as "10s", "250ms" or "1h30m".')
+    return timedelta(microseconds=sum(round(Decimal(number) * _MICROSECONDS[unit]) for number, unit in parts))
+
+
+def format_duration(value: timedelta) -> str:
+    """The shortest text that `parse_duration` reads back.
+
+    >>> format_duration(timedelta(minutes=90)), format_duration(timedelta(0)), format_duration(timedelta(days=30))
+    ('1h30m', '0s', '30d')
+    """
+    left = value // timedelta(microseconds=1)
+    text = ""
+    for unit in ("d", "h", "m", "s", "ms", "us"):
+        count, left = divmod(left, _MICROSECONDS[unit])
+        text += f"{count}{unit}" if count else ""
+    return text or "0s"
+
+
+def parse_size(value: str | int) -> int:
+    """A number of bytes from a text with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB); a number is bytes already.
+
+    >>> parse_size("256KiB"), parse_size("1.5 GB"), parse_size(12)
+    (262144, 1500000000, 12)
+    """
+    if isinstance(value, int) and not isinstance(value, bool):
+        return value
+    match = _SIZE.fullmatch(str(value).strip())
+    if match is None:
+        raise SettingsError(f'{value!r} is no size. Write a number with a unit, such as "256KiB" or "1GiB".')
+    return round(Decimal(match[1]) * _UNIT_OF[match[2].lower()])
+
+
+def format_size(value: int) -> str:
+    """A size in the largest binary unit that divides it.
+
+    >>> format_size(262144), format_size(1000)
+    ('256KiB', '1000B')
+    """
+    for unit in ("TiB", "GiB", "MiB", "KiB"):
+        if value and value % _BYTES[unit] == 0:
+            return f"{value // _BYTES[unit]}{unit}"
+    return f"{value}B"
+
+
+_SECRET = re.compile(r"secret|passw|pwd|token|credential|signature|sas|auth|key", re.IGNORECASE)
+_HARMLESS = re.compile(r"(use|disable|allow|skip)_\w+|\w*skip_signature", re.IGNORECASE)
+_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_QUERY = re.compile(r"(?<=://)([^?\s]*)\?\S+")  # a signed address has its signature there
+HIDDEN = "******"
+
+
+def redact(name: str, value: str) -> str:
+    """A value that may be shown: nothing of a secret, and no user and password inside an address.
+
+    >>> redact("aws_secret_access_key", "abc"), redact("endpoint", "http://me:pw@host:9000"), redact("region", "eu-1")
+    ('******', 'http://******@host:9000', 'eu-1')
+    """
+    if _SECRET.search(name) and not _HARMLESS.fullmatch(name):
+        return HIDDEN
+    return _QUERY.sub(rf"\1?{HIDDEN}", _USER_INFO.sub(f"{HIDDEN}@", value))
+
+
+def _is_texts(items: object) -> bool:
+    """Whether it is a mapping of texts to texts: from a file it could be anything."""
+    return isinstance(items, Mapping) and all(isinstance(part, str) for item in items.items() for part in item)
+
+
+class Options(Mapping[str, str]):
+    """Names and texts handed on to another system. Printing them never shows a secret.
+
+    >>> Options({"region": "eu-1", "secret_access_key": "abc"})
+    Options({'region': 'eu-1', 'secret_access_key': '******'})
+    """
+
+    __slots__ = ("_items",)
+
+    def __init__(self, items: Mapping[str, str] = {}) -> None:
+        if not _is_texts(items):
+            raise SettingsError('options are names and texts, such as {"region": "eu-1"}. Write values as texts.')
+        self._items = dict(items)
+
+    def __getitem__(self, name: str) -> str:
+        return self._items[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._items)
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    def __hash__(self) -> int:
+        return hash(frozenset(self._items.items()))
+
+    def shown(self) -> dict[str, str]:
+        return {name: redact(name, value) for name, value in self._items.items()}
+
+    def __repr__(self) -> str:
+        return f"Options({self.shown()!r})"
+
+
+class _Parsed(Generic[Given, Held]):
+    """A dataclass field that accepts one type and holds another."""
+
+    def __init__(self, default: Given) -> None:
+        self.default = self.parse(default)
+
+    def parse(self, given: Given) -> Held:
+        raise AssertionError(f"{type(self).__name__} says how it parses")
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self.name = name
+
+    def __get__(self, holder: Any, owner: type | None = None) -> Held:
+        if holder is None:
+            return self.default  # what `dataclass` takes as the field's default
+        held: Held = holder.__dict__[self.name]
+        return held
+
+    def __set__(self, holder: Any, given: Given) -> None:
+        try:
+            holder.__dict__[self.name] = self.parse(given)
+        except SettingsError as error:
+            raise SettingsError(f"{type(holder).path(self.name)}: {error}") from None
+
+
+class Duration(_Parsed[str | timedelta, timedelta]):
+    """A field that takes `"10s"` or a timedelta and holds a timedelta."""
+
+    def parse(self, given: str | timedelta) -> timedelta:
+        return parse_duration(given)
+
+
+class Size(_Parsed[str | int, int]):
+    """A field that takes `"64MiB"` or a number and holds a number of bytes."""
+
+    def parse(self, given: str | int) -> int:
+        return parse_size(given)
+
+
+class OptionMap(_Parsed[Mapping[str, str], Options]):
+    """A field that takes any mapping of texts and holds Options."""
+
+    def parse(self, given: Mapping[str, str]) -> Options:
+        return given if isinstance(given, Options) else Options(given)

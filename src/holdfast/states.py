@@ -1,0 +1,129 @@
+"""The states of an app and the moves between them.
+
+    CREATED ──► RESTORING ◄──► REBALANCING
+       │          │  ▲            │  ▲
+       │          ▼  │            ▼  │
+       │        RUNNING ◄─────────┘  │
+       │          │  └───────────────┘
+       └──────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
+
+STOPPED and ERROR are ends: an app that is there is not started again, a new one is made. Kafka Streams' users know
+STOPPING as PENDING_SHUTDOWN and STOPPED as NOT_RUNNING; there RESTORING is a part of REBALANCING.
+"""
+
+import threading
+from collections.abc import Callable
+from enum import Enum
+
+from holdfast import metrics
+from holdfast.errors import HoldfastError, Kind
+from holdfast.listeners import ListenerPool
+
+__all__ = ["MOVES", "AppState", "IllegalMove", "ListenerPool", "StateListener", "StateMachine"]
+
+_state = metrics.gauge("holdfast_app_state", "1 for the state the app is in, 0 for the others.", ["state"])
+
+
+class AppState(Enum):
+    CREATED = "created"
+    RESTORING = "restoring"
+    REBALANCING = "rebalancing"
+    RUNNING = "running"
+    STOPPING = "stopping"
+    STOPPED = "stopped"
+    ERROR = "error"
+
+    def __str__(self) -> str:
+        return self.value
+
+
+MOVES: dict[AppState, frozenset[AppState]] = {
+    AppState.CREATED: frozenset({AppState.RESTORING, AppState.STOPPING, AppState.ERROR}),
+    AppState.RESTORING: frozenset({AppState.REBALANCING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
+    AppState.REBALANCING: frozenset({AppState.RESTORING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
+    AppState.RUNNING: frozenset({AppState.RESTORING, AppState.REBALANCING, AppState.STOPPING, AppState.ERROR}),
+    AppState.STOPPING: frozenset({AppState.STOPPED, AppState.ERROR}),
+    AppState.STOPPED: frozenset(),
+    AppState.ERROR: frozenset(),
+}
+
+StateListener = Callable[[AppState, AppState], object]
+
+
+class IllegalMove(HoldfastError):
+    """A move that MOVES doesn't have."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, old: AppState, new: AppState) -> None:
+        allowed = ", ".join(sorted(map(str, MOVES[old]))) or "none: make a new app"
+        super().__init__(f"An app that is {old} can't become {new}. From {old} it can become: {allowed}.")
+
+
+class StateMachine:
+    """The state of one app. Any thread may read it, move it and wait for it.
+
+    >>> machine = StateMachine()
+    >>> machine.move(AppState.RESTORING); machine.move(AppState.RUNNING); machine.state
+    <AppState.RUNNING: 'running'>
+    >>> machine.move(AppState.CREATED)
+    Traceback (most recent call last):
+    ...
+    holdfast.states.IllegalMove: An app that is running can't become created. From running it can become: error, \
+rebalancing, restoring, stopping.
+    """
+
+    def __init__(self) -> None:
+        self._state = AppState.CREATED
+        self._cause: BaseException | None = None
+        self._changed = threading.Condition()
+        self._listeners = ListenerPool[AppState, AppState]("state")
+        self._publish()
+
+    @property
+    def state(self) -> AppState:
+        return self._state
+
+    @property
+    def cause(self) -> BaseException | None:
+        """Why the state is ERROR."""
+        return self._cause
+
+    def add_listener(self, listener: StateListener) -> None:
+        """From now on `listener` is told (old, new) of every move, on a thread of its own."""
+        self._listeners.add(listener)
+
+    def move(self, new: AppState, cause: BaseException | None = None) -> None:
+        """Moves to `new` or raises IllegalMove. A move to the state it is in is none, and tells nobody."""
+        with self._changed:
+            old = self._state
+            if new is old:
+                return
+            if new not in MOVES[old]:
+                raise IllegalMove(old, new)
+            self._state, self._cause = new, cause
+            self._publish()
+            self._listeners.tell(old, new)  # under the lock, so that listeners hear moves in their order
+            self._changed.notify_all()
+
+    def try_move(self, new: AppState, cause: BaseException | None = None) -> bool:
+        """Moves to `new` if that is allowed from where it is; says whether it is there now."""
+        with self._changed:
+            if new is not self._state and new not in MOVES[self._state]:
+                return False
+            self.move(new, cause)
+            return True
+
+    def wait_for(self, *states: AppState, timeout: float | None = None) -> bool:
+        """Waits until the state is one of `states`; False if that can no longer happen or took too long."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._state in states or not MOVES[self._state], timeout)
+            return self._state in states
+
+    def close(self, timeout: float = 1.0) -> bool:
+        """Lets listeners hear the last moves; True if all have."""
+        return self._listeners.close(timeout)
+
+    def _publish(self) -> None:
+        for state in AppState:
+            _state.labels(str(state)).set(state is self._state)

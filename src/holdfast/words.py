@@ -1,0 +1,42 @@
+"""The design's words as types: what every layer means by a version, a task and a moment."""
+
+import re
+from dataclasses import dataclass
+from typing import NewType
+
+from holdfast.errors import HoldfastError, Kind
+
+Version = NewType("Version", int)
+"""The number of a committed step of the app. The first is 1."""
+
+NOTHING = Version(0)
+"""The version before the first: an empty app."""
+
+Millis = NewType("Millis", int)
+"""Milliseconds since 1970 in UTC."""
+
+
+class BadTaskName(HoldfastError):
+    kind = Kind.INVALID
+
+
+@dataclass(frozen=True, order=True, slots=True)
+class TaskId:
+    """One partition of one sub-topology, written `0_3`.
+
+    >>> str(TaskId(0, 3)), TaskId.parse("0_3")
+    ('0_3', TaskId(topology=0, partition=3))
+    """
+
+    topology: int
+    partition: int
+
+    def __str__(self) -> str:
+        return f"{self.topology}_{self.partition}"
+
+    @classmethod
+    def parse(cls, text: str) -> "TaskId":
+        match = re.fullmatch(r"(\d+)_(\d+)", text)
+        if match is None:
+            raise BadTaskName(f"{text!r} is no task. A task is <sub-topology>_<partition>, such as 0_3.")
+        return cls(int(match[1]), int(match[2]))

@@ -1,0 +1,108 @@
+"""Errors: one family, each of a kind, and nothing else raised on purpose."""
+
+import ast
+import importlib
+import pkgutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast.errors import HoldfastError, Kind, SettingsError, StorageUnavailable
+from holdfast.retry import Retried, is_retryable, retrying
+from holdfast.settings import RetrySettings
+
+SOURCES = sorted(Path(holdfast.__file__).parent.rglob("*.py"))
+MODULES = sorted(module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."))
+ANSWERS = {"holdfast.query.problems.Problem"}
+"""What REST's endpoints raise to answer with it; none of these ever reaches a caller in Python."""
+QUICK = RetrySettings(attempts=4, first="1ms", longest="4ms")
+
+
+def exceptions_of(module: str) -> Iterator[type[BaseException]]:
+    for item in vars(importlib.import_module(module)).values():
+        if isinstance(item, type) and issubclass(item, BaseException) and item.__module__ == module:
+            yield item
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_every_error_is_of_the_family_and_of_a_kind(module: str) -> None:
+    for error in exceptions_of(module):
+        if f"{module}.{error.__qualname__}" in ANSWERS:
+            continue
+        assert issubclass(error, HoldfastError), f"{error} is outside of the family: derive it from HoldfastError"
+        chosen = error is HoldfastError or any("kind" in vars(c) for c in error.__mro__ if c is not HoldfastError)
+        assert chosen, f"{error} has no kind of its own: say what a caller can do about it"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(SOURCES[0].parent)))
+def test_no_builtin_error_leaves_its_module(source: Path) -> None:
+    """A user must be able to catch everything with HoldfastError, and to read what to do."""
+    tree = ast.parse(source.read_text())
+    caught = {
+        name.id
+        for handler in ast.walk(tree)
+        if isinstance(handler, ast.ExceptHandler) and handler.type is not None
+        for name in ast.walk(handler.type)
+        if isinstance(name, ast.Name)
+    }
+    bare = {"Exception", "BaseException", "RuntimeError", "OSError", "ValueError", "TypeError"} - caught
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Raise) and node.exc is not None:
+            raised = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
+            assert not (isinstance(raised, ast.Name) and raised.id in bare), f"{source}:{node.lineno}"
+
+
+class Flaky:
+    """Fails with the given errors, one a call, and then answers."""
+
+    def __init__(self, *errors: Exception) -> None:
+        self.errors = list(errors)
+        self.calls = 0
+
+    def __call__(self) -> str:
+        self.calls += 1
+        if self.errors:
+            raise self.errors.pop(0)
+        return "here"
+
+
+def away(n: int) -> list[StorageUnavailable]:
+    return [StorageUnavailable(f"away {i}") for i in range(n)]
+
+
+def test_what_is_briefly_away_is_tried_again_with_growing_waits() -> None:
+    flaky, waits, told = Flaky(*away(3)), list[float](), list[Retried]()
+    assert retrying(flaky, QUICK, told.append, sleep=waits.append) == "here"
+    assert flaky.calls == 4
+    assert [(t.attempt, str(t.error)) for t in told] == [(1, "away 0"), (2, "away 1"), (3, "away 2")]
+    assert {t.attempts for t in told} == {4}
+    assert [t.wait for t in told] == waits
+    assert all(bound / 2 <= wait <= bound for wait, bound in zip(waits, [0.001, 0.002, 0.004], strict=True))
+
+
+def test_the_limit_is_kept_and_the_last_error_comes_back() -> None:
+    flaky = Flaky(*away(9))
+    with pytest.raises(StorageUnavailable, match="away 3"):
+        retrying(flaky, QUICK, sleep=lambda _: None)
+    assert flaky.calls == 4
+
+
+@pytest.mark.parametrize("error", [SettingsError("wrong"), KeyError("other"), OSError("other")])
+def test_what_cannot_be_retried_stops_at_once(error: Exception) -> None:
+    flaky = Flaky(error)
+    with pytest.raises(type(error)):
+        retrying(flaky, QUICK, sleep=lambda _: None)
+    assert flaky.calls == 1
+
+
+def test_one_attempt_never_repeats() -> None:
+    with pytest.raises(StorageUnavailable):
+        retrying(Flaky(*away(1)), RetrySettings(attempts=1))
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_only_the_kind_says_whether_to_retry(kind: Kind) -> None:
+    error = type("Some", (HoldfastError,), {"kind": kind})("some")
+    assert is_retryable(error) == (kind is Kind.RETRY)

@@ -1,0 +1,86 @@
+"""Fault points: they fire where and when a test says, and cost nothing otherwise."""
+
+import ast
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import holdfast
+from holdfast import faults
+
+CODE = """
+from holdfast import faults
+faults.load_from_environment("driver")
+for n in range(1, 6):
+    print(n, flush=True)
+    try:
+        faults.point("commit.before")
+    except faults.InjectedFault as fault:
+        print("fault", flush=True)
+"""
+
+
+def run(fault: str, folder: Path | None = None) -> subprocess.CompletedProcess[str]:
+    env = {**os.environ, "HOLDFAST_FAULT": fault} | ({"HOLDFAST_FAULT_DIR": str(folder)} if folder else {})
+    return subprocess.run(
+        [sys.executable, "-c", CODE], env=env, capture_output=True, text=True, timeout=60, check=False
+    )
+
+
+def points_in_the_code() -> dict[str, list[str]]:
+    found: dict[str, list[str]] = {}
+    root = Path(holdfast.__file__).parent
+    for source in root.rglob("*.py"):
+        for node in ast.walk(ast.parse(source.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == "point":
+                match node.args:
+                    case [ast.Constant(value=str(name))]:
+                        found.setdefault(name, []).append(f"{source.relative_to(root)}:{node.lineno}")
+    return found
+
+
+def test_every_point_is_in_the_code_and_every_point_in_the_code_is_known() -> None:
+    assert set(points_in_the_code()) == set(faults.POINTS)
+
+
+def test_a_kill_comes_at_the_nth_time_and_is_a_kill() -> None:
+    done = run("commit.before=kill@3")
+    assert done.returncode == -signal.SIGKILL
+    assert done.stdout.split() == ["1", "2", "3"]
+
+
+def test_a_fault_with_a_folder_fires_once_over_all_processes(tmp_path: Path) -> None:
+    assert run("commit.before=kill@2", tmp_path).returncode == -signal.SIGKILL
+    again = run("commit.before=kill@2", tmp_path)
+    assert (again.returncode, again.stdout.split()) == (0, ["1", "2", "3", "4", "5"])
+
+
+def test_a_raise_is_an_error_of_the_family(tmp_path: Path) -> None:
+    assert run("commit.before=raise@4", tmp_path).stdout.split() == ["1", "2", "3", "4", "fault", "5"]
+
+
+def test_other_points_and_no_fault_change_nothing() -> None:
+    assert run("commit.after=kill@1").stdout.split() == ["1", "2", "3", "4", "5"]
+    assert run("").stdout.split() == ["1", "2", "3", "4", "5"]
+
+
+def test_an_unknown_point_is_refused_with_those_there_are() -> None:
+    done = run("comit.before=kill@1")
+    assert done.returncode == 1
+    assert "'comit.before' is no fault point" in done.stderr
+    with pytest.raises(faults.UnknownFaultPoint, match=r"commit\.before"), faults.active({"nowhere": lambda: None}):
+        pass
+
+
+def test_a_block_sets_its_faults_and_takes_them_back() -> None:
+    reached: list[str] = []
+    with faults.active({"sink.before": lambda: reached.append("outer")}):
+        with faults.active({"sink.before": lambda: reached.append("inner")}):
+            faults.point("sink.before")
+        faults.point("sink.before")
+    faults.point("sink.before")
+    assert reached == ["inner", "outer"]
