@@ -1,0 +1,128 @@
+"""The app's file: what the app is, written when its log begins and checked against the code at every start.
+
+A new store is an addition and gets the next file, `app/<n+1>.json`; commits name the file they were made under. A
+store that changed or went, another partition count or another app id would make stored state mean something else, so
+those are refused with everything that differs and what to do.
+"""
+
+import uuid
+from collections.abc import Sequence
+from typing import Final
+
+import msgspec
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.log import commits, documents, names
+from holdfast.stores.spec import StoreSpec, differences
+from holdfast.words import TaskId
+
+FORMAT = 1
+FORMATS: Final[dict[str, int]] = {
+    "app": FORMAT,
+    "cell": 1,
+    "commit": commits.FORMAT,
+    "key": 1,
+    "segment": 1,
+    "snapshot": 1,
+}
+"""What this release writes. A log that has a higher number somewhere was written by a newer release."""
+
+
+class AppChanged(HoldfastError):
+    """The code describes another app than the log was written by."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, place: str, found: Sequence[str]) -> None:
+        listed = "\n".join(f"  - {difference}" for difference in found)
+        super().__init__(
+            f"The log at {place} was written by an app that differs from the code:\n{listed}\n"
+            "Put the code back as it was, or give the app a new id or another log to begin anew; this log stays."
+        )
+        self.differences = tuple(found)
+
+
+class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
+    """An app as its log knows it. Code leaves `log` and `number` out; they are set when the file is written."""
+
+    format: int = FORMAT
+    id: str
+    log: str = ""
+    number: int = 0
+    partitions: int
+    formats: dict[str, int] = msgspec.field(default_factory=lambda: dict(FORMATS))
+    stores: tuple[StoreSpec, ...]
+    topologies: dict[str, int]
+    """The sub-topology each store belongs to; its tasks are `<sub-topology>_<partition>`."""
+
+    def tasks(self) -> tuple[TaskId, ...]:
+        """Every task that has state."""
+        return tuple(
+            TaskId(topology, partition)
+            for topology in sorted(set(self.topologies.values()))
+            for partition in range(self.partitions)
+        )
+
+    def store(self, name: str) -> StoreSpec | None:
+        return next((store for store in self.stores if store.name == name), None)
+
+    def stores_of(self, task: TaskId) -> tuple[StoreSpec, ...]:
+        """The stores a task has a partition of."""
+        return tuple(store for store in self.stores if self.topologies[store.name] == task.topology)
+
+
+def first(spec: AppSpec) -> AppSpec:
+    """The spec as the first file of a new log."""
+    return msgspec.structs.replace(spec, log=uuid.uuid4().hex, number=1)
+
+
+def successor(old: AppSpec, new: AppSpec) -> AppSpec:
+    """What the log should know after `check` let `new` pass: `old` itself where nothing was added."""
+    # A release that writes higher formats must say so, or an older one would misread what it wrote.
+    same = msgspec.structs.replace(new, log=old.log, number=old.number)
+    return old if _content(same) == _content(old) else msgspec.structs.replace(same, number=old.number + 1)
+
+
+def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
+    """Raises AppChanged with every difference that stored state can't stand."""
+    found: list[str] = []
+    if new.id != old.id:
+        found.append(f"The log belongs to the app {old.id!r}; the code's app is {new.id!r}.")
+    if new.partitions != old.partitions:
+        found.append(
+            f"The log has {old.partitions} partitions; the settings say {new.partitions}. "
+            f"Set partitions={old.partitions}."
+        )
+    for name, number in sorted(old.formats.items()):
+        if number > new.formats.get(name, 0):
+            found.append(
+                f"The log has {name} format {number}; this release knows {new.formats.get(name, 0)}. "
+                "Use a newer Holdfast."
+            )
+    known = {store.name for store in old.stores}
+    found += differences(old.stores, [store for store in new.stores if store.name in known])
+    for store in old.stores:
+        if new.store(store.name) and new.topologies.get(store.name) != old.topologies.get(store.name):
+            found.append(
+                f"The store {store.name!r} belonged to sub-topology {old.topologies.get(store.name)} and would now be "
+                f"in {new.topologies.get(store.name)}. Keep the order of the app's steps; add new ones at the end."
+            )
+    if found:
+        raise AppChanged(place, found)
+
+
+def encode(spec: AppSpec) -> bytes:
+    return documents.encode(spec)
+
+
+def decode(data: bytes, number: int, *, place: str) -> AppSpec:
+    name = names.app(number)
+    spec = documents.decode(data, AppSpec, name=name, place=place, known=FORMAT)
+    if spec.number != number:
+        raise documents.damaged(name, place, f"it says that it is number {spec.number}")
+    return spec
+
+
+def _content(spec: AppSpec) -> tuple[object, ...]:
+    stores = sorted(spec.stores, key=lambda store: store.name)
+    return spec.id, spec.log, spec.partitions, spec.formats, stores, spec.topologies

@@ -1,0 +1,275 @@
+"""A local folder as storage, with a writer of our own: bytes and folder entries are on disk before a create returns.
+
+    temporary file → write → fsync → link(2) to its name → fsync of the folder
+
+`link` fails where the name is taken, so it is create-if-absent and never shows half an object. Before the first write
+into a folder, the folder and its parents up to the root are made and fsynced, also where another process has just made
+them: its own fsync may still be to come. A kill leaves at most a file in `.tmp`; an opening a day later sweeps it up.
+"""
+
+import contextlib
+import errno
+import itertools
+import os
+import socket
+import stat
+import threading
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TypeVar
+
+from holdfast.errors import StorageUnavailable
+from holdfast.log.objects import (
+    DEFAULT_RETRIES,
+    DiskFull,
+    Names,
+    ObjectMissing,
+    Put,
+    RetryLimits,
+    StorageRefused,
+    retried,
+)
+
+T = TypeVar("T")
+_CHUNK = 8 << 20
+_SWEEP_AFTER_S = 24 * 3600
+_FULL = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+_TRANSIENT = {errno.EIO, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ESTALE, errno.ETIMEDOUT, errno.EMFILE,
+    errno.ENFILE, errno.ENOMEM, errno.ENETDOWN, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ECONNRESET}  # fmt: skip
+_NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EMLINK}
+
+
+class NoHardLinks(StorageRefused):
+    """A file system on which an object can't be created whole and only once."""
+
+    def __init__(self, place: str) -> None:
+        super().__init__(
+            f"The file system of {place} has no hard links, so commits on it would not be safe. Put the log on another "
+            "file system (ext4, xfs, btrfs, zfs, APFS, NFS all have them) or on object storage."
+        )
+
+
+class LocalStorage:
+    """Objects as files under a root folder."""
+
+    def __init__(self, root: Path, *, fsync: bool = True, retries: RetryLimits = DEFAULT_RETRIES) -> None:
+        self._root = root.absolute()
+        self._temporary = self._root / ".tmp"
+        self._fsync = fsync
+        self._retries = retries
+        self._durable: set[Path] = set()
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._probed = False
+        if self._root.is_dir() and os.access(self._root, os.W_OK):
+            # Reading must go on where nothing can be written just now; the first write probes again.
+            with contextlib.suppress(DiskFull, StorageUnavailable):
+                self._attempt(".tmp", self._probe, writes=True)
+
+    @property
+    def place(self) -> str:
+        return str(self._root)
+
+    def __repr__(self) -> str:
+        return f"LocalStorage({self.place!r})"
+
+    def create(self, name: str, data: bytes) -> Put:
+        return self._attempt(name, lambda: self._create(self._path(name), lambda: [data]), writes=True)
+
+    def create_file(self, name: str, path: Path) -> None:
+        self._attempt(name, lambda: self._create(self._path(name), lambda: _chunks(path)), writes=True)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._attempt(name, lambda: self._replace(self._path(name), data), writes=True)
+
+    def get(self, name: str) -> bytes:
+        return self._attempt(name, lambda: self._path(name).read_bytes())
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        return self._attempt(name, lambda: _read_range(self._path(name), start, length))
+
+    def exists(self, name: str) -> bool:
+        return self._attempt(name, lambda: _is_there(self._path(name)))
+
+    def list(self, prefix: str, after: str | None = None) -> Names:
+        names = self._attempt(prefix, lambda: list(self._walk(prefix, deep=True)))
+        return sorted(name for name in names if after is None or name > after)
+
+    def list_flat(self, prefix: str) -> Names:
+        return self._attempt(prefix, lambda: sorted(self._walk(prefix, deep=False)))
+
+    def delete(self, names: Iterable[str]) -> None:
+        for name in names:
+            self._attempt(name, lambda name=name: self._path(name).unlink(missing_ok=True))  # type: ignore[misc]
+
+    def _path(self, name: str) -> Path:
+        parts = name.split("/")
+        if any(part in ("", ".", "..") for part in parts):
+            raise StorageRefused(f"{name!r} is no object name: it would leave {self.place} or name a folder.")
+        return self._root.joinpath(*parts)
+
+    def _create(self, path: Path, chunks: Callable[[], Iterable[bytes]]) -> Put:
+        try:
+            put = self._linked(path, chunks())
+        except FileNotFoundError:
+            self._durable.clear()  # somebody took the folder away since
+            put = self._linked(path, chunks())
+        # Also where another was first: its fsync may still be to come, and the caller builds on what it was told.
+        self._sync_folder(path.parent)
+        return put
+
+    def _linked(self, path: Path, chunks: Iterable[bytes]) -> Put:
+        self._make_durable_folder(path.parent)
+        with self._written(chunks) as temporary:
+            return self._link(temporary, path)
+
+    def _replace(self, path: Path, data: bytes) -> None:
+        self._make_durable_folder(path.parent)
+        with self._written([data]) as temporary:
+            os.replace(temporary, path)
+        self._sync_folder(path.parent)
+
+    @contextlib.contextmanager
+    def _written(self, chunks: Iterable[bytes]) -> Iterator[Path]:
+        """A temporary file with these bytes, on disk."""
+        temporary = self._temporary / f"{socket.gethostname()}-{os.getpid()}-{id(self):x}-{next(self._numbers)}"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
+        try:
+            try:
+                for chunk in chunks:
+                    _write_all(descriptor, chunk)
+                if self._fsync:
+                    os.fsync(descriptor)
+            finally:
+                os.close(descriptor)
+            yield temporary
+        finally:
+            temporary.unlink(missing_ok=True)
+
+    def _link(self, temporary: Path, path: Path) -> Put:
+        try:
+            os.link(temporary, path)
+        except OSError as error:
+            # Over NFS the answer to a link that was made can get lost, and the repeated request finds its own name.
+            if os.stat(temporary).st_nlink > 1:
+                return Put.CREATED
+            if isinstance(error, FileExistsError):
+                return Put.EXISTS
+            if error.errno in _NO_LINKS:
+                raise NoHardLinks(self.place) from error
+            raise
+        return Put.CREATED
+
+    def _make_durable_folder(self, folder: Path) -> None:
+        if folder in self._durable and self._probed:
+            return
+        with self._lock:
+            made = [] if self._root.is_dir() else _missing_parents(self._root)
+            folder.mkdir(parents=True, exist_ok=True)
+            self._temporary.mkdir(exist_ok=True)
+            within = [folder, *itertools.takewhile(lambda parent: parent != self._root, folder.parents), self._root]
+            for parent in [*within, *made]:
+                self._sync_folder(parent)
+            if not self._probed:
+                self._probe()
+            self._durable.update(within)
+
+    def _sync_folder(self, folder: Path) -> None:
+        if not self._fsync:
+            return
+        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+
+    def _probe(self) -> None:
+        """Refuses a file system without hard links, and sweeps up what kills left behind.
+
+        Age is by the file system's own clock, read off the probe, so that two hosts' clocks don't matter.
+        """
+        self._temporary.mkdir(exist_ok=True)
+        with self._written([]) as temporary:
+            second = temporary.with_name(f"{temporary.name}-link")
+            try:
+                os.link(temporary, second)
+            except OSError as error:
+                if error.errno in _NO_LINKS:
+                    raise NoHardLinks(self.place) from error
+                raise
+            second.unlink()
+            now = temporary.stat().st_mtime
+            for left in self._temporary.iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    if now - left.stat().st_mtime > _SWEEP_AFTER_S:
+                        left.unlink()
+        self._probed = True
+
+    def _walk(self, prefix: str, *, deep: bool) -> Iterator[str]:
+        folder = self._root / prefix
+        try:
+            entries = list(os.scandir(folder))
+        except (FileNotFoundError, NotADirectoryError):
+            return
+        for entry in entries:
+            name = f"{prefix.rstrip('/')}/{entry.name}" if prefix.strip("/") else entry.name
+            if entry.is_dir():
+                if deep and name != ".tmp":
+                    yield from self._walk(name, deep=True)
+            else:
+                yield name
+
+    def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
+        return retried(self._retries, lambda: self._translated(name, call, writes))
+
+    def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
+        try:
+            return call()
+        except OSError as error:
+            if not writes and isinstance(error, FileNotFoundError | NotADirectoryError | IsADirectoryError):
+                raise ObjectMissing(self.place, name) from error
+            what = f"{name} in {self.place}: {error.strerror or error} (errno {error.errno})"
+            if error.errno in _FULL:
+                raise DiskFull(
+                    f"No room for {what}. Free space or raise the quota, then start again; nothing is lost."
+                ) from error
+            if error.errno in _TRANSIENT:
+                raise StorageUnavailable(
+                    f"The disk didn't answer for {what}. It was tried {self._retries.attempts} times."
+                ) from error
+            raise StorageRefused(f"The file system refused {what}. Check its owner, permissions and mount.") from error
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(descriptor, rest) :]
+
+
+def _chunks(path: Path) -> Iterator[bytes]:
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK):
+            yield chunk
+
+
+def _read_range(path: Path, start: int, length: int) -> bytes:
+    with path.open("rb") as file:
+        file.seek(start)
+        return file.read(length)
+
+
+def _is_there(path: Path) -> bool:
+    try:
+        return stat.S_ISREG(os.stat(path).st_mode)
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+
+
+def _missing_parents(folder: Path) -> list[Path]:
+    """The folders above `folder` to fsync once it is made: each missing one, and the first that is there."""
+    parents: list[Path] = []
+    for parent in folder.parents:
+        parents.append(parent)
+        if parent.is_dir():
+            break
+    return parents

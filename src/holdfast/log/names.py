@@ -1,0 +1,107 @@
+"""Names in the log: where each object stands, and what a name says.
+
+Numbers are padded to 20 digits, so that names sort as their numbers do. Everything that writes or reads a name goes
+through here.
+"""
+
+import re
+import uuid
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.words import TaskId, Version
+
+APPS = "app/"
+COMMITS = "commits/"
+SEGMENTS = "segments/"
+SNAPSHOTS = "snapshots/"
+SINKS = "sinks/"
+
+_DIGITS = 20
+_SINK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
+
+
+class BadSinkName(HoldfastError):
+    """A sink's name that can't stand in the log."""
+
+    kind = Kind.INVALID
+
+
+def padded(number: int) -> str:
+    """A number as it stands in a name.
+
+    >>> padded(7)
+    '00000000000000000007'
+    """
+    return f"{number:0{_DIGITS}d}"
+
+
+def app(number: int) -> str:
+    return f"{APPS}{padded(number)}.json"
+
+
+def commit(version: Version) -> str:
+    """
+    >>> commit(Version(12))
+    'commits/00000000000000000012.json'
+    """
+    return f"{COMMITS}{padded(version)}.json"
+
+
+def segments(task: TaskId) -> str:
+    return f"{SEGMENTS}{task}/"
+
+
+def segment(task: TaskId, version: Version, unique: uuid.UUID) -> str:
+    """A fresh name for one attempt of a task; another attempt has another `unique`.
+
+    >>> segment(TaskId(0, 3), Version(12), uuid.UUID(int=1))
+    'segments/0_3/00000000000000000012-00000000-0000-0000-0000-000000000001.arrow'
+    """
+    return f"{segments(task)}{padded(version)}-{unique}.arrow"
+
+
+def snapshots(task: TaskId) -> str:
+    return f"{SNAPSHOTS}{task}/"
+
+
+def manifest(task: TaskId, version: Version) -> str:
+    return f"{snapshots(task)}{padded(version)}.json"
+
+
+def snapshot_files(task: TaskId) -> str:
+    return f"{snapshots(task)}files/"
+
+
+def snapshot_file(task: TaskId, digest: str) -> str:
+    return f"{snapshot_files(task)}{digest}"
+
+
+def sink_positions(sink: str) -> str:
+    if _SINK.fullmatch(sink) is None:
+        raise BadSinkName(
+            f"{sink!r} can't name a sink. Use letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
+            "100 at most."
+        )
+    return f"{SINKS}{sink}/"
+
+
+def sink_position(sink: str, version: Version) -> str:
+    return f"{sink_positions(sink)}{padded(version)}.json"
+
+
+def number_of(name: str) -> int | None:
+    """The number a name carries: a version, or the number of an app's file. None for a name without one.
+
+    >>> number_of("commits/00000000000000000012.json"), number_of("segments/0_3/00000000000000000012-ab.arrow")
+    (12, 12)
+    >>> number_of("snapshots/0_3/files/0b1c") is None
+    True
+    """
+    digits = name.rsplit("/", 1)[-1][:_DIGITS]
+    return int(digits) if len(digits) == _DIGITS and digits.isascii() and digits.isdigit() else None
+
+
+def version_of(name: str) -> Version | None:
+    """The version a name carries, or None."""
+    number = number_of(name)
+    return None if number is None else Version(number)

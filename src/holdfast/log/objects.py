@@ -1,0 +1,131 @@
+"""Objects: what the log asks of a storage, and what can go wrong there.
+
+An object is created once, whole or not at all, and never changed; only heartbeats are replaced. That one promise,
+create-if-absent, is all the coordination Holdfast has.
+
+A failure is one of four things, so that nobody reads messages to decide: the object isn't there (`ObjectMissing`), the
+storage is briefly away (`StorageUnavailable`, tried again within limits before anyone sees it), it will say no again
+(`StorageRefused`), or there is no room (`DiskFull`). Messages name the storage and the object and never a secret.
+"""
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from datetime import timedelta
+from enum import Enum
+from pathlib import Path
+from typing import Protocol, TypeVar
+
+import tenacity
+
+from holdfast.errors import HoldfastError, Kind, StorageUnavailable
+
+T = TypeVar("T")
+
+Names = list[str]
+"""Names of objects; `list` itself is what a storage calls the listing of them."""
+
+
+class Put(Enum):
+    """How a create ended. `EXISTS` may also be one's own object, when a put was stored and answered with an error."""
+
+    CREATED = "created"
+    EXISTS = "exists"
+
+
+class ObjectMissing(HoldfastError):
+    """An object that should be there is not."""
+
+    kind = Kind.DATA
+
+    def __init__(self, place: str, name: str) -> None:
+        super().__init__(
+            f"{name} isn't in {place}. It was cleaned, deleted by hand, or never written; read again from the newest "
+            "snapshot, and keep other programs away from the log's folder."
+        )
+        self.name = name
+
+
+class StorageRefused(HoldfastError):
+    """The storage said no, and would say so again."""
+
+    kind = Kind.INVALID
+
+
+class DiskFull(StorageRefused):
+    """There is no room, or the quota is used up."""
+
+
+class Storage(Protocol):
+    """Named objects, created whole or not at all. Safe to use from several threads."""
+
+    @property
+    def place(self) -> str:
+        """Where this is, fit for a message: an address without secrets."""
+
+    def create(self, name: str, data: bytes) -> Put:
+        """Stores a new object; on return it is durable. An object that is there stays as it is."""
+
+    def create_file(self, name: str, path: Path) -> None:
+        """Stores a file's bytes without holding them all, under a name that says what is in it.
+
+        For names that are content hashes only: where one is there already, its bytes are these.
+        """
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Stores an object over what was there. For heartbeats only."""
+
+    def get(self, name: str) -> bytes:
+        """The whole object, or ObjectMissing."""
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        """`length` bytes from `start`; fewer where the object ends before. ObjectMissing if it isn't there."""
+
+    def exists(self, name: str) -> bool: ...
+
+    def list(self, prefix: str, after: str | None = None) -> Names:
+        """The names under a folder at any depth, sorted; only those that sort after `after` if given."""
+
+    def list_flat(self, prefix: str) -> Names:
+        """The names directly in a folder, sorted."""
+
+    def delete(self, names: Iterable[str]) -> None:
+        """Takes objects away, in no order one may rely on. One that isn't there is no error."""
+
+
+class RetryLimits(Protocol):
+    """How often and how long to try again; `RetrySettings` is one."""
+
+    @property
+    def attempts(self) -> int: ...
+    @property
+    def first(self) -> timedelta: ...
+    @property
+    def longest(self) -> timedelta: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class Retries:
+    """Attempts in all, the first pause and the longest."""
+
+    attempts: int = 5
+    first: timedelta = timedelta(milliseconds=100)
+    longest: timedelta = timedelta(seconds=5)
+
+
+DEFAULT_RETRIES = Retries()
+
+
+def retried(limits: RetryLimits, call: Callable[[], T]) -> T:
+    """Calls a function again while it raises StorageUnavailable, with growing pauses, then lets the error out.
+
+    >>> retried(Retries(attempts=2), lambda: "answer")
+    'answer'
+    """
+    again = tenacity.Retrying(
+        retry=tenacity.retry_if_exception_type(StorageUnavailable),
+        stop=tenacity.stop_after_attempt(limits.attempts),
+        wait=tenacity.wait_exponential(multiplier=limits.first.total_seconds(), max=limits.longest.total_seconds())
+        + tenacity.wait_random(0, limits.first.total_seconds()),
+        reraise=True,
+    )
+    return again(call)

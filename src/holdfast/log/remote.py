@@ -1,0 +1,250 @@
+"""Object storage through obstore: S3, GCS, Azure, and a storage in memory for tests.
+
+obstore's own retries are off, so that the user's limits are the limits. What it raises is sorted here into the log's
+four failures. Its messages may carry addresses with credentials, so what goes out is cut to one line with every secret
+blotted out, and the original is not chained.
+"""
+
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import urlsplit, urlunsplit
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    GenericError,
+    NotFoundError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+    UnknownConfigurationKeyError,
+)
+from obstore.store import MemoryStore, from_url
+
+from holdfast.errors import SettingsError, StorageUnavailable
+from holdfast.log.objects import (
+    DEFAULT_RETRIES,
+    DiskFull,
+    Names,
+    ObjectMissing,
+    Put,
+    RetryLimits,
+    StorageRefused,
+    retried,
+)
+
+if TYPE_CHECKING:
+    from obstore.store import ObjectStore
+
+T = TypeVar("T")
+
+_CLIENT_SWITCHES = {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"}
+_CLIENT_OPTIONS = _CLIENT_SWITCHES | {"connect_timeout", "timeout", "read_timeout", "pool_idle_timeout", "proxy_url",
+    "proxy_ca_certificate", "proxy_excludes", "root_certificate", "user_agent", "pool_max_idle_per_host"}  # fmt: skip
+_SECRET = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
+_STATUS = re.compile(r"status code: (\d{3})")
+_MISSING = (NotFoundError, FileNotFoundError)
+_REFUSED = (PermissionDeniedError, UnauthenticatedError, PermissionError)
+_WORTH_ANOTHER_TRY = {408, 409, 425, 429}
+
+_memories: dict[str, MemoryStore] = {}
+_memories_lock = threading.Lock()
+
+
+class RemoteStorage:
+    """Objects in a bucket, or in this process's memory."""
+
+    def __init__(
+        self, store: "ObjectStore", place: str, *, secrets: Iterable[str] = (), retries: RetryLimits = DEFAULT_RETRIES
+    ) -> None:
+        self._store = store
+        self._place = place
+        self._secrets = tuple(sorted((secret for secret in secrets if secret), key=len, reverse=True))
+        self._retries = retries
+
+    @property
+    def place(self) -> str:
+        return self._place
+
+    def __repr__(self) -> str:
+        return f"RemoteStorage({self.place!r})"
+
+    def create(self, name: str, data: bytes) -> Put:
+        return self._attempt(name, lambda: self._create(name, data))
+
+    def create_file(self, name: str, path: Path) -> None:
+        # Not create-if-absent, which can't go in several parts: the name is the content's hash, so a second put of it
+        # changes nothing.
+        self._attempt(name, lambda: obstore.put(self._store, name, path), writes=True)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._attempt(name, lambda: obstore.put(self._store, name, data), writes=True)
+
+    def get(self, name: str) -> bytes:
+        return self._attempt(name, lambda: obstore.get(self._store, name).bytes().to_bytes())
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        if length == 0:
+            return b""
+        return self._attempt(name, lambda: self._get_range(name, start, length))
+
+    def exists(self, name: str) -> bool:
+        return self._attempt(name, lambda: self._exists(name))
+
+    def list(self, prefix: str, after: str | None = None) -> Names:
+        def names() -> Names:
+            pages = obstore.list(self._store, prefix.rstrip("/") or None, offset=after)
+            return sorted(meta["path"] for page in pages for meta in page)
+
+        # Not every server honours `offset`.
+        return [name for name in self._attempt(prefix, names) if after is None or name > after]
+
+    def list_flat(self, prefix: str) -> Names:
+        def names() -> Names:
+            found = obstore.list_with_delimiter(self._store, prefix.rstrip("/") or None)
+            return sorted(meta["path"] for meta in found["objects"])
+
+        return self._attempt(prefix, names)
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        for first in range(0, len(doomed), 1000):
+            chunk = doomed[first : first + 1000]
+            self._attempt(chunk[0], lambda chunk=chunk: self._delete(chunk))  # type: ignore[misc]
+
+    def _create(self, name: str, data: bytes) -> Put:
+        try:
+            obstore.put(self._store, name, data, mode="create")
+        except (AlreadyExistsError, FileExistsError, PreconditionError):
+            return Put.EXISTS
+        except _MISSING as error:
+            raise self._refused(name, error) from None
+        return Put.CREATED
+
+    def _get_range(self, name: str, start: int, length: int) -> bytes:
+        try:
+            return obstore.get_range(self._store, name, start=start, length=length).to_bytes()
+        except GenericError:
+            # A range that begins behind the end is an error of each server's own; the size tells it from the others.
+            if obstore.head(self._store, name)["size"] <= start:
+                return b""
+            raise
+
+    def _exists(self, name: str) -> bool:
+        try:
+            obstore.head(self._store, name)
+        except _MISSING:
+            return False
+        return True
+
+    def _delete(self, names: Names) -> None:
+        try:
+            obstore.delete(self._store, names)
+        except _MISSING:
+            # A server that minds a missing name stops there: take the rest one by one.
+            for name in names:
+                if self._exists(name):
+                    obstore.delete(self._store, name)
+
+    def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
+        return retried(self._retries, lambda: self._translated(name, call, writes))
+
+    def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
+        try:
+            return call()
+        except _MISSING as error:
+            if writes:
+                raise self._refused(name, error) from None
+            raise ObjectMissing(self.place, name) from None
+        except _REFUSED as error:
+            raise self._refused(name, error) from None
+        except (BaseError, OSError) as error:
+            status = _STATUS.search(str(error))
+            code = int(status[1]) if status else None
+            if code == 507:
+                raise DiskFull(
+                    f"No room for {name} in {self.place}: {self._told(error)}. Free space, then start again."
+                ) from None
+            if code is not None and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
+                raise self._refused(name, error) from None
+            raise StorageUnavailable(
+                f"{self.place} didn't answer for {name}: {self._told(error)}. It was tried {self._retries.attempts} "
+                "times; check the address and the network."
+            ) from None
+
+    def _refused(self, name: str, error: Exception) -> StorageRefused:
+        return StorageRefused(
+            f"{self.place} refused {name}: {self._told(error)}. Check that the bucket is there and that the "
+            "credentials may read, write, list and delete in it."
+        )
+
+    def _told(self, error: Exception) -> str:
+        lines = str(error).strip().splitlines()
+        return redacted(lines[0][:300] if lines else type(error).__name__, self._secrets)
+
+
+def open_remote(url: str, options: Mapping[str, str], *, retries: RetryLimits) -> RemoteStorage:
+    """A bucket by its address. Options are obstore's, for the store and for its HTTP client."""
+    client: dict[str, Any] = {
+        key: _client_value(key, value) for key, value in options.items() if key in _CLIENT_OPTIONS
+    }
+    store_options: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    secrets = [value for key, value in options.items() if _SECRET.search(key)]
+    place = without_secrets(url)
+    try:
+        store = from_url(  # type: ignore[call-overload]  # each scheme has options of its own
+            url,
+            config=store_options,
+            client_options=client,
+            retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=60)},
+        )
+    except UnknownConfigurationKeyError as error:
+        told = redacted(str(error).splitlines()[0], secrets)
+        raise SettingsError(
+            f"log.options for {place}: {told} See obstore's options for this kind of storage."
+        ) from None
+    except (BaseError, ValueError) as error:
+        told = redacted(str(error).splitlines()[0], secrets)
+        raise SettingsError(f"log.url {place} or its options can't be used: {told}. Correct them.") from None
+    return RemoteStorage(store, place, secrets=secrets, retries=retries)
+
+
+def open_memory(name: str, *, retries: RetryLimits) -> RemoteStorage:
+    """A storage in this process: the same one for the same name."""
+    with _memories_lock:
+        store = _memories.setdefault(name, MemoryStore())
+    return RemoteStorage(store, f"memory://{name}", retries=retries)
+
+
+def without_secrets(url: str) -> str:
+    """An address fit for a message.
+
+    >>> without_secrets("s3://user:pass@bucket/log?token=abc")
+    's3://bucket/log'
+    """
+    parts = urlsplit(url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
+def redacted(text: str, secrets: Iterable[str]) -> str:
+    """A text without secrets, and without the queries of addresses, where signatures stand.
+
+    >>> redacted("GET http://host/log?sig=abc with hunter2", ["hunter2"])
+    'GET http://host/log?... with ***'
+    """
+    for secret in secrets:
+        text = text.replace(secret, "***")
+    return re.sub(r"(https?://[^\s?]*)\?\S*", r"\1?...", text)
+
+
+def _client_value(key: str, value: str) -> str | bool:
+    if key not in _CLIENT_SWITCHES:
+        return value
+    if value.lower() not in ("true", "false"):
+        raise SettingsError(f"log.options {key} is {value!r}. Use 'true' or 'false'.")
+    return value.lower() == "true"

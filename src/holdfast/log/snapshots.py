@@ -1,0 +1,205 @@
+"""Snapshots: a task's whole state at one version, from which restore starts.
+
+A snapshot is a manifest that names files by the hash of their content. Files go first and the manifest last, so a
+manifest that can be seen is whole. The next snapshot uploads only what changed: it reuses files that the newest
+manifest names, which cleaning always keeps, and after writing its manifest checks that every file is there, uploading
+again what a cleaning took away in between.
+"""
+
+import logging
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path, PurePosixPath
+
+import msgspec
+import xxhash
+
+from holdfast import faults
+from holdfast.errors import DamagedObject, StorageUnavailable
+from holdfast.log import documents, names
+from holdfast.log.objects import ObjectMissing, Put, Storage
+from holdfast.words import TaskId, Version
+
+FORMAT = 1
+_CHUNK = 8 << 20
+_logger = logging.getLogger(__name__)
+
+
+class SnapshotFile(msgspec.Struct, frozen=True):
+    """A file of a snapshot: its path in the folder, the hash of its content, which is its name in the log, its size."""
+
+    name: str
+    hash: str
+    bytes: int
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a snapshot is made of, and the commit whose state it is."""
+
+    format: int = FORMAT
+    log: str
+    task: str
+    version: int
+    commit: str
+    engine: str
+    files: tuple[SnapshotFile, ...]
+    bytes: int
+    """All files together."""
+    added_bytes: int
+    """Those that the snapshot before didn't have: what it cost to write."""
+
+
+class Snapshots:
+    """The snapshots in one log."""
+
+    def __init__(self, storage: Storage, log: str) -> None:
+        self._storage = storage
+        self._log = log
+
+    def versions(self, task: TaskId) -> list[Version]:
+        """The versions there are snapshots of, oldest first."""
+        found = self._storage.list_flat(names.snapshots(task))
+        return [version for name in found if (version := names.version_of(name)) is not None]
+
+    def manifest(self, task: TaskId, version: Version) -> Manifest | None:
+        """The snapshot of just this version."""
+        name = names.manifest(task, version)
+        try:
+            data = self._storage.get(name)
+        except ObjectMissing:
+            return None
+        manifest = documents.decode(data, Manifest, name=name, place=self._storage.place, known=FORMAT)
+        held = (manifest.log, manifest.task, manifest.version)
+        if held != (self._log, str(task), version):
+            raise documents.damaged(name, self._storage.place, f"it holds (log, task, version) {held}")
+        return manifest
+
+    def newest(self, task: TaskId, at_most: Version | None = None) -> Manifest | None:
+        """The newest snapshot, or the newest at or below a version."""
+        for version in reversed(self.versions(task)):
+            # One that was listed may be cleaned before it is read; cleaning keeps newer ones, and lists show them.
+            if (at_most is None or version <= at_most) and (found := self.manifest(task, version)) is not None:
+                return found
+        return None
+
+    def write(self, task: TaskId, folder: Path, *, version: Version, commit: str, engine: str) -> Manifest:
+        """Stores a folder, a checkpoint of the task's stores at `version`, as a snapshot."""
+        faults.point("snapshot.before")
+        kept = self._reusable(task)
+        files = tuple(_described(folder))
+        added = 0
+        for number, file in enumerate(files):
+            if file.hash not in kept:
+                self._storage.create_file(names.snapshot_file(task, file.hash), folder / file.name)
+                kept.add(file.hash)
+                added += file.bytes
+            if number == len(files) // 2:
+                faults.point("snapshot.middle")
+        manifest = Manifest(
+            log=self._log,
+            task=str(task),
+            version=version,
+            commit=commit,
+            engine=engine,
+            files=files,
+            bytes=sum(file.bytes for file in files),
+            added_bytes=added,
+        )
+        written = self._create(task, manifest)
+        self._check_files(task, written, folder if written == manifest else None)
+        faults.point("snapshot.after")
+        return written
+
+    def load(self, manifest: Manifest, into: Path, on_bytes: Callable[[int], None] = lambda count: None) -> None:
+        """Downloads a snapshot into an empty or new folder, checked and on disk. `on_bytes` is told of each piece."""
+        task = TaskId.parse(manifest.task)
+        into.mkdir(parents=True, exist_ok=True)
+        folders = {into}
+        for file in manifest.files:
+            path = into / _safe(file.name)
+            path.parent.mkdir(parents=True, exist_ok=True)
+            folders.update(parent for parent in path.parents if parent.is_relative_to(into))
+            self._download(names.snapshot_file(task, file.hash), file, path, on_bytes)
+        for folder in folders:
+            _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+
+    def _reusable(self, task: TaskId) -> set[str]:
+        try:
+            newest = self.newest(task)
+        except DamagedObject as error:
+            _logger.warning("%s A full snapshot is written instead of an incremental one.", error)
+            newest = None
+        return {file.hash for file in newest.files} if newest is not None else set()
+
+    def _create(self, task: TaskId, manifest: Manifest) -> Manifest:
+        name = names.manifest(task, Version(manifest.version))
+        if self._storage.create(name, documents.encode(manifest)) is Put.CREATED:
+            return manifest
+        # Either our own put, stored but answered with an error, or another replica's snapshot of the same state.
+        return self.manifest(task, Version(manifest.version)) or manifest
+
+    def _check_files(self, task: TaskId, manifest: Manifest, folder: Path | None) -> None:
+        there = set(self._storage.list_flat(names.snapshot_files(task)))
+        for file in manifest.files:
+            name = names.snapshot_file(task, file.hash)
+            if name in there:
+                continue
+            if folder is not None:
+                self._storage.create_file(name, folder / file.name)
+            if folder is None or not self._storage.exists(name):
+                self._storage.delete([names.manifest(task, Version(manifest.version))])
+                raise StorageUnavailable(
+                    f"{name} of the snapshot of task {task} at version {manifest.version} isn't in "
+                    f"{self._storage.place}: a cleaning took it while the snapshot was written. The snapshot "
+                    "was withdrawn; take it again."
+                )
+
+    def _download(self, name: str, file: SnapshotFile, path: Path, on_bytes: Callable[[int], None]) -> None:
+        hasher = xxhash.xxh3_128()
+        size = 0
+        with path.open("wb") as out:
+            while size < file.bytes:
+                chunk = self._storage.get_range(name, size, min(_CHUNK, file.bytes - size))
+                if not chunk:
+                    break
+                hasher.update(chunk)
+                out.write(chunk)
+                size += len(chunk)
+                on_bytes(len(chunk))
+            out.flush()
+            os.fsync(out.fileno())
+        if size != file.bytes or hasher.hexdigest() != file.hash:
+            path.unlink()
+            raise documents.damaged(
+                name,
+                self._storage.place,
+                f"expected {file.bytes} bytes with checksum {file.hash}, found {size} with {hasher.hexdigest()}",
+            )
+
+
+def _described(folder: Path) -> Iterator[SnapshotFile]:
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        hasher = xxhash.xxh3_128()
+        size = 0
+        with path.open("rb") as file:
+            while chunk := file.read(_CHUNK):
+                hasher.update(chunk)
+                size += len(chunk)
+        yield SnapshotFile(path.relative_to(folder).as_posix(), hasher.hexdigest(), size)
+
+
+def _safe(name: str) -> PurePosixPath:
+    path = PurePosixPath(name)
+    if path.is_absolute() or ".." in path.parts:
+        raise DamagedObject(
+            f"A snapshot names the file {name!r}, which would lie outside of its folder. Don't load it."
+        )
+    return path
+
+
+def _sync(path: Path, flags: int) -> None:
+    descriptor = os.open(path, flags)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

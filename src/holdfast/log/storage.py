@@ -1,0 +1,69 @@
+"""Opening a storage by its address.
+
+./folder  /folder  file:///folder    a local folder, with a durable writer of our own
+s3://  gs://  az://                  object storage
+memory://name                        this process's memory, shared by all who open the name
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from holdfast.errors import SettingsError
+from holdfast.log.local import LocalStorage, NoHardLinks
+from holdfast.log.objects import (
+    DEFAULT_RETRIES,
+    DiskFull,
+    ObjectMissing,
+    Put,
+    Retries,
+    RetryLimits,
+    Storage,
+    StorageRefused,
+)
+from holdfast.log.remote import open_memory, open_remote
+
+__all__ = [
+    "DiskFull",
+    "NoHardLinks",
+    "ObjectMissing",
+    "Put",
+    "Retries",
+    "RetryLimits",
+    "Storage",
+    "StorageRefused",
+    "open_storage",
+]
+
+_REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
+_NO_OPTIONS: Mapping[str, str] = {}
+
+
+def open_storage(
+    url: str,
+    options: Mapping[str, str] = _NO_OPTIONS,
+    *,
+    fsync: bool = True,
+    retries: RetryLimits = DEFAULT_RETRIES,
+) -> Storage:
+    """A storage by its address. No object is written by opening one, and a folder that isn't there isn't made.
+
+    >>> storage = open_storage("memory://docs-example")
+    >>> storage.create("a/b", b"data"), storage.create("a/b", b"other"), storage.get("a/b")
+    (<Put.CREATED: 'created'>, <Put.EXISTS: 'exists'>, b'data')
+    """
+    parts = urlsplit(url)
+    if parts.scheme == "":
+        return LocalStorage(Path(url).expanduser(), fsync=fsync, retries=retries)
+    if parts.scheme == "file":
+        if parts.netloc not in ("", "localhost"):
+            raise SettingsError(f"log.url {url!r} names a host. Write file:///folder with three slashes.")
+        return LocalStorage(Path(unquote(parts.path)), fsync=fsync, retries=retries)
+    if parts.scheme == "memory":
+        return open_memory(f"{parts.netloc}{parts.path}", retries=retries)
+    if parts.scheme in _REMOTE:
+        return open_remote(url, options, retries=retries)
+    raise SettingsError(
+        f"log.url begins with {parts.scheme}://, which is no storage Holdfast knows. Use a path, file://, s3://, "
+        "gs://, az:// or memory://."
+    )

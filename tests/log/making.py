@@ -1,0 +1,160 @@
+"""What tests of the log make again and again: an app, segments, commits; a storage that fails on purpose."""
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer, new_id
+from holdfast.log.log import Log
+from holdfast.log.objects import Names, Put, Storage
+from holdfast.log.segments import STATE, STATE_SCHEMA, Sealed, SegmentRef, seal
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.words import TaskId, Version
+
+TASK = TaskId(0, 0)
+WRITER = Writer("driver-a", "host-a", 41)
+
+
+def store_spec(name: str = "counts", key: str = "string") -> StoreSpec:
+    return StoreSpec(name=name, key=Schema.of(player=key), value=Schema.of(n="bigint"), codec="rows/1")
+
+
+def app_spec(*stores: StoreSpec, partitions: int = 1) -> AppSpec:
+    chosen = stores or (store_spec(),)
+    return AppSpec(id="scores", partitions=partitions, stores=chosen, topologies={store.name: 0 for store in chosen})
+
+
+def changes(values: Mapping[bytes, bytes | None]) -> pa.Table:
+    return pa.table({"key": list(values.keys()), "value": list(values.values())}, schema=STATE_SCHEMA)
+
+
+def sealed(values: Mapping[bytes, bytes | None], store: str = "counts") -> Sealed:
+    return seal([(STATE, store, changes(values))])
+
+
+def next_commit(
+    log: Log,
+    previous: Commit | None,
+    segments: Mapping[str, tuple[SegmentRef, ...]] = {},
+    *,
+    wall: int | None = None,
+    writer: Writer = WRITER,
+) -> Commit:
+    version = previous.version + 1 if previous else 1
+    return Commit(
+        version=version,
+        id=new_id(),
+        previous=previous.id if previous else None,
+        log=log.id,
+        app=log.app.number,
+        clocks=Clocks(wall=version if wall is None else wall, event=None, sources={}),
+        spark=SparkBatch("query", version, '{"offset":1}'),
+        segments=dict(segments),
+        counts={"records": 1},
+        writer=writer,
+    )
+
+
+def grow(
+    log: Log,
+    count: int,
+    *,
+    values: Callable[[int], Mapping[bytes, bytes | None]] = lambda version: {b"k": str(version).encode()},
+    inline_limit: int = 0,
+    tasks: Iterable[TaskId] = (TASK,),
+    wall: Callable[[int], int] = lambda version: version,
+) -> Commit:
+    """Adds versions to a log, each with a segment a task. Returns the newest commit."""
+    previous = log.newest()
+    for _ in range(count):
+        version = Version((previous.version if previous else 0) + 1)
+        refs = {
+            str(task): (log.write_segment(task, version, sealed(values(version)), inline_limit=inline_limit),)
+            for task in tasks
+        }
+        commit = next_commit(log, previous, refs, wall=wall(version))
+        log.create_commit(commit)
+        previous = commit
+    assert previous is not None
+    return previous
+
+
+def replay(log: Log, state: dict[bytes, bytes], commits: Iterable[Commit], task: TaskId = TASK) -> dict[bytes, bytes]:
+    """Applies commits to a state, as a replica would."""
+    for commit in commits:
+        for ref in commit.of_task(task):
+            for _, table in log.state_parts(ref):
+                for row in table.to_pylist():
+                    if row["value"] is None:
+                        state.pop(row["key"], None)
+                    else:
+                        state[row["key"]] = row["value"]
+    return state
+
+
+class Watched:
+    """A real storage, with something done before or after its calls: counting, failing, or another's writes."""
+
+    def __init__(
+        self,
+        inner: Storage,
+        *,
+        before: Callable[[str, str], None] = lambda call, name: None,
+        after: Callable[[str, str], None] = lambda call, name: None,
+    ) -> None:
+        self.inner = inner
+        self.before = before
+        self.after = after
+        self.calls: list[tuple[str, str]] = []
+
+    @property
+    def place(self) -> str:
+        return self.inner.place
+
+    def create(self, name: str, data: bytes) -> Put:
+        self._begin("create", name)
+        put = self.inner.create(name, data)
+        self.after("create", name)
+        return put
+
+    def create_file(self, name: str, path: Path) -> None:
+        self._begin("create_file", name)
+        self.inner.create_file(name, path)
+        self.after("create_file", name)
+
+    def replace(self, name: str, data: bytes) -> None:
+        self._begin("replace", name)
+        self.inner.replace(name, data)
+
+    def get(self, name: str) -> bytes:
+        self._begin("get", name)
+        return self.inner.get(name)
+
+    def get_range(self, name: str, start: int, length: int) -> bytes:
+        self._begin("get_range", name)
+        return self.inner.get_range(name, start, length)
+
+    def exists(self, name: str) -> bool:
+        self._begin("exists", name)
+        return self.inner.exists(name)
+
+    def list(self, prefix: str, after: str | None = None) -> Names:
+        self._begin("list", prefix)
+        return self.inner.list(prefix, after)
+
+    def list_flat(self, prefix: str) -> Names:
+        self._begin("list_flat", prefix)
+        return self.inner.list_flat(prefix)
+
+    def delete(self, names: Iterable[str]) -> None:
+        doomed = list(names)
+        for name in doomed:
+            self._begin("delete", name)
+        self.inner.delete(doomed)
+
+    def _begin(self, call: str, name: str) -> None:
+        self.calls.append((call, name))
+        self.before(call, name)

@@ -1,0 +1,248 @@
+"""Cleaning: what may go goes, and nothing that anyone may still need."""
+
+import uuid
+from collections.abc import Iterable
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast import faults
+from holdfast.clock import ManualClock
+from holdfast.log import names
+from holdfast.log.cleaning import Cleaner, Picture, floor_of, plan_cleaning
+from holdfast.log.log import Log
+from holdfast.log.tail import Tail
+from holdfast.words import NOTHING, Millis, TaskId, Version
+from tests.log.making import TASK, grow, replay, sealed
+
+A, B = TaskId(0, 0), TaskId(0, 1)
+LONG_AGO = ManualClock(Millis(10**9))
+
+
+def versions(*numbers: int) -> tuple[Version, ...]:
+    return tuple(Version(number) for number in numbers)
+
+
+def segment(task: TaskId, version: int) -> str:
+    return names.segment(task, Version(version), uuid.UUID(int=version))
+
+
+@pytest.mark.parametrize(
+    ("snapshots", "sink", "expired", "floor"),
+    [
+        (((3, 5, 8), (4, 6, 9)), 9, 9, 5),  # the older of the two newest of the task that is furthest behind
+        (((3, 5, 8), (4, 6, 9)), 2, 9, 2),  # the slowest sink
+        (((3, 5, 8), (4, 6, 9)), None, 9, 0),  # a sink that has nothing yet
+        (((3, 5, 8), (4, 6, 9)), 9, 4, 4),  # the retention
+        (((3, 5, 8), (4,)), 9, 9, 0),  # a task with one snapshot only
+        (((3, 5, 8), ()), 9, 9, 0),
+    ],
+)
+def test_the_floor(snapshots: tuple[tuple[int, ...], ...], sink: int | None, expired: int, floor: int) -> None:
+    picture = Picture(
+        newest=Version(10),
+        expired=Version(expired),
+        snapshots={A: versions(*snapshots[0]), B: versions(*snapshots[1])},
+        sinks={"fast": Version(10), "slow": None if sink is None else Version(sink)},
+    )
+    assert floor_of(picture) == floor
+
+
+def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
+    committed, orphan = segment(A, 7), names.segment(A, Version(7), uuid.UUID(int=99))
+    unread, future = segment(A, 8), segment(A, 11)
+    plan = plan_cleaning(
+        Picture(
+            newest=Version(10),
+            expired=Version(9),
+            snapshots={A: versions(2, 5, 8)},
+            sinks={"files": Version(10)},
+            commits=tuple(names.commit(Version(version)) for version in (4, 3, 5, 6)),
+            segments=(segment(A, 4), committed, orphan, unread, future),
+            positions=(names.sink_position("files", Version(4)), names.sink_position("files", Version(10))),
+            named={Version(7): frozenset([committed]), Version(11): frozenset()},  # 11 came while it looked
+            nameless=("snapshots/0_0/files/ab",),
+        )
+    )
+    assert plan.floor == 5
+    assert plan.names == [
+        names.manifest(A, Version(2)),
+        names.commit(Version(3)),
+        names.commit(Version(4)),
+        segment(A, 4),
+        orphan,
+        "snapshots/0_0/files/ab",
+        names.sink_position("files", Version(4)),
+    ]
+
+
+@given(
+    newest=st.integers(1, 30),
+    expired=st.integers(0, 30),
+    taken=st.lists(st.lists(st.integers(1, 30), unique=True), min_size=1, max_size=3),
+    sinks=st.lists(st.none() | st.integers(0, 30), max_size=2),
+    read=st.sets(st.integers(1, 30)),
+)
+def test_no_plan_takes_what_may_still_be_needed(
+    newest: int, expired: int, taken: list[list[int]], sinks: list[int | None], read: set[int]
+) -> None:
+    snapshots = {
+        TaskId(0, number): versions(*sorted(version for version in task if version <= newest))
+        for number, task in enumerate(taken)
+    }
+    named = {Version(version): frozenset([segment(A, version)]) for version in read if version <= newest}
+    plan = plan_cleaning(
+        Picture(
+            newest=Version(newest),
+            expired=Version(min(expired, newest)),
+            snapshots=snapshots,
+            sinks={str(n): None if sink is None else Version(min(sink, newest)) for n, sink in enumerate(sinks)},
+            commits=tuple(names.commit(Version(version)) for version in range(1, newest + 1)),
+            segments=tuple(segment(A, version) for version in range(1, newest + 6)),
+            named=named,
+        )
+    )
+    gone = set(plan.names)
+    for task, there in snapshots.items():
+        kept = [version for version in there if names.manifest(task, version) not in gone]
+        assert kept[-2:] == list(there[-2:])
+        for start in (kept[-2:] or [NOTHING])[:1]:  # from the older of the two newest, or from nothing, all is there
+            for version in range(start + 1, newest + 6):
+                assert segment(A, version) not in gone
+                assert names.commit(Version(version)) not in gone
+    for sink in sinks:
+        for version in range((sink or 0) + 1, newest + 1):
+            assert segment(A, version) not in gone
+    commits = [names.commit(Version(version)) in gone for version in range(1, newest + 1)]
+    assert commits == sorted(commits, reverse=True), "commits go oldest first, without gaps"
+
+
+def snapshot(log: Log, folder: Path, version: int, task: TaskId = TASK) -> None:
+    state = replay(log, {}, Tail(log).commits(Version(version)), task) if log.commit(Version(1)) else {}
+    folder.mkdir(exist_ok=True)
+    (folder / "state").write_bytes(repr(sorted(state.items())).encode())
+    (folder / "shared").write_bytes(b"the same in every snapshot")
+    commit = log.commit(Version(version))
+    assert commit is not None
+    log.snapshots.write(task, folder, version=Version(version), commit=commit.id, engine="test")
+
+
+def cleaner(log: Log, clock: ManualClock = LONG_AGO, sinks: Iterable[str] = ()) -> Cleaner:
+    return Cleaner(log, retention=timedelta(seconds=10), sinks=lambda: sinks, clock=clock)
+
+
+def kept(log: Log, prefix: str) -> list[int | None]:
+    return [names.version_of(name) for name in log.storage.list(prefix)]
+
+
+def test_a_log_is_cleaned_up_to_the_floor(log: Log, tmp_path: Path) -> None:
+    grow(log, 10)
+    for version in (2, 4, 7):
+        snapshot(log, tmp_path / "checkpoint", version)
+    for version in range(1, 10):
+        log.sinks.mark("files", Version(version))
+    plan = cleaner(log, sinks=["files"]).clean()
+    assert plan.floor == 4
+    assert kept(log, names.COMMITS) == kept(log, names.SEGMENTS) == [4, 5, 6, 7, 8, 9, 10]
+    assert log.snapshots.versions(TASK) == [4, 7]
+    assert kept(log, names.SINKS) == [4, 5, 6, 7, 8, 9]
+    newest = log.newest()
+    assert newest is not None
+    assert newest.version == 10
+
+
+def test_an_empty_log_is_left_alone(log: Log) -> None:
+    assert cleaner(log).clean().names == []
+
+
+def test_without_two_snapshots_only_orphans_go(log: Log, tmp_path: Path) -> None:
+    log.write_segment(TASK, Version(2), sealed({b"lost": b"attempt"}), inline_limit=0)
+    grow(log, 3)
+    snapshot(log, tmp_path / "checkpoint", 3)
+    future = log.write_segment(TASK, Version(4), sealed({b"slow": b"driver"}), inline_limit=0)
+    plan = cleaner(log).clean()
+    assert [names.version_of(name) for name in plan.names] == [2]
+    assert kept(log, names.SEGMENTS) == [1, 2, 3, 4]
+    assert future.name in log.storage.list(names.SEGMENTS)
+    assert kept(log, names.COMMITS) == [1, 2, 3]
+
+
+def test_a_straggling_attempt_is_found_by_a_later_cleaning(log: Log) -> None:
+    grow(log, 3)
+    cleaning = cleaner(log)
+    assert cleaning.clean().names == []
+    late = log.write_segment(TASK, Version(2), sealed({b"late": b"attempt"}), inline_limit=0)
+    assert cleaning.clean().names == [late.name]
+    assert kept(log, names.SEGMENTS) == [1, 2, 3]
+
+
+def test_what_is_within_the_retention_stays(log: Log, tmp_path: Path) -> None:
+    grow(log, 10, wall=lambda version: version * 1000)
+    for version in (8, 9, 10):
+        snapshot(log, tmp_path / "checkpoint", version)
+    clock = ManualClock(Millis(15_000))  # 10 s back: version 5
+    cleaning = cleaner(log, clock)
+    assert cleaning.clean().floor == 5
+    assert kept(log, names.COMMITS) == [5, 6, 7, 8, 9, 10]
+    assert log.snapshots.versions(TASK) == [8, 9, 10]
+    clock.advance(seconds=2)
+    assert cleaning.clean().floor == 7
+    clock.advance(seconds=60)
+    assert cleaning.clean().floor == 9
+    assert kept(log, names.COMMITS) == kept(log, names.SEGMENTS) == [9, 10]
+    assert log.snapshots.versions(TASK) == [9, 10]
+
+
+def test_a_sink_that_has_nothing_yet_holds_everything(log: Log, tmp_path: Path) -> None:
+    grow(log, 4)
+    for version in (3, 4):
+        snapshot(log, tmp_path / "checkpoint", version)
+    assert cleaner(log, sinks=["new-sink"]).clean().floor == NOTHING
+    assert kept(log, names.COMMITS) == [1, 2, 3, 4]
+
+
+def test_files_that_no_manifest_names_go_after_a_while_and_no_others(log: Log, tmp_path: Path) -> None:
+    grow(log, 6)
+    for version in (2, 4, 6):
+        snapshot(log, tmp_path / "checkpoint", version)
+    (tmp_path / "half").write_bytes(b"a snapshot that is being written")
+    half = names.snapshot_file(TASK, "0123")
+    log.storage.create_file(half, tmp_path / "half")
+    before = log.storage.list(names.snapshot_files(TASK))
+    clock = ManualClock(Millis(10**9))
+    cleaning = cleaner(log, clock)
+    cleaning.clean()
+    clock.advance(seconds=599)
+    cleaning.clean()
+    assert log.storage.list(names.snapshot_files(TASK)) == before
+    clock.advance(seconds=1)
+    assert half in cleaning.clean().files
+    clock.advance(seconds=600)
+    cleaning.clean()
+    # Of five, the orphan and what only the snapshot of version 2 had are gone.
+    assert len(log.storage.list(names.snapshot_files(TASK))) == len(before) - 2 == 3
+    for version in (4, 6):
+        manifest = log.snapshots.manifest(TASK, Version(version))
+        assert manifest is not None
+        log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
+
+
+@pytest.mark.parametrize("point", ["clean.before", "clean.middle", "clean.after"])
+def test_a_crash_in_a_cleaning_is_made_good_by_the_next(log: Log, tmp_path: Path, point: str) -> None:
+    def crash() -> None:
+        raise faults.InjectedFault(point)
+
+    last = grow(log, 8)
+    for version in (3, 5, 6):
+        snapshot(log, tmp_path / "checkpoint", version)
+    with faults.active({point: crash}), pytest.raises(faults.InjectedFault):
+        cleaner(log).clean()
+    assert log.newest() == last
+    for commit in Tail(log, Version(6)).commits():
+        assert [list(log.state_parts(ref)) for ref in commit.of_task(TASK)]
+    cleaner(log).clean()
+    assert kept(log, names.COMMITS) == kept(log, names.SEGMENTS) == [5, 6, 7, 8]
+    assert log.newest() == last

@@ -1,0 +1,168 @@
+"""A truncated or altered object of any kind gives an error that names it, and never an answer."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import DamagedObject, Kind
+from holdfast.log import commits, documents, names
+from holdfast.log.documents import UnknownFormat
+from holdfast.log.log import Log
+from holdfast.log.objects import Storage
+from holdfast.log.segments import STATE, seal
+from holdfast.words import Version
+from tests.log import making
+from tests.log.making import TASK, grow
+
+Damage = Callable[[bytes], bytes]
+
+
+def flipped(at: float) -> Damage:
+    def damage(data: bytes) -> bytes:
+        position = min(int(at * len(data)), len(data) - 1)
+        return data[:position] + bytes([data[position] ^ 1]) + data[position + 1 :]
+
+    return damage
+
+
+DAMAGES: dict[str, Damage] = {
+    "empty": lambda data: b"",
+    "half": lambda data: data[: len(data) // 2],
+    "one short": lambda data: data[:-1],
+    "first byte": flipped(0),
+    "middle byte": flipped(0.5),
+    "last byte": flipped(1),
+    "zeroes": lambda data: bytes(len(data)),
+}
+
+
+def _read_app(log: Log) -> object:
+    return Log.open(log.storage)
+
+
+def _read_commit(log: Log) -> object:
+    return log.newest()
+
+
+def _read_segment(log: Log) -> object:
+    commit = log.commit(Version(1))
+    assert commit is not None
+    return [list(log.state_parts(ref)) for ref in commit.of_task(TASK)]
+
+
+def _read_manifest(log: Log) -> object:
+    return log.snapshots.newest(TASK)
+
+
+def _read_file(log: Log) -> object:
+    manifest = log.snapshots.newest(TASK)
+    assert manifest is not None
+    log.snapshots.load(manifest, Path(manifest.commit))
+    return None
+
+
+def _read_position(log: Log) -> object:
+    return Log(log.storage, log.app).sinks.newest("files")
+
+
+KINDS: dict[str, tuple[str, Callable[[Log], object]]] = {
+    "app": (names.APPS, _read_app),
+    "commit": (names.COMMITS, _read_commit),
+    "segment": (names.SEGMENTS, _read_segment),
+    "manifest": (names.manifest(TASK, Version(1)), _read_manifest),
+    "file": (names.snapshot_files(TASK), _read_file),
+    "position": (names.SINKS, _read_position),
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+@pytest.mark.parametrize("kind", KINDS)
+def test_damage_is_found_and_named(log: Log, tmp_path: Path, kind: str, damage: str) -> None:
+    grow(log, 1)
+    checkpoint = tmp_path / "checkpoint"
+    checkpoint.mkdir()
+    (checkpoint / "000001.sst").write_bytes(b"data" * 1000)
+    # The commit id is used as the folder that _read_file loads into.
+    log.snapshots.write(TASK, checkpoint, version=Version(1), commit=str(tmp_path / "loaded"), engine="rocksdb")
+    log.sinks.mark("files", Version(1))
+
+    prefix, read = KINDS[kind]
+    [name] = [name for name in log.storage.list("") if name.startswith(prefix)]
+    read(log)
+    log.storage.replace(name, DAMAGES[damage](log.storage.get(name)))
+    with pytest.raises(DamagedObject) as raised:
+        read(log)
+    assert name in str(raised.value)
+    assert log.storage.place in str(raised.value)
+    assert raised.value.kind is Kind.DATA
+
+
+def test_damage_in_one_part_leaves_the_others_readable(log: Log) -> None:
+    table = making.changes({b"a": b"1" * 100})
+    two = seal([(STATE, "x", table), (STATE, "y", table)])
+    ref = log.write_segment(TASK, Version(1), two, inline_limit=0)
+    assert ref.name is not None
+    data = bytearray(log.storage.get(ref.name))
+    data[ref.parts[1].offset + 40] ^= 1
+    log.storage.replace(ref.name, bytes(data))
+    assert log.read_part(ref, ref.parts[0]) == table
+    with pytest.raises(DamagedObject, match=f"(?s){ref.name}.*state/y.*{ref.parts[1].checksum}"):
+        log.read_part(ref, ref.parts[1])
+
+
+def test_an_inline_segment_is_checked_too(log: Log) -> None:
+    ref = log.write_segment(TASK, Version(1), making.sealed({b"a": b"1"}), inline_limit=1 << 20)
+    assert ref.inline is not None
+    altered = msgspec.structs.replace(ref, inline=ref.inline[:-8] + b"altered!")
+    with pytest.raises(DamagedObject, match="inline segment"):
+        list(log.state_parts(altered))
+
+
+def test_an_object_under_another_name_is_damage(log: Log) -> None:
+    grow(log, 2)
+    storage = log.storage
+    storage.replace(names.commit(Version(2)), storage.get(names.commit(Version(1))))
+    with pytest.raises(DamagedObject, match="holds version 1"):
+        log.commit(Version(2))
+
+
+def test_a_commit_of_another_log_is_damage(log: Log) -> None:
+    foreign = msgspec.structs.replace(making.next_commit(log, None), log="0" * 32)
+    log.storage.create(names.commit(Version(1)), commits.encode(foreign))
+    with pytest.raises(DamagedObject, match="belongs to the log 0000"):
+        log.commit(Version(1))
+
+
+def test_a_format_of_the_future_is_not_guessed_at(memory: Storage) -> None:
+    log = Log.create_or_open(memory, making.app_spec())
+    future = msgspec.structs.replace(making.next_commit(log, None), format=2)
+    memory.create(names.commit(Version(1)), commits.encode(future))
+    with pytest.raises(UnknownFormat, match="format 2.*reads up to 1") as raised:
+        log.commit(Version(1))
+    assert raised.value.kind is Kind.INVALID
+
+
+class Document(msgspec.Struct):
+    format: int
+    number: int
+    text: str
+
+
+WHOLE = documents.encode(Document(1, 1234, "some text"))
+
+
+@given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
+def test_no_changed_byte_gets_through(position: int, change: int) -> None:
+    altered = WHOLE[:position] + bytes([WHOLE[position] ^ change]) + WHOLE[position + 1 :]
+    with pytest.raises(DamagedObject, match="the-name"):
+        documents.decode(altered, Document, name="the-name", place="here", known=1)
+
+
+@given(st.integers(0, len(WHOLE) - 1))
+def test_no_cut_gets_through(length: int) -> None:
+    with pytest.raises(DamagedObject):
+        documents.decode(WHOLE[:length], Document, name="the-name", place="here", known=1)

@@ -1,0 +1,309 @@
+"""The log: who wins a version, how the newest is found, what a start checks."""
+
+import msgspec
+import pyarrow as pa
+import pytest
+
+from holdfast import faults
+from holdfast.errors import DamagedObject, Kind, StorageUnavailable
+from holdfast.log import commits, names
+from holdfast.log.appfile import AppChanged
+from holdfast.log.commits import Writer
+from holdfast.log.log import BrokenChain, HistoryCleaned, Log, LogMissing, LostRace
+from holdfast.log.objects import Storage
+from holdfast.log.segments import DEAD, OUTPUT, STATE, seal
+from holdfast.log.tail import Tail, next_commit
+from holdfast.words import NOTHING, TaskId, Version
+from tests.log import making
+from tests.log.making import TASK, Watched, app_spec, changes, grow, sealed, store_spec
+
+
+def test_a_log_is_begun_once_and_found_again(storage: Storage) -> None:
+    with pytest.raises(LogMissing, match="log.url") as raised:
+        Log.open(storage)
+    assert raised.value.kind is Kind.INVALID
+    begun = Log.create_or_open(storage, app_spec())
+    assert len(begun.id) == 32
+    again, opened = Log.create_or_open(storage, app_spec()), Log.open(storage)
+    assert begun.id == again.id == opened.id
+    assert begun.app == again.app == opened.app
+    assert storage.list(names.APPS) == ["app/00000000000000000001.json"]
+
+
+def test_two_starts_at_once_begin_one_log(memory: Storage) -> None:
+    others: list[Log] = []
+
+    def meanwhile(call: str, name: str) -> None:
+        if call == "create" and not others:
+            others.append(Log.create_or_open(memory, app_spec()))
+
+    mine = Log.create_or_open(Watched(memory, before=meanwhile), app_spec())
+    assert mine.id == others[0].id
+
+
+def test_a_new_store_is_an_addition(storage: Storage) -> None:
+    before = Log.create_or_open(storage, app_spec())
+    after = Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks")))
+    assert (before.app.number, after.app.number) == (1, 2)
+    assert after.id == before.id
+    assert Log.open(storage).app == after.app
+    assert after.app_at(1) == before.app
+    with pytest.raises(AppChanged, match="'peaks'"):
+        Log.create_or_open(storage, app_spec())
+
+
+def test_the_order_in_which_stores_are_declared_is_no_change(storage: Storage) -> None:
+    a, b = store_spec("a"), store_spec("b")
+    Log.create_or_open(storage, app_spec(a, b))
+    assert Log.create_or_open(storage, app_spec(b, a)).app.number == 1
+
+
+def test_a_changed_app_is_refused_with_every_difference(storage: Storage) -> None:
+    Log.create_or_open(storage, app_spec(partitions=4))
+    with pytest.raises(AppChanged) as raised:
+        Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
+    told = str(raised.value)
+    assert "4 partitions" in told
+    assert "partitions=4" in told
+    assert "'counts'" in told
+    assert storage.place in told
+    assert len(raised.value.differences) == 2
+    assert raised.value.kind is Kind.INVALID
+
+
+def test_an_empty_log_has_no_newest(log: Log) -> None:
+    assert log.newest() is None
+    assert log.newest(Version(7)) is None
+    assert log.commit(Version(1)) is None
+    assert log.next_commit(NOTHING) is None
+
+
+def test_the_newest_is_found_from_anywhere(log: Log) -> None:
+    newest = grow(log, 13, inline_limit=1 << 20)
+    for hint in range(20):
+        assert log.newest(Version(hint)) == newest
+    assert log.commit(Version(13)) == newest
+
+
+def test_the_newest_is_found_without_a_listing_of_the_history(memory: Storage) -> None:
+    grow(Log.create_or_open(memory, app_spec()), 1000, inline_limit=1 << 20)
+    watched = Watched(memory)
+    log = Log.open(watched)
+    watched.calls.clear()
+    newest = log.newest()
+    assert newest is not None
+    assert newest.version == 1000
+    assert len(watched.calls) < 30
+    assert not [name for call, name in watched.calls if call.startswith("list") and name == names.COMMITS]
+    watched.calls.clear()
+    log.newest(Version(999))
+    assert len(watched.calls) <= 6
+
+
+def test_a_search_that_a_cleaning_overtakes_begins_anew(memory: Storage) -> None:
+    log = Log.create_or_open(memory, app_spec())
+    newest = grow(log, 40, inline_limit=1 << 20)
+    # The commits up to 30 go while the search is under way; a snapshot at 30 says where to go on.
+    manifest = names.manifest(TASK, Version(30))
+
+    def clean(call: str, name: str) -> None:
+        if call == "exists" and name == names.commit(Version(4)) and not memory.exists(manifest):
+            memory.create(manifest, b"")
+            memory.delete([names.commit(Version(version)) for version in range(1, 30)])
+
+    assert Log.open(Watched(memory, before=clean)).newest() == newest
+
+
+def test_a_snapshot_without_its_commit_is_damage_not_an_endless_search(memory: Storage) -> None:
+    log = Log.create_or_open(memory, app_spec())
+    memory.create(names.manifest(TASK, Version(3)), b"")
+    with pytest.raises(DamagedObject, match="commits/00000000000000000003.json"):
+        log.newest()
+
+
+def test_of_two_drivers_one_wins_and_the_other_is_told_who(log: Log) -> None:
+    first = grow(log, 1)
+    mine = making.next_commit(log, first)
+    other = making.next_commit(log, first, writer=Writer("driver-b", "host-b", 77))
+    log.create_commit(other)
+    with pytest.raises(LostRace, match="process 77 on host-b") as raised:
+        log.create_commit(mine)
+    assert raised.value.kind is Kind.INVALID
+    assert log.commit(Version(2)) == other
+
+
+def test_a_put_that_was_stored_and_answered_with_an_error_has_won(storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+    first = grow(log, 1)
+    commit = making.next_commit(log, first)
+
+    def answer_lost(call: str, name: str) -> None:
+        if call == "create":
+            raise StorageUnavailable("connection reset")
+
+    Log.open(Watched(storage, after=answer_lost)).create_commit(commit)
+    assert log.commit(Version(2)) == commit
+    log.create_commit(commit)  # and once more, as a driver that saw only the error would
+
+
+def test_a_put_that_was_not_stored_is_told(storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+
+    def refuse(call: str, name: str) -> None:
+        if call == "create":
+            raise StorageUnavailable("connection refused")
+
+    commit = making.next_commit(log, None)
+    with pytest.raises(StorageUnavailable, match="refused"):
+        Log.open(Watched(storage, before=refuse)).create_commit(commit)
+    assert log.newest() is None
+    log.create_commit(commit)
+
+
+def test_an_error_on_a_put_that_another_driver_won(storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+    other = making.next_commit(log, None, writer=Writer("driver-b", "host-b", 77))
+
+    def overtaken(call: str, name: str) -> None:
+        if call == "create":
+            storage.create(name, commits.encode(other))
+            raise StorageUnavailable("connection reset")
+
+    with pytest.raises(LostRace, match="host-b"):
+        Log.open(Watched(storage, before=overtaken)).create_commit(making.next_commit(log, None))
+
+
+def test_no_version_without_its_predecessor(log: Log) -> None:
+    first = grow(log, 1)
+    skipping = making.next_commit(log, making.next_commit(log, first))
+    with pytest.raises(LostRace, match="version 2 isn't there"):
+        log.create_commit(skipping)
+    with pytest.raises(BrokenChain, match="host-a"):
+        log.create_commit(making.next_commit(log, msgspec.structs.replace(first, id="another")))
+    assert log.newest() == first
+
+
+def test_no_commit_of_another_log(log: Log) -> None:
+    commit = msgspec.structs.replace(making.next_commit(log, None), log="another")
+    with pytest.raises(BrokenChain, match="another"):
+        log.create_commit(commit)
+
+
+def test_version_1_is_not_made_anew_on_a_log_whose_first_commits_were_cleaned(log: Log) -> None:
+    grow(log, 5)
+    log.storage.create(names.manifest(TASK, Version(5)), b"")
+    log.storage.delete([names.commit(Version(1))])
+    with pytest.raises(LostRace):
+        log.create_commit(making.next_commit(log, None))
+    assert log.commit(Version(1)) is None
+
+
+def test_a_driver_that_slept_through_a_cleaning_finds_out(memory: Storage) -> None:
+    log = Log.create_or_open(memory, app_spec())
+    second = grow(log, 2)
+    mine = making.next_commit(log, second)
+    grow(log, 5)
+
+    def meanwhile() -> None:
+        memory.delete([names.commit(Version(version)) for version in range(1, 6)])
+
+    with faults.active({"commit.before": meanwhile}), pytest.raises(LostRace, match="version 2 isn't there"):
+        log.create_commit(mine)
+
+
+def test_faults_stand_around_the_put(log: Log) -> None:
+    seen: list[bool] = []
+
+    def look() -> None:
+        seen.append(log.storage.exists(names.commit(Version(1))))
+
+    with faults.active({"commit.before": look, "commit.after": look}):
+        log.create_commit(making.next_commit(log, None))
+    assert seen == [False, True]
+
+
+def test_small_segments_are_inline_and_large_ones_objects(log: Log) -> None:
+    data = sealed({b"a": b"1", b"b": None})
+    inline = log.write_segment(TASK, Version(1), data, inline_limit=len(data.data))
+    stored = log.write_segment(TASK, Version(1), data, inline_limit=len(data.data) - 1)
+    assert (inline.name, stored.inline) == (None, None)
+    assert stored.name is not None
+    assert stored.name.startswith("segments/0_0/00000000000000000001-")
+    assert log.storage.list(names.SEGMENTS) == [stored.name]
+    assert inline.length == stored.length == len(data.data)
+    for ref in (inline, stored):
+        [(store, table)] = log.state_parts(ref)
+        assert (store, table) == ("counts", changes({b"a": b"1", b"b": None}))
+        assert log.read_part(ref, ref.parts[0]) == table
+
+
+def test_attempts_of_one_task_never_share_a_name(log: Log) -> None:
+    refs = [log.write_segment(TaskId(0, 3), Version(9), sealed({b"a": b"1"}), inline_limit=0) for _ in range(3)]
+    assert len({ref.name for ref in refs}) == 3
+
+
+def test_parts_of_a_kind_are_read_in_one_request(storage: Storage) -> None:
+    watched = Watched(storage)
+    log = Log.create_or_open(watched, app_spec())
+    state, output = changes({b"a": b"1"}), pa.table({"player": ["a"], "n": [1]})
+    data = seal([(STATE, "x", state), (STATE, "y", state), (OUTPUT, "rows", output), (DEAD, "late", output)])
+    ref = log.write_segment(TASK, Version(1), data, inline_limit=0)
+    watched.calls.clear()
+    assert [name for name, _ in log.state_parts(ref)] == ["x", "y"]
+    assert len(watched.calls) == 1
+    assert dict(log.output_parts(ref)) == {"rows": output}
+    assert dict(log.dead_parts(ref)) == {"late": output}
+    assert log.read_part(ref, ref.parts[2]) == output
+
+
+def test_a_tail_follows_and_ends_where_the_log_ends(log: Log) -> None:
+    tail = Tail(log)
+    assert tail.next_commit() is None
+    grow(log, 3)
+    assert [commit.version for commit in tail.commits(through=Version(2))] == [1, 2]
+    assert [commit.version for commit in tail.commits()] == [3]
+    assert list(tail.commits()) == []
+    grow(log, 1)
+    assert next_commit(log, Version(3)) == tail.next_commit()
+
+
+def test_a_tail_of_another_history_is_told(log: Log) -> None:
+    grow(log, 2)
+    with pytest.raises(BrokenChain, match="[Ww]ipe"):
+        Tail(log, Version(1), "another-commit").next_commit()
+
+
+def test_a_tail_that_was_cleaned_away_is_told(log: Log) -> None:
+    grow(log, 5)
+    log.storage.create(names.manifest(TASK, Version(4)), b"")
+    log.storage.delete([names.commit(Version(version)) for version in (1, 2, 3)])
+    for behind in (NOTHING, Version(1), Version(2)):
+        with pytest.raises(HistoryCleaned, match="snapshots up to 4") as raised:
+            log.next_commit(behind)
+        assert raised.value.kind is Kind.RETRY
+    commit = log.next_commit(Version(4))
+    assert commit is not None
+    assert commit.version == 5
+    assert log.next_commit(Version(5)) is None
+
+
+def test_sinks_know_how_far_they_are(log: Log) -> None:
+    assert log.sinks.newest("files") is None
+    log.sinks.mark("files", NOTHING)
+    assert Log.open(log.storage).sinks.newest("files") == NOTHING
+    for version in (1, 2, 12):
+        log.sinks.mark("files", Version(version))
+    log.sinks.mark("files", Version(12))
+    log.sinks.mark("other.sink", Version(3))
+    assert log.sinks.newest("files") == 12
+    again = Log.open(log.storage)
+    assert (again.sinks.newest("files"), again.sinks.newest("other.sink")) == (12, 3)
+    log.sinks.mark("files", Version(13))
+    assert again.sinks.newest("files") == 13
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 101])
+def test_a_sinks_name_can_stand_in_the_log(memory: Storage, name: str) -> None:
+    log = Log.create_or_open(memory, app_spec())
+    with pytest.raises(names.BadSinkName, match="letters"):
+        log.sinks.mark(name, Version(1))

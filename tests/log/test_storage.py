@@ -1,0 +1,161 @@
+"""What every storage promises, on each of them."""
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from holdfast.errors import HoldfastError, Kind, SettingsError, StorageUnavailable
+from holdfast.log.objects import ObjectMissing, Put, Storage, StorageRefused
+from holdfast.log.storage import open_storage
+from tests import s3
+from tests.log.conftest import QUICK
+
+
+def test_an_object_is_created_once_and_stays_as_it_is(storage: Storage) -> None:
+    assert storage.create("a/b.json", b"first") is Put.CREATED
+    assert storage.create("a/b.json", b"second") is Put.EXISTS
+    assert storage.get("a/b.json") == b"first"
+    assert storage.exists("a/b.json")
+    assert not storage.exists("a/c.json")
+    assert not storage.exists("a")
+
+
+def test_of_many_who_create_one_name_one_wins(storage: Storage) -> None:
+    storage.create("before", b"")
+    start, results = threading.Barrier(8), dict[int, Put]()
+
+    def create(number: int) -> None:
+        start.wait()
+        results[number] = storage.create("race", str(number).encode())
+
+    threads = [threading.Thread(target=create, args=(number,)) for number in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    [winner] = [number for number, put in results.items() if put is Put.CREATED]
+    assert storage.get("race") == str(winner).encode()
+
+
+def test_ranges_end_where_the_object_ends(storage: Storage) -> None:
+    storage.create("a", b"0123456789")
+    assert storage.get_range("a", 2, 3) == b"234"
+    assert storage.get_range("a", 8, 10) == b"89"
+    assert storage.get_range("a", 10, 5) == b""
+    assert storage.get_range("a", 50, 5) == b""
+    assert storage.get_range("a", 3, 0) == b""
+
+
+def test_empty_and_large_objects(storage: Storage, tmp_path: Path) -> None:
+    storage.create("empty", b"")
+    assert storage.get("empty") == b""
+    large = os.urandom(12 << 20)
+    storage.create("large", large)
+    assert storage.get("large") == large
+    file = tmp_path / "file"
+    file.write_bytes(large)
+    storage.create_file("files/large", file)
+    storage.create_file("files/large", file)
+    assert storage.get("files/large") == large
+    (tmp_path / "empty").write_bytes(b"")
+    storage.create_file("files/empty", tmp_path / "empty")
+    assert storage.get("files/empty") == b""
+
+
+def test_lists_are_sorted_and_begin_where_told(storage: Storage) -> None:
+    assert storage.list("a/") == []
+    assert storage.list_flat("a/") == []
+    for name in ("a/3", "a/1", "a/2", "a/deep/er/4", "ab/5", "6"):
+        storage.create(name, b"")
+    assert storage.list("a/") == ["a/1", "a/2", "a/3", "a/deep/er/4"]
+    assert storage.list("a/", after="a/1") == ["a/2", "a/3", "a/deep/er/4"]
+    assert storage.list("a/", after="a/15") == ["a/2", "a/3", "a/deep/er/4"]
+    assert storage.list_flat("a/") == ["a/1", "a/2", "a/3"]
+    assert storage.list("") == ["6", "a/1", "a/2", "a/3", "a/deep/er/4", "ab/5"]
+
+
+def test_deleting_minds_nothing_missing(storage: Storage) -> None:
+    for name in ("a/1", "a/2", "a/3"):
+        storage.create(name, b"")
+    storage.delete(["a/1", "a/none", "a/3"])
+    storage.delete([])
+    assert storage.list("a/") == ["a/2"]
+
+
+def test_a_heartbeat_is_replaced(storage: Storage) -> None:
+    storage.replace("group/driver.json", b"1")
+    storage.replace("group/driver.json", b"2")
+    assert storage.get("group/driver.json") == b"2"
+
+
+def test_what_is_missing_is_named(storage: Storage) -> None:
+    storage.create("a/here", b"")
+    with pytest.raises(ObjectMissing, match="a/gone") as raised:
+        storage.get("a/gone")
+    assert storage.place in str(raised.value)
+    with pytest.raises(ObjectMissing, match="a/gone"):
+        storage.get_range("a/gone", 0, 1)
+
+
+def test_a_memory_storage_is_shared_by_its_name() -> None:
+    open_storage("memory://shared-name").create("x", b"1")
+    assert open_storage("memory://shared-name").get("x") == b"1"
+    assert not open_storage("memory://other-name").exists("x")
+
+
+def test_file_addresses_and_paths_are_one(tmp_path: Path) -> None:
+    folder = tmp_path / "with space"
+    open_storage(str(folder)).create("x", b"1")
+    assert open_storage(folder.as_uri()).get("x") == b"1"
+
+
+def test_opening_a_folder_that_is_not_there_writes_nothing(tmp_path: Path) -> None:
+    storage = open_storage(str(tmp_path / "log"))
+    assert storage.list("") == []
+    assert not storage.exists("x")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("url", ["ftp://host/log", "file://host/log", "http://host/log"])
+def test_an_address_nobody_serves_is_refused(url: str) -> None:
+    with pytest.raises(SettingsError, match=r"log\.url"):
+        open_storage(url)
+
+
+def test_wrong_credentials_are_refused_at_once_and_never_told(s3_server: s3.S3Server) -> None:
+    options = {**s3_server.options, "secret_access_key": "hunter2-hunter2"}
+    storage = open_storage(f"{s3_server.url}/x", options, retries=QUICK)
+    for call in (lambda: storage.create("a", b""), lambda: storage.get("a"), lambda: storage.list("a/")):
+        with pytest.raises(StorageRefused, match="credentials") as raised:
+            call()
+        assert raised.value.kind is Kind.INVALID
+        assert raised.value.__cause__ is None
+        assert "hunter2" not in f"{raised.value} {raised.value!r} {storage!r}"
+        assert s3_server.options["access_key_id"] not in str(raised.value)
+
+
+def test_a_missing_bucket_is_refused(s3_server: s3.S3Server) -> None:
+    storage = open_storage("s3://no-such-bucket/x", s3_server.options, retries=QUICK)
+    for call in (lambda: storage.create("a", b""), lambda: storage.replace("a", b""), lambda: storage.list("a/")):
+        with pytest.raises(StorageRefused, match="no-such-bucket"):
+            call()
+
+
+def test_a_server_that_is_away_is_tried_again_and_then_told(s3_server: s3.S3Server) -> None:
+    options = {**s3_server.options, "endpoint": "http://127.0.0.1:9"}
+    storage = open_storage(f"{s3_server.url}/x", options, retries=QUICK)
+    with pytest.raises(StorageUnavailable, match="tried 3 times") as raised:
+        storage.create("a", b"")
+    assert raised.value.kind is Kind.RETRY
+
+
+@pytest.mark.parametrize(
+    ("options", "told"), [({"secret_acces_key": "hunter2"}, "secret_acces_key"), ({"allow_http": "yes"}, "allow_http")]
+)
+def test_an_option_nobody_knows_is_refused(options: dict[str, str], told: str) -> None:
+    with pytest.raises(HoldfastError, match=told) as raised:
+        open_storage("s3://bucket/x", options)
+    assert isinstance(raised.value, SettingsError)
+    assert "hunter2" not in str(raised.value)
