@@ -1,0 +1,240 @@
+"""The base: the engines of one task, opened and closed together, and the footings readers stand on.
+
+A store names its engine, so a task may have several; here they are one, with one mark. Readers come on many threads
+while one writer moves the base: every touch of an engine is a short lease, so that closing waits for the touches under
+way and turns away the later ones, and no reader can hold the folder hostage. A footing is an engine's immutable view
+with the version it was taken at; the last one to let go of it closes it.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.errors import Closed, HoldfastError
+from holdfast.stores.engine import Changes, Engine, Mark, Resources, View, whole_mark
+from holdfast.stores.registry import open_engine
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import NOTHING, Version
+
+_LOG = logging.getLogger(__name__)
+_SCAN_BLOCK = 256
+
+
+class Base:
+    """One task's engines at a version. Its one writer calls `apply`, `flush`, `checkpoint` and `close`."""
+
+    def __init__(self, engines: Mapping[str, tuple[Engine, tuple[str, ...]]]) -> None:
+        self._engines = dict(engines)
+        self._of = {store: engine for engine, stores in engines.values() for store in stores}
+        self._free = threading.Condition()
+        self._leases = 0
+        self._closed = False
+        self._footings: set[Footing] = set()
+        mark = self.mark()
+        self._target = NOTHING if mark is None else max(mark.version, mark.applying or NOTHING)
+
+    @classmethod
+    def open(cls, folder: Path, specs: Sequence[StoreSpec], resources: Resources) -> "Base":
+        """Opens every engine under a folder of its own name."""
+        opened: dict[str, tuple[Engine, tuple[str, ...]]] = {}
+        try:
+            for name in engine_names(specs):
+                stores = tuple(spec.name for spec in specs if spec.engine == name)
+                (folder / name).mkdir(parents=True, exist_ok=True)
+                opened[name] = (open_engine(name, folder / name, stores, resources), stores)
+            return cls(opened)
+        except BaseException:
+            for engine, _ in opened.values():
+                engine.close()
+            raise
+
+    @property
+    def target(self) -> Version:
+        """The furthest version any of whose changes may be in the engines."""
+        return self._target
+
+    def mark(self) -> Mark | None:
+        with self.lease():
+            return whole_mark(engine.mark() for engine, _ in self._engines.values())
+
+    @contextlib.contextmanager
+    def lease(self) -> Iterator[None]:
+        """Keeps the engines open for the length of a short block."""
+        with self._free:
+            if self._closed:
+                raise Closed("this replica's engine was closed under the reader. Ask again.")
+            self._leases += 1
+        try:
+            yield
+        finally:
+            with self._free:
+                self._leases -= 1
+                self._free.notify_all()
+
+    def get_many(self, store: str, keys: pa.Array) -> pa.Array:
+        with self.lease():
+            return self._of[store].get_many(store, keys)
+
+    def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
+        """Moves every engine to the mark. With several, each is given all its changes before any is at the mark."""
+        self._target = max(self._target, mark.version)
+        with self.lease():
+            if len(self._engines) == 1:
+                (engine, _), = self._engines.values()
+                engine.apply(changes, mark)
+                return
+            parted: dict[int, list[tuple[str, Changes]]] = {id(engine): [] for engine, _ in self._engines.values()}
+            for store, part in changes:
+                parted[id(self._of[store])].append((store, part))
+            for engine, _ in self._engines.values():
+                engine.apply(parted[id(engine)], mark)
+
+    def footing(self, version: Version) -> "Footing":
+        """Something to stand on at `version`, which the engines must be at. Belongs to the caller."""
+        with self.lease():
+            views = {id(engine): engine.view() for engine, _ in self._engines.values()}
+            footing = Footing(self, version, {store: views[id(engine)] for store, engine in self._of.items()})
+        with self._free:
+            self._footings.add(footing)
+        return footing
+
+    def flush(self) -> None:
+        with self.lease():
+            for engine, _ in self._engines.values():
+                engine.flush()
+
+    def checkpoint(self, folder: Path) -> None:
+        with self.lease():
+            folder.mkdir(parents=True)
+            for name, (engine, _) in self._engines.items():
+                engine.checkpoint(folder / name)
+
+    def approximate_count(self, store: str) -> int:
+        with self.lease():
+            return self._of[store].approximate_count(store)
+
+    def memory_bytes(self) -> int:
+        with self.lease():
+            return sum(engine.memory_bytes() for engine, _ in self._engines.values())
+
+    def disk_bytes(self) -> int:
+        with self.lease():
+            return sum(engine.disk_bytes() for engine, _ in self._engines.values())
+
+    def close(self) -> None:
+        """Turns new readers away, waits for the touches under way, then closes views and engines."""
+        with self._free:
+            if self._closed:
+                return
+            self._closed = True
+            self._free.wait_for(lambda: self._leases == 0)
+            footings = list(self._footings)
+        for footing in footings:
+            footing.close()
+        for engine, _ in self._engines.values():
+            try:
+                engine.close()
+            except HoldfastError as error:
+                _LOG.warning("an engine closed without its last flush: %s The log has what it lacks.", error)
+
+    def forget(self, footing: "Footing") -> None:
+        with self._free:
+            self._footings.discard(footing)
+
+
+class Footing:
+    """An immutable view of a base at one version. Counted: made with one holder, closed when the last lets go."""
+
+    def __init__(self, base: Base, version: Version, views: Mapping[str, View]) -> None:
+        self.base = base
+        self.version = version
+        self._views = dict(views)
+        self._scans: set[Iterator[tuple[bytes, bytes]]] = set()
+        self._holders = 1
+        self._lock = threading.Lock()
+        self._closed = False
+
+    def hold(self) -> "Footing":
+        with self._lock:
+            self._holders += 1
+        return self
+
+    def release(self) -> None:
+        with self._lock:
+            self._holders -= 1
+            if self._holders:
+                return
+        try:
+            with self.base.lease():
+                self.close()
+        except Closed:
+            pass  # the base has closed every footing already
+
+    def get(self, store: str, key: bytes) -> bytes | None:
+        with self.base.lease():
+            return self._views[store].get(store, key)
+
+    def get_many(self, store: str, keys: pa.Array) -> pa.Array:
+        """Key by key, for the rare reader of a version that the engines have left behind."""
+        values: list[bytes | None] = []
+        for start in range(0, len(keys), _SCAN_BLOCK):
+            with self.base.lease():
+                view = self._views[store]
+                values.extend(view.get(store, key) for key in keys.slice(start, _SCAN_BLOCK).to_pylist())
+        return pa.array(values, pa.binary())
+
+    def scan(
+        self, store: str, start: bytes, stop: bytes | None, *, reverse: bool
+    ) -> Generator[tuple[bytes, bytes], None, None]:
+        """A range in order. Each block is read under a lease of its own."""
+        with self.base.lease():
+            source = self._views[store].scan(store, start, stop, reverse=reverse)
+            self._scans.add(source)
+        try:
+            while True:
+                with self.base.lease():
+                    block = list(islice(source, _SCAN_BLOCK))
+                yield from block
+                if len(block) < _SCAN_BLOCK:
+                    return
+        finally:
+            self._end_scan(source)
+
+    def _end_scan(self, source: Iterator[tuple[bytes, bytes]]) -> None:
+        self._scans.discard(source)
+        try:
+            with self.base.lease():
+                _close(source)
+        except Closed:
+            pass  # the base closed it
+
+    def close(self) -> None:
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        for source in list(self._scans):
+            _close(source)
+        for view in {id(view): view for view in self._views.values()}.values():
+            view.close()
+        self.base.forget(self)
+
+
+def _close(source: Iterator[tuple[bytes, bytes]]) -> None:
+    close = getattr(source, "close", None)  # generators have it, plain iterators don't
+    if close is not None:
+        close()
+
+
+def engine_names(specs: Sequence[StoreSpec]) -> list[str]:
+    """The engines these stores live on, each once.
+
+    >>> engine_names([])
+    []
+    """
+    return sorted({spec.engine for spec in specs})

@@ -1,0 +1,179 @@
+"""The client of an instance: what Spark's tasks, the driver and other instances ask it with.
+
+Every call has a deadline. What can't be reached, or doesn't answer in time, is `InstanceUnavailable`, which is of kind
+RETRY: another replica may answer. A client may be used from many threads. It is to be made in the process that uses
+it: gRPC's connections don't survive a fork.
+"""
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from types import TracebackType
+from typing import Self
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast.instance import messages
+from holdfast.instance.events import EventPage
+from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, heard
+from holdfast.words import TaskId, Version
+
+_KEYS_A_CALL = 1_000_000
+_BYTES_A_CALL = 64 << 20
+_KEYS = pa.schema([pa.field("key", pa.binary())])
+
+
+@dataclass(frozen=True)
+class Scanned:
+    """A range of one task's part of a store, and the version it is from."""
+
+    version: Version
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+
+
+class StateClient:
+    """Asks one instance.
+
+    `deadline` bounds each call. Where the instance may have to catch up first, it is told to give up a little earlier
+    than the caller does, so that its answer says why.
+    """
+
+    def __init__(self, address: str, deadline: timedelta | float = 60.0) -> None:
+        self.address = address
+        self._deadline = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
+        with self._asking("connect"):
+            self._flight = flight.connect(address)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._flight.close()
+
+    def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
+        """The values of a binary column of keys at exactly `version`, null where absent. Sorted keys are faster."""
+        ask = messages.ReadMany(str(task), store, version, self._wait)
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
+        parts = [self._exchange(descriptor, part) for part in _calls(keys)]
+        return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
+
+    def get(
+        self, task: TaskId, store: str, key: bytes, version: Version | None = None
+    ) -> tuple[Version, bytes | None]:
+        """One key's value and the version it is from."""
+        ask = messages.GetOne(str(task), store, key, version, self._wait)
+        got = msgspec.json.decode(self._act("get", ask), type=messages.GotOne)
+        return Version(got.version), got.value
+
+    def scan(
+        self,
+        task: TaskId,
+        store: str,
+        version: Version | None = None,
+        start: bytes = b"",
+        stop: bytes | None = None,
+        reverse: bool = False,
+        limit: int | None = None,
+    ) -> Scanned:
+        """The entries with start <= key < stop in key order, or backwards; the first `limit` of them."""
+        ask = messages.Scan(str(task), store, version, start, stop, reverse, limit, self._wait)
+        with self._asking("do_get"):
+            reader = self._flight.do_get(flight.Ticket(msgspec.json.encode(ask)), self._options())
+            table = reader.read_all()
+        found = Version(int(table.schema.metadata[messages.VERSION_METADATA]))
+        return Scanned(found, _whole(table, "key"), _whole(table, "value"))
+
+    def status(self) -> InstanceStatus:
+        return msgspec.json.decode(self._act("status"), type=InstanceStatus)
+
+    def committed(self, version: Version) -> None:
+        """Tells that a version exists. Returns at once; the instance catches up by itself."""
+        self._act("committed", messages.Committed(version))
+
+    def events(self, since: int, wait: float = 0.0) -> EventPage:
+        """The events after a number, waiting up to `wait` seconds for the first."""
+        body = self._act("events", messages.EventsSince(since, wait), longer=wait)
+        return msgspec.json.decode(body, type=EventPage)
+
+    def app_state(self, state: str, cause: str | None = None) -> None:
+        """Tells what `GET /v1/state` should say."""
+        self._act("app_state", messages.AppStateTold(state, cause))
+
+    def peers(self, addresses: dict[str, str]) -> None:
+        """Tells which instance hosts which task."""
+        self._act("peers", messages.Peers(addresses))
+
+    def stop(self) -> None:
+        """Asks the instance to end; returns before it has."""
+        self._act("stop")
+
+    @property
+    def _wait(self) -> float:
+        return 0.9 * self._deadline
+
+    def _options(self, longer: float = 0.0) -> flight.FlightCallOptions:
+        return flight.FlightCallOptions(timeout=self._deadline + longer)
+
+    def _exchange(self, descriptor: flight.FlightDescriptor, keys: pa.Array) -> pa.Array:
+        with self._asking("do_exchange"):
+            writer, reader = self._flight.do_exchange(descriptor, self._options())
+            with writer:
+                writer.begin(_KEYS)
+                writer.write_batch(pa.record_batch([keys], schema=_KEYS))
+                writer.done_writing()
+                return _whole(reader.read_all(), "value")
+
+    def _act(self, name: str, message: msgspec.Struct | None = None, longer: float = 0.0) -> bytes:
+        body = b"" if message is None else msgspec.json.encode(message)
+        with self._asking(name):
+            (result,) = self._flight.do_action(flight.Action(name, body), self._options(longer))
+            data: bytes = result.body.to_pybytes()
+            return data
+
+    @contextlib.contextmanager
+    def _asking(self, what: str) -> Iterator[None]:
+        """Turns what Flight raises into what the instance said, or into InstanceUnavailable."""
+        try:
+            yield
+        except flight.FlightTimedOutError as error:
+            raise InstanceUnavailable(
+                f"the instance at {self.address} didn't answer {what} within {self._deadline:g} s. Ask another replica."
+            ) from error
+        except (flight.FlightError, pa.ArrowException, OSError) as error:
+            said = heard(getattr(error, "extra_info", b"") or b"")
+            if said is not None:
+                raise said from error
+            raise InstanceUnavailable(
+                f"the instance at {self.address} can't be reached ({what}: {_first_line(error)}). Ask another "
+                "replica, or again in a moment."
+            ) from error
+
+
+def _calls(keys: pa.Array) -> Iterator[pa.Array]:
+    """Cuts a column so that each call stays within bounds; always at least one call."""
+    if isinstance(keys, pa.ChunkedArray):
+        keys = pa.concat_arrays(keys.chunks) if keys.num_chunks else pa.array([], pa.binary())
+    if keys.type != pa.binary():
+        keys = keys.cast(pa.binary())
+    each = max(1, keys.nbytes // max(1, len(keys)))
+    rows = max(1, min(_KEYS_A_CALL, _BYTES_A_CALL // each))
+    for start in range(0, max(1, len(keys)), rows):
+        yield keys.slice(start, rows)
+
+
+def _whole(table: pa.Table, column: str) -> pa.Array:
+    chunks = table.column(column).chunks
+    if len(chunks) == 1:
+        return chunks[0]
+    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.binary())
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).splitlines()[0] if str(error) else type(error).__name__

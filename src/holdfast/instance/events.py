@@ -1,0 +1,119 @@
+"""Events: what happens in an instance, numbered and kept for a while, so that the driver can ask for them.
+
+Whoever restores or fails only appends, which never waits for anybody. The driver asks with the number it has seen up
+to and waits in its own call; one that asks too rarely is told how many it missed.
+"""
+
+import threading
+from collections import deque
+from enum import StrEnum
+from itertools import islice
+
+import msgspec
+
+from holdfast.clock import Clock, SystemClock
+
+
+class RestoreKind(StrEnum):
+    START = "start"
+    BATCH = "batch"
+    END = "end"
+    SUSPENDED = "suspended"
+
+
+class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
+    """A step of one store's restore on one task.
+
+    `start_version` is where it began; 0 means in full. `end_version` is the version aimed for (start) or reached
+    (batch, end, suspended). `count` is how many entries this step brought and `total` how many so far. While a snapshot
+    is being loaded, `bytes_done` of `bytes_total` are here.
+    """
+
+    kind: RestoreKind
+    task: str
+    store: str
+    start_version: int
+    end_version: int
+    count: int
+    total: int
+    bytes_done: int = 0
+    bytes_total: int = 0
+
+
+class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):
+    """Something went wrong and was dealt with (`warning`) or has to be dealt with by someone (`error`)."""
+
+    severity: str
+    task: str | None
+    error: str
+    kind: str
+    message: str
+
+
+class TaskEvent(msgspec.Struct, frozen=True, tag="task"):
+    """A task came into another state: restoring, running, suspended, closed."""
+
+    task: str
+    state: str
+    version: int
+
+
+Event = RestoreEvent | ProblemEvent | TaskEvent
+
+
+class Numbered(msgspec.Struct, frozen=True):
+    number: int
+    at: int
+    event: Event
+
+
+class EventPage(msgspec.Struct, frozen=True):
+    """Events after a number. `next` is the number to ask with the next time; `missed` events were no longer kept."""
+
+    events: tuple[Numbered, ...]
+    next: int
+    missed: int
+
+
+class Events:
+    """The last `keep` events.
+
+    >>> events = Events()
+    >>> events.append(TaskEvent("0_1", "running", 7))
+    >>> [numbered.event for numbered in events.since(0).events]
+    [TaskEvent(task='0_1', state='running', version=7)]
+    """
+
+    def __init__(self, keep: int = 10_000, clock: Clock | None = None) -> None:
+        self._kept: deque[Numbered] = deque(maxlen=keep)
+        self._last = 0
+        self._clock = clock or SystemClock()
+        self._arrived = threading.Condition()
+        self._closed = False
+
+    def append(self, event: Event) -> None:
+        with self._arrived:
+            self._last += 1
+            self._kept.append(Numbered(self._last, self._clock.now(), event))
+            self._arrived.notify_all()
+
+    def since(self, number: int, wait: float = 0.0, limit: int = 1_000) -> EventPage:
+        """The events after `number`, waiting up to `wait` seconds for the first.
+
+        A number larger than any given out is from an earlier life of the instance: the answer begins anew.
+        """
+        with self._arrived:
+            if number > self._last:
+                number = 0
+            self._arrived.wait_for(lambda: self._last > number or self._closed, timeout=wait)
+            oldest = self._kept[0].number if self._kept else self._last + 1
+            missed = max(0, oldest - 1 - number)
+            skip = max(0, number + 1 - oldest)
+            page = tuple(islice(self._kept, skip, skip + limit))
+        return EventPage(page, page[-1].number if page else number + missed, missed)
+
+    def close(self) -> None:
+        """Nobody waits any more."""
+        with self._arrived:
+            self._closed = True
+            self._arrived.notify_all()

@@ -1,0 +1,230 @@
+"""The folder of a task on disk, as users of Kafka Streams know it.
+
+    <state_dir>/<task>/.lock           held with flock while an instance has the task; its text names the holder
+    <state_dir>/<task>/.checkpoint     readable: which log, and each store's version at the last flush
+    <state_dir>/<task>/data/<engine>/  what the engine writes
+    <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is whole
+
+The truth about how far the data is stands in the engine's own mark. `.checkpoint` is written after a flush and only
+read to find folders that someone else has had his hands on.
+"""
+
+import contextlib
+import fcntl
+import os
+import shutil
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Self
+
+import msgspec
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.stores.engine import DiskFull
+from holdfast.words import TaskId, Version
+
+_NO_SPACE = (28, 122)  # ENOSPC, EDQUOT
+
+
+class Holder(msgspec.Struct, frozen=True):
+    """Who has a state directory."""
+
+    name: str
+    pid: int
+    host: str
+
+
+class StateDirectoryInUse(HoldfastError):
+    kind = Kind.INVALID
+
+    def __init__(self, path: Path, holder: Holder | None) -> None:
+        by = "another process" if holder is None else (
+            f"instance {holder.name!r} (process {holder.pid} on {holder.host})"
+        )
+        super().__init__(f"{path} is held by {by}. Stop it, or give this instance another state_dir.")
+        self.holder = holder
+
+
+class StateDirectoryUnusable(HoldfastError):
+    kind = Kind.INVALID
+
+    def __init__(self, path: Path, cause: object) -> None:
+        super().__init__(
+            f"the state directory {path} can't be used: {cause}. Make it a folder this user may read and write, or "
+            "give this instance another state_dir; what it held is restored from the log."
+        )
+
+
+class GarbledCheckpoint(HoldfastError):
+    kind = Kind.DATA
+
+
+class Checkpoint(msgspec.Struct, frozen=True):
+    """What `.checkpoint` says."""
+
+    format: int
+    log: str
+    task: str
+    commit: str
+    stores: dict[str, int]
+
+
+class TaskHome:
+    """One task's folder, locked for as long as this object is open."""
+
+    def __init__(self, state_dir: Path, task: TaskId, instance: str) -> None:
+        self.path = state_dir / str(task)
+        self.task = task
+        self.data = self.path / "data"
+        self.loading = self.path / "loading"
+        self.saving = self.path / "saving"
+        with usable(self.path):
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock = _locked(self.path, Holder(instance, os.getpid(), socket.gethostname()))
+        try:
+            with usable(self.path):
+                for unfinished in (self.loading, self.saving):
+                    remove(unfinished)
+        except BaseException:
+            self.close()
+            raise
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        with contextlib.suppress(OSError):
+            os.close(self._lock)
+
+    def wipe(self) -> None:
+        """Forgets everything local; the log has it all."""
+        with usable(self.path):
+            for each in (self.data, self.loading, self.saving):
+                remove(each)
+            (self.path / ".checkpoint").unlink(missing_ok=True)
+
+    def adopt_loaded(self) -> None:
+        """A snapshot that has been loaded and found good becomes the data."""
+        with usable(self.path):
+            (self.path / ".checkpoint").unlink(missing_ok=True)
+            remove(self.data)
+            self.loading.rename(self.data)
+            sync_folder(self.path)
+
+    def read_checkpoint(self) -> Checkpoint | None:
+        """What was written at the last flush; None if there never was one."""
+        path = self.path / ".checkpoint"
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise StateDirectoryUnusable(path, error) from error
+        try:
+            checkpoint = msgspec.json.decode(data, type=Checkpoint)
+        except msgspec.MsgspecError as error:
+            raise GarbledCheckpoint(
+                f"{path} can't be read: {error}. The folder is emptied and restored from the log."
+            ) from error
+        if checkpoint.format != 1 or checkpoint.task != str(self.task):
+            raise GarbledCheckpoint(
+                f"{path} is of format {checkpoint.format} for task {checkpoint.task}, not of format 1 for task "
+                f"{self.task}. The folder is emptied and restored from the log."
+            )
+        return checkpoint
+
+    def write_checkpoint(self, log: str, commit: str, version: Version, stores: list[str]) -> None:
+        """Says how far the data on disk is. Call it after a flush."""
+        checkpoint = Checkpoint(1, log, str(self.task), commit, dict.fromkeys(sorted(stores), int(version)))
+        text = msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n"
+        with usable(self.path):
+            draft = self.path / ".checkpoint.new"
+            with draft.open("wb") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+            draft.replace(self.path / ".checkpoint")
+
+
+@contextlib.contextmanager
+def usable(path: Path) -> Iterator[None]:
+    """Turns what the file system answers into an error that says what to do."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            raise DiskFull(path, error) from error
+        raise StateDirectoryUnusable(path, error) from error
+
+
+def _locked(folder: Path, holder: Holder) -> int:
+    descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        found = os.pread(descriptor, 4096, 0)
+        os.close(descriptor)
+        raise StateDirectoryInUse(folder, _holder(found)) from None
+    except BaseException:
+        os.close(descriptor)
+        raise
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, msgspec.json.encode(holder), 0)
+    return descriptor
+
+
+def _holder(data: bytes) -> Holder | None:
+    try:
+        return msgspec.json.decode(data, type=Holder)
+    except msgspec.MsgspecError:
+        return None  # it has the lock and hasn't written its name yet
+
+
+def remove(path: Path) -> None:
+    """Deletes a file or a folder, if it is there."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
+def sync_folder(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def file_system_of(path: Path, mounts: str) -> str:
+    """The kind of file system a path is on, from the text of /proc/mounts.
+
+    >>> file_system_of(Path("/tmp/x"), "disk / ext4 rw 0 0\\ntmpfs /tmp tmpfs rw 0 0")
+    'tmpfs'
+    """
+    best, kind = -1, "unknown"
+    for line in mounts.splitlines():
+        _, where, found, *_ = line.split()
+        place = Path(where.replace("\\040", " "))
+        if (path == place or place in path.parents) and len(place.parts) > best:
+            best, kind = len(place.parts), found
+    return kind
+
+
+def warning_about(state_dir: Path) -> str | None:
+    """What a user should know about where the state is to live; None when there is nothing to say."""
+    try:
+        mounts = Path("/proc/mounts").read_text()
+    except OSError:
+        return None  # not Linux: nobody to ask
+    kind = file_system_of(state_dir.absolute(), mounts)
+    if kind not in ("tmpfs", "ramfs"):
+        return None
+    return (
+        f"the state directory {state_dir} is on a temporary file system ({kind}): it uses memory, and after a restart "
+        "of the machine everything is restored from the log. Set state.dir to a folder on a disk."
+    )

@@ -1,0 +1,170 @@
+"""What goes over the wire between an instance and those who ask it, beside the Arrow data itself.
+
+Small things are JSON by msgspec, bytes in it base64, so that a capture can be read by eye. An error travels as its
+class, kind and message, and comes out on the other side as the same kind.
+"""
+
+import msgspec
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.instance.held import VersionNotHeld
+
+VERSION_METADATA = b"holdfast.version"
+"""In the metadata of an answer's schema: the version it is from."""
+
+
+class ReadMany(msgspec.Struct, frozen=True):
+    """do_exchange: the values of the keys that follow, at exactly this version, waiting for it up to `wait` seconds."""
+
+    task: str
+    store: str
+    version: int
+    wait: float = 0.0
+
+
+class Scan(msgspec.Struct, frozen=True):
+    """do_get: the entries with start <= key < stop, the first `limit` of them, at a version or the newest."""
+
+    task: str
+    store: str
+    version: int | None
+    start: bytes
+    stop: bytes | None
+    reverse: bool
+    limit: int | None
+    wait: float = 0.0
+
+
+class GetOne(msgspec.Struct, frozen=True):
+    """do_action get: one key's value, at a version or the newest."""
+
+    task: str
+    store: str
+    key: bytes
+    version: int | None
+    wait: float = 0.0
+
+
+class GotOne(msgspec.Struct, frozen=True):
+    version: int
+    value: bytes | None
+
+
+class Committed(msgspec.Struct, frozen=True):
+    """do_action committed: this version exists."""
+
+    version: int
+
+
+class EventsSince(msgspec.Struct, frozen=True):
+    """do_action events: those after `since`, waiting up to `wait` seconds for the first."""
+
+    since: int
+    wait: float
+
+
+class AppStateTold(msgspec.Struct, frozen=True):
+    """do_action app_state: what `GET /v1/state` should say of the app, and why if it is in trouble."""
+
+    state: str
+    cause: str | None = None
+
+
+class Peers(msgspec.Struct, frozen=True):
+    """do_action peers: the address of an instance for each task."""
+
+    addresses: dict[str, str]
+
+
+class TaskStatus(msgspec.Struct, frozen=True):
+    task: str
+    phase: str
+    version: int
+    """How far the replica is."""
+    readable_from: int | None
+    readable_to: int | None
+    """The versions that can be read; None while there are none."""
+    stores: dict[str, int]
+    """About how many entries each store has on disk."""
+    overlay_bytes: int
+    disk_bytes: int
+    error: str | None
+
+
+class InstanceStatus(msgspec.Struct, frozen=True):
+    name: str
+    app: str
+    log: str
+    pid: int
+    host: str
+    ready: bool
+    """Every task is caught up and every store was read once."""
+    newest: int
+    """The newest version this instance knows of."""
+    app_state: str | None
+    tasks: tuple[TaskStatus, ...]
+
+
+class InstanceUnavailable(HoldfastError):
+    """An instance can't be reached or didn't answer in time. Another one, or this one in a moment, may."""
+
+    kind = Kind.RETRY
+
+
+class InstanceRefused(HoldfastError):
+    """An instance can't do what was asked."""
+
+    kind = Kind.INVALID
+
+
+class InstanceDamaged(HoldfastError):
+    """An instance met data that isn't what was written."""
+
+    kind = Kind.DATA
+
+
+class TaskNotHere(HoldfastError):
+    """This instance doesn't host the task."""
+
+    kind = Kind.RETRY
+
+
+class Told(msgspec.Struct, frozen=True):
+    """An error on its way."""
+
+    error: str
+    kind: str
+    message: str
+
+
+def told(error: Exception) -> bytes:
+    """An error as it is sent.
+
+    >>> told(TaskNotHere("task 0_9 isn't here."))
+    b'{"error":"TaskNotHere","kind":"retry","message":"task 0_9 isn\\'t here."}'
+    """
+    kind = error.kind if isinstance(error, HoldfastError) else Kind.BUG
+    return msgspec.json.encode(Told(type(error).__name__, kind.value, str(error)))
+
+
+def heard(data: bytes) -> HoldfastError | None:
+    """The error that was sent; None if these bytes are none.
+
+    >>> heard(told(TaskNotHere("task 0_9 isn't here.")))
+    TaskNotHere("task 0_9 isn't here.")
+    """
+    try:
+        sent = msgspec.json.decode(data, type=Told)
+    except msgspec.MsgspecError:
+        return None
+    if sent.error == VersionNotHeld.__name__:
+        return VersionNotHeld.told(sent.message)
+    if sent.error == TaskNotHere.__name__:
+        return TaskNotHere(sent.message)
+    match sent.kind:
+        case Kind.RETRY.value | Kind.CLOSED.value:
+            return InstanceUnavailable(sent.message)
+        case Kind.DATA.value:
+            return InstanceDamaged(sent.message)
+        case _:
+            return InstanceRefused(sent.message)

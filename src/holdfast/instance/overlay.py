@@ -1,0 +1,227 @@
+"""The overlay: what versions after the base's changed, so that reading the newest version needn't wait for RocksDB.
+
+A replica is an engine at version `base` and an overlay of the versions after it. A key the overlay doesn't know hasn't
+changed since `base`, so the engine's value is right for it, also while those very versions are being written there.
+An overlay is never changed; each move makes a new one that shares its runs with the old. A store's runs stand in
+three rows, the newest first, so that a lookup can stop at the first that knows the key:
+
+    recent    one run a version, the last few versions: leaving out the newest ones gives an older version
+    dirty     older ones that aren't in the engine yet, merged as they pile up
+    clean     those already in the engine, kept as a cache while there is room (about ten times a RocksDB get)
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import reduce
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.instance.fingerprint import Fingerprint, fingerprint
+from holdfast.instance.run import Run, first_wins
+from holdfast.stores.engine import Changes
+from holdfast.words import Version
+
+READABLE = 4
+"""How many of the last versions stay readable."""
+
+_LEAST = 1024
+"""A cached run of fewer rows isn't worth halving."""
+
+
+class NotInOverlay(HoldfastError):
+    """A version was asked of an overlay that can't show it."""
+
+    kind = Kind.BUG
+
+
+@dataclass(frozen=True)
+class Family:
+    """One store's runs. `complete`: together they hold every key the store has, so an unknown key is absent."""
+
+    recent: tuple[Run, ...] = ()
+    dirty: tuple[Run, ...] = ()
+    clean: tuple[Run, ...] = ()
+    complete: bool = False
+
+    @property
+    def runs(self) -> tuple[Run, ...]:
+        return self.recent + self.dirty + self.clean
+
+    @property
+    def nbytes(self) -> int:
+        return sum(run.nbytes for run in self.runs)
+
+
+@dataclass(frozen=True)
+class Overlay:
+    """The changes of the versions after `base`, up to `version`.
+
+    >>> changes = Changes(pa.array([b"k"], pa.binary()), pa.array([b"new"], pa.binary()))
+    >>> overlay = Overlay.starting(Version(6), ["scores"]).with_version(Version(7), {"scores": [changes]})
+    >>> values, known = overlay.lookup("scores", pa.array([b"k", b"other"], pa.binary()))
+    >>> values.to_pylist(), known.to_pylist()
+    ([b'new', None], [True, False])
+    """
+
+    base: Version
+    version: Version
+    floor: Version
+    families: Mapping[str, Family]
+    fingerprint: Fingerprint = fingerprint
+
+    @classmethod
+    def starting(
+        cls, base: Version, stores: Sequence[str], *, complete: bool = False, fingerprint: Fingerprint = fingerprint
+    ) -> "Overlay":
+        """Nothing has changed since `base`. `complete`: the engine is empty, so this sees all that ever comes."""
+        return cls(base, base, base, {store: Family(complete=complete) for store in stores}, fingerprint)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(family.nbytes for family in self.families.values())
+
+    @property
+    def dirty_bytes(self) -> int:
+        """What a fold would have to write."""
+        return sum(run.nbytes for family in self.families.values() for run in family.runs if run.high > self.base)
+
+    def with_version(self, version: Version, changes: Mapping[str, Sequence[Changes]]) -> "Overlay":
+        """One version further. Of several changes of one store the later ones win.
+
+        Nothing is merged here, so that the version can be read as soon as it is there; that is `tidied`'s work.
+        """
+        floor = max(self.floor, Version(version - READABLE + 1))
+
+        def moved(store: str, family: Family) -> Family:
+            runs = [self._run(part, version) for part in changes.get(store, ()) if len(part.keys)]
+            if not runs:
+                return family
+            return replace(family, recent=(reduce(lambda older, newer: newer.over(older), runs), *family.recent))
+
+        return replace(self, version=version, floor=floor, families=self._mapped(moved))
+
+    @property
+    def untidy(self) -> bool:
+        """Whether there are runs that needn't stand alone any more."""
+        return any(run.high <= self.floor for family in self.families.values() for run in family.recent)
+
+    def tidied(self) -> "Overlay":
+        """The same, with the runs of versions that can no longer be asked for merged into the older ones."""
+
+        def moved(store: str, family: Family) -> Family:
+            dirty, clean = family.dirty, family.clean
+            for run in reversed([run for run in family.recent if run.high <= self.floor]):
+                if run.high > self.base:
+                    dirty = _piled(run, dirty)
+                else:
+                    clean = _piled(run, clean)
+            recent = tuple(run for run in family.recent if run.high > self.floor)
+            return replace(family, recent=recent, dirty=dirty, clean=clean)
+
+        return replace(self, families=self._mapped(moved))
+
+    def dropped_through(self, version: Version) -> "Overlay":
+        """The engine now has everything up to `version`: those runs are no longer owed, only a cache."""
+
+        def moved(store: str, family: Family) -> Family:
+            clean = family.clean
+            for run in reversed([run for run in family.dirty if run.high <= version]):
+                clean = _piled(run, clean)
+            return replace(family, dirty=tuple(r for r in family.dirty if r.high > version), clean=clean)
+
+        return replace(self, base=version, families=self._mapped(moved))
+
+    def within(self, budget: int) -> "Overlay":
+        """Lets go of what is cached, the least recently written first, until the whole is within `budget` bytes."""
+        families = dict(self.families)
+        while sum(family.nbytes for family in families.values()) > budget:
+            cached = {store: family for store, family in families.items() if family.clean}
+            if not cached:
+                break
+            store = max(cached, key=lambda name: cached[name].clean[-1].nbytes)
+            *newer, oldest = cached[store].clean
+            rest = (oldest.newer_half(),) if len(oldest) >= _LEAST else ()
+            families[store] = replace(cached[store], clean=(*newer, *rest), complete=False)
+        return replace(self, families=families)
+
+    def at(self, version: Version) -> "Overlay":
+        """As it was at an earlier version, not below `floor`."""
+        if version == self.version:
+            return self
+        if not self.floor <= version <= self.version:
+            raise NotInOverlay(f"version {version} isn't one of {self.floor} to {self.version}. Ask for one of those.")
+
+        def moved(store: str, family: Family) -> Family:
+            return replace(family, recent=tuple(run for run in family.recent if run.high <= version))
+
+        return replace(self, version=version, families=self._mapped(moved))
+
+    def owed(self) -> dict[str, Changes]:
+        """What the engine lacks, several versions merged into one: for each key only its newest value."""
+        merged = {}
+        for store, family in self.families.items():
+            runs = [run for run in family.recent + family.dirty if run.high > self.base]
+            if runs:
+                run = reduce(lambda newer, older: newer.over(older), runs)
+                merged[store] = Changes(run.keys.take(run.order), run.values.take(run.order))
+        return merged
+
+    def lookup(self, store: str, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
+        """The values of `keys`, and which of them are known here (null and known: there is no such key)."""
+        family = self.families[store]
+        rows = len(keys)
+        if not family.runs or rows == 0:
+            return pa.nulls(rows, pa.binary()), _booleans(np.full(rows, family.complete))
+        prints = self.fingerprint(keys)
+        left = np.arange(rows)
+        pieces: list[pa.Array] = []
+        places: list[np.ndarray] = []
+        for run in family.runs:
+            everything = left.size == rows
+            found = run.find(keys if everything else keys.take(pa.array(left)), prints if everything else prints[left])
+            hit = found >= 0
+            if hit.any():
+                pieces.append(run.values.take(pa.array(found[hit])))
+                places.append(left[hit])
+                left = left[~hit]
+            if left.size == 0:
+                break
+        known = np.full(rows, True)
+        if left.size:
+            known[left] = family.complete
+            pieces.append(pa.nulls(left.size, pa.binary()))
+            places.append(left)
+        if len(pieces) == 1:
+            return pieces[0], _booleans(known)
+        back = np.empty(rows, dtype=np.int64)
+        back[np.concatenate(places)] = np.arange(rows)
+        return pa.concat_arrays(pieces).take(pa.array(back)), _booleans(known)
+
+    def scan(
+        self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False
+    ) -> Iterator[tuple[bytes, bytes | None]]:
+        """What the overlay knows of a range, in the order of the keys; None says deleted."""
+        sources = [run.scan(start, stop, reverse=reverse) for run in self.families[store].runs]
+        return first_wins(sources, reverse=reverse)
+
+    def _run(self, changes: Changes, version: Version) -> Run:
+        return Run(changes.keys, changes.values, version, fingerprint=self.fingerprint)
+
+    def _mapped(self, moved: Callable[[str, Family], Family]) -> dict[str, Family]:
+        return {store: moved(store, family) for store, family in self.families.items()}
+
+
+def _piled(run: Run, pile: tuple[Run, ...]) -> tuple[Run, ...]:
+    """Puts a run on a pile, merging it with those below that aren't at least twice as long.
+
+    So a pile of n rows has about log(n) runs, and a row is merged about log(n) times.
+    """
+    while pile and len(pile[0]) < 2 * len(run):
+        run, pile = run.over(pile[0]), pile[1:]
+    return (run, *pile)
+
+
+def _booleans(flags: np.ndarray) -> pa.Array:
+    return pa.array(flags, pa.bool_())

@@ -1,0 +1,94 @@
+"""A restore on a terminal: one bar for each task and store that is being brought up, drawn from restore events.
+
+The bar counts versions, since those are what a restore has to get through; while a snapshot is being loaded it counts
+the snapshot's bytes instead. It draws nothing where there is nothing to restore, or no terminal.
+"""
+
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+
+from holdfast.instance.events import RestoreEvent, RestoreKind
+
+
+class RestoreBars:
+    """Draws restore events as they come.
+
+    >>> with RestoreBars(Console(quiet=True)) as bars:
+    ...     bars.show(RestoreEvent(RestoreKind.START, "0_1", "scores", 0, 10, 0, 0))
+    ...     bars.show(RestoreEvent(RestoreKind.BATCH, "0_1", "scores", 0, 4, 900, 900))
+    ...     bars.completed("0_1", "scores")
+    0.4
+    """
+
+    def __init__(self, console: Console | None = None) -> None:
+        console = console or Console(stderr=True)
+        self._bars = Progress(
+            TextColumn("restoring {task.fields[place]}"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[unit]}, {task.fields[entries]:,} entries"),
+            TimeElapsedColumn(),
+            console=console,
+            disable=console.quiet is False and not console.is_terminal,
+            transient=True,
+        )
+        self._ids: dict[tuple[str, str], TaskID] = {}
+        self._versions: dict[tuple[str, str], tuple[int, int]] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def show(self, event: RestoreEvent) -> None:
+        """Draws one event."""
+        key = (event.task, event.store)
+        match event.kind:
+            case RestoreKind.START:
+                self._start(key, event)
+            case RestoreKind.BATCH:
+                self._move(key, event)
+            case RestoreKind.END | RestoreKind.SUSPENDED:
+                self._end(key)
+
+    def completed(self, task: str, store: str) -> float:
+        """How much of a store's restore is done, from 0 to 1."""
+        bar = self._ids.get((task, store))
+        if bar is None:
+            return 1.0
+        shown = next(each for each in self._bars.tasks if each.id == bar)
+        return shown.completed / shown.total if shown.total else 0.0
+
+    def close(self) -> None:
+        self._bars.stop()
+
+    def _start(self, key: tuple[str, str], event: RestoreEvent) -> None:
+        self._end(key)
+        self._versions[key] = (event.start_version, event.end_version)
+        if not self._ids:
+            self._bars.start()
+        total = max(1, event.end_version - event.start_version)
+        self._ids[key] = self._bars.add_task("", total=total, place="/".join(key), unit="versions", entries=0)
+
+    def _move(self, key: tuple[str, str], event: RestoreEvent) -> None:
+        bar = self._ids.get(key)
+        if bar is None:
+            return  # it began before anyone looked
+        if event.bytes_total:
+            done, total, unit = event.bytes_done, event.bytes_total, "bytes of a snapshot"
+        else:
+            start, end = self._versions[key]
+            done, total, unit = event.end_version - start, max(1, end - start), "versions"
+        self._bars.update(bar, completed=done, total=total, unit=unit, entries=event.total)
+
+    def _end(self, key: tuple[str, str]) -> None:
+        bar = self._ids.pop(key, None)
+        self._versions.pop(key, None)
+        if bar is not None:
+            self._bars.remove_task(bar)
+            if not self._ids:
+                self._bars.stop()

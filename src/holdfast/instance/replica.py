@@ -1,0 +1,467 @@
+"""A replica: one task's stores on one machine, brought forward by applying what the log says.
+
+It is a base, an engine at version `a`, and an overlay of the versions after `a`. Catching up puts a version into the
+overlay, which costs little; folding, in the background, writes several versions to the engine in one go. A version that
+is too large for the overlay, and the many versions of a restore, go straight to the engine while readers stay on the
+footing taken before.
+
+Two locks, always taken in this order: `_advancing` by whoever moves the replica to another version, `_writing` by
+whoever writes to the engine. A fold takes only the second, so the replica advances while it folds.
+"""
+
+import contextlib
+import logging
+import shutil
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import Closed, DamagedObject, HoldfastError, Kind
+from holdfast.instance.base import Base, engine_names
+from holdfast.instance.events import Events, ProblemEvent
+from holdfast.instance.held import Held, Picture, VersionNotHeld
+from holdfast.instance.layout import GarbledCheckpoint, TaskHome, remove
+from holdfast.instance.overlay import Overlay
+from holdfast.instance.report import RestoreReport
+from holdfast.instance.source import Foreign, Source, TaskSource
+from holdfast.instance.steps import ApplySegment, LoadSnapshot, Unreachable, Wait, next_step
+from holdfast.log.commits import Commit
+from holdfast.log.objects import ObjectMissing
+from holdfast.log.snapshots import Manifest
+from holdfast.stores.engine import Changes, DamagedState, Mark, Resources
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import NOTHING, TaskId, Version
+
+_LOG = logging.getLogger(__name__)
+_ROOM = 16 << 20
+_LOOK = 0.05
+_TIDY = 8
+"""After so many versions a replica that nobody tidies does so itself."""
+_WIPES = 3
+"""A replica that has to begin anew more often than this within one catching up has a cause that wiping doesn't cure."""
+
+
+class VersionUnreachable(HoldfastError):
+    """The log no longer has what leads to a version."""
+
+    kind = Kind.DATA
+
+
+@dataclass(frozen=True, kw_only=True)
+class ReplicaSettings:
+    """How much a replica keeps in memory, and how often it writes to disk."""
+
+    overlay_bytes: int = 32 << 20
+    batch_bytes: int = 16 << 20
+    flush_seconds: float = 30.0
+    flush_versions: int = 64
+
+
+class Replica:
+    """One task's stores. Reads come from any thread; `catch_up`, `fold` and `save` may too, and wait for each other."""
+
+    def __init__(
+        self,
+        home: TaskHome,
+        source: Source,
+        specs: Sequence[StoreSpec],
+        resources: Resources,
+        events: Events,
+        settings: ReplicaSettings | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        self.task: TaskId = home.task
+        self.stores = [spec.name for spec in specs]
+        self.engine = "+".join(engine_names(specs))
+        self.held = Held(home.task)
+        self.settings = settings or ReplicaSettings()
+        self._home = home
+        self._source = TaskSource(source, home.task, self.stores)
+        self._specs = list(specs)
+        self._resources = resources
+        self._events = events
+        self._clock = clock or SystemClock()
+        self._advancing = threading.RLock()
+        self._writing = threading.RLock()
+        self._publishing = threading.Lock()
+        self._stopping = threading.Event()
+        self._base: Base | None = None
+        self._at = NOTHING
+        self._commit = ""
+        self._ids: dict[Version, str] = {}
+        self._flushed = NOTHING
+        self._flushed_at = self._clock.monotonic()
+        self._spoilt: set[Version] = set()
+        self.opened_at: Version | None = None
+        self.applied_bytes = 0
+        """Bytes of segments applied since it was first opened, at version `opened_at`."""
+
+    # Coming and going
+
+    @property
+    def version(self) -> Version:
+        """How far the replica is; `held.version` says what of it may be read."""
+        return self._at
+
+    @property
+    def is_open(self) -> bool:
+        return self._base is not None
+
+    def open(self) -> None:
+        """Opens what is on disk, or empties the folder where that is of no use. Never an end: the log has it all."""
+        with self._advancing, self._writing:
+            self._shut()
+            try:
+                self._home.read_checkpoint()
+                self._settle(Base.open(self._home.data, self._specs, self._resources))
+            except (DamagedState, GarbledCheckpoint, Foreign) as error:
+                self._begin_anew(error)
+
+    def close(self) -> None:
+        """Stops what is under way, then writes what the engine still lacks and closes it."""
+        self._stopping.set()
+        with self._advancing, self._writing:
+            if self._base is None:
+                return
+            try:
+                self.fold()
+            except HoldfastError as error:
+                _LOG.warning("task %s stops without its last flush: %s Nothing is lost.", self.task, error)
+            self._shut()
+        self._home.close()
+
+    def rebuild(self, cause: HoldfastError) -> None:
+        """Begins anew because what is here was found damaged; whoever moves the replica then restores it."""
+        with self._advancing:
+            self._begin_anew(cause)
+
+    def recover(self) -> bool:
+        """After a failed write: opens the engine anew once there is room, since RocksDB refuses all later writes.
+
+        Until then readers keep what is held. Says whether it did; whoever moves the replica then catches it up.
+        """
+        with self._advancing, self._writing:
+            overlay = self.held.overlay
+            needed = _ROOM + 2 * (0 if overlay is None else overlay.dirty_bytes)
+            if shutil.disk_usage(self._home.path).free < needed:
+                return False
+            self.open()
+            return True
+
+    def stop_moving(self) -> None:
+        """Makes a catching up that is under way end soon, with Closed."""
+        self._stopping.set()
+
+    # Moving
+
+    def catch_up(self, to: Version, report: RestoreReport | None = None) -> None:
+        """Brings the replica to `to`, which the log must have. Returns at once if it is there already."""
+        if self._at >= to and self.held.version is not None:
+            return
+        report = report or RestoreReport(Events(keep=1), self.task, self.stores)
+        with self._advancing:
+            next_there = True
+            wipes = 0
+            while True:
+                self._check_stopping()
+                if self._base is None:
+                    self.open()
+                looking = self._at == NOTHING or not next_there
+                step = next_step(self._at, to, self._snapshots() if looking else (), next_there=next_there)
+                try:
+                    match step:
+                        case Wait():
+                            return
+                        case Unreachable(at, committed):
+                            raise VersionUnreachable(
+                                f"task {self.task} is at version {at} and should come to {committed}, but version "
+                                f"{at + 1} isn't in the log any more and no snapshot leads past it. Restore the log "
+                                "from a backup."
+                            )
+                        case LoadSnapshot(version):
+                            self._load(version, report)
+                            next_there = True
+                        case ApplySegment():
+                            next_there = self._apply(to, report)
+                except (DamagedState, Foreign) as error:
+                    wipes += 1
+                    if wipes > _WIPES:
+                        raise
+                    self._begin_anew(error)
+                    next_there = True
+
+    def fold(self) -> None:
+        """Writes what the overlay holds to the engine, several versions in one go, and flushes."""
+        with self._writing:
+            overlay, base = self.held.overlay, self._base
+            if base is None:
+                return
+            if overlay is not None and overlay.version > overlay.base:
+                through = overlay.version
+                base.apply(overlay.owed().items(), self._mark(through))
+                footing = base.footing(through)
+                with self._publishing:
+                    newest = self.held.overlay
+                    assert newest is not None
+                    lighter = newest.dropped_through(through).tidied().within(self.settings.overlay_bytes)
+                    self.held.move(lighter, footing)
+                self._ids = {version: commit for version, commit in self._ids.items() if version >= through}
+            self._flush(base)
+
+    def tidy(self) -> None:
+        """Merges what has piled up in the overlay and keeps it within its bounds; readers notice nothing."""
+        with self._publishing:
+            overlay = self.held.overlay
+            if overlay is not None and (overlay.untidy or overlay.nbytes > self.settings.overlay_bytes):
+                self.held.advance(overlay.tidied().within(self.settings.overlay_bytes))
+
+    def fold_due(self) -> bool:
+        """Whether the engine is too far behind: by versions, by time, or by what the overlay has to carry."""
+        overlay = self.held.overlay
+        if overlay is None:
+            return False
+        behind = self._at - self._flushed
+        late = behind > 0 and self._clock.monotonic() - self._flushed_at >= self.settings.flush_seconds
+        return late or behind >= self.settings.flush_versions or overlay.dirty_bytes > self.settings.overlay_bytes // 2
+
+    @contextlib.contextmanager
+    def saved(self) -> Iterator[tuple[Mark, "TaskHome"]]:
+        """A checkpoint of the engine between two versions, in `home.saving`, for the length of the block."""
+        with self._writing:
+            self.fold()
+            base = self._base
+            mark = None if base is None else base.mark()
+            if base is None or mark is None or mark.applying is not None or mark.version == NOTHING:
+                raise Closed(f"task {self.task} has nothing whole to save yet. Try again when it is restored.")
+            remove(self._home.saving)
+            base.checkpoint(self._home.saving)
+        try:
+            yield mark, self._home
+        finally:
+            remove(self._home.saving)
+
+    # Reading
+
+    def picture(self, version: Version | None = None, wait: float = 0.0) -> Picture:
+        """The newest version, or just the one asked for, caught up with first if the log has it."""
+        if version is not None:
+            self._reach(version, wait)
+        return self.held.picture(version)
+
+    def probe(self) -> None:
+        """Reads each store once, so that a store that can't be read is found before anyone needs it."""
+        with self.held.picture() as picture:
+            for store in self.stores:
+                next(iter(picture.scan(store, b"", None)), None)
+
+    def memory_bytes(self) -> int:
+        overlay = self.held.overlay
+        return 0 if overlay is None else overlay.nbytes
+
+    def approximate_count(self, store: str) -> int:
+        base = self._base
+        return 0 if base is None else base.approximate_count(store)
+
+    def disk_bytes(self) -> int:
+        base = self._base
+        return 0 if base is None else base.disk_bytes()
+
+    def _reach(self, version: Version, wait: float) -> None:
+        deadline = self._clock.monotonic() + wait
+        if (self.held.version or NOTHING) >= version and self.held.version is not None:
+            return
+        if self._source.newest_known < version and self._source.commit(version) is None:
+            raise VersionNotHeld(self.task, version, self.held.range, "the log has no such version")
+        while not self.held.wait_for(version, 0):
+            # Whoever is moving the replica may be at it for long; this reader waits no longer than it was told to.
+            if self._advancing.acquire(blocking=False):
+                try:
+                    self.catch_up(version)
+                finally:
+                    self._advancing.release()
+                if self.held.version is None or self.held.version < version:
+                    raise VersionNotHeld(self.task, version, self.held.range, "it is being restored")
+                continue
+            left = deadline - self._clock.monotonic()
+            if not self.held.wait_for(version, min(_LOOK, left)) and left <= 0:
+                raise VersionNotHeld(self.task, version, self.held.range, "it is still catching up")
+
+    # The steps
+
+    def _apply(self, to: Version, report: RestoreReport) -> bool:
+        """Applies the next version, or several; False when the log no longer has it."""
+        commit = self._source.commit(Version(self._at + 1))
+        if commit is None:
+            return False
+        if self._commit and commit.previous != self._commit:
+            raise Foreign(
+                f"version {self._at} of task {self.task} is commit {self._commit}, and the log's version "
+                f"{commit.version} follows {commit.previous}."
+            )
+        try:
+            overlay = self.held.overlay
+            few = to - self._at <= self.settings.flush_versions
+            small = self._source.estimated_bytes(commit) <= self.settings.overlay_bytes // 2
+            # A write-through that failed half way leaves later values in the engine; only going on cures that.
+            ahead = self._base is not None and self._base.target > self._at
+            if overlay is not None and few and small and not (ahead and overlay.base == overlay.version):
+                self._stage(commit, report)
+            else:
+                self._write_through(self._source.gather(commit, to, self.settings.batch_bytes), report)
+        except ObjectMissing:
+            return False
+        return True
+
+    def _stage(self, commit: Commit, report: RestoreReport) -> None:
+        """Puts a version into the overlay; when that is full, folds it first."""
+        changes: dict[str, list[Changes]] = {}
+        for store, part in self._source.changes(commit):
+            changes.setdefault(store, []).append(part)
+        if (overlay := self.held.overlay) is not None and overlay.dirty_bytes > self.settings.overlay_bytes // 2:
+            self.fold()
+        version = Version(commit.version)
+        self._ids[version] = commit.id
+        with self._publishing:
+            overlay = self.held.overlay
+            assert overlay is not None
+            self.held.advance(overlay.with_version(version, changes))
+            self._at, self._commit = version, commit.id
+        self.applied_bytes += self._source.state_bytes(commit)
+        if version % _TIDY == 0:
+            self.tidy()
+        if report.under_way:
+            report.batch(version, {store: sum(len(part) for part in parts) for store, parts in changes.items()})
+
+    def _write_through(self, commits: Sequence[Commit], report: RestoreReport) -> None:
+        """Writes versions straight to the engine; readers stay where they are until the last is whole."""
+        counts: dict[str, int] = dict.fromkeys(self.stores, 0)
+        last = commits[-1]
+        version = Version(last.version)
+        with self._writing:
+            overlay = self.held.overlay
+            if overlay is not None and overlay.version > overlay.base:
+                self.fold()
+            base = self._base
+            assert base is not None
+            self._ids[version] = last.id
+            base.apply(self._stoppable(self._source.stream(commits), counts), self._mark(version))
+            self._at, self._commit = version, last.id
+            mark = base.mark()
+            if mark is not None and mark.applying is None:
+                with self._publishing:
+                    self.held.move(Overlay.starting(version, self.stores), base.footing(version))
+            late = self._clock.monotonic() - self._flushed_at >= self.settings.flush_seconds
+            if late or self._at - self._flushed >= self.settings.flush_versions:
+                self._flush(base)
+        self.applied_bytes += sum(self._source.state_bytes(commit) for commit in commits)
+        if report.under_way:
+            report.batch(version, counts)
+
+    def _stoppable(
+        self, changes: Iterable[tuple[str, Changes]], counts: dict[str, int]
+    ) -> Iterator[tuple[str, Changes]]:
+        for store, part in changes:
+            self._check_stopping()
+            counts[store] += len(part)
+            yield store, part
+
+    def _load(self, version: Version, report: RestoreReport) -> None:
+        """Loads a snapshot in place of what is here. One that turns out bad is left aside from then on."""
+        try:
+            manifest = self._source.manifest(version)
+            if manifest is None:
+                self._spoilt.add(version)
+                return
+            remove(self._home.loading)
+            self._source.download(manifest, self._home.loading, self._on_bytes(manifest, report))
+            with self._writing:
+                self._shut()
+                self._home.adopt_loaded()
+                base = Base.open(self._home.data, self._specs, self._resources)
+                mark = base.mark()
+                if mark != Mark(version, manifest.commit, self._source.log_id):
+                    base.close()
+                    raise DamagedObject(f"the snapshot of task {self.task} at version {version} holds {mark}.")
+                self._settle(base)
+        except (DamagedObject, DamagedState, ObjectMissing) as error:
+            self._spoilt.add(version)
+            self._warn(error, f"the snapshot of version {version} is left aside")
+            self._begin_anew(None)
+            return
+        if report.under_way:
+            report.batch(version, {store: self.approximate_count(store) for store in self.stores})
+
+    def _on_bytes(self, manifest: Manifest, report: RestoreReport) -> Callable[[int], None]:
+        done = 0
+
+        def on_bytes(count: int) -> None:
+            nonlocal done
+            self._check_stopping()
+            done += count
+            if report.under_way:
+                report.loading(Version(manifest.version), done, manifest.bytes)
+
+        return on_bytes
+
+    # Small parts
+
+    def _settle(self, base: Base) -> None:
+        """Takes over an opened base, if it is a part of this log's history."""
+        try:
+            mark = base.mark()
+            verdict = self._source.examine(mark, self._home.path)
+            if verdict.at == verdict.whole_from:
+                overlay = Overlay.starting(verdict.at, self.stores, complete=mark is None)
+                self.held.move(overlay, base.footing(verdict.at))
+        except BaseException:
+            self.held.clear()
+            base.close()
+            raise
+        self._base = base
+        self._at = self._flushed = verdict.at
+        if self.opened_at is None:
+            self.opened_at = verdict.at
+        self._flushed_at = self._clock.monotonic()
+        self._commit = "" if mark is None else mark.commit
+        self._ids = {self._at: self._commit}
+
+    def _begin_anew(self, cause: HoldfastError | None) -> None:
+        """Empties the folder and opens it again. What was in it comes from the log."""
+        with self._writing:
+            if cause is not None:
+                self._warn(cause, "the folder is emptied and restored from the log")
+            self._shut()
+            self._home.wipe()
+            self._settle(Base.open(self._home.data, self._specs, self._resources))
+
+    def _shut(self) -> None:
+        self.held.clear()
+        base, self._base = self._base, None
+        self._at, self._commit = NOTHING, ""
+        if base is not None:
+            base.close()
+
+    def _snapshots(self) -> list[Version]:
+        return [version for version in self._source.snapshots() if version not in self._spoilt]
+
+    def _mark(self, version: Version) -> Mark:
+        return Mark(version, self._ids[version], self._source.log_id)
+
+    def _flush(self, base: Base) -> None:
+        mark = base.mark()
+        base.flush()
+        if mark is not None and mark.version > NOTHING:
+            self._home.write_checkpoint(mark.log, mark.commit, mark.version, self.stores)
+            self._flushed = mark.version
+        self._flushed_at = self._clock.monotonic()
+
+    def _warn(self, error: HoldfastError, what: str) -> None:
+        message = f"task {self.task}: {error} ({what})"
+        _LOG.warning(message)
+        name, kind = type(error).__name__, error.kind.value
+        self._events.append(ProblemEvent("warning", str(self.task), name, kind, message))
+
+    def _check_stopping(self) -> None:
+        if self._stopping.is_set():
+            raise Closed(f"task {self.task} is being stopped. Ask another instance.")

@@ -1,0 +1,70 @@
+"""What a restore tells of itself: start, batch, end or suspended, store by store.
+
+A report belongs to one catching up of one task. Nothing is said of a replica that has nothing to catch up with.
+"""
+
+from collections.abc import Mapping, Sequence
+
+from holdfast.instance.events import Events, RestoreEvent, RestoreKind
+from holdfast.words import TaskId, Version
+
+
+class RestoreReport:
+    """Turns the moves of one replica into events.
+
+    >>> events = Events()
+    >>> report = RestoreReport(events, TaskId(0, 1), ["scores"])
+    >>> report.started(Version(0), Version(5)); report.batch(Version(5), {"scores": 3}); report.ended(Version(5))
+    >>> [(e.event.kind.value, e.event.count, e.event.total) for e in events.since(0).events]
+    [('start', 0, 0), ('batch', 3, 3), ('end', 0, 3)]
+    """
+
+    def __init__(self, events: Events, task: TaskId, stores: Sequence[str]) -> None:
+        self._events = events
+        self._task = task
+        self._totals = dict.fromkeys(stores, 0)
+        self._start: Version | None = None
+
+    @property
+    def under_way(self) -> bool:
+        return self._start is not None
+
+    def started(self, start: Version, target: Version) -> None:
+        self._start = start
+        self._totals = dict.fromkeys(self._totals, 0)
+        for store in self._totals:
+            self._say(RestoreKind.START, store, target)
+
+    def batch(self, reached: Version, counts: Mapping[str, int]) -> None:
+        for store in self._totals:
+            count = counts.get(store, 0)
+            self._totals[store] += count
+            self._say(RestoreKind.BATCH, store, reached, count=count)
+
+    def loading(self, version: Version, done: int, total: int) -> None:
+        for store in self._totals:
+            self._say(RestoreKind.BATCH, store, version, bytes_done=done, bytes_total=total)
+
+    def ended(self, reached: Version) -> None:
+        self._close(RestoreKind.END, reached)
+
+    def suspended(self, reached: Version) -> None:
+        self._close(RestoreKind.SUSPENDED, reached)
+
+    def _close(self, kind: RestoreKind, reached: Version) -> None:
+        if self._start is None:
+            return
+        for store in self._totals:
+            self._say(kind, store, reached)
+        self._start = None
+
+    def _say(
+        self, kind: RestoreKind, store: str, end: Version, *, count: int = 0, bytes_done: int = 0, bytes_total: int = 0
+    ) -> None:
+        if self._start is None:
+            return
+        self._events.append(
+            RestoreEvent(
+                kind, str(self._task), store, self._start, end, count, self._totals[store], bytes_done, bytes_total
+            )
+        )

@@ -1,0 +1,201 @@
+"""The state service: Arrow Flight on loopback, for Spark's tasks, for the driver and for other instances.
+
+    do_exchange   keys in, values out, at exactly the version asked for; one message of a task's whole batch
+    do_get        a range at a version
+    do_action     get, status, committed, events, app_state, peers, stop
+
+Nothing is decided here: a call finds its replica, takes a picture, reads and sends. The keys of an exchange are read
+whole before the first value is sent, since two sides that both write first would wait for each other for ever.
+"""
+
+import contextlib
+import logging
+import threading
+from collections.abc import Callable, Generator, Iterator
+from itertools import islice
+from typing import TYPE_CHECKING, Protocol, TypeVar
+
+import msgspec
+import pyarrow as pa
+import pyarrow.flight as flight
+
+from holdfast import metrics
+from holdfast.errors import HoldfastError
+from holdfast.instance import messages
+from holdfast.instance.events import Events
+from holdfast.instance.held import Picture
+from holdfast.instance.replica import Replica
+from holdfast.stores.engine import DamagedState
+from holdfast.words import TaskId, Version
+
+if TYPE_CHECKING:
+    _ServerBase = object
+else:
+    _ServerBase = flight.FlightServerBase
+
+_LOG = logging.getLogger(__name__)
+_SEND_ROWS = 65_536
+_SCAN_ROWS = 8_192
+VALUES = pa.schema([pa.field("value", pa.binary())])
+ENTRIES = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+
+_keys_read = metrics.counter("holdfast_state_keys_read", "Keys that tasks asked for in bulk.", ["task"])
+_read_seconds = metrics.histogram("holdfast_state_read_seconds", "How long a task's bulk read took.")
+
+M = TypeVar("M")
+
+
+class Hosting(Protocol):
+    """What the service asks of the instance it belongs to."""
+
+    events: Events
+
+    def replica(self, task: TaskId) -> Replica:
+        """The task's replica, or TaskNotHere."""
+
+    def damaged(self, task: TaskId, error: DamagedState) -> None:
+        """A read met damage: the replica must be rebuilt."""
+
+    def status(self) -> messages.InstanceStatus: ...
+
+    def committed(self, version: Version) -> None: ...
+
+    def told_state(self, state: messages.AppStateTold) -> None: ...
+
+    def told_peers(self, peers: messages.Peers) -> None: ...
+
+    def request_stop(self) -> None: ...
+
+
+class StateService(_ServerBase):
+    """The Flight server of one instance; it listens from its construction on."""
+
+    def __init__(self, host: Hosting, address: str) -> None:
+        super().__init__(location=address)  # type: ignore[call-arg]
+        self._host = host
+        self._actions: dict[str, Callable[[bytes], bytes]] = {
+            "get": self._get,
+            "status": lambda _: msgspec.json.encode(host.status()),
+            "committed": self._committed,
+            "events": self._events,
+            "app_state": self._app_state,
+            "peers": self._peers,
+            "stop": self._stop,
+        }
+
+    def stop(self, timeout: float) -> None:
+        """Ends within the timeout, also when somebody doesn't take what he asked for."""
+        ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)  # type: ignore[attr-defined]
+        ending.start()
+        ending.join(timeout)
+
+    def do_exchange(
+        self, context: object, descriptor: flight.FlightDescriptor, reader: "flight.MetadataRecordBatchReader",
+        writer: "flight.MetadataRecordBatchWriter",
+    ) -> None:
+        with _telling(self._host):
+            ask = _decoded(descriptor.command, messages.ReadMany)
+            keys = _one_column(reader.read_all())
+            with _read_seconds.time(), self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
+                values = picture.get_many(ask.store, keys)
+            _keys_read.labels(ask.task).inc(len(keys))
+            writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(picture.version).encode()}))
+            for start in range(0, len(values), _SEND_ROWS):
+                writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
+
+    def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
+        with _telling(self._host):
+            ask = _decoded(ticket.ticket, messages.Scan)
+            picture = self._picture(ask.task, ask.store, ask.version, ask.wait)
+            schema = ENTRIES.with_metadata({messages.VERSION_METADATA: str(picture.version).encode()})
+            return flight.GeneratorStream(schema, self._scanned(picture, ask, schema))
+
+    def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:
+        with _telling(self._host):
+            act = self._actions.get(action.type)
+            if act is None:
+                raise messages.InstanceRefused(
+                    f"there is no action {action.type!r}. There are {', '.join(sorted(self._actions))}."
+                )
+            body = b"" if action.body is None else action.body.to_pybytes()
+            return iter([flight.Result(pa.py_buffer(act(body)))])
+
+    def _picture(self, task: str, store: str, version: int | None, wait: float) -> Picture:
+        replica = self._host.replica(TaskId.parse(task))
+        if store not in replica.stores:
+            raise messages.InstanceRefused(
+                f"task {task} has no store {store!r}. It has {', '.join(sorted(replica.stores))}."
+            )
+        return replica.picture(None if version is None else Version(version), wait)
+
+    def _scanned(
+        self, picture: Picture, ask: messages.Scan, schema: pa.Schema
+    ) -> Generator[pa.RecordBatch, None, None]:
+        with _telling(self._host), picture:
+            entries = picture.scan(ask.store, ask.start, ask.stop, reverse=ask.reverse)
+            with contextlib.closing(entries):
+                limited = islice(entries, ask.limit)
+                while block := list(islice(limited, _SCAN_ROWS)):
+                    keys, values = zip(*block, strict=True)
+                    yield pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=schema)
+
+    def _get(self, body: bytes) -> bytes:
+        ask = _decoded(body, messages.GetOne)
+        with self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
+            return msgspec.json.encode(messages.GotOne(picture.version, picture.get(ask.store, ask.key)))
+
+    def _committed(self, body: bytes) -> bytes:
+        self._host.committed(Version(_decoded(body, messages.Committed).version))
+        return b""
+
+    def _events(self, body: bytes) -> bytes:
+        ask = _decoded(body, messages.EventsSince)
+        return msgspec.json.encode(self._host.events.since(ask.since, ask.wait))
+
+    def _app_state(self, body: bytes) -> bytes:
+        self._host.told_state(_decoded(body, messages.AppStateTold))
+        return b""
+
+    def _peers(self, body: bytes) -> bytes:
+        self._host.told_peers(_decoded(body, messages.Peers))
+        return b""
+
+    def _stop(self, _: bytes) -> bytes:
+        self._host.request_stop()
+        return b""
+
+
+@contextlib.contextmanager
+def _telling(host: Hosting) -> Iterator[None]:
+    """Sends what goes wrong to the asker as what it is."""
+    try:
+        yield
+    except DamagedState as error:
+        _LOG.warning("a read met damaged state: %s", error)
+        for task in {part for part in error.path.parts if "_" in part}:
+            with contextlib.suppress(HoldfastError):
+                host.damaged(TaskId.parse(task), error)
+        raise flight.FlightServerError(str(error), messages.told(error)) from error
+    except HoldfastError as error:
+        raise flight.FlightServerError(str(error), messages.told(error)) from error
+    except (pa.ArrowException, OSError):
+        raise  # the asker went away, or the wire failed
+    except Exception as error:
+        _LOG.exception("a call failed")
+        raise flight.FlightServerError(str(error), messages.told(error)) from error
+
+
+def _decoded(data: bytes, kind: type[M]) -> M:
+    try:
+        return msgspec.json.decode(data, type=kind)
+    except msgspec.MsgspecError as error:
+        raise messages.InstanceRefused(
+            f"a {kind.__name__} request can't be read: {error}. Use the client of the same release."
+        ) from error
+
+
+def _one_column(table: pa.Table) -> pa.Array:
+    column = table.column(0).combine_chunks()
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
+    return column if column.type == pa.binary() else column.cast(pa.binary())

@@ -1,0 +1,199 @@
+"""The source of a replica: what the log says about one version of one task, as changes to stores.
+
+Commits are shared by all replicas of an instance, since each names the segments of every task, so the last few are
+kept. Segments are read part by part; every part's checksum is checked where it is read.
+"""
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.instance.overlay import Overlay
+from holdfast.instance.steps import Keep, Wipe, judge
+from holdfast.log.commits import Commit
+from holdfast.log.log import Log
+from holdfast.log.segments import STATE
+from holdfast.log.snapshots import Manifest
+from holdfast.stores.engine import Changes, Mark
+from holdfast.words import NOTHING, TaskId, Version
+
+_KEPT_COMMITS = 32
+_ROW_OVERHEAD = 32
+
+
+class Foreign(HoldfastError):
+    """What is here was built on another commit than the log has."""
+
+    kind = Kind.DATA
+
+
+class StoreNotKnown(HoldfastError):
+    """The log has a store that this instance was started without."""
+
+    kind = Kind.INVALID
+
+
+class Source:
+    """Versions as the log has them."""
+
+    def __init__(self, log: Log) -> None:
+        self.log = log
+        self._commits: OrderedDict[Version, Commit] = OrderedDict()
+        self._lock = threading.Lock()
+        self._newest = NOTHING
+
+    @property
+    def newest_known(self) -> Version:
+        """The newest version anyone has asked for or told of."""
+        return self._newest
+
+    def commit(self, version: Version) -> Commit | None:
+        with self._lock:
+            if (found := self._commits.get(version)) is not None:
+                return found
+        commit = self.log.commit(version)
+        if commit is None:
+            return None
+        with self._lock:
+            self._commits[version] = commit
+            while len(self._commits) > _KEPT_COMMITS:
+                self._commits.popitem(last=False)
+            self._newest = max(self._newest, version)
+        return commit
+
+    def hear(self, version: Version) -> Version:
+        """The newest version, when someone says that there is this one: one question, and none if it is known."""
+        if version > self._newest:
+            self.commit(version)
+        return self._newest
+
+    def newest(self) -> Version:
+        """The newest committed version there is."""
+        found = self.log.newest(at_least=self._newest)
+        if found is None:
+            return NOTHING
+        with self._lock:
+            self._newest = max(self._newest, Version(found.version))
+        return Version(found.version)
+
+    def follow(self) -> Version:
+        """The newest version, looked for from the newest known one on: one question when there is nothing new."""
+        while self.commit(Version(self._newest + 1)) is not None:
+            pass
+        return self._newest
+
+
+class TaskSource:
+    """What the log says about one task."""
+
+    def __init__(self, source: Source, task: TaskId, stores: Sequence[str]) -> None:
+        self._source = source
+        self._log = source.log
+        self._task = task
+        self._stores = list(stores)
+
+    @property
+    def log_id(self) -> str:
+        return self._log.id
+
+    @property
+    def newest_known(self) -> Version:
+        return self._source.newest_known
+
+    def commit(self, version: Version) -> Commit | None:
+        return self._source.commit(version)
+
+    def state_bytes(self, commit: Commit) -> int:
+        return state_bytes(commit, self._task)
+
+    def estimated_bytes(self, commit: Commit) -> int:
+        """About how much memory a version's changes take once read."""
+        rows = sum(part.rows for ref in commit.of_task(self._task) for part in ref.of_kind(STATE))
+        return 2 * self.state_bytes(commit) + _ROW_OVERHEAD * rows
+
+    def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
+        """What a version changed in the task's stores, in the order it was written."""
+        for ref in commit.of_task(self._task):
+            for store, table in self._log.state_parts(ref):
+                if store not in self._stores:
+                    raise StoreNotKnown(
+                        f"version {commit.version} changes the store {store!r}, which was added after this instance "
+                        "started. Restart it."
+                    )
+                if table.num_rows:
+                    yield store, as_changes(table)
+
+    def gather(self, first: Commit, to: Version, most_bytes: int) -> list[Commit]:
+        """Commits to apply in one go, from `first` on: as many as fit, and at least one."""
+        commits, size = [first], self.estimated_bytes(first)
+        while commits[-1].version < to:
+            following = self.commit(Version(commits[-1].version + 1))
+            if following is None or following.previous != commits[-1].id:
+                break
+            size += self.estimated_bytes(following)
+            if size > most_bytes:
+                break
+            commits.append(following)
+        return commits
+
+    def stream(self, commits: Sequence[Commit]) -> Iterable[tuple[str, Changes]]:
+        """The changes of some versions together. A single one, which may be large, is read part by part."""
+        if len(commits) == 1:
+            return self.changes(commits[0])
+        return merged([(Version(each.version), list(self.changes(each))) for each in commits], self._stores).items()
+
+    def snapshots(self) -> list[Version]:
+        return self._log.snapshots.versions(self._task)
+
+    def manifest(self, version: Version) -> Manifest | None:
+        return self._log.snapshots.manifest(self._task, version)
+
+    def download(self, manifest: Manifest, into: Path, on_bytes: Callable[[int], None]) -> None:
+        self._log.snapshots.load(manifest, into, on_bytes)
+
+    def examine(self, mark: Mark | None, path: Path) -> Keep:
+        """Whether what is at `path` is a part of this log's history; Foreign if it isn't."""
+        at = NOTHING if mark is None else mark.version
+        here = self.commit(at) if at else None
+        after = self.commit(Version(at + 1)) if at and here is None else None
+        verdict = judge(
+            mark,
+            log=self._log.id,
+            newest=NOTHING if mark is None else self._source.newest(),
+            commit=None if here is None else here.id,
+            next_previous=None if after is None else after.previous,
+        )
+        if isinstance(verdict, Wipe):
+            raise Foreign(f"the state in {path} can't be used: {verdict.reason}.")
+        return verdict
+
+
+def state_bytes(commit: Commit, task: TaskId) -> int:
+    """How long a version's state of one task is in the log."""
+    return sum(part.length for ref in commit.of_task(task) for part in ref.of_kind(STATE))
+
+
+def as_changes(table: pa.Table) -> Changes:
+    """A state part's columns as they are applied."""
+    return Changes(_whole(table.column("key")), _whole(table.column("value")))
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    if column.num_chunks == 1:
+        return column.chunk(0)
+    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
+
+
+def merged(parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]) -> dict[str, Changes]:
+    """Several versions as one: for each key its newest value, in the order of the keys."""
+    overlay = Overlay.starting(Version(parts[0][0] - 1), stores)
+    for version, changes in parts:
+        by_store: dict[str, list[Changes]] = {}
+        for store, part in changes:
+            by_store.setdefault(store, []).append(part)
+        overlay = overlay.with_version(version, by_store).tidied()
+    return overlay.owed()

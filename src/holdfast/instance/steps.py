@@ -1,0 +1,105 @@
+"""What a replica does next, decided without touching anything.
+
+Restore, standby and normal running are one loop: look where the replica is, ask `next_step`, do that, look again. What
+to make of a folder found at the start is decided here too, by `judge`. The loop around them reads, applies and
+reports, and has no rule of its own.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from holdfast.stores.engine import Mark
+from holdfast.words import NOTHING, Version
+
+
+@dataclass(frozen=True)
+class Wait:
+    """The replica is where it should be."""
+
+
+@dataclass(frozen=True)
+class LoadSnapshot:
+    version: Version
+
+
+@dataclass(frozen=True)
+class ApplySegment:
+    version: Version
+
+
+@dataclass(frozen=True)
+class Unreachable:
+    """The next version's objects are gone and no snapshot leads past them."""
+
+    at: Version
+    committed: Version
+
+
+Step = Wait | LoadSnapshot | ApplySegment | Unreachable
+
+
+def next_step(at: Version, committed: Version, snapshots: Sequence[Version], *, next_there: bool = True) -> Step:
+    """The next thing to do for a replica at `at` that aims for `committed`.
+
+    `next_there` is false when the commit or a segment after `at` was asked for and is gone: cleaned away, because
+    a snapshot covers it.
+
+    >>> next_step(Version(4), Version(6), [])
+    ApplySegment(version=5)
+    >>> next_step(NOTHING, Version(6), [Version(3), Version(5), Version(9)])
+    LoadSnapshot(version=5)
+    >>> next_step(Version(2), Version(6), [Version(5)], next_there=False)
+    LoadSnapshot(version=5)
+    """
+    if at >= committed:
+        return Wait()
+    usable = [version for version in snapshots if at < version <= committed]
+    if usable and (at == NOTHING or not next_there):
+        return LoadSnapshot(max(usable))
+    if not next_there:
+        return Unreachable(at, committed)
+    return ApplySegment(Version(at + 1))
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The folder is a part of this log's history; it is at `at`, and whole again from `whole_from` on."""
+
+    at: Version
+    whole_from: Version
+
+
+@dataclass(frozen=True)
+class Wipe:
+    """The folder can't be used. What it held is in the log."""
+
+    reason: str
+
+
+def judge(
+    mark: Mark | None, *, log: str, newest: Version, commit: str | None, next_previous: str | None
+) -> Keep | Wipe:
+    """What to make of a folder with this mark.
+
+    `commit` is the id of the log's commit at the mark's version and `next_previous` what the commit after it names as
+    its predecessor; either is None when that commit isn't there (cleaned, or never made).
+
+    >>> judge(None, log="L", newest=Version(3), commit=None, next_previous=None)
+    Keep(at=0, whole_from=0)
+    >>> judge(Mark(Version(2), "c2", "L"), log="L", newest=Version(3), commit="c2", next_previous=None)
+    Keep(at=2, whole_from=2)
+    """
+    if mark is None:
+        return Keep(NOTHING, NOTHING)
+    if mark.log != log:
+        return Wipe(f"it belongs to log {mark.log!r}, and this is log {log!r}")
+    reaches = max(mark.version, mark.applying or NOTHING)
+    if reaches > newest:
+        return Wipe(f"it reaches version {reaches}, and the log's newest is {newest}")
+    if mark.version != NOTHING:
+        known = commit if commit is not None else next_previous
+        if known is None:
+            return Wipe(f"version {mark.version} is no longer in the log, so it can't be brought forward")
+        if known != mark.commit:
+            return Wipe(f"its version {mark.version} is commit {mark.commit!r}, and the log's is {known!r}")
+    return Keep(mark.version, reaches)

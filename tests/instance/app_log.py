@@ -1,0 +1,156 @@
+"""An app's log to test replicas with: writes versions of random changes and remembers what the state must be."""
+
+import random
+import uuid
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast.instance.base import Base
+from holdfast.instance.events import Events
+from holdfast.instance.layout import TaskHome
+from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.source import Source
+from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import Clocks, Commit, Writer, new_id
+from holdfast.log.log import Log
+from holdfast.log.segments import STATE, STATE_SCHEMA, seal
+from holdfast.log.storage import open_storage
+from holdfast.stores.engine import Resources
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.words import NOTHING, TaskId, Version
+
+TASK = TaskId(0, 0)
+State = dict[str, dict[bytes, bytes]]
+
+
+def spec(name: str, engine: str) -> StoreSpec:
+    return StoreSpec(name=name, key=Schema.of(k="binary"), codec="rows/1", engine=engine)
+
+
+@dataclass
+class AppLog:
+    """A driver's side of a log, without Spark."""
+
+    url: str
+    engine: str = "rocksdb"
+    partitions: int = 1
+    stores: tuple[str, ...] = ("counts", "other")
+    history: dict[tuple[TaskId, Version], State] = field(default_factory=dict)
+    version: Version = NOTHING
+    previous: str | None = None
+    inline_limit: int = 4_096
+
+    def __post_init__(self) -> None:
+        specs = tuple(spec(name, self.engine) for name in self.stores)
+        app = AppSpec(
+            id="app", partitions=self.partitions, stores=specs, topologies=dict.fromkeys(self.stores, 0)
+        )
+        self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
+        for task in self.log.app.tasks():
+            self.history[task, NOTHING] = {name: {} for name in self.stores}
+
+    def state(self, version: Version | None = None, task: TaskId = TASK) -> State:
+        return self.history[task, self.version if version is None else version]
+
+    def commit(self, changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]]) -> Version:
+        """Makes the next version of these changes (None deletes)."""
+        version = Version(self.version + 1)
+        segments = {}
+        for task, of_stores in changes.items():
+            parts = [(STATE, store, as_table(entries)) for store, entries in of_stores.items()]
+            ref = self.log.write_segment(task, version, seal(parts), inline_limit=self.inline_limit)
+            segments[str(task)] = (ref,)
+        commit = Commit(
+            version=version,
+            id=new_id(),
+            previous=self.previous,
+            log=self.log.id,
+            app=self.log.app.number,
+            clocks=Clocks(version, None, {}),
+            spark=None,
+            segments=segments,
+            counts={},
+            writer=Writer.here("test"),
+        )
+        self.log.create_commit(commit)
+        for task in self.log.app.tasks():
+            state = {name: dict(entries) for name, entries in self.history[task, self.version].items()}
+            for store, entries in changes.get(task, {}).items():
+                for key, value in entries.items():
+                    if value is None:
+                        state[store].pop(key, None)
+                    else:
+                        state[store][key] = value
+            self.history[task, version] = state
+        self.version, self.previous = version, commit.id
+        return version
+
+    def random_commit(self, chance: random.Random, rows: int = 30, keys: int = 60) -> Version:
+        """A version of random puts and deletes in every store of every task; sometimes of none."""
+        changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]] = {}
+        for task in self.log.app.tasks():
+            if chance.random() < 0.9:
+                changes[task] = {
+                    store: {
+                        key_of(chance.randrange(keys)): None if chance.random() < 0.2 else chance.randbytes(12)
+                        for _ in range(chance.randrange(1, rows))
+                    }
+                    for store in self.stores
+                    if chance.random() < 0.8
+                }
+        return self.commit(changes)
+
+    def reopened(self) -> Log:
+        return Log.open(open_storage(self.url, fsync=False))
+
+
+def key_of(number: int) -> bytes:
+    return b"\x01" + f"key-{number:06d}".encode()
+
+
+def as_table(entries: dict[bytes, bytes | None]) -> pa.Table:
+    keys = sorted(entries)
+    return pa.table({"key": keys, "value": [entries[key] for key in keys]}, schema=STATE_SCHEMA)
+
+
+def new_url() -> str:
+    return f"memory://{uuid.uuid4().hex}"
+
+
+@dataclass
+class Place:
+    """Where a test's replicas live; opens and closes them as an instance would."""
+
+    folder: Path
+    resources: Resources = field(default_factory=lambda: Resources(64 << 20))
+    events: Events = field(default_factory=Events)
+
+    def replica(self, app: AppLog, settings: ReplicaSettings | None = None, task: TaskId = TASK) -> Replica:
+        home = TaskHome(self.folder, task, "test")
+        source = Source(app.reopened())
+        replica = Replica(home, source, source.log.app.stores_of(task), self.resources, self.events, settings)
+        try:
+            replica.open()
+        except BaseException:
+            home.close()
+            raise
+        return replica
+
+
+def abandon(replica: Replica) -> None:
+    """Leaves a replica as a kill would as far as one process can: nothing is folded, the folder is let go."""
+    replica.stop_moving()
+    base: Base | None = replica._base
+    replica.held.clear()
+    if base is not None:
+        base.close()
+    replica._home.close()
+
+
+def shown(replica: Replica, version: Version | None = None) -> State:
+    """Everything a replica shows at a version."""
+    with replica.picture(version) as picture:
+        return {store: dict(picture.scan(store, b"", None)) for store in replica.stores}

@@ -1,0 +1,99 @@
+"""Real instance processes for tests: started, asked, killed."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Self
+
+import msgspec
+
+from holdfast.instance.client import StateClient
+from holdfast.instance.events import EventPage
+from holdfast.instance.process import InstanceConfig
+
+SCRIPT = Path(__file__).with_name("run_instance.py")
+
+
+class Process:
+    """One instance. Ends with the block it is used in."""
+
+    def __init__(self, config: InstanceConfig, **environment: str) -> None:
+        self.config = config
+        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed where the process ends
+        self._process = subprocess.Popen(
+            [sys.executable, str(SCRIPT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
+            env={**os.environ, "PYTHONPATH": "src", **environment},
+        )
+        assert self._process.stdin is not None
+        self._process.stdin.write(msgspec.json.encode(config) + b"\n")
+        self._process.stdin.flush()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.communicate()
+        self._errors.close()
+
+    def listening(self) -> StateClient:
+        """Waits for the line that says where it listens."""
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise AssertionError(f"the instance ended: {self.wait()}")
+        said: dict[str, Any] = json.loads(line)
+        return StateClient(said["flight"], 30.0)
+
+    def terminate(self) -> float:
+        """SIGTERM; says how long it took to end."""
+        begin = time.monotonic()
+        self._process.send_signal(signal.SIGTERM)
+        self._process.wait(timeout=30)
+        return time.monotonic() - begin
+
+    def close_stdin(self) -> int:
+        assert self._process.stdin is not None
+        self._process.stdin.close()
+        self._process.stdin = None
+        return self._process.wait(timeout=30)
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.wait(timeout=30)
+
+    def wait(self) -> tuple[int, str]:
+        """Waits for its end: the exit code and what it wrote to standard error."""
+        code = self._process.wait(timeout=60)
+        self._errors.seek(0)
+        return code, self._errors.read().decode()
+
+    @property
+    def running(self) -> bool:
+        return self._process.poll() is None
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+
+def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
+    """Waits for something to become true."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"{what} didn't come true in {seconds:g} s"
+        time.sleep(0.01)
+
+
+def all_events(client: StateClient) -> EventPage:
+    return client.events(0)

@@ -1,0 +1,58 @@
+"""A full disk: an error that says so, readers undisturbed, and everything there once there is room again."""
+
+import os
+import random
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from app_log import AppLog, key_of
+from processes import Process, until
+from test_process import check, config_of, problems
+
+from holdfast.words import TaskId
+
+TASK = TaskId(0, 0)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    if os.geteuid() != 0:
+        pytest.skip("only root may mount a small tmpfs to fill")
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=12m", "tmpfs", str(folder)]
+    done = subprocess.run(mount, check=False, capture_output=True)
+    if done.returncode != 0:
+        pytest.skip(f"a tmpfs can't be mounted here: {done.stderr.decode().strip()}")
+    yield folder
+    subprocess.run(["umount", "--lazy", str(folder)], check=True)
+
+
+def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path, small_disk: Path) -> None:
+    app = AppLog(str(tmp_path / "log"))
+    chance = random.Random(1)
+    config = config_of(
+        app, tmp_path, state_dir=str(small_disk / "state"), flush_versions=2, snapshots_enabled=False
+    )
+    with Process(config) as process, process.listening() as client:
+        until(lambda: client.status().ready, "ready")
+        warning = problems(client)[0]
+        assert (warning.severity, warning.error) == ("warning", "TemporaryFileSystem")
+        while not any(problem.error == "DiskFull" for problem in problems(client)):
+            numbers = chance.sample(range(10**5), 500)
+            entries: dict[bytes, bytes | None] = {key_of(number): chance.randbytes(900) for number in numbers}
+            client.committed(app.commit({TASK: {"counts": entries}}))
+            until(lambda: client.status().newest == app.version, "hearing of the version")
+        full = next(problem for problem in problems(client) if problem.error == "DiskFull")
+        assert full.severity == "error"
+        assert "is full" in full.message
+        assert "Free space" in full.message
+        subprocess.run(["mount", "-o", "remount,size=200m", str(small_disk)], check=True)
+        app.random_commit(chance)
+        until(lambda: client.status().ready and client.status().tasks[0].error is None, "ready again")
+        check(client, app)
+        assert process.terminate() < 5
+    with Process(config) as process, process.listening() as client:
+        check(client, app)

@@ -1,0 +1,132 @@
+"""The overlay equals a dict of dicts at every version it can show, whatever is folded, merged or evicted."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.instance.fingerprint import U64, fingerprint
+from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
+from holdfast.instance.run import Run
+from holdfast.stores.engine import Changes
+from holdfast.words import NOTHING, Version
+
+KEYS = st.binary(max_size=20) | st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"12345678", b"123456789"])
+VALUES = st.none() | st.binary(max_size=6)
+VERSIONS = st.lists(st.dictionaries(KEYS, VALUES, max_size=12), max_size=14)
+
+
+def clashing(keys: pa.Array) -> U64:
+    """Fingerprints that hardly tell keys apart, so that every lookup meets strangers."""
+    return (fingerprint(keys) & np.uint64(3)) << np.uint64(62)
+
+
+def changes(entries: dict[bytes, bytes | None]) -> Changes:
+    return Changes(pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.binary()))
+
+
+@given(st.lists(KEYS, max_size=40), st.integers(0, 5))
+def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> None:
+    whole = fingerprint(pa.array([b"before", *keys], pa.binary()))
+    assert fingerprint(pa.array([b"before", *keys], pa.binary()).slice(1)).tolist() == whole[1:].tolist()
+    assert [int(fingerprint(pa.array([key], pa.binary()))[0]) for key in keys] == whole[1:].tolist()
+
+
+@pytest.mark.parametrize("prints", [fingerprint, clashing])
+@settings(deadline=None, max_examples=150)
+@given(
+    versions=VERSIONS,
+    folds=st.sets(st.integers(1, 14)),
+    untidy=st.sets(st.integers(1, 14)),
+    budget=st.sampled_from([0, 600, 10**9]),
+    asked=st.lists(KEYS),
+)
+def test_it_equals_a_model_at_every_version(
+    prints: object,
+    versions: list[dict[bytes, bytes | None]],
+    folds: set[int],
+    untidy: set[int],
+    budget: int,
+    asked: list[bytes],
+) -> None:
+    overlay = Overlay.starting(NOTHING, ["s"], complete=True, fingerprint=prints)  # type: ignore[arg-type]
+    engine: dict[bytes, bytes | None] = {}
+    models: dict[int, dict[bytes, bytes | None]] = {0: {}}
+    for number, entries in enumerate(versions, start=1):
+        overlay = overlay.with_version(Version(number), {"s": [changes(entries)]})
+        if number not in untidy:
+            overlay = overlay.tidied().within(budget)
+            assert not overlay.untidy
+        models[number] = models[number - 1] | entries
+        if number in folds:
+            for key, value in zip(*(a.to_pylist() for a in owed(overlay)), strict=True):
+                engine[key] = value
+            assert {k: v for k, v in engine.items() if v is not None} == {
+                k: v for k, v in models[number].items() if v is not None
+            }
+            overlay = overlay.dropped_through(Version(number)).within(budget)
+        assert overlay.floor >= number - READABLE + 1 or overlay.floor == 0
+        for version in range(max(overlay.floor, overlay.base), number + 1):
+            at = overlay.at(Version(version))
+            wanted = list(dict.fromkeys([*asked, *models[number]]))
+            values, known = at.lookup("s", pa.array(wanted, pa.binary()))
+            for key, value, is_known in zip(wanted, values.to_pylist(), known.to_pylist(), strict=True):
+                assert (value if is_known else engine.get(key)) == models[version].get(key)
+            below = dict(engine)
+            for key, value in at.scan("s", b"", None):
+                below[key] = value
+            expected = {k: v for k, v in models[version].items() if v is not None}
+            assert {k: v for k, v in below.items() if v is not None} == expected
+
+
+def owed(overlay: Overlay) -> tuple[pa.Array, pa.Array]:
+    merged = overlay.owed().get("s")
+    empty = pa.array([], pa.binary())
+    return (empty, empty) if merged is None else (merged.keys, merged.values)
+
+
+@given(entries=st.dictionaries(KEYS, VALUES, max_size=700), start=KEYS, stop=st.none() | KEYS, reverse=st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_a_run_scans_in_key_order(
+    entries: dict[bytes, bytes | None], start: bytes, stop: bytes | None, reverse: bool
+) -> None:
+    part = changes(entries)
+    run = Run(part.keys, part.values, Version(1))
+    expected = [(k, v) for k, v in sorted(entries.items()) if k >= start and (stop is None or k < stop)]
+    assert list(run.scan(start, stop, reverse=reverse)) == (expected[::-1] if reverse else expected)
+
+
+def test_of_two_parts_of_one_version_the_later_wins() -> None:
+    parts = [changes({b"a": b"1", b"b": b"1"}), changes({b"b": b"2"})]
+    overlay = Overlay.starting(NOTHING, ["s"]).with_version(Version(1), {"s": parts})
+    values, known = overlay.lookup("s", pa.array([b"a", b"b", b"c"], pa.binary()))
+    assert (values.to_pylist(), known.to_pylist()) == ([b"1", b"2", None], [True, True, False])
+
+
+def test_the_budget_lets_go_of_what_was_written_longest_ago() -> None:
+    overlay = Overlay.starting(NOTHING, ["s"], complete=True)
+    for version in range(1, 41):
+        entries: dict[bytes, bytes | None] = {b"%04d" % (version * 1000 + n): bytes(30) for n in range(1000)}
+        overlay = overlay.with_version(Version(version), {"s": [changes(entries)]})
+        overlay = overlay.dropped_through(Version(version)).tidied().within(1_500_000)
+        assert overlay.nbytes <= 1_500_000
+    _, known = overlay.lookup("s", pa.array([b"1000", b"40000", b"40999"], pa.binary()))
+    assert known.to_pylist() == [False, True, True]
+    assert not overlay.families["s"].complete
+
+
+def test_what_is_owed_to_the_engine_is_never_let_go() -> None:
+    overlay = Overlay.starting(NOTHING, ["s"])
+    for version in range(1, 20):
+        overlay = overlay.with_version(Version(version), {"s": [changes({b"%d" % version: bytes(100)})]})
+        overlay = overlay.tidied().within(1)
+    assert len(overlay.owed()["s"]) == 19
+
+
+def test_an_old_version_is_refused() -> None:
+    overlay = Overlay.starting(NOTHING, ["s"])
+    for version in range(1, 10):
+        overlay = overlay.with_version(Version(version), {})
+    with pytest.raises(NotInOverlay, match="version 2"):
+        overlay.at(Version(2))

@@ -1,0 +1,273 @@
+"""Instances as processes: they serve exactly what was committed, and no way of ending one costs more than time."""
+
+import random
+import signal
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from app_log import AppLog, State, key_of
+from processes import Process, until
+
+from holdfast.instance.client import StateClient
+from holdfast.instance.events import ProblemEvent, RestoreEvent
+from holdfast.instance.held import VersionNotHeld
+from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
+from holdfast.instance.process import InstanceConfig
+from holdfast.words import TaskId, Version
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> AppLog:
+    return AppLog(str(tmp_path / "log"), partitions=3)
+
+
+def config_of(app: AppLog, tmp_path: Path, **changed: object) -> InstanceConfig:
+    settings = {
+        "app": "app",
+        "name": "one",
+        "log_url": app.url,
+        "fsync": False,
+        "state_dir": str(tmp_path / "state"),
+        "tasks": tuple(str(task) for task in app.log.app.tasks()),
+        "memory_bytes": 128 << 20,
+        "poll_seconds": 0.05,
+        "retry_first_seconds": 0.02,
+        "retry_longest_seconds": 0.1,
+        **changed,
+    }
+    return InstanceConfig(**settings)  # type: ignore[arg-type]
+
+
+def state_of(client: StateClient, task: TaskId, version: Version, stores: tuple[str, ...]) -> State:
+    found: State = {}
+    for store in stores:
+        scanned = client.scan(task, store, version)
+        assert scanned.version == version
+        found[store] = dict(zip(scanned.keys.to_pylist(), scanned.values.to_pylist(), strict=True))
+    return found
+
+
+def check(client: StateClient, app: AppLog) -> None:
+    """Every task shows the newest version, by scan, bulk get and single get."""
+    keys = [key_of(number) for number in range(70)]
+    for task in app.log.app.tasks():
+        state = app.state(task=task)
+        assert state_of(client, task, app.version, app.stores) == state
+        for store in app.stores:
+            values = client.get_many(task, store, app.version, pa.array(keys, pa.binary()))
+            assert values.to_pylist() == [state[store].get(key) for key in keys]
+        assert client.get(task, app.stores[0], keys[3], app.version) == (
+            app.version,
+            state[app.stores[0]].get(keys[3]),
+        )
+
+
+def test_it_serves_what_is_committed_and_ends_on_sigterm(app: AppLog, tmp_path: Path) -> None:
+    chance = random.Random(1)
+    for _ in range(5):
+        app.random_commit(chance)
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        check(client, app)
+        for _ in range(5):
+            version = app.random_commit(chance)
+            client.committed(version)
+            check(client, app)
+        until(lambda: client.status().ready, "ready")
+        app.random_commit(chance)  # nobody tells: it looks by itself
+        until(lambda: all(task.version == app.version for task in client.status().tasks), "following")
+        assert process.terminate() < 5
+    checkpoint = (tmp_path / "state" / "0_1" / ".checkpoint").read_text()
+    assert f'"counts": {app.version}' in checkpoint
+
+
+def test_wrong_requests_are_refused(app: AppLog, tmp_path: Path) -> None:
+    chance = random.Random(2)
+    for _ in range(9):
+        app.random_commit(chance)
+    keys = pa.array([key_of(1)], pa.binary())
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        until(lambda: client.status().ready, "ready")
+        with pytest.raises(VersionNotHeld, match="the log has no such version"):
+            client.get_many(TaskId(0, 0), "counts", Version(10), keys)
+        with pytest.raises(VersionNotHeld, match="asked for version 1 and holds versions"):
+            client.get_many(TaskId(0, 0), "counts", Version(1), keys)
+        with pytest.raises(TaskNotHere, match=r"doesn't host task 0_7; it hosts 0_0, 0_1, 0_2"):
+            client.get_many(TaskId(0, 7), "counts", Version(9), keys)
+        with pytest.raises(InstanceRefused, match="no store 'nope'. It has counts, other"):
+            client.scan(TaskId(0, 0), "nope")
+        with pytest.raises(InstanceRefused, match="no action"):
+            client._act("dance")
+        empty = client.get_many(TaskId(0, 0), "counts", Version(9), pa.array([], pa.binary()))
+        assert len(empty) == 0
+        process.kill()
+        with pytest.raises(InstanceUnavailable, match="can't be reached"):
+            client.status()
+
+
+def test_ranges_by_limit_and_backwards(app: AppLog, tmp_path: Path) -> None:
+    task = TaskId(0, 0)
+    app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(20_000)}}})
+    app.commit({task: {"counts": {key_of(number): None for number in range(0, 20_000, 2)}}})
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        odd = [key_of(number) for number in range(1, 20_000, 2)]
+        assert client.scan(task, "counts", Version(2)).keys.to_pylist() == odd
+        assert client.scan(task, "counts", start=key_of(10), limit=3).keys.to_pylist() == odd[5:8]
+        back = client.scan(task, "counts", stop=key_of(11), reverse=True, limit=2)
+        assert (back.version, back.keys.to_pylist(), back.values.to_pylist()) == (2, [odd[4], odd[3]], [b"9", b"7"])
+
+
+def test_it_ends_when_whoever_started_it_is_gone(app: AppLog, tmp_path: Path) -> None:
+    app.random_commit(random.Random(3))
+    with Process(config_of(app, tmp_path)) as process:
+        process.listening()
+        assert process.close_stdin() == 0
+
+
+def test_it_ends_when_asked(app: AppLog, tmp_path: Path) -> None:
+    with Process(config_of(app, tmp_path)) as process:
+        process.listening().stop()
+        assert process.wait()[0] == 0
+
+
+def test_a_second_instance_names_the_holder(app: AppLog, tmp_path: Path) -> None:
+    with Process(config_of(app, tmp_path)) as first:
+        first.listening()
+        with Process(config_of(app, tmp_path, name="two")) as second:
+            code, errors = second.wait()
+            assert code != 0
+            assert f"held by instance 'one' (process {first.pid} on " in errors
+
+
+@pytest.mark.parametrize(
+    ("point", "nth"), [("apply.before", 2), ("apply.middle", 1), ("apply.middle", 5), ("apply.after", 2)]
+)
+def test_a_kill_in_the_middle_of_applying_costs_nothing(app: AppLog, tmp_path: Path, point: str, nth: int) -> None:
+    chance = random.Random(nth)
+    for _ in range(6):
+        app.random_commit(chance, rows=2_500, keys=3_000)
+    small = config_of(app, tmp_path, memory_bytes=1 << 20, flush_versions=2, snapshots_enabled=False)
+    with Process(small, HOLDFAST_FAULT=f"{point}=kill@{nth}") as process:
+        while process.running and app.version < 60:
+            app.random_commit(chance, rows=2_500, keys=3_000)
+        assert process.wait()[0] == -signal.SIGKILL
+    app.random_commit(chance)
+    with Process(small) as process, process.listening() as client:
+        check(client, app)
+        assert no_wipe(client)
+
+
+@pytest.mark.parametrize("point", ["snapshot.before", "snapshot.middle", "snapshot.after"])
+def test_a_kill_in_the_middle_of_a_snapshot_costs_nothing(app: AppLog, tmp_path: Path, point: str) -> None:
+    chance = random.Random(4)
+    for _ in range(6):
+        app.random_commit(chance)
+    eager = config_of(app, tmp_path, snapshots_bytes=1)
+    with Process(eager, HOLDFAST_FAULT=f"{point}=kill@1") as process:
+        assert process.wait()[0] == -signal.SIGKILL
+    app.random_commit(chance)
+    with Process(eager) as process, process.listening() as client:
+        check(client, app)
+        assert no_wipe(client)
+        tasks = app.log.app.tasks()
+        until(lambda: all(app.log.snapshots.newest(task) for task in tasks), "snapshots of all tasks")
+    with Process(config_of(app, tmp_path, state_dir=str(tmp_path / "fresh"))) as process:
+        check(process.listening(), app)
+
+
+def test_a_kill_at_any_moment_costs_nothing(app: AppLog, tmp_path: Path) -> None:
+    """Kills while versions arrive, folds and snapshots run: whatever is going on then."""
+    chance = random.Random(5)
+    busy = config_of(app, tmp_path, memory_bytes=2 << 20, flush_versions=2, snapshots_bytes=1)
+    for _ in range(6):
+        with Process(busy) as process, process.listening() as client:
+            for _ in range(chance.randrange(1, 6)):
+                client.committed(app.random_commit(chance, rows=2_000, keys=3_000))
+            client.get_many(TaskId(0, 0), "counts", app.version, pa.array([key_of(1)], pa.binary()))
+            assert no_wipe(client)
+            process.kill()
+    with Process(busy) as process, process.listening() as client:
+        check(client, app)
+
+
+def test_restore_tells_of_itself(app: AppLog, tmp_path: Path) -> None:
+    chance = random.Random(6)
+    for _ in range(30):
+        app.random_commit(chance)
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        until(lambda: client.status().ready, "ready")
+        for task in app.log.app.tasks():
+            for store in app.stores:
+                told = restores(client, str(task), store)
+                assert [event.kind for event in told][:1] + [event.kind for event in told][-1:] == ["start", "end"]
+                assert {event.start_version for event in told} == {0}
+                assert (told[0].end_version, told[-1].end_version) == (30, 30)
+                batches = [event for event in told if event.kind == "batch"]
+                assert batches
+                assert sum(event.count for event in batches) == told[-1].total > 0
+        process.terminate()
+    for _ in range(3):
+        app.random_commit(chance)
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        until(lambda: client.status().ready, "ready")
+        again = restores(client, "0_0", "counts")
+        assert (again[0].kind, again[0].start_version, again[0].end_version) == ("start", 30, 33)
+        assert (again[-1].kind, again[-1].end_version) == ("end", 33)
+
+
+def test_a_restore_that_is_cut_off_is_suspended_and_tried_again(app: AppLog, tmp_path: Path) -> None:
+    app.inline_limit = 0
+    chance = random.Random(7)
+    for _ in range(6):
+        app.random_commit(chance)
+    segments = tmp_path / "log" / "segments" / "0_1"
+    broken = sorted(segments.iterdir())[-1]
+    data = broken.read_bytes()
+    broken.write_bytes(data[:-1] + bytes([data[-1] ^ 255]))
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        until(lambda: "suspended" in [e.kind for e in restores(client, "0_1", "counts")], "suspended")
+        until(lambda: client.status().tasks[0].phase == "running", "the other tasks")
+        status = client.status()
+        assert not status.ready
+        assert status.tasks[1].phase == "suspended"
+        assert "damaged" in (status.tasks[1].error or "")
+        until(lambda: len(problems(client)) == 1, "told once")
+        broken.write_bytes(data)
+        until(lambda: client.status().ready, "ready")
+        assert client.status().tasks[1].error is None
+        check(client, app)
+
+
+def test_a_state_directory_lost_while_running_is_restored_at_the_next_start(app: AppLog, tmp_path: Path) -> None:
+    chance = random.Random(8)
+    for _ in range(4):
+        app.random_commit(chance)
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        until(lambda: client.status().ready, "ready")
+        process.terminate()
+    for file in (tmp_path / "state").rglob("*.sst"):
+        file.write_bytes(b"not what was written")
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        check(client, app)
+        assert {event.severity for event in problems(client)} == {"warning"}
+
+
+def test_the_driver_tells_states_and_peers(app: AppLog, tmp_path: Path) -> None:
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        client.app_state("running")
+        client.peers({"0_0": "grpc://127.0.0.1:1"})
+        status = client.status()
+        assert (status.app_state, status.name, status.log) == ("running", "one", app.log.id)
+
+
+def restores(client: StateClient, task: str, store: str) -> list[RestoreEvent]:
+    found = [numbered.event for numbered in client.events(0).events]
+    return [e for e in found if isinstance(e, RestoreEvent) and (e.task, e.store) == (task, store)]
+
+
+def problems(client: StateClient) -> list[ProblemEvent]:
+    return [numbered.event for numbered in client.events(0).events if isinstance(numbered.event, ProblemEvent)]
+
+
+def no_wipe(client: StateClient) -> bool:
+    return [problem for problem in problems(client) if "emptied" in problem.message] == []

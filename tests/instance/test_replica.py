@@ -1,0 +1,414 @@
+"""A replica is a function of the log: it equals the model at every version, from wherever it starts."""
+
+import random
+import shutil
+import threading
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
+
+from holdfast import faults
+from holdfast.errors import DamagedObject
+from holdfast.instance.events import ProblemEvent, RestoreEvent
+from holdfast.instance.held import VersionNotHeld
+from holdfast.instance.layout import StateDirectoryInUse
+from holdfast.instance.replica import Replica, ReplicaSettings, VersionUnreachable
+from holdfast.instance.report import RestoreReport
+from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
+from holdfast.instance.source import Source
+from holdfast.log import names
+from holdfast.words import NOTHING, Version
+
+SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
+TINY = ReplicaSettings(overlay_bytes=200, batch_bytes=1_000, flush_versions=3)
+ROOMY = ReplicaSettings()
+EACH = pytest.mark.parametrize("settings", [ROOMY, SMALL, TINY], ids=["roomy", "small", "tiny"])
+
+
+def check(replica: Replica, app: AppLog, version: Version) -> None:
+    """Scan, bulk get and single get all show exactly this version."""
+    state = app.state(version, replica.task)
+    assert shown(replica, version) == state
+    with replica.picture(version) as picture:
+        assert picture.version == version
+        for store in replica.stores:
+            keys = [key_of(number) for number in range(-1, 70)]
+            expected = [state[store].get(key) for key in keys]
+            assert picture.get_many(store, pa.array(keys, pa.binary())).to_pylist() == expected
+            assert [picture.get(store, key) for key in keys[:9]] == expected[:9]
+            ordered = sorted(state[store].items())
+            assert list(picture.scan(store, key_of(5), key_of(40))) == [
+                entry for entry in ordered if key_of(5) <= entry[0] < key_of(40)
+            ]
+            assert list(picture.scan(store, b"", None, reverse=True)) == ordered[::-1]
+
+
+@EACH
+def test_it_equals_the_model_at_every_version(app: AppLog, place: Place, settings: ReplicaSettings) -> None:
+    chance = random.Random(1)
+    replica = place.replica(app, settings)
+    for _ in range(40):
+        version = app.random_commit(chance)
+        replica.catch_up(version)
+        if replica.fold_due():
+            replica.fold()
+        held = replica.held.range
+        assert held is not None
+        assert held[1] == version
+        for readable in range(held[0], version + 1):
+            check(replica, app, Version(readable))
+    replica.close()
+
+
+@EACH
+@pytest.mark.parametrize("end", ["close", "abandon"])
+def test_it_goes_on_from_any_point_after_a_restart(
+    app: AppLog, place: Place, settings: ReplicaSettings, end: str
+) -> None:
+    chance = random.Random(2)
+    for step in range(12):
+        replica = place.replica(app, settings)
+        for _ in range(chance.randrange(1, 6)):
+            version = app.random_commit(chance)
+            if chance.random() < 0.7:
+                replica.catch_up(version)
+        replica.catch_up(app.version)
+        check(replica, app, app.version)
+        if step % 3 == 1:
+            Snapshotter(replica, app.log, SnapshotLimits()).save()
+        if end == "close":
+            replica.close()
+        else:
+            abandon(replica)
+
+
+@pytest.mark.parametrize("snapshot_at", [1, 7, 20])
+def test_a_snapshot_and_the_tail_equal_the_whole_history(app: AppLog, place: Place, snapshot_at: int) -> None:
+    chance = random.Random(3)
+    replica = place.replica(app)
+    for _ in range(20):
+        version = app.random_commit(chance)
+        replica.catch_up(version)
+        if version == snapshot_at:
+            assert Snapshotter(replica, app.log, SnapshotLimits()).save() == snapshot_at
+    replica.close()
+    fresh = Place(place.folder.parent / "fresh")
+    other = fresh.replica(app)
+    report = RestoreReport(fresh.events, TASK, other.stores)
+    report.started(other.version, app.version)
+    other.catch_up(app.version, report)
+    check(other, app, app.version)
+    restored = [numbered.event for numbered in fresh.events.since(0).events]
+    first = next(e for e in restored if isinstance(e, RestoreEvent) and e.kind == "batch" and not e.bytes_total)
+    assert first.end_version == snapshot_at
+    other.close()
+
+
+def test_versions_are_refused_unless_held(rocks: AppLog, place: Place) -> None:
+    chance = random.Random(4)
+    replica = place.replica(rocks)
+    for _ in range(10):
+        rocks.random_commit(chance)
+    replica.catch_up(Version(9))
+    with replica.picture(Version(10), wait=5) as picture:  # committed: caught up with first
+        assert picture.version == 10
+    with pytest.raises(VersionNotHeld, match="the log has no such version"):
+        replica.picture(Version(11))
+    with pytest.raises(VersionNotHeld, match="version 2 .* versions 7 to 10"):
+        replica.picture(Version(2))
+    replica.close()
+
+
+def test_a_failed_write_leaves_readers_where_they_were(rocks: AppLog, place: Place) -> None:
+    """Half a version is in the engine: it isn't served, and the next try makes it whole."""
+    chance = random.Random(5)
+    for _ in range(3):
+        rocks.random_commit(chance)
+    replica = place.replica(rocks, TINY)
+    replica.catch_up(Version(3))
+    everything: dict[bytes, bytes | None] = {key_of(number): b"new" for number in range(3_000)}
+    rocks.commit({TASK: {"counts": everything, "other": everything}})
+
+    def fail() -> None:
+        raise faults.InjectedFault("on purpose")
+
+    with faults.active({"apply.middle": fail}), pytest.raises(faults.InjectedFault):
+        replica.catch_up(Version(4))
+    check(replica, rocks, Version(3))
+    replica.catch_up(Version(4))
+    check(replica, rocks, Version(4))
+    check(replica, rocks, Version(3))
+    replica.close()
+
+
+def test_half_a_version_on_disk_is_served_only_once_it_is_whole(rocks: AppLog, place: Place) -> None:
+    chance = random.Random(6)
+    for _ in range(3):
+        rocks.random_commit(chance)
+    replica = place.replica(rocks, TINY)
+    replica.catch_up(Version(3))
+    rocks.commit({TASK: {"counts": {key_of(number): b"new" for number in range(3_000)}}})
+    rocks.random_commit(chance)
+    with faults.active({"apply.middle": _raise}), pytest.raises(faults.InjectedFault):
+        replica.catch_up(Version(4))
+    abandon(replica)
+    again = place.replica(rocks, TINY)
+    assert again.held.version is None
+    with pytest.raises(VersionNotHeld, match="nothing yet"):
+        again.held.picture()
+    again.catch_up(Version(5))
+    check(again, rocks, Version(5))
+    again.close()
+
+
+def _raise() -> None:
+    raise faults.InjectedFault("on purpose")
+
+
+def test_readers_never_see_half_a_version(rocks: AppLog, place: Place) -> None:
+    """Every version sets all keys of both stores to its own number, through overlay, folds and straight writes."""
+    keys = pa.array([key_of(number) for number in range(400)], pa.binary())
+    replica = place.replica(rocks, ReplicaSettings(overlay_bytes=120_000, flush_versions=3))
+    stop = threading.Event()
+    wrong: list[object] = []
+    reads = [0]
+
+    def read() -> None:
+        while not stop.is_set():
+            try:
+                with replica.picture() as picture:
+                    number = b"%d" % picture.version
+                    seen: set[object] = set()
+                    for store in replica.stores:
+                        seen |= set(picture.get_many(store, keys).to_pylist())
+                        seen |= {value for _, value in picture.scan(store, b"", key_of(400))}
+                    if seen != {number}:
+                        wrong.append((picture.version, seen))
+                    reads[0] += 1
+            except VersionNotHeld as error:
+                wrong.append(error)
+
+    def fold() -> None:
+        while not stop.is_set():
+            if replica.fold_due():
+                replica.fold()
+            stop.wait(0.001)
+
+    rocks.commit({TASK: {s: {key_of(n): b"1" for n in range(400)} for s in rocks.stores}})
+    replica.catch_up(Version(1))
+    threads = [threading.Thread(target=read) for _ in range(2)] + [threading.Thread(target=fold)]
+    for thread in threads:
+        thread.start()
+    for version in range(2, 60):
+        size = 4_000 if version % 10 == 0 else 400  # every tenth is too large for the overlay
+        rocks.commit({TASK: {s: {key_of(n): b"%d" % version for n in range(size)} for s in rocks.stores}})
+        replica.catch_up(Version(version))
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert wrong == []
+    assert reads[0] > 10
+    replica.close()
+
+
+def test_a_replica_of_another_log_wipes_itself(rocks: AppLog, place: Place) -> None:
+    chance = random.Random(7)
+    for _ in range(5):
+        rocks.random_commit(chance)
+    replica = place.replica(rocks)
+    replica.catch_up(rocks.version)
+    replica.close()
+    other = AppLog(new_url())
+    for _ in range(8):
+        other.random_commit(chance)
+    again = place.replica(other)
+    assert again.version == NOTHING
+    assert "belongs to log" in problems(place)[-1].message
+    again.catch_up(other.version)
+    check(again, other, other.version)
+    again.close()
+
+
+def test_a_replica_ahead_of_its_log_wipes_itself(tmp_path: Path, place: Place) -> None:
+    app = AppLog(str(tmp_path / "log"))
+    chance = random.Random(8)
+    for _ in range(3):
+        app.random_commit(chance)
+    shutil.copytree(tmp_path / "log", tmp_path / "backup")
+    for _ in range(3):
+        app.random_commit(chance)
+    replica = place.replica(app)
+    replica.catch_up(app.version)
+    replica.close()
+    shutil.rmtree(tmp_path / "log")
+    shutil.copytree(tmp_path / "backup", tmp_path / "log")
+    # The same log, gone back to version 3, then on a different way to 7.
+    past = AppLog(str(tmp_path / "log"))
+    commit = past.log.commit(Version(3))
+    assert commit is not None
+    past.version, past.previous = Version(3), commit.id
+    past.history = {key: state for key, state in app.history.items() if key[1] <= 3}
+    again = place.replica(past)
+    assert "reaches version 6, and the log's newest is 3" in problems(place)[-1].message
+    again.close()
+    for _ in range(4):
+        past.random_commit(chance)
+    forked = place.replica(past)
+    forked.catch_up(past.version)
+    check(forked, past, past.version)
+    forked.close()
+
+
+def test_a_fork_of_the_history_wipes_itself(rocks: AppLog, place: Place) -> None:
+    """The log id is the same and the version is there, but it is another commit."""
+    chance = random.Random(9)
+    for _ in range(5):
+        rocks.random_commit(chance)
+    replica = place.replica(rocks)
+    replica.catch_up(rocks.version)
+    replica.close()
+    storage = rocks.log.storage
+    storage.delete([names.commit(Version(version)) for version in (4, 5)])
+    commit = rocks.log.commit(Version(3))
+    assert commit is not None
+    rocks.version, rocks.previous = Version(3), commit.id
+    rocks.history = {key: state for key, state in rocks.history.items() if key[1] <= 3}
+    for _ in range(4):
+        rocks.random_commit(chance)
+    again = place.replica(rocks)
+    assert "is commit" in problems(place)[-1].message
+    again.catch_up(rocks.version)
+    check(again, rocks, rocks.version)
+    again.close()
+
+
+def damage_sst(data: Path) -> None:
+    for file in data.rglob("*.sst"):
+        file.write_bytes(b"garbage" * 100)
+
+
+def garble_current(data: Path) -> None:
+    (data / "rocksdb" / "CURRENT").write_bytes(b"nonsense")
+
+
+def delete_data(data: Path) -> None:
+    shutil.rmtree(data)
+
+
+def foreign_files(data: Path) -> None:
+    shutil.rmtree(data)
+    (data / "rocksdb").mkdir(parents=True)
+    (data / "rocksdb" / "CURRENT").write_text("holiday photos")
+
+
+def garble_checkpoint(data: Path) -> None:
+    (data.parent / ".checkpoint").write_bytes(b"{not json")
+
+
+def delete_checkpoint(data: Path) -> None:
+    (data.parent / ".checkpoint").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "warned"),
+    [
+        (damage_sst, True),
+        (garble_current, True),
+        (delete_data, False),
+        (foreign_files, True),
+        (garble_checkpoint, True),
+        (delete_checkpoint, False),
+    ],
+)
+def test_damaged_local_state_is_rebuilt_from_the_log(rocks: AppLog, place: Place, damage: object, warned: bool) -> None:
+    chance = random.Random(10)
+    for _ in range(6):
+        rocks.random_commit(chance)
+    replica = place.replica(rocks)
+    replica.catch_up(rocks.version)
+    replica.close()
+    damage(place.folder / str(TASK) / "data")  # type: ignore[operator]
+    again = place.replica(rocks)
+    again.catch_up(rocks.version)
+    check(again, rocks, rocks.version)
+    assert bool(problems(place)) == warned
+    again.close()
+
+
+def test_a_second_replica_is_told_who_holds_the_folder(rocks: AppLog, place: Place) -> None:
+    replica = place.replica(rocks)
+    with pytest.raises(StateDirectoryInUse, match=r"instance 'test' \(process \d+ on .*another state_dir"):
+        place.replica(rocks)
+    replica.close()
+    place.replica(rocks).close()
+
+
+def test_a_damaged_snapshot_is_left_aside(rocks: AppLog, place: Place) -> None:
+    chance = random.Random(11)
+    replica = place.replica(rocks)
+    for _ in range(4):
+        replica.catch_up(rocks.random_commit(chance))
+    Snapshotter(replica, rocks.log, SnapshotLimits()).save()
+    replica.close()
+    storage = rocks.log.storage
+    for name in storage.list(names.snapshot_files(TASK)):
+        data = storage.get(name)
+        storage.delete([name])
+        storage.create(name, data[:-1] + b"\xff" if data else b"x")
+    fresh = Place(place.folder.parent / "fresh")
+    other = fresh.replica(rocks)
+    other.catch_up(rocks.version)
+    check(other, rocks, rocks.version)
+    assert "left aside" in problems(fresh)[0].message
+    other.close()
+
+
+def test_what_was_cleaned_is_reached_by_a_snapshot_or_said_to_be_gone(rocks: AppLog, place: Place) -> None:
+    chance = random.Random(12)
+    slow = Place(place.folder.parent / "slow")
+    behind = slow.replica(rocks)
+    replica = place.replica(rocks)
+    for _ in range(3):
+        rocks.random_commit(chance)
+    behind.catch_up(Version(3))
+    for _ in range(5):
+        rocks.random_commit(chance)
+    replica.catch_up(rocks.version)
+    rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 8)])
+    behind._source._source = Source(rocks.reopened())  # one that hasn't kept the commits that are gone
+    with pytest.raises(VersionUnreachable, match="version 4 isn't in the log any more"):
+        behind.catch_up(Version(8))
+    check(behind, rocks, Version(3))
+    Snapshotter(replica, rocks.log, SnapshotLimits()).save()
+    behind.catch_up(Version(8))
+    check(behind, rocks, Version(8))
+    behind.close()
+    replica.close()
+
+
+def test_a_damaged_segment_is_an_error_and_nothing_is_applied(rocks: AppLog, place: Place) -> None:
+    rocks.inline_limit = 0
+    chance = random.Random(13)
+    rocks.random_commit(chance)
+    rocks.commit({TASK: {"counts": {key_of(1): b"x"}}})
+    replica = place.replica(rocks)
+    replica.catch_up(Version(1))
+    storage = rocks.log.storage
+    name = storage.list(names.segments(TASK))[-1]
+    data = storage.get(name)
+    storage.delete([name])
+    storage.create(name, data[:-9] + bytes([data[-9] ^ 255]) + data[-8:])
+    with pytest.raises(DamagedObject, match="segments/0_0"):
+        replica.catch_up(Version(2))
+    check(replica, rocks, Version(1))
+    storage.delete([name])
+    storage.create(name, data)
+    replica.catch_up(Version(2))
+    check(replica, rocks, Version(2))
+    replica.close()
+
+
+def problems(place: Place) -> list[ProblemEvent]:
+    return [n.event for n in place.events.since(0).events if isinstance(n.event, ProblemEvent)]
