@@ -1,0 +1,1 @@
+"""Seeing how a running instance is: its health, and what it counts."""

@@ -1,0 +1,252 @@
+"""Keys as text: how a key stands in a URL, and in the `key` of an answer.
+
+A key of one component is written as it is: `alice`, `42`, `2026-01-31`. A key of several components is a JSON array:
+`["alice", 42]`. What an answer shows as a key can always be put into a URL again (percent-encoded) and finds the same
+entry. Which text fits is decided by the store's key schema and by nothing else: `42` is a string in one store and a
+number in the next. What doesn't fit gets an error with the schema and an example that does.
+"""
+
+import base64
+import binascii
+import datetime as dt
+import math
+import re
+import struct
+from collections.abc import Sequence
+from decimal import Decimal
+
+import msgspec
+
+from holdfast.errors import BadKey
+from holdfast.stores.types import Field, Schema
+
+_INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
+_FLOATS = ("float", "double")
+_NUMBER = re.compile(r"-?([0-9]+(\.[0-9]*)?|\.[0-9]+)([eE][+-]?[0-9]+)?|NaN|-?Infinity")
+_INTEGER = re.compile(r"-?[0-9]{1,19}")
+
+_EXAMPLES: dict[str, object] = {
+    "string": "alice",
+    "binary": "aGVsbG8=",
+    "tinyint": 7,
+    "smallint": 42,
+    "int": 42,
+    "bigint": 42,
+    "float": 1.5,
+    "double": 1.5,
+    "boolean": True,
+    "date": "2026-01-31",
+    "timestamp": "2026-01-31T12:00:00Z",
+    "timestamp_ntz": "2026-01-31T12:00:00",
+}
+
+_HINTS = {
+    "binary": "base64, with either alphabet",
+    "date": "an ISO date",
+    "timestamp": "an ISO time with a zone; in a URL write + as %2B, or use Z",
+    "timestamp_ntz": "an ISO time without a zone",
+    "boolean": "true or false",
+    "float": "a number, NaN, Infinity or -Infinity",
+    "double": "a number, NaN, Infinity or -Infinity",
+}
+
+
+class BadKeyText(BadKey):
+    """A text that is no key of the store. Carries what would be one."""
+
+    def __init__(self, schema: Schema, fact: str) -> None:
+        self.schema = str(schema)
+        self.example = example(schema)
+        self.what_to_do = f"Give {_expectation(schema)}, such as {self.example}"
+        if len(schema.fields) > 1:
+            self.what_to_do += " (percent-encoded in a URL)"
+        self.what_to_do += "."
+        super().__init__(f"{fact} The key is ({self.schema}). {self.what_to_do}")
+        self.fact = f"{fact} The key is ({self.schema})."
+
+
+def example(schema: Schema) -> str:
+    """A text that is a key of this schema.
+
+    >>> example(Schema.of(player="string", level="int"))
+    '["alice",42]'
+    """
+    values = [_EXAMPLES.get(field.type, "alice") for field in schema.fields]
+    return _text(values[0] if len(values) == 1 else values)
+
+
+def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object, ...]:
+    """The key's values, read from the text of a URL. With `whole=False` the first few components will do.
+
+    >>> parse_key(Schema.of(player="string"), "42")
+    ('42',)
+    >>> parse_key(Schema.of(player="string", level="int"), '["alice", 7]')
+    ('alice', 7)
+    """
+    if len(schema.fields) == 1:
+        field = schema.fields[0]
+        return (_parse(schema, field, text, text),)
+    try:
+        parts = msgspec.json.decode(text.encode())
+    except (msgspec.DecodeError, UnicodeEncodeError):
+        raise BadKeyText(schema, f"{text[:200]!r} is no JSON array.") from None
+    if not isinstance(parts, list):
+        raise BadKeyText(schema, f"{text[:200]!r} is no JSON array.")
+    wanted = len(schema.fields)
+    if not (len(parts) == wanted or (not whole and 1 <= len(parts) < wanted)):
+        raise BadKeyText(schema, f"{text[:200]!r} has {len(parts)} components, not {wanted}.")
+    return tuple(
+        _parse(schema, field, _component_text(schema, field, part), part)
+        for field, part in zip(schema.fields, parts, strict=False)
+    )
+
+
+def render_key(schema: Schema, values: Sequence[object]) -> object:
+    """The key as it stands in an answer: a JSON value, or a list of them for a key of several components.
+
+    >>> render_key(Schema.of(day="date"), (dt.date(2026, 1, 31),))
+    '2026-01-31'
+    """
+    rendered = [render_scalar(value) for value in values]
+    return rendered[0] if len(schema.fields) == 1 else rendered
+
+
+def key_text(schema: Schema, values: Sequence[object]) -> str:
+    """The key as it stands in a URL, before percent-encoding. `parse_key` reads it back."""
+    return _text(render_key(schema, values))
+
+
+def render_scalar(value: object) -> object:
+    """One value in JSON, where JSON alone would lose something.
+
+    Decimals, dates and times are strings, bytes are base64. JSON has no NaN and no infinities, so they are the strings
+    "NaN", "Infinity" and "-Infinity", which Spark's `to_json` and Protocol Buffers write too: null would look like a
+    missing value.
+
+    >>> render_scalar(float("-inf")), render_scalar(b"hello")
+    ('-Infinity', 'aGVsbG8=')
+    """
+    match value:
+        case float():
+            if math.isfinite(value):
+                return value
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case bytes():
+            return base64.b64encode(value).decode()
+        case dt.datetime():
+            text = value.isoformat()
+            return f"{text.removesuffix('+00:00')}Z" if text.endswith("+00:00") else text
+        case dt.date():
+            return value.isoformat()
+        case None | bool() | int() | str():
+            return value
+        case Decimal():
+            return format(value, "f") if value.is_finite() else str(value)  # plain digits, all of them
+        case _:
+            return str(value)
+
+
+def _text(rendered: object) -> str:
+    return rendered if isinstance(rendered, str) else msgspec.json.encode(rendered).decode()
+
+
+def _expectation(schema: Schema) -> str:
+    if len(schema.fields) > 1:
+        return "a JSON array of its components"
+    kind = schema.fields[0].type
+    return f"{'an' if kind == 'int' else 'a'} {kind}" + (f" ({_HINTS[kind]})" if kind in _HINTS else "")
+
+
+def _component_text(schema: Schema, field: Field, part: object) -> str:
+    """A component of a JSON array as the text it would be alone, if its JSON type is one the field can be."""
+    match part:
+        case bool() if field.type == "boolean":
+            return "true" if part else "false"
+        case int() if (field.type in _INTS or field.type in _FLOATS) and not isinstance(part, bool):
+            return str(part)
+        case float() if field.type in _FLOATS:
+            return repr(part)
+        case str() if field.type in _FLOATS and part in ("NaN", "Infinity", "-Infinity"):
+            return part
+        case str() if field.type not in _INTS and field.type not in _FLOATS and field.type != "boolean":
+            return part
+    raise _misfit(schema, field, part)
+
+
+def _parse(schema: Schema, field: Field, text: str, shown: object) -> object:
+    try:
+        return _PARSERS[field.type](text) if field.type in _PARSERS else _parse_int(text, _INTS[field.type])
+    except (ValueError, OverflowError, binascii.Error):
+        raise _misfit(schema, field, shown) from None
+
+
+def _misfit(schema: Schema, field: Field, shown: object) -> BadKeyText:
+    value = shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
+    return BadKeyText(schema, f"{value[:200]!r} is no {field.type} for {field.name!r}.")
+
+
+def _parse_string(text: str) -> str:
+    text.encode()  # a lone surrogate is a ValueError here, not somewhere below
+    return text
+
+
+def _parse_int(text: str, bits: int) -> int:
+    if not _INTEGER.fullmatch(text):
+        raise ValueError(text)
+    value = int(text)
+    if not -(1 << bits - 1) <= value < 1 << bits - 1:
+        raise ValueError(text)
+    return value
+
+
+def _parse_double(text: str) -> float:
+    if not _NUMBER.fullmatch(text):
+        raise ValueError(text)
+    value = float(text)
+    if math.isinf(value) and "Infinity" not in text:
+        raise ValueError(text)
+    return value
+
+
+def _parse_float(text: str) -> float:
+    """The nearest 32-bit number: 0.1 in a URL is the 0.1 that Spark's `float` column holds."""
+    value: float = struct.unpack("<f", struct.pack("<f", _parse_double(text)))[0]
+    return value
+
+
+def _parse_boolean(text: str) -> bool:
+    if text not in ("true", "false"):
+        raise ValueError(text)
+    return text == "true"
+
+
+def _parse_bytes(text: str) -> bytes:
+    # A + in a query string arrives as a space, which base64 has no other use for.
+    standard = text.replace("-", "+").replace("_", "/").replace(" ", "+").rstrip("=")
+    return base64.b64decode(standard + "=" * (-len(standard) % 4), validate=True)
+
+
+def _parse_timestamp(text: str) -> dt.datetime:
+    value = dt.datetime.fromisoformat(text)
+    if value.tzinfo is None:
+        raise ValueError(text)
+    return value.astimezone(dt.UTC)
+
+
+def _parse_timestamp_ntz(text: str) -> dt.datetime:
+    value = dt.datetime.fromisoformat(text)
+    if value.tzinfo is not None:
+        raise ValueError(text)
+    return value
+
+
+_PARSERS = {
+    "string": _parse_string,
+    "binary": _parse_bytes,
+    "float": _parse_float,
+    "double": _parse_double,
+    "boolean": _parse_boolean,
+    "date": dt.date.fromisoformat,
+    "timestamp": _parse_timestamp,
+    "timestamp_ntz": _parse_timestamp_ntz,
+}

@@ -1,0 +1,247 @@
+"""Reading stores that are spread over tasks, at a version.
+
+A lookup goes to the one task that has the key, by the same hash Spark shuffled with. A range asks every task and merges
+what they hold in key order. Each replica moves at its own pace, so a range first takes each one's newest version, then
+asks those that were ahead once more at the smallest: replicas keep their last few versions, so the answer is the state
+of the app at one version. Where one can't go back that far the answer says `consistent: false` and each task's own
+newest stands; it is never an error, since half a second later it is right again.
+
+Nothing here waits for a replica to catch up. What isn't there yet is `NotReady`, and the caller asks again.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import Protocol, TypeVar
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.instance.held import VersionNotHeld
+from holdfast.log.appfile import AppSpec
+from holdfast.stores.cells import Cell, unpack
+from holdfast.stores.engine import FIRST_KEY
+from holdfast.stores.keys import encode_key
+from holdfast.stores.partition import partition_of
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import TaskId, Version
+
+Entry = tuple[bytes, bytes]
+T = TypeVar("T")
+
+_PEER_THREADS = 8
+
+
+class UnknownStore(HoldfastError):
+    """No store of that name in the app. Carries the names there are."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, store: str, app: AppSpec) -> None:
+        self.stores = sorted(spec.name for spec in app.stores)
+        there = f"It has {', '.join(self.stores)}" if self.stores else "It has no stores"
+        super().__init__(f"{app.id!r} has no store {store!r}. {there}.")
+
+
+class NotReady(HoldfastError):
+    """A task's state can't be read at the moment: it restores, or nobody is known to hold it."""
+
+    kind = Kind.RETRY
+
+
+@dataclass(frozen=True)
+class Slice:
+    """The first entries of one task's part of a range, in key order, at one version."""
+
+    version: Version
+    entries: Sequence[Entry]
+
+
+class TaskReader(Protocol):
+    """One task's stores, wherever its replica is. With no version the newest is read; the answer tells which."""
+
+    local: bool
+    """Whether reads are answered in this process, so that an event loop may do them itself."""
+
+    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]: ...
+
+    def scan(
+        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
+    ) -> Slice: ...
+
+
+@dataclass(frozen=True)
+class Lookup:
+    """Where one key of one store is found."""
+
+    spec: StoreSpec
+    task: TaskId
+    key: bytes
+    local: bool
+
+
+@dataclass(frozen=True)
+class Found:
+    """What a lookup found; `cell` is None where the key isn't there at that version."""
+
+    version: Version
+    task: TaskId
+    cell: Cell | None
+
+
+@dataclass(frozen=True)
+class Page:
+    """Entries of a range in key order. `version` is the smallest over the tasks and, if `consistent`, that of all."""
+
+    version: Version
+    consistent: bool
+    entries: Sequence[Entry]
+    more: bool
+
+
+@dataclass(frozen=True)
+class Probe:
+    """One task's answer to whether a store can be read: at which version, or why not."""
+
+    task: TaskId
+    version: Version | None
+    error: HoldfastError | None
+
+
+class StoreReader:
+    """All stores of an app, read through one `TaskReader` a task.
+
+    `tasks` finds a task's reader, None while nobody is known to hold it; it is asked anew at every read, since tasks
+    move. `on_error` is told what went wrong with which store.
+    """
+
+    def __init__(
+        self,
+        app: AppSpec,
+        tasks: Callable[[TaskId], TaskReader | None],
+        on_error: Callable[[str, HoldfastError], None] = lambda store, error: None,
+        on_close: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.app = app
+        self._specs = {spec.name: spec for spec in app.stores}
+        self._tasks = tasks
+        self._on_error = on_error
+        self._on_close = on_close
+        self._peers = ThreadPoolExecutor(_PEER_THREADS, thread_name_prefix="holdfast-peers")
+
+    def close(self) -> None:
+        self._peers.shutdown(wait=False, cancel_futures=True)
+        self._on_close()
+
+    def names(self) -> list[str]:
+        return sorted(self._specs)
+
+    def specs(self) -> list[StoreSpec]:
+        return sorted(self._specs.values(), key=lambda spec: spec.name)
+
+    def spec(self, store: str) -> StoreSpec:
+        if store not in self._specs:
+            raise UnknownStore(store, self.app)
+        return self._specs[store]
+
+    def tasks_of(self, store: str) -> list[TaskId]:
+        """The tasks that hold a part of the store, one a partition."""
+        topology = self.app.topologies[self.spec(store).name]
+        return [TaskId(topology, partition) for partition in range(self.app.partitions)]
+
+    def find(self, store: str, values: Sequence[object]) -> Lookup:
+        """Where the key is. Reads nothing."""
+        spec = self.spec(store)
+        task = self.tasks_of(store)[partition_of(spec.key, values, self.app.partitions)]
+        reader = self._tasks(task)
+        return Lookup(spec, task, encode_key(spec.key, values), reader is None or reader.local)
+
+    def get(self, lookup: Lookup, version: Version | None = None) -> Found:
+        try:
+            at, data = self._task(lookup.task).get(lookup.spec.name, lookup.key, version)
+            return Found(at, lookup.task, None if data is None else unpack(data))
+        except HoldfastError as error:
+            self._on_error(lookup.spec.name, error)
+            raise
+
+    def range(
+        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
+    ) -> Page:
+        """Up to `limit` entries with start <= key < stop, at `version` while every replica holds it."""
+        tasks = self.tasks_of(store)
+
+        def scan(task: TaskId, at: Version | None) -> Slice:
+            return self._task(task).scan(store, start, stop, limit=limit + 1, version=at)
+
+        try:
+            slices = self._at_one_version(tasks, scan, version)
+        except HoldfastError as error:
+            self._on_error(store, error)
+            raise
+        entries = list(itertools.islice(merged(part.entries for part in slices), limit + 1))
+        versions = {part.version for part in slices}
+        return Page(min(versions), len(versions) == 1, entries[:limit], len(entries) > limit)
+
+    def probe(self, store: str) -> list[Probe]:
+        """Reads the first entry of each part of the store, as a check that it can be read at all."""
+
+        def read(task: TaskId) -> Probe:
+            try:
+                part = self._task(task).scan(store, FIRST_KEY, None, limit=1)
+                for _, value in part.entries:
+                    unpack(value)
+            except HoldfastError as error:
+                self._on_error(store, error)
+                return Probe(task, None, error)
+            return Probe(task, part.version, None)
+
+        return self._on_each(self.tasks_of(store), read)
+
+    def _at_one_version(
+        self,
+        tasks: Sequence[TaskId],
+        scan: Callable[[TaskId, Version | None], Slice],
+        wanted: Version | None,
+    ) -> list[Slice]:
+        if wanted is not None:
+            try:
+                return self._on_each(tasks, lambda task: scan(task, wanted))
+            except VersionNotHeld:
+                pass  # the cursor is older than what replicas keep: go on at the newest
+        slices = self._on_each(tasks, lambda task: scan(task, None))
+        smallest = min(part.version for part in slices)
+        ahead = [n for n, part in enumerate(slices) if part.version > smallest]
+        try:
+            again = self._on_each([tasks[n] for n in ahead], lambda task: scan(task, smallest))
+        except VersionNotHeld:
+            return slices
+        for n, part in zip(ahead, again, strict=True):
+            slices[n] = part
+        return slices
+
+    def _on_each(self, tasks: Sequence[TaskId], read: Callable[[TaskId], T]) -> list[T]:
+        """Reads all tasks, those of other instances at the same time."""
+        remote = {
+            task: self._peers.submit(read, task)
+            for task in tasks
+            if (reader := self._tasks(task)) is not None and not reader.local
+        }
+        return [remote[task].result() if task in remote else read(task) for task in tasks]
+
+    def _task(self, task: TaskId) -> TaskReader:
+        if (reader := self._tasks(task)) is None:
+            raise NotReady(
+                f"No instance is known to hold task {task}. Ask again in a moment, or see /v1/state on the app's other "
+                "instances."
+            )
+        return reader
+
+
+def merged(parts: Iterable[Sequence[Entry]]) -> Iterable[Entry]:
+    """Parts in key order as one in key order.
+
+    >>> list(merged([[(b"a", b"1"), (b"c", b"3")], [(b"b", b"2")]]))
+    [(b'a', b'1'), (b'b', b'2'), (b'c', b'3')]
+    """
+    return heapq.merge(*parts, key=itemgetter(0))

@@ -1,0 +1,73 @@
+"""Stored values as JSON.
+
+An aggregate's row becomes an object of its columns, without the hidden ones (`#` in the name) that only its merges
+need. A value that user code stored is shown as it was packed. In both, what JSON can't hold is written as
+`keytext.render_scalar` says. A value that can't be read is an error that names its key, never a guess.
+"""
+
+import base64
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from holdfast.errors import TopologyError
+from holdfast.query.keytext import render_scalar
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.stores.values import codec_of
+
+HIDDEN = "#"
+"""What the name of a column has that is nobody's but the merge's; see topology.reducers."""
+
+Renderer = Callable[[bytes], object]
+
+
+def renderer(spec: StoreSpec) -> Renderer:
+    """From a value's payload to its JSON, for one store."""
+    try:
+        codec = codec_of(spec)
+    except TopologyError:
+        return _render_bytes
+    if spec.value is None:
+        return lambda payload: to_json(codec.decode(payload))
+
+    def render_row(payload: bytes) -> object:
+        return {name: to_json(value) for name, value in codec.decode(payload).items() if HIDDEN not in name}
+
+    return render_row
+
+
+def shown_fields(schema: Schema) -> str:
+    """The columns of a row that are shown, with their types.
+
+    >>> shown_fields(Schema.of(**{"mean": "double", "mean#count": "bigint"}))
+    'mean double'
+    """
+    return str(Schema(tuple(field for field in schema.fields if HIDDEN not in field.name)))
+
+
+def to_json(value: object) -> object:
+    """A decoded value as what `msgspec.json` writes without loss.
+
+    >>> to_json({"at": [1.5, float("nan")], 7: b"hello"})
+    {'at': [1.5, 'NaN'], '7': 'aGVsbG8='}
+    """
+    match value:
+        case Mapping():
+            return {_member(name): to_json(item) for name, item in value.items()}
+        case list() | tuple() | set() | frozenset():
+            return [to_json(item) for item in value]
+        case msgspec.msgpack.Ext():
+            return {"ext": value.code, "data": base64.b64encode(value.data).decode()}
+        case _:
+            return render_scalar(value)
+
+
+def _member(name: object) -> str:
+    rendered = to_json(name)
+    return rendered if isinstance(rendered, str) else msgspec.json.encode(rendered).decode()
+
+
+def _render_bytes(payload: bytes) -> object:
+    """A codec that this process doesn't have: the bytes themselves."""
+    return base64.b64encode(payload).decode()

@@ -1,0 +1,293 @@
+"""The paths under /v1: what a client asks, as calls of the reader, and what was found, as JSON.
+
+Every answer carries the version it is from. Lookups in a replica of this process are done on the event loop, since they
+take microseconds; everything that waits (ranges, other instances) goes to a thread. /health and /metrics belong to
+`observe` and are handed in as routes.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import BaseRoute, Route
+
+from holdfast import metrics
+from holdfast.clock import Clock, SystemClock
+from holdfast.errors import HoldfastError
+from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
+from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_key
+from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
+from holdfast.query.reader import Found, Lookup, Page, StoreReader
+from holdfast.query.render import Renderer, renderer, shown_fields
+from holdfast.stores.cells import NEVER, NO_TIMESTAMP, Cell, unpack
+from holdfast.stores.engine import FIRST_KEY
+from holdfast.stores.keys import decode_key, encode_key, prefix_range
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import Version
+
+DEFAULT_LIMIT = 100
+MAX_LIMIT = 10_000
+
+_requests = metrics.counter("holdfast_rest_requests", "REST requests by path and status.", ["path", "status"])
+_seconds = metrics.histogram("holdfast_rest_request_seconds", "How long REST requests took.", ["path"])
+
+Endpoint = Callable[[Request], Awaitable[Response]]
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One task that this instance hosts."""
+
+    task: str
+    phase: str
+    version: int
+    ready: bool
+    error: str | None = None
+
+
+class AppStateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What /v1/state tells: the app's state as its driver last told it, and how far this instance is."""
+
+    app: str
+    instance: str
+    state: str
+    version: int
+    committed: int
+    ready: bool
+    tasks: tuple[TaskInfo, ...] = ()
+    cause: str | None = None
+
+
+def create_app(
+    reader: StoreReader,
+    state: Callable[[], AppStateInfo],
+    more: Sequence[BaseRoute] = (),
+    clock: Clock | None = None,
+) -> Starlette:
+    """The ASGI application. `more` are further routes: observe's, for one."""
+    queries = _Queries(reader, state)
+    counted = _Counted(clock or SystemClock())
+    paths: Mapping[str, Endpoint] = {
+        "/v1/stores": queries.stores,
+        "/v1/stores/{store}/keys/{key:path}": queries.key,
+        "/v1/stores/{store}/range": queries.range,
+        "/v1/state": queries.state,
+    }
+    app = Starlette(
+        routes=[*(Route(path, counted(path, endpoint)) for path, endpoint in paths.items()), *more],
+        exception_handlers=dict.fromkeys((Problem, HoldfastError, HTTPException, Exception), answer_problem),
+    )
+    app.router.redirect_slashes = False  # a key may end with a slash
+    return app
+
+
+class _Queries:
+    def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo]) -> None:
+        self._reader = reader
+        self._state = state
+        self._renderers = {spec.name: renderer(spec) for spec in reader.specs()}
+
+    async def stores(self, request: Request) -> Response:
+        _parameters(request, allowed=())
+        described = [self._describe(spec) for spec in self._reader.specs()]
+        return json_response({"version": self._state().version, "stores": described})
+
+    async def state(self, request: Request) -> Response:
+        _parameters(request, allowed=())
+        return json_response(self._state())
+
+    async def key(self, request: Request) -> Response:
+        _parameters(request, allowed=())
+        spec = self._reader.spec(request.path_params["store"])
+        values = parse_key(spec.key, _key_in_path(request, spec))
+        lookup = self._reader.find(spec.name, values)
+        found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
+        return self._answer(lookup, found, values)
+
+    async def range(self, request: Request) -> Response:
+        spec = self._reader.spec(request.path_params["store"])
+        given = _parameters(request, allowed=("from", "to", "limit", "cursor"))
+        limit = _limit(given.get("limit"))
+        start, stop = _bounds(spec, given)
+        cursor = None
+        if "cursor" in given:
+            cursor = _continued(spec, given["cursor"], start if "from" in given else None, stop)
+            start, stop = cursor.start, cursor.stop
+
+        def read() -> Response:
+            page = self._reader.range(
+                spec.name,
+                start if cursor is None else cursor.next_start,
+                stop,
+                limit=limit,
+                version=None if cursor is None else Version(cursor.version),
+            )
+            return self._answer_page(spec, page, start, stop, cursor)
+
+        return await asyncio.to_thread(read)
+
+    def _describe(self, spec: StoreSpec) -> dict[str, object]:
+        return {
+            "store": spec.name,
+            "kind": spec.kind,
+            "key": str(spec.key),
+            "example_key": example(spec.key),
+            "value": None if spec.value is None else shown_fields(spec.value),
+            "codec": spec.codec,
+            "engine": spec.engine,
+            "partitions": self._reader.app.partitions,
+        }
+
+    def _answer(self, lookup: Lookup, found: Found, values: Sequence[object]) -> Response:
+        store, text = lookup.spec.name, key_text(lookup.spec.key, values)
+        where = {"version": found.version, "task": str(found.task)}
+        if found.cell is None:
+            raise Problem(
+                404,
+                "key_not_found",
+                f"Store {store!r} has no key {text[:200]!r} at version {found.version}.",
+                f"Check the key, or see which there are: /v1/stores/{store}/range?limit=10",
+                {"store": store, "key": render_key(lookup.spec.key, values), **where},
+            )
+        try:
+            shown = _shown(self._renderers[store], found.cell)
+        except HoldfastError as error:
+            raise _unreadable(store, text, error) from error
+        return json_response({"store": store, "key": render_key(lookup.spec.key, values), **shown, **where})
+
+    def _answer_page(
+        self, spec: StoreSpec, page: Page, start: bytes, stop: bytes | None, cursor: Cursor | None
+    ) -> Response:
+        body: dict[str, object] = {
+            "store": spec.name,
+            "version": page.version,
+            "consistent": page.consistent,
+            "entries": [self._entry(spec, key, value) for key, value in page.entries],
+            "cursor": None,
+        }
+        if page.more:
+            body["cursor"] = encode_cursor(Cursor(spec.name, start, stop, page.entries[-1][0], page.version))
+        if cursor is not None:
+            body["moved_on"] = page.version != cursor.version
+        return json_response(body)
+
+    def _entry(self, spec: StoreSpec, key: bytes, value: bytes) -> dict[str, object]:
+        """One entry of a page. One that can't be read says so in its place and leaves the others readable."""
+        try:
+            shown_key = render_key(spec.key, decode_key(spec.key, key))
+        except (HoldfastError, ValueError, OverflowError) as error:
+            return {"key": None, "value": None, "error": f"key {key.hex()} can't be read: {error}"}
+        try:
+            return {"key": shown_key, **_shown(self._renderers[spec.name], unpack(value))}
+        except HoldfastError as error:
+            return {"key": shown_key, "value": None, "error": _unreadable(spec.name, str(shown_key), error).message}
+
+
+class _Counted:
+    """Counts and times the requests of each path."""
+
+    def __init__(self, clock: Clock) -> None:
+        self._clock = clock
+
+    def __call__(self, path: str, endpoint: Endpoint) -> Endpoint:
+        path = path.replace(":path", "")
+        seconds = _seconds.labels(path)
+
+        async def answer(request: Request) -> Response:
+            began = self._clock.monotonic()
+            status = 500
+            try:
+                response = await endpoint(request)
+                status = response.status_code
+            except Exception as error:
+                status = problem_of(error).status
+                raise
+            finally:
+                seconds.observe(self._clock.monotonic() - began)
+                _requests.labels(path, str(status)).inc()
+            return response
+
+        return answer
+
+
+def _shown(render: Renderer, cell: Cell) -> dict[str, object]:
+    """A value with what its envelope says; times in milliseconds since 1970, left out where there are none."""
+    shown: dict[str, object] = {"value": render(cell.payload)}
+    if cell.timestamp != NO_TIMESTAMP:
+        shown["timestamp"] = cell.timestamp
+    if cell.expires != NEVER:
+        shown["expires"] = cell.expires
+    return shown
+
+
+def _unreadable(store: str, key: str, error: Exception) -> Problem:
+    return Problem(
+        500,
+        "damaged_data",
+        f"The value of {key[:200]!r} in store {store!r} can't be read: {error}",
+        "Nothing you sent is at fault. Stop the instance, delete its state_dir and start it: it restores from the log.",
+    )
+
+
+def _key_in_path(request: Request, spec: StoreSpec) -> str:
+    """The key's text from the path as it was sent: decoded here, since servers replace what is no UTF-8 silently."""
+    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/keys/", 1)[1]
+    try:
+        return unquote_to_bytes(sent).decode()
+    except UnicodeDecodeError:
+        raise BadKeyText(spec.key, f"{sent.decode('latin-1')[:200]!r} is no percent-encoded UTF-8.") from None
+
+
+def _parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:
+    """The query's parameters. None is left unread: the answer would be to another question."""
+    what = f"The parameters here are {', '.join(allowed)}." if allowed else "This path takes no parameters."
+    try:
+        pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise Problem(400, "bad_parameter", "The query string is no percent-encoded UTF-8.", what) from None
+    given = dict(pairs)
+    if unknown := [name for name in given if name not in allowed]:
+        raise Problem(400, "bad_parameter", f"There is no parameter {unknown[0][:100]!r} here.", what)
+    if len(given) < len(pairs):
+        raise Problem(400, "bad_parameter", "A parameter is given twice.", "Give each once.")
+    return given
+
+
+def _limit(text: str | None) -> int:
+    if text is None:
+        return DEFAULT_LIMIT
+    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
+        what = f"Give a number from 1 to {MAX_LIMIT}, and go on with the cursor of the answer."
+        raise Problem(400, "bad_limit", f"limit={text[:100]!r} is no limit.", what)
+    return int(text)
+
+
+def _bounds(spec: StoreSpec, given: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
+    """The range in stored keys. `from` and `to` are both included, as in Kafka Streams."""
+    start = _span(spec, given["from"])[0] if "from" in given else FIRST_KEY
+    stop = _span(spec, given["to"])[1] if "to" in given else None
+    return start, stop
+
+
+def _span(spec: StoreSpec, text: str) -> tuple[bytes, bytes | None]:
+    """The stored keys a bound stands for: one key, or all that begin with the components that are given."""
+    values = parse_key(spec.key, text, whole=False)
+    if len(values) < len(spec.key.fields):
+        return prefix_range(spec.key, values)
+    key = encode_key(spec.key, values)
+    return key, key + b"\x00"  # keys are bytes: nothing stands between one and itself with a zero
+
+
+def _continued(spec: StoreSpec, text: str, start: bytes | None, stop: bytes | None) -> Cursor:
+    """The cursor, if it belongs to this range. `from` and `to` may be left out beside it, but not changed."""
+    cursor = decode_cursor(text)
+    if cursor.store != spec.name:
+        raise BadCursor(f"The cursor is one of store {cursor.store!r}, not of {spec.name!r}.")
+    if (start is not None and start != cursor.start) or (stop is not None and stop != cursor.stop):
+        raise BadCursor("The cursor is one of another range: from or to are not those it began with.")
+    return cursor

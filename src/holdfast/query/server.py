@@ -1,0 +1,203 @@
+"""The HTTP server: granian, inside the instance's process, on a thread and an event loop of its own.
+
+The socket is ours: bound before granian starts, without SO_REUSEPORT. So a port that is taken is an error here and now
+(granian's own sockets would share it, and two instances would answer in turns), port 0 finds a free one, and the
+address is known before the first request. Stopping closes the listener first, lets requests that are under way finish
+for a moment, then cancels what is left: a slow query must not hold up an instance that was told to stop.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from types import TracebackType
+from typing import Any
+
+from granian.constants import HTTPModes, Interfaces
+from granian.log import LogLevels
+from granian.net import SocketHolder  # type: ignore[attr-defined]
+from granian.server.embed import Server
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from holdfast.errors import HoldfastError, Kind
+
+log = logging.getLogger(__name__)
+
+_BACKLOG = 1024
+_THREADS = 8
+"""Threads for what waits: ranges, and lookups on other instances."""
+
+_START_DEADLINE = 10.0
+_CANCEL_DEADLINE = 0.5
+
+# granian would point its loggers at stdout, where an instance speaks with its parent, and in doing so close the
+# handlers that are there. An incremental configuration touches nothing but the level of its own logger.
+_LOGGING = {"version": 1, "incremental": True, "handlers": {}, "loggers": {"_granian": {}}}
+
+
+class AddressUnusable(HoldfastError):
+    """REST can't listen where it was told to."""
+
+    kind = Kind.INVALID
+
+
+class RestNotStarted(HoldfastError):
+    kind = Kind.BUG
+
+
+class RestServer:
+    """REST while it runs. `serve` starts one; it ends with `stop` or with its `with` block."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        self.host, self.port = listener.getsockname()[:2]
+        self._app = app
+        self._server = _Granian(self._tracked, listener)
+        self._loop = asyncio.new_event_loop()
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-rest")
+        self._under_way: set[asyncio.Task[Any]] = set()
+        self._cancelled = False
+        self._started = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="holdfast-rest", daemon=True)
+
+    @property
+    def url(self) -> str:
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        return f"http://{host}:{self.port}"
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    def start(self) -> None:
+        self._server.on_startup(self._started.set)
+        self._thread.start()
+        if not self._started.wait(_START_DEADLINE) or not self.running:
+            raise RestNotStarted(f"REST did not start on {self.url}; the log above says why. Report this with the log.")
+
+    def stop(self, grace: float = 1.0) -> None:
+        """Takes no new requests, gives those under way `grace` seconds, and ends. Stopping twice is fine."""
+        if not self.running:
+            return
+        self._loop.call_soon_threadsafe(self._server.stop)
+        self._thread.join(grace)
+        if self.running:
+            self._loop.call_soon_threadsafe(self._cancel)
+            self._thread.join(_CANCEL_DEADLINE)
+        self._threads.shutdown(wait=False, cancel_futures=True)
+        if self.running:
+            log.warning("REST on %s did not end in time; its thread ends with the process", self.url)
+
+    def __enter__(self) -> "RestServer":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+
+    def _run(self) -> None:
+        asyncio.set_event_loop(self._loop)
+        self._loop.set_default_executor(self._threads)
+        try:
+            self._loop.run_until_complete(self._server.serve())
+        except Exception:
+            log.exception("REST on %s ended", self.url)
+        finally:
+            self._started.set()  # whoever waits for the start looks whether the thread lives
+            self._loop.close()
+
+    def _cancel(self) -> None:
+        self._cancelled = True
+        for task in tuple(self._under_way):
+            task.cancel()
+
+    async def _tracked(self, scope: Scope, receive: Receive, send: Send) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        self._under_way.add(task)
+        try:
+            await self._app(scope, receive, send)
+        except asyncio.CancelledError:
+            if not self._cancelled:
+                raise
+            await _answer_stopping(send)
+        finally:
+            self._under_way.discard(task)
+
+
+def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080) -> RestServer:
+    """Starts REST and comes back when it answers; port 0 means any free one.
+
+    >>> from starlette.applications import Starlette
+    >>> with serve(Starlette(), port=0) as rest:
+    ...     rest.host, rest.port > 0, rest.running
+    ('127.0.0.1', True, True)
+    """
+    listener = _listen(host, port)
+    if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
+        log.warning("REST listens on %s, where other machines can read every store: it asks for no password yet", host)
+    server = RestServer(app, listener)
+    server.start()
+    return server
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65_535:
+        raise AddressUnusable(f"REST can't listen on port {port}. Set rest.port to one from 1 to 65535, or 0 for any.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise AddressUnusable(
+            f"REST can't listen on {host!r}, port {port}: {error}. Set rest.host to an address of this machine."
+        ) from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart needn't wait for old connections
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except OSError as error:
+        listener.close()
+        raise AddressUnusable(
+            f"REST can't listen on {host}, port {port}: {error.strerror}. Stop what holds it, or set rest.port to "
+            "another (0 takes any free one) or rest.host to an address of this machine."
+        ) from error
+    return listener
+
+
+async def _answer_stopping(send: Send) -> None:
+    """The answer to a request that was cut off. Answers are sent whole, so nothing of another one has gone out yet."""
+    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
+    body = (
+        b'{"error":"stopping","message":"This instance is stopping.",'
+        b'"what_to_do":"Ask again in a moment, or ask another instance of the app."}'
+    )
+    await send({"type": "http.response.start", "status": 503, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+class _Granian(Server):
+    """granian's embedded server on a socket that is bound already. From here on granian owns and closes it."""
+
+    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
+        host, port = listener.getsockname()[:2]
+        super().__init__(
+            app,
+            address=host,
+            port=port,
+            interface=Interfaces.ASGINL,
+            http=HTTPModes.http1,
+            websockets=False,
+            backlog=_BACKLOG,
+            log_level=LogLevels.error,
+            log_dictconfig=_LOGGING,
+        )
+        self._listener = listener
+
+    def _init_shared_socket(self) -> None:
+        # Its own processes hand sockets on in just this way (granian.net pickles a SocketHolder as these three).
+        self._shd = SocketHolder(self._listener.detach(), False, _BACKLOG)  # type: ignore[assignment, call-arg]

@@ -1,0 +1,185 @@
+"""The two places a task's state is read from: a replica of this process, or the instance that hosts one.
+
+Neither answers from a replica that is being restored. Such a one holds versions too, old or empty ones, and would say
+of every key that it isn't there. And neither goes back: who was told something at version 7 isn't answered at 6 by the
+same task a moment later, whatever happened to its replica between.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import closing
+from itertools import islice
+from typing import cast
+
+from holdfast.errors import HoldfastError
+from holdfast.instance.client import StateClient
+from holdfast.instance.process import Instance
+from holdfast.instance.replica import Replica
+from holdfast.instance.restore import Phase
+from holdfast.query.reader import Entry, NotReady, Slice, TaskReader
+from holdfast.stores.engine import DamagedState
+from holdfast.words import NOTHING, TaskId, Version
+
+log = logging.getLogger(__name__)
+
+PEER_DEADLINE_SECONDS = 2.0
+"""How long another instance may take. Stopping waits for nobody, but a client does."""
+
+
+class Floor:
+    """The newest version a task was read at. Reads that ask for no version in particular don't go below it."""
+
+    def __init__(self, task: TaskId) -> None:
+        self._task = task
+        self._lock = threading.Lock()
+        self._seen = NOTHING
+
+    @property
+    def seen(self) -> Version:
+        """To be taken before a read: one that began earlier may well be answered at an earlier version."""
+        return self._seen
+
+    def rise(self, version: Version, seen: Version) -> None:
+        """A read that began when `seen` had been seen was answered at `version`."""
+        if version < seen:
+            raise NotReady(
+                f"task {self._task} was at version {seen} and is at {version} now: it is being restored. Ask again "
+                "in a moment."
+            )
+        with self._lock:
+            self._seen = max(self._seen, version)
+
+
+class LocalTask:
+    """A replica of this process. It is read at the versions it holds and never made to wait or to move."""
+
+    local = True
+
+    def __init__(self, instance: Instance, replica: Replica) -> None:
+        self._instance = instance
+        self._replica = replica
+        self._floor = Floor(replica.task)
+        self._rebuild = threading.Lock()
+
+    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
+        self._check_caught_up()
+        seen = self._floor.seen
+        try:
+            with self._replica.held.picture(version) as picture:
+                if version is None:
+                    self._floor.rise(picture.version, seen)
+                return picture.version, picture.get(store, key)
+        except DamagedState as error:
+            raise self._rebuilding(error) from error
+
+    def scan(
+        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
+    ) -> Slice:
+        self._check_caught_up()
+        seen = self._floor.seen
+        try:
+            with self._replica.held.picture(version) as picture:
+                if version is None:
+                    self._floor.rise(picture.version, seen)
+                with closing(picture.scan(store, start, stop)) as entries:
+                    return Slice(picture.version, list(islice(entries, limit)))
+        except DamagedState as error:
+            raise self._rebuilding(error) from error
+
+    def _check_caught_up(self) -> None:
+        if not self._instance.caught_up(self._replica.task):
+            raise NotReady(
+                f"task {self._replica.task} is being restored: version {self._replica.version} of "
+                f"{self._instance.source.newest_known}. Ask again in a moment; /v1/state shows how far it is."
+            )
+
+    def _rebuilding(self, error: DamagedState) -> NotReady:
+        """Has the replica rebuilt, on a thread: whoever is moving it may take long, and this may be the event loop."""
+        if self._rebuild.acquire(blocking=False):
+            threading.Thread(target=self._have_rebuilt, args=(error,), name="rebuild", daemon=True).start()
+        return NotReady(f"{error} That has been begun here. Ask again in a moment.")
+
+    def _have_rebuilt(self, error: DamagedState) -> None:
+        try:
+            self._instance.damaged(self._replica.task, error)
+        except HoldfastError as failure:
+            log.warning("task %s can't be rebuilt yet: %s", self._replica.task, failure)
+        finally:
+            self._rebuild.release()
+
+
+class PeerTask:
+    """A task on another instance, which has `PEER_DEADLINE_SECONDS` to answer."""
+
+    local = False
+
+    def __init__(self, client: StateClient, task: TaskId, newest: Callable[[], Version]) -> None:
+        self._client = client
+        self._task = task
+        self._newest = newest
+        self._floor = Floor(task)
+
+    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
+        seen = self._floor.seen
+        at, value = self._client.get(self._task, store, key, version)
+        if version is None:
+            self._check(at, seen)
+        return at, value
+
+    def scan(
+        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
+    ) -> Slice:
+        seen = self._floor.seen
+        found = self._client.scan(self._task, store, version, start, stop, limit=limit)
+        if version is None:
+            self._check(found.version, seen)
+        keys, values = found.keys.to_pylist(), found.values.to_pylist()
+        entries = cast(list[Entry], list(zip(keys, values, strict=True)))  # a scan has no nulls
+        return Slice(found.version, entries)
+
+    def _check(self, version: Version, seen: Version) -> None:
+        # An answer at the newest version this instance knows of is no restoring replica's. Only for an older one the
+        # other is asked how it is: mostly it is a version behind because it is just applying it.
+        if version < self._newest():
+            for task in self._client.status().tasks:
+                if task.task == str(self._task) and task.phase != Phase.RUNNING.value:
+                    raise NotReady(
+                        f"task {self._task} is being restored at {self._client.address}: version {task.version}. Ask "
+                        "again in a moment."
+                    )
+        self._floor.rise(version, seen)
+
+
+class Tasks:
+    """All tasks of the app as one instance reads them: its own directly, the others from its peers, as last told."""
+
+    def __init__(self, instance: Instance) -> None:
+        self._instance = instance
+        self._local = {task: LocalTask(instance, replica) for task, replica in instance.replicas.items()}
+        self._lock = threading.Lock()
+        self._clients: dict[str, StateClient] = {}
+        self._peers: dict[tuple[TaskId, str], PeerTask] = {}
+
+    def __call__(self, task: TaskId) -> TaskReader | None:
+        """Where the task is read; None while nobody is known to hold it."""
+        if (local := self._local.get(task)) is not None:
+            return local
+        address = self._instance.peers.get(str(task))
+        return None if address is None else self._peer(task, address)
+
+    def close(self) -> None:
+        with self._lock:
+            for client in self._clients.values():
+                client.close()
+            self._clients.clear()
+            self._peers.clear()
+
+    def _peer(self, task: TaskId, address: str) -> PeerTask:
+        with self._lock:
+            if (task, address) not in self._peers:
+                if address not in self._clients:
+                    self._clients[address] = StateClient(address, PEER_DEADLINE_SECONDS)
+                newest = self._instance.source
+                self._peers[task, address] = PeerTask(self._clients[address], task, lambda: newest.newest_known)
+            return self._peers[task, address]

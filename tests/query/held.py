@@ -1,0 +1,107 @@
+"""Tasks whose state a test writes down: sorted cells at a few versions, read as a replica's are."""
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+
+from holdfast.errors import HoldfastError
+from holdfast.instance.held import VersionNotHeld
+from holdfast.log.appfile import AppSpec
+from holdfast.query.reader import Slice, StoreReader
+from holdfast.stores.cells import Cell, pack
+from holdfast.stores.keys import encode_key
+from holdfast.stores.partition import partition_of
+from holdfast.stores.rows import encode_row
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.words import TaskId, Version
+
+SCORES = StoreSpec(
+    name="scores",
+    key=Schema.of(player="string"),
+    value=Schema.of(
+        **{"points": "bigint", "best": "double", "money": "decimal(10,2)", "day": "date", "best#count": "bigint"}
+    ),
+    codec="rows/1",
+    engine="memory",
+)
+LEVELS = StoreSpec(
+    name="levels", key=Schema.of(player="string", level="int"), value=None, codec="msgpack/1", engine="memory"
+)
+NUMBERS = StoreSpec(name="numbers", key=Schema.of(n="bigint"), value=None, codec="msgpack/1", engine="memory")
+APP = AppSpec(
+    id="game", partitions=3, stores=(SCORES, LEVELS, NUMBERS), topologies={"scores": 0, "levels": 0, "numbers": 1}
+)
+
+
+class HeldTask:
+    """One task at its last few versions. `error` makes every read fail with it."""
+
+    def __init__(self, task: TaskId, *, local: bool = True) -> None:
+        self.task = task
+        self.local = local
+        self.error: HoldfastError | None = None
+        self.versions: dict[int, dict[str, dict[bytes, bytes]]] = {0: {}}
+
+    def write(self, version: int, store: str, changes: Mapping[bytes, bytes | None] = {}, *, keep: int = 3) -> None:
+        """A new version: the last one with these changes. Only the last `keep` stay readable."""
+        stores = {name: dict(cells) for name, cells in self.versions[max(self.versions)].items()}
+        cells = stores.setdefault(store, {})
+        for key, value in changes.items():
+            if value is None:
+                cells.pop(key, None)
+            else:
+                cells[key] = value
+        self.versions[version] = stores
+        for old in sorted(self.versions)[:-keep]:
+            del self.versions[old]
+
+    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
+        at, stores = self._at(version)
+        return at, stores.get(store, {}).get(key)
+
+    def scan(
+        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
+    ) -> Slice:
+        at, stores = self._at(version)
+        inside = (key for key in sorted(stores.get(store, {})) if start <= key and (stop is None or key < stop))
+        return Slice(at, [(key, stores[store][key]) for key in inside][:limit])
+
+    def _at(self, version: Version | None) -> tuple[Version, dict[str, dict[bytes, bytes]]]:
+        if self.error is not None:
+            raise self.error
+        at = max(self.versions) if version is None else version
+        if at not in self.versions:
+            held = (Version(min(self.versions)), Version(max(self.versions)))
+            raise VersionNotHeld(self.task, version, held, "the test moved on")
+        return Version(at), self.versions[at]
+
+
+class World:
+    """An app with every task held by the test."""
+
+    def __init__(self, app: AppSpec = APP, *, remote: Sequence[TaskId] = ()) -> None:
+        self.app = app
+        self.tasks = {task: HeldTask(task, local=task not in remote) for task in app.tasks()}
+        self.errors: list[tuple[str, HoldfastError]] = []
+        self.reader = StoreReader(app, self.tasks.get, on_error=lambda store, error: self.errors.append((store, error)))
+
+    def task_of(self, store: StoreSpec, key: Sequence[object]) -> TaskId:
+        return TaskId(self.app.topologies[store.name], partition_of(store.key, key, self.app.partitions))
+
+    def commit(self, version: int, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None]) -> None:
+        """Moves every task to the version, each with the entries that are its own; None deletes."""
+        for task, held in self.tasks.items():
+            own = {
+                encode_key(store.key, key): None if value is None else pack(Cell(payload(store, value)))
+                for key, value in entries.items()
+                if self.task_of(store, key) == task
+            }
+            held.write(version, store.name, own)
+
+
+def payload(store: StoreSpec, value: object) -> bytes:
+    if isinstance(value, tuple):
+        assert store.value is not None
+        return encode_row(store.value, value)
+    return msgspec.msgpack.encode(value)

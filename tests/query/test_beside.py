@@ -1,0 +1,271 @@
+"""REST beside real instances: one app, its tasks on two of them, each answering for all."""
+
+import json
+import math
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import msgspec
+import pytest
+
+from holdfast.instance.messages import AppStateTold
+from holdfast.instance.process import Instance
+from holdfast.log.appfile import AppSpec
+from holdfast.query.beside import RestBeside, reader_of
+from holdfast.query.reader import NotReady
+from holdfast.stores.engine import FIRST_KEY
+from holdfast.words import TaskId
+from tests.query.held import APP, LEVELS, NUMBERS, SCORES
+from tests.query.instances import Driver, config, rest
+
+GAME = AppSpec(
+    id="game",
+    partitions=3,
+    stores=tuple(msgspec.structs.replace(spec, engine="rocksdb") for spec in (SCORES, LEVELS, NUMBERS)),
+    topologies=APP.topologies,
+)
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
+
+
+@dataclass
+class Group:
+    """Two instances that know of each other, and their driver."""
+
+    driver: Driver
+    instances: list[Instance]
+    rests: list[RestBeside]
+    client: httpx2.Client
+
+    def get(self, path: str, at: int = 0, **params: str) -> httpx2.Response:
+        return self.client.get(self.rests[at].url + path, params=params or None)
+
+    def settle(self) -> None:
+        """Waits until all replicas are at the newest version."""
+        for instance in self.instances:
+            assert instance.wait_ready(30)
+            instance.committed(self.driver.version)
+        eventually(
+            lambda: all(
+                replica.held.version == self.driver.version
+                for instance in self.instances
+                for replica in instance.replicas.values()
+            )
+        )
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    driver = Driver(str(tmp_path / "log"), GAME)
+    tasks = list(GAME.tasks())
+    instances = [Instance(config(tmp_path, f"game-{n}", tasks[n::2])) for n in range(2)]
+    rests = []
+    for instance in instances:
+        instance.start()
+    peers = {str(task): instance.address for instance in instances for task in instance.replicas}
+    for instance in instances:
+        instance.peers = peers
+        rests.append(rest(instance))
+    with httpx2.Client(timeout=20) as client:
+        yield Group(driver, instances, rests, client)
+    for beside in rests:
+        beside.stop()
+    for instance in instances:
+        instance.stop()
+
+
+def test_any_instance_answers_for_any_key(group: Group) -> None:
+    group.driver.commit(NUMBERS, {(n,): {"square": n * n} for n in range(20)})
+    group.settle()
+    for at in range(2):
+        for n in range(20):
+            response = group.get(f"/v1/stores/numbers/keys/{n}", at)
+            assert response.status_code == 200, response.text
+            assert (response.json()["value"], response.json()["version"]) == ({"square": n * n}, 1)
+        assert group.get("/v1/stores/numbers/keys/-1", at).json()["error"] == "key_not_found"
+
+
+def test_a_range_over_both_instances_is_in_order_and_at_one_version(group: Group) -> None:
+    group.driver.commit(LEVELS, {("alice", n): n for n in range(30)})
+    group.driver.commit(LEVELS, {("alice", n): None for n in range(0, 30, 3)})
+    group.settle()
+    for at in range(2):
+        first = group.get("/v1/stores/levels/range", at, limit="7").json()
+        assert (first["version"], first["consistent"]) == (2, True)
+        rest_of_it = group.get("/v1/stores/levels/range", 1 - at, cursor=first["cursor"]).json()
+        keys = [entry["key"] for entry in first["entries"] + rest_of_it["entries"]]
+        assert keys == [["alice", n] for n in range(30) if n % 3]
+
+
+def test_pages_stay_at_the_version_of_the_first_while_it_is_held(group: Group) -> None:
+    group.driver.commit(NUMBERS, {(n,): 0 for n in range(20)})
+    group.settle()
+    first = group.get("/v1/stores/numbers/range", limit="5").json()
+    group.driver.commit(NUMBERS, {(n,): 1 for n in range(20)})
+    group.settle()
+    second = group.get("/v1/stores/numbers/range", limit="5", cursor=first["cursor"]).json()
+    assert (second["version"], second["moved_on"]) == (1, False)
+    assert [entry["value"] for entry in second["entries"]] == [0] * 5
+    for _ in range(8):
+        group.driver.commit(NUMBERS, {(n,): 2 for n in range(20)})
+    group.settle()
+    third = group.get("/v1/stores/numbers/range", cursor=second["cursor"]).json()
+    assert (third["version"], third["consistent"], third["moved_on"]) == (10, True, True)
+    assert [entry["key"] for entry in third["entries"]] == list(range(10, 20))
+    assert {entry["value"] for entry in third["entries"]} == {2}
+
+
+def test_an_aggregates_row_comes_without_its_hidden_columns(group: Group) -> None:
+    group.driver.commit(SCORES, {("alice",): (7, math.inf, None, None, 3)})
+    group.settle()
+    value = group.get("/v1/stores/scores/keys/alice").json()["value"]
+    assert value == {"points": 7, "best": "Infinity", "money": None, "day": None}
+
+
+def test_health_and_state_tell_how_it_is(group: Group) -> None:
+    group.driver.commit(NUMBERS, {(1,): 1})
+    group.settle()
+    assert group.get("/health/live").json() == {"status": "live", "version": 1}
+    assert group.get("/health/ready").json() == {"status": "ready", "version": 1}
+    stores = group.get("/health/stores").json()["stores"]
+    assert [(store["store"], store["available"], store["partitions"]["all"]) for store in stores] == [
+        ("levels", True, 3),
+        ("numbers", True, 3),
+        ("scores", True, 3),
+    ]
+    state = group.get("/v1/state").json()
+    assert (state["app"], state["instance"], state["state"], state["version"]) == ("game", "game-0", "running", 1)
+    assert {task["phase"] for task in state["tasks"]} == {"running"}
+    assert "holdfast_rest_requests_total" in group.get("/metrics").text
+
+
+def test_the_state_is_what_the_driver_last_told(group: Group) -> None:
+    group.instances[0].told_state(AppStateTold("error", "the disk is full"))
+    state = group.get("/v1/state").json()
+    assert (state["state"], state["cause"]) == ("error", "the disk is full")
+
+
+def test_a_peer_that_is_gone_is_503_for_its_keys_and_nothing_else(group: Group) -> None:
+    group.driver.commit(NUMBERS, {(n,): n for n in range(20)})
+    group.settle()
+    group.rests[1].stop()
+    group.instances[1].stop()
+    statuses = {}
+    for n in range(20):
+        response = group.get(f"/v1/stores/numbers/keys/{n}")
+        statuses[n] = response.status_code
+        if response.status_code == 503:
+            assert response.json()["error"] == "not_ready"
+            assert response.headers["retry-after"] == "1"
+    lookup = reader_of(group.instances[0]).find
+    assert statuses == {n: 200 if lookup("numbers", (n,)).local else 503 for n in range(20)}
+    assert set(statuses.values()) == {200, 503}
+    assert group.get("/v1/stores/numbers/range").status_code == 503
+    health = group.get("/health/stores")
+    assert health.status_code == 503
+    numbers = health.json()["stores"][1]
+    assert (numbers["store"], numbers["available"]) == ("numbers", False)
+    assert numbers["partitions"]["available"] == 3 - len(numbers["unavailable"]) > 0
+    assert "can't be reached" in numbers["last_error"]["message"]
+
+
+def test_a_restoring_replica_is_not_ready_instead_of_empty(tmp_path: Path) -> None:
+    driver = Driver(str(tmp_path / "log"), GAME, inline_limit=0)
+    driver.commit(NUMBERS, {(n,): n for n in range(20)})
+    segments = {path: path.read_bytes() for path in (tmp_path / "log" / "segments").rglob("*.arrow")}
+    for path, whole in segments.items():
+        path.write_bytes(whole[:-20])  # no task can come to version 1 with these
+    instance = Instance(config(tmp_path, "game-0", list(GAME.tasks())))
+    instance.start()
+    beside = rest(instance)
+    try:
+        response = httpx2.get(beside.url + "/v1/stores/numbers/keys/7")
+        assert (response.status_code, response.json()["error"]) == (503, "not_ready")
+        ready = httpx2.get(beside.url + "/health/ready")
+        assert ready.status_code == 503
+        assert "Task 1_0 is" in ready.json()["message"]
+        assert httpx2.get(beside.url + "/health/live").status_code == 200
+        for path, whole in segments.items():
+            path.write_bytes(whole)
+        assert instance.wait_ready(30)
+        eventually(lambda: httpx2.get(beside.url + "/health/ready").status_code == 200)
+        assert httpx2.get(beside.url + "/v1/stores/numbers/keys/7").json()["value"] == 7
+    finally:
+        beside.stop()
+        instance.stop()
+
+
+def test_a_task_does_not_go_back(group: Group) -> None:
+    group.driver.commit(NUMBERS, {(n,): n for n in range(20)})
+    group.settle()
+    reader = reader_of(group.instances[0])
+    here = next(n for n in range(20) if reader.find("numbers", (n,)).local)
+    lookup = reader.find("numbers", (here,))
+    assert reader.get(lookup).version == 1
+    replica = group.instances[0].replicas[lookup.task]
+    group.instances[0].mover.stop()  # so that nobody restores what is emptied now
+    replica.rebuild(NotReady("a test wants it anew."))
+    assert replica.held.version == 0
+    with pytest.raises(NotReady, match=f"task {lookup.task} was at version 1 and is at 0 now"):
+        reader.get(lookup)
+
+
+def test_readers_beside_a_moving_replica_see_whole_versions_only(group: Group) -> None:
+    group.driver.commit(NUMBERS, {(n,): 1 for n in range(60)})
+    group.settle()
+    reader = reader_of(group.instances[0])
+    seen = 0
+    for version in range(2, 30):
+        group.driver.commit(NUMBERS, {(n,): version for n in range(60)})
+        for instance in group.instances:
+            instance.committed(group.driver.version)
+        page = reader.range("numbers", FIRST_KEY, None, limit=100)
+        values = {msgspec.msgpack.decode(value[17:]) for _, value in page.entries}
+        assert len(page.entries) == 60
+        if page.consistent:
+            assert values == {page.version}
+            seen += 1
+    assert seen > 0
+
+
+def test_an_instance_process_says_where_rest_is_and_ends_on_sigterm(tmp_path: Path) -> None:
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(NUMBERS, {(7,): 49})
+    root = Path(__file__).parents[2]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "tests.query.run_instance"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"},
+    )
+    try:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        told = config(tmp_path, "game-0", [TaskId.parse(str(task)) for task in GAME.tasks()])
+        process.stdin.write(msgspec.json.encode(told) + b"\n")
+        process.stdin.flush()
+        line = json.loads(process.stdout.readline())
+        assert line["rest"].startswith("http://127.0.0.1:")
+        eventually(lambda: httpx2.get(line["rest"] + "/health/ready").status_code == 200)
+        assert httpx2.get(line["rest"] + "/v1/stores/numbers/keys/7").json()["value"] == 49
+        began = time.monotonic()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(10) == 0
+        assert time.monotonic() - began < 5
+        assert process.stdout.read() == b""
+    finally:
+        process.kill()
+        process.communicate()

@@ -1,0 +1,145 @@
+"""Keys in URLs: what an answer shows can be asked for, and what doesn't fit says what would."""
+
+import datetime as dt
+import math
+import struct
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_scalar
+from holdfast.stores.types import Field, Schema
+
+
+def _ints(bits: int) -> st.SearchStrategy[int]:
+    return st.integers(-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+
+
+VALUES: dict[str, st.SearchStrategy[object]] = {
+    "string": st.text(),
+    "binary": st.binary(),
+    "tinyint": _ints(8),
+    "smallint": _ints(16),
+    "int": _ints(32),
+    "bigint": _ints(64),
+    "float": st.floats(width=32),
+    "double": st.floats(),
+    "boolean": st.booleans(),
+    "date": st.dates(),
+    "timestamp": st.datetimes(timezones=st.just(dt.UTC)),
+    "timestamp_ntz": st.datetimes(),
+}
+
+
+@st.composite
+def keys(draw: st.DrawFn) -> tuple[Schema, tuple[object, ...]]:
+    types = draw(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
+    schema = Schema(tuple(Field(f"k{n}", kind) for n, kind in enumerate(types)))
+    return schema, tuple(draw(VALUES[kind]) for kind in types)
+
+
+def _same(left: object, right: object) -> bool:
+    if isinstance(left, float) and isinstance(right, float):
+        return (math.isnan(left) and math.isnan(right)) or struct.pack("d", left) == struct.pack("d", right)
+    return type(left) is type(right) and left == right
+
+
+@given(keys())
+def test_a_key_as_an_answer_shows_it_finds_the_same_entry(key: tuple[Schema, tuple[object, ...]]) -> None:
+    schema, values = key
+    read = parse_key(schema, key_text(schema, values))
+    assert len(read) == len(values)
+    assert all(_same(a, b) for a, b in zip(read, values, strict=True)), (read, values)
+
+
+@given(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
+def test_the_example_of_every_schema_is_a_key_of_it(types: list[str]) -> None:
+    schema = Schema(tuple(Field(f"k{n}", kind) for n, kind in enumerate(types)))
+    assert len(parse_key(schema, example(schema))) == len(types)
+
+
+@given(st.text(), st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=3))
+def test_any_text_is_a_key_or_an_error_with_an_example(text: str, types: list[str]) -> None:
+    schema = Schema(tuple(Field(f"k{n}", kind) for n, kind in enumerate(types)))
+    try:
+        parse_key(schema, text)
+    except BadKeyText as error:
+        refused = error
+    else:
+        return
+    assert refused.schema == str(schema)
+    assert refused.example in refused.what_to_do
+
+
+@pytest.mark.parametrize(
+    ("kind", "text"),
+    [
+        ("tinyint", "128"),
+        ("smallint", "-32769"),
+        ("int", "2147483648"),
+        ("bigint", "9223372036854775808"),
+        ("bigint", "1.0"),
+        ("bigint", ""),
+        ("bigint", "1_000"),
+        ("bigint", " 1"),
+        ("bigint", "٣"),
+        ("bigint", "9" * 5000),
+        ("double", "nan"),
+        ("double", "1e999"),
+        ("double", "1,5"),
+        ("float", "1e39"),
+        ("boolean", "True"),
+        ("date", "31.01.2026"),
+        ("date", "2026-02-30"),
+        ("timestamp", "2026-01-31T12:00:00"),
+        ("timestamp_ntz", "2026-01-31T12:00:00Z"),
+        ("binary", "a"),
+        ("binary", "ä==="),
+        ("string", "\ud800"),
+    ],
+)
+def test_what_does_not_fit_is_refused_with_schema_and_example(kind: str, text: str) -> None:
+    with pytest.raises(BadKeyText, match=r"The key is \(k ") as caught:
+        parse_key(Schema.of(k=kind), text)
+    assert caught.value.schema == f"k {kind}"
+    assert len(str(caught.value)) < 700
+
+
+@pytest.mark.parametrize(
+    "text", ["alice", '"alice"', "{}", '["alice"]', '["alice",7,8]', '["alice","7"]', "[1,7]", "[]"]
+)
+def test_a_key_of_two_components_is_a_json_array_of_two(text: str) -> None:
+    with pytest.raises(BadKeyText) as caught:
+        parse_key(Schema.of(player="string", level="int"), text)
+    assert caught.value.example == '["alice",42]'
+
+
+def test_true_is_no_number() -> None:
+    with pytest.raises(BadKeyText):
+        parse_key(Schema.of(a="int", b="int"), "[true,1]")
+
+
+def test_the_first_components_will_do_for_a_bound() -> None:
+    schema = Schema.of(player="string", level="int")
+    assert parse_key(schema, '["alice"]', whole=False) == ("alice",)
+    with pytest.raises(BadKeyText):
+        parse_key(schema, "[]", whole=False)
+
+
+def test_times_are_compared_as_moments() -> None:
+    noon = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
+    assert parse_key(Schema.of(t="timestamp"), "2026-01-31T13:00:00+01:00") == (noon,)
+
+
+def test_a_float_key_is_the_nearest_that_spark_holds() -> None:
+    assert parse_key(Schema.of(f="float"), "0.1") == (struct.unpack("f", struct.pack("f", 0.1))[0],)
+
+
+def test_both_base64_alphabets_are_read() -> None:
+    schema = Schema.of(b="binary")
+    assert parse_key(schema, "+/8=") == parse_key(schema, "-_8") == parse_key(schema, " /8") == (b"\xfb\xff",)
+
+
+def test_json_has_no_nan_so_it_is_text() -> None:
+    assert [render_scalar(x) for x in (math.nan, math.inf, -math.inf, 1.5)] == ["NaN", "Infinity", "-Infinity", 1.5]

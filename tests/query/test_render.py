@@ -1,0 +1,101 @@
+"""Values as JSON: nothing is lost, and nothing is what JSON can't hold."""
+
+import datetime as dt
+import json
+import math
+import uuid
+from decimal import Decimal
+
+import msgspec
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.query.render import renderer, to_json
+from holdfast.stores.rows import encode_row
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+
+KEY = Schema.of(k="string")
+
+
+def test_every_type_of_a_row() -> None:
+    schema = Schema.of(
+        s="string",
+        b="binary",
+        i="bigint",
+        d="double",
+        t="boolean",
+        day="date",
+        at="timestamp",
+        local="timestamp_ntz",
+        money="decimal(38,4)",
+    )
+    spec = StoreSpec(name="x", key=KEY, value=schema, codec="rows/1")
+    row = encode_row(
+        schema,
+        [
+            "ü",
+            b"\xff",
+            2**63 - 1,
+            math.inf,
+            False,
+            dt.date(2026, 1, 31),
+            dt.datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=dt.UTC),
+            dt.datetime.fromisoformat("2026-01-31T12:00:00"),
+            Decimal("1234567890123456789012345678901234.5678"),
+        ],
+    )
+    assert renderer(spec)(row) == {
+        "s": "ü",
+        "b": "/w==",
+        "i": 2**63 - 1,
+        "d": "Infinity",
+        "t": False,
+        "day": "2026-01-31",
+        "at": "2026-01-31T12:00:00.000005Z",
+        "local": "2026-01-31T12:00:00",
+        "money": "1234567890123456789012345678901234.5678",
+    }
+
+
+class Session(msgspec.Struct):
+    start: dt.datetime
+    spent: Decimal
+    id: uuid.UUID
+    marks: dict[int, float]
+
+
+def test_a_value_of_ones_own_is_shown_as_it_was_packed() -> None:
+    session = Session(dt.datetime(2026, 1, 31, tzinfo=dt.UTC), Decimal("0.10"), uuid.UUID(int=7), {1: math.nan})
+    spec = StoreSpec(name="x", key=KEY, codec="msgpack/1")
+    assert renderer(spec)(msgspec.msgpack.encode(session)) == {
+        "start": "2026-01-31T00:00:00Z",
+        "spent": "0.10",
+        "id": "00000000-0000-0000-0000-000000000007",
+        "marks": {"1": "NaN"},
+    }
+
+
+def test_a_decimal_has_all_its_digits_and_no_exponent() -> None:
+    assert to_json([Decimal("1E+3"), Decimal("0.0000000000"), Decimal("-1.10")]) == ["1000", "0.0000000000", "-1.10"]
+
+
+def test_a_codec_that_is_not_known_here_shows_its_bytes() -> None:
+    assert renderer(StoreSpec(name="x", key=KEY, codec="pickle/9"))(b"hello") == "aGVsbG8="
+
+
+_scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()
+_packable = st.recursive(
+    _scalars, lambda inner: st.lists(inner) | st.dictionaries(st.text() | st.integers(0, 9), inner), max_leaves=20
+)
+
+
+@given(_packable)
+def test_whatever_was_packed_is_json_that_any_parser_reads(value: object) -> None:
+    rendered = to_json(msgspec.msgpack.decode(msgspec.msgpack.encode(value)))
+    text = msgspec.json.encode(rendered)
+    assert json.loads(text, parse_constant=_no_constant) == rendered
+
+
+def _no_constant(name: str) -> None:
+    raise AssertionError(f"{name} is no JSON")

@@ -1,0 +1,265 @@
+"""REST: exact statuses and bodies, over a real server."""
+
+import datetime as dt
+import math
+from collections.abc import Iterator
+from decimal import Decimal
+from typing import Any
+from urllib.parse import quote
+
+import httpx2
+import pytest
+
+from holdfast import metrics
+from holdfast.query.reader import NotReady
+from holdfast.query.rest import AppStateInfo, TaskInfo, create_app
+from holdfast.query.server import serve
+from tests.query.held import LEVELS, NUMBERS, SCORES, World
+
+STATE = AppStateInfo(
+    app="game",
+    instance="game-0",
+    state="running",
+    version=7,
+    committed=8,
+    ready=True,
+    tasks=(TaskInfo(task="0_0", phase="running", version=7, ready=True),),
+)
+
+ALICE = (12, math.nan, Decimal("3.50"), dt.date(2026, 1, 31), 4)
+
+
+@pytest.fixture(scope="module")
+def world() -> World:
+    world = World()
+    world.commit(1, SCORES, {("alice",): ALICE, ("bob/ü ?",): (None, -math.inf, None, None, None), ("",): ALICE})
+    world.commit(2, LEVELS, {("alice", n): {"n": n, "raw": b"hello"} for n in range(-2, 3)} | {("bob", 0): [1.5, None]})
+    world.commit(3, NUMBERS, {(n,): n * n for n in range(150)})
+    return world
+
+
+@pytest.fixture(scope="module")
+def rest(world: World) -> Iterator[httpx2.Client]:
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        with httpx2.Client(base_url=server.url, timeout=20) as client:
+            yield client
+
+
+def _problem(response: httpx2.Response, status: int, error: str) -> dict[str, Any]:
+    body: dict[str, Any] = response.json()
+    assert (response.status_code, body["error"]) == (status, error), body
+    assert response.headers["content-type"] == "application/json"
+    assert body["message"]
+    assert body["what_to_do"]
+    return body
+
+
+def test_a_row_comes_as_an_object_of_its_columns(rest: httpx2.Client, world: World) -> None:
+    response = rest.get("/v1/stores/scores/keys/alice")
+    assert response.status_code == 200
+    assert response.headers["content-type"] == "application/json"
+    assert response.json() == {
+        "store": "scores",
+        "key": "alice",
+        "value": {"points": 12, "best": "NaN", "money": "3.50", "day": "2026-01-31"},
+        "version": 3,
+        "task": str(world.task_of(SCORES, ("alice",))),
+    }
+
+
+def test_a_key_may_have_any_letters(rest: httpx2.Client) -> None:
+    body = rest.get("/v1/stores/scores/keys/" + quote("bob/ü ?", safe="")).json()
+    assert body["key"] == "bob/ü ?"
+    assert body["value"] == {"points": None, "best": "-Infinity", "money": None, "day": None}
+    assert rest.get("/v1/stores/scores/keys/bob/%C3%BC%20%3F").json() == body
+    assert rest.get("/v1/stores/scores/keys/").json()["key"] == ""
+
+
+def test_a_key_of_several_components_is_an_array(rest: httpx2.Client) -> None:
+    body = rest.get("/v1/stores/levels/keys/" + quote('["alice", -2]')).json()
+    assert (body["key"], body["value"]) == (["alice", -2], {"n": -2, "raw": "aGVsbG8="})
+
+
+def test_a_missing_key_says_so_with_its_version(rest: httpx2.Client) -> None:
+    body = _problem(rest.get("/v1/stores/scores/keys/carol"), 404, "key_not_found")
+    assert body["version"] == 3
+    assert body["key"] == "carol"
+    assert body["message"] == "Store 'scores' has no key 'carol' at version 3."
+    assert body["what_to_do"].endswith("/v1/stores/scores/range?limit=10")
+
+
+@pytest.mark.parametrize("path", ["/v1/stores/scroes/keys/a", "/v1/stores/scroes/range"])
+def test_an_unknown_store_lists_those_there_are(rest: httpx2.Client, path: str) -> None:
+    body = _problem(rest.get(path), 404, "unknown_store")
+    assert body["stores"] == ["levels", "numbers", "scores"]
+    assert "levels, numbers, scores" in body["message"]
+
+
+@pytest.mark.parametrize("path", ["keys/seven", "range?from=seven", "range?to=7.5", "keys/9223372036854775808"])
+def test_a_key_of_another_type_shows_schema_and_example(rest: httpx2.Client, path: str) -> None:
+    body = _problem(rest.get(f"/v1/stores/numbers/{path}"), 400, "bad_key")
+    assert (body["schema"], body["example"]) == ("n bigint", "42")
+    assert "n bigint" in body["message"]
+    assert "42" in body["what_to_do"]
+    assert rest.get("/v1/stores/numbers/keys/" + body["example"]).status_code == 200
+
+
+@pytest.mark.parametrize("path", ["keys/%FF", "keys/a%00%C3"])
+def test_a_key_that_is_no_text_is_refused_and_not_changed(rest: httpx2.Client, path: str) -> None:
+    _problem(rest.get(f"/v1/stores/scores/{path}"), 400, "bad_key")
+
+
+def test_a_range_is_in_key_order_and_both_ends_belong_to_it(rest: httpx2.Client) -> None:
+    body = rest.get("/v1/stores/numbers/range?from=140&to=143").json()
+    assert body == {
+        "store": "numbers",
+        "version": 3,
+        "consistent": True,
+        "entries": [{"key": n, "value": n * n} for n in range(140, 144)],
+        "cursor": None,
+    }
+
+
+def test_a_range_without_bounds_has_a_hundred_and_a_cursor(rest: httpx2.Client) -> None:
+    first = rest.get("/v1/stores/numbers/range").json()
+    assert [entry["key"] for entry in first["entries"]] == list(range(100))
+    second = rest.get("/v1/stores/numbers/range", params={"cursor": first["cursor"]}).json()
+    assert [entry["key"] for entry in second["entries"]] == list(range(100, 150))
+    assert (second["cursor"], second["moved_on"]) == (None, False)
+
+
+def test_the_first_components_bound_a_range(rest: httpx2.Client) -> None:
+    body = rest.get("/v1/stores/levels/range", params={"from": '["alice"]', "to": '["alice"]'}).json()
+    assert [entry["key"] for entry in body["entries"]] == [["alice", n] for n in range(-2, 3)]
+    body = rest.get("/v1/stores/levels/range", params={"from": '["alice", 2]'}).json()
+    assert [entry["key"] for entry in body["entries"]] == [["alice", 2], ["bob", 0]]
+
+
+def test_a_range_that_is_empty_is_empty(rest: httpx2.Client) -> None:
+    body = rest.get("/v1/stores/numbers/range?from=9&to=3").json()
+    assert (body["entries"], body["cursor"]) == ([], None)
+
+
+@pytest.mark.parametrize("limit", ["0", "-1", "10001", "many", "", "1e3", "٣"])
+def test_a_limit_is_a_number_in_its_bounds(rest: httpx2.Client, limit: str) -> None:
+    body = _problem(rest.get("/v1/stores/numbers/range", params={"limit": limit}), 400, "bad_limit")
+    assert "1 to 10000" in body["what_to_do"]
+
+
+def test_a_cursor_belongs_to_its_range(rest: httpx2.Client) -> None:
+    cursor = rest.get("/v1/stores/numbers/range?from=5&to=90&limit=2").json()["cursor"]
+    same = rest.get("/v1/stores/numbers/range", params={"from": "5", "to": "90", "limit": "3", "cursor": cursor})
+    assert [entry["key"] for entry in same.json()["entries"]] == [7, 8, 9]
+    for params in ({"from": "6"}, {"to": "91"}):
+        _problem(rest.get("/v1/stores/numbers/range", params={**params, "cursor": cursor}), 400, "bad_cursor")
+    _problem(rest.get("/v1/stores/levels/range", params={"cursor": cursor}), 400, "bad_cursor")
+    _problem(rest.get("/v1/stores/numbers/range", params={"cursor": cursor[:-3]}), 400, "bad_cursor")
+    _problem(rest.get("/v1/stores/numbers/range", params={"cursor": ""}), 400, "bad_cursor")
+
+
+@pytest.mark.parametrize("query", ["form=1", "from=1&from=2", "from=%FF", "limit=1&x"])
+def test_a_parameter_that_would_be_ignored_is_refused(rest: httpx2.Client, query: str) -> None:
+    body = _problem(rest.get(f"/v1/stores/numbers/range?{query}"), 400, "bad_parameter")
+    assert "from, to, limit, cursor" in body["what_to_do"] or "twice" in body["message"]
+
+
+def test_the_stores_there_are(rest: httpx2.Client) -> None:
+    body = rest.get("/v1/stores").json()
+    assert body["version"] == 7
+    assert [store["store"] for store in body["stores"]] == ["levels", "numbers", "scores"]
+    assert body["stores"][2] == {
+        "store": "scores",
+        "kind": "key-value",
+        "key": "player string",
+        "example_key": "alice",
+        "value": "points bigint, best double, money decimal(10,2), day date",
+        "codec": "rows/1",
+        "engine": "memory",
+        "partitions": 3,
+    }
+
+
+def test_the_state(rest: httpx2.Client) -> None:
+    assert rest.get("/v1/state").json() == {
+        "app": "game",
+        "instance": "game-0",
+        "state": "running",
+        "version": 7,
+        "committed": 8,
+        "ready": True,
+        "tasks": [{"task": "0_0", "phase": "running", "version": 7, "ready": True, "error": None}],
+        "cause": None,
+    }
+
+
+@pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v1/stores/scores", "/v2/stores", "/v1/stores/a/b/c"])
+def test_a_path_that_is_none_lists_those_there_are(rest: httpx2.Client, path: str) -> None:
+    assert "/v1/stores/{store}/keys/{key}" in _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
+
+
+def test_stores_are_not_written_here(rest: httpx2.Client) -> None:
+    response = rest.put("/v1/stores/scores/keys/alice", content=b"{}")
+    _problem(response, 405, "method_not_allowed")
+    assert "GET" in response.headers["allow"]
+    assert rest.head("/v1/stores/scores/keys/alice").status_code == 200
+
+
+def test_a_cursor_survives_versions_moving_on_and_says_so() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): n for n in range(10)})
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        first = httpx2.get(server.url + "/v1/stores/numbers/range?limit=4").json()
+        world.commit(2, NUMBERS, {(3,): None, (5,): None, (7,): -7})
+        params = {"limit": 2, "cursor": first["cursor"]}
+        held = httpx2.get(server.url + "/v1/stores/numbers/range", params=params).json()
+        assert [entry["value"] for entry in held["entries"]] == [4, 5]
+        assert (held["version"], held["moved_on"]) == (1, False)
+        for version in range(3, 9):
+            world.commit(version, NUMBERS, {})
+        moved = httpx2.get(server.url + "/v1/stores/numbers/range", params={"cursor": held["cursor"]}).json()
+        assert [entry["value"] for entry in moved["entries"]] == [6, -7, 8, 9]
+        assert (moved["version"], moved["moved_on"]) == (8, True)
+
+
+def test_what_is_not_ready_is_503_with_retry_after() -> None:
+    world = World()
+    for held in world.tasks.values():
+        held.error = NotReady("task 1_1 restores: version 3 of 9.")
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        for path in ("keys/7", "range"):
+            response = httpx2.get(f"{server.url}/v1/stores/numbers/{path}")
+            assert "version 3 of 9" in _problem(response, 503, "not_ready")["message"]
+            assert response.headers["retry-after"] == "1"
+
+
+def test_a_value_that_cannot_be_read_is_named_and_leaves_the_others_readable() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(1,): 1, (2,): 2, (3,): 3})
+    task = world.tasks[world.task_of(NUMBERS, (2,))]
+    cells = task.versions[1]["numbers"]
+    damaged = next(key for key in cells if key[-1] == 2)
+    cells[damaged] = cells[damaged][:-1]
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        body = _problem(httpx2.get(server.url + "/v1/stores/numbers/keys/2"), 500, "damaged_data")
+        assert "'2' in store 'numbers'" in body["message"]
+        entries = httpx2.get(server.url + "/v1/stores/numbers/range").json()["entries"]
+        assert [entry["value"] for entry in entries] == [1, None, 3]
+        assert "can't be read" in entries[1]["error"]
+
+
+def test_a_fault_of_ours_is_500_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:
+    def broken() -> AppStateInfo:
+        raise RuntimeError("secret insides")
+
+    with serve(create_app(World().reader, broken), port=0) as server:
+        response = httpx2.get(server.url + "/v1/state")
+    _problem(response, 500, "internal")
+    assert "secret" not in response.text
+    assert "secret insides" in caplog.text
+
+
+def test_requests_are_counted_by_path_and_status(rest: httpx2.Client) -> None:
+    labels = {"path": "/v1/stores/{store}/keys/{key}", "status": "404"}
+    before = metrics.value("holdfast_rest_requests_total", **labels)
+    rest.get("/v1/stores/scores/keys/nobody")
+    assert metrics.value("holdfast_rest_requests_total", **labels) == before + 1
