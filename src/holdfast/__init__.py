@@ -1,0 +1,104 @@
+"""Holdfast: named, typed, durable state stores for PySpark, queryable while the stream runs.
+
+Names are loaded when they are first used: an instance is a process without Spark, and importing PySpark and pandas into
+it would cost seconds at every start and a hundred megabytes of its memory limit.
+"""
+
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from holdfast.app import App
+    from holdfast.errors import HoldfastError, Kind
+    from holdfast.instance.events import RestoreEvent, RestoreKind
+    from holdfast.pipeline.sinks.builtin import console, files, foreach, memory
+    from holdfast.settings import (
+        BatchSettings,
+        LogSettings,
+        MemorySettings,
+        Restore,
+        RestSettings,
+        RetrySettings,
+        Settings,
+        SnapshotSettings,
+        SparkSettings,
+        StateSettings,
+    )
+    from holdfast.states import AppState
+    from holdfast.stores.kv import KeyValueStore, ReadOnlyKeyValueStore
+    from holdfast.topology.aggregates import count, first, last, max, mean, min, sum
+    from holdfast.topology.sink import Rows, Sink
+    from holdfast.topology.stream import Stream, Table
+
+_HOMES = {
+    "holdfast.app": ("App",),
+    "holdfast.errors": ("HoldfastError", "Kind"),
+    "holdfast.instance.events": ("RestoreEvent", "RestoreKind"),
+    "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
+    "holdfast.settings": (
+        "BatchSettings",
+        "LogSettings",
+        "MemorySettings",
+        "RestSettings",
+        "Restore",
+        "RetrySettings",
+        "Settings",
+        "SnapshotSettings",
+        "SparkSettings",
+        "StateSettings",
+    ),
+    "holdfast.states": ("AppState",),
+    "holdfast.stores.kv": ("KeyValueStore", "ReadOnlyKeyValueStore"),
+    "holdfast.topology.aggregates": ("count", "first", "last", "max", "mean", "min", "sum"),
+    "holdfast.topology.sink": ("Rows", "Sink"),
+    "holdfast.topology.stream": ("Stream", "Table"),
+}
+_HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "App",
+    "AppState",
+    "BatchSettings",
+    "HoldfastError",
+    "KeyValueStore",
+    "Kind",
+    "LogSettings",
+    "MemorySettings",
+    "ReadOnlyKeyValueStore",
+    "RestSettings",
+    "Restore",
+    "RestoreEvent",
+    "RestoreKind",
+    "RetrySettings",
+    "Rows",
+    "Settings",
+    "Sink",
+    "SnapshotSettings",
+    "SparkSettings",
+    "StateSettings",
+    "Stream",
+    "Table",
+    "console",
+    "count",
+    "files",
+    "first",
+    "foreach",
+    "last",
+    "max",
+    "mean",
+    "memory",
+    "min",
+    "sum",
+]
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module 'holdfast' has no attribute {name!r}")
+    found = getattr(import_module(_HOME_OF[name]), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return __all__

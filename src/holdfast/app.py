@@ -1,0 +1,250 @@
+"""`hf.App`: what a user starts with.
+
+An app is a description until `start()`: an id, settings, streams, stores and sinks. Starting hands it to
+`holdfast.runtime`, which does the work; the app keeps the state, the listeners, and the words to talk to both.
+"""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.clock import Clock, SystemClock
+from holdfast.describe import describe
+from holdfast.errors import HoldfastError, Kind, SettingsError, TopologyError
+from holdfast.instance.events import RestoreEvent
+from holdfast.listeners import ListenerPool
+from holdfast.pipeline.sinks.builtin import files
+from holdfast.pipeline.spark import create_session
+from holdfast.runtime import Runtime
+from holdfast.settings import Effective, Settings, load
+from holdfast.states import AppState, StateListener, StateMachine
+from holdfast.topology.sink import Sink
+from holdfast.topology.stream import DEAD_LETTERS, Builder, Stream
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamReader
+
+logger = logging.getLogger(__name__)
+
+_ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
+
+_LIMITS = {
+    "kafka": ("maxOffsetsPerTrigger", "max_records"),
+    **dict.fromkeys(("parquet", "json", "csv", "orc", "text", "avro"), ("maxFilesPerTrigger", "max_files")),
+}
+"""Which option of a source limits a batch, and which setting it is."""
+
+RestoreListener = Callable[[RestoreEvent], object]
+AlertHook = Callable[[BaseException], object]
+
+
+class NotStarted(HoldfastError):
+    kind = Kind.INVALID
+
+
+class App:
+    """One pipeline with an id, its stores, and its log.
+
+        app = hf.App("leaderboard")
+        scores = app.stream(spark.readStream.schema(SCORE).json("scores/"), key="player", timestamp="at")
+        scores.group_by().aggregate(games=hf.count(), best=hf.max("points")).store("players")
+        app.run()
+
+    Log, local state and Spark's checkpoint are under `./.holdfast` unless the settings say otherwise. Settings come
+    from this object, then `holdfast.toml`, then the environment (`HOLDFAST_BATCH__COMMIT_INTERVAL=5s`); the last one
+    wins.
+    """
+
+    def __init__(
+        self,
+        id: str,
+        *,
+        settings: Settings | None = None,
+        settings_file: Path | None = None,
+        spark: SparkSession | None = None,
+        clock: Clock | None = None,
+    ) -> None:
+        if not _ID.fullmatch(id):
+            raise SettingsError(
+                f"{id!r} can't be the id of an app: it names folders and objects. Take up to 100 of a-z, 0-9, '.', '_' "
+                "and '-', beginning with a letter or a digit."
+            )
+        self.id = id
+        self.effective: Effective = load(settings, settings_file)
+        self._spark = spark
+        self._clock = clock or SystemClock()
+        self._builder = Builder()
+        self._states = StateMachine()
+        self._restores = ListenerPool[RestoreEvent]("restore")
+        self._alerts = ListenerPool[BaseException]("alert")
+        self._runtime: Runtime | None = None
+        self._stopping = threading.Lock()
+
+    # What a user describes
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self.effective.settings
+
+    @property
+    def spark(self) -> SparkSession:
+        """The Spark session: the one handed in, the source's, or one made here by the settings."""
+        if self._spark is None:
+            spark = self.settings.spark
+            self._spark = create_session(self.id, spark.master, spark.config)
+        return self._spark
+
+    def reader(self, format: str) -> DataStreamReader:
+        """`spark.readStream.format(...)` with `batch.max_records` or `batch.max_files` set as this source takes it."""
+        reader = self.spark.readStream.format(format)
+        option, setting = _LIMITS.get(format, (None, None))
+        value = getattr(self.settings.batch, setting) if setting else None
+        return reader.option(option, value) if option and value is not None else reader
+
+    def stream(
+        self,
+        df: object,
+        *,
+        key: str | Iterable[str],
+        timestamp: str | None = None,
+        position: str | Iterable[str] = (),
+    ) -> Stream:
+        """A streaming DataFrame as a stream: `key` is what its records are about, `timestamp` when they happened.
+
+        `position` names the columns by which records of the same time are ordered, Kafka's partition and offset by
+        default.
+        """
+        from pyspark.sql import DataFrame
+
+        if not isinstance(df, DataFrame):
+            raise TopologyError(f"app.stream() takes a streaming DataFrame, not {type(df).__name__}.")
+        if self._spark is None:
+            self._spark = df.sparkSession
+        return self._builder.add_stream(df, key, timestamp, position)
+
+    def dead_letters(self, sink: Sink) -> None:
+        """Where records go that can't be used. Without a call, JSON files in `<base_dir>/<app>/dead-letters`."""
+        self._builder.add_sink(DEAD_LETTERS, sink, DEAD_LETTERS)
+
+    def on_state(self, listener: StateListener) -> None:
+        """`listener(old, new)` hears of every change of state, on a thread of its own."""
+        self._states.add_listener(listener)
+
+    def on_restore(self, listener: RestoreListener) -> None:
+        """`listener(event)` hears of restores on every instance: start, batch, end, suspended."""
+        self._restores.add(listener)
+
+    def on_alert(self, hook: AlertHook) -> None:
+        """`hook(error)` is called when the app stops for an error."""
+        self._alerts.add(hook)
+
+    def describe(self) -> str:
+        """The app as text: its streams, stores, sinks and where its data is."""
+        return describe(self.id, self.settings, self._builder)
+
+    # What a user runs
+
+    @property
+    def state(self) -> AppState:
+        """Where the app is in its life."""
+        return self._states.state
+
+    @property
+    def cause(self) -> BaseException | None:
+        """Why the state is `error`."""
+        return self._states.cause
+
+    @property
+    def version(self) -> int:
+        """The newest version this app has committed or found; 0 before the first."""
+        return self._runtime.version if self._runtime else 0
+
+    @property
+    def address(self) -> str | None:
+        """Where queries are answered, such as `http://127.0.0.1:8080`."""
+        return self._runtime.address if self._runtime else None
+
+    @property
+    def query(self) -> StreamingQuery:
+        """Spark's streaming query, for its progress and metrics."""
+        if self._runtime is None or self._runtime.query is None:
+            raise NotStarted("The app has no query yet. Call app.start() first.")
+        return self._runtime.query
+
+    def start(self) -> App:
+        """Starts instances, REST and the Spark query, and returns when every store is restored and was read once."""
+        if not self._builder.tables:
+            raise TopologyError(
+                "The app keeps nothing yet. Give it a store: stream.group_by(...).count().store('name')."
+            )
+        if not any(node.source == DEAD_LETTERS for node in self._builder.sinks):
+            self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))
+        self._states.move(AppState.RESTORING)
+        self._runtime = Runtime(
+            self.id, self.settings, self.spark, self._builder, self._states, self._restores, self._failed, self._clock
+        )
+        try:
+            self._runtime.start()
+        except BaseException as error:
+            self._failed(error)
+            self._runtime.close()
+            raise
+        return self
+
+    def run(self) -> None:
+        """Starts the app and stays until it is stopped, by SIGINT, SIGTERM or `stop()` from another thread.
+
+        Raises what the app stopped for, if that was an error.
+        """
+        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+        stop = threading.Event()
+        for number in previous:
+            signal.signal(number, lambda *_: stop.set())
+        try:
+            self.start()
+            while not stop.is_set() and self.state in (AppState.RUNNING, AppState.RESTORING, AppState.REBALANCING):
+                stop.wait(0.2)
+            self.stop()
+        finally:
+            for number, handler in previous.items():
+                signal.signal(number, handler)
+        if self.state is AppState.ERROR and self.cause is not None:
+            raise self.cause
+
+    def stop(self) -> None:
+        """Ends the query after its batch, writes the sinks, stops the instances. Harmless to call twice."""
+        with self._stopping:
+            if self._runtime is None or self.state is AppState.STOPPED:
+                return
+            self._states.try_move(AppState.STOPPING)
+            self._runtime.close()
+            self._states.try_move(AppState.STOPPED)
+            self._states.close()
+            self._restores.close()
+            self._alerts.close()
+
+    def process_all_available(self) -> None:
+        """Returns when everything the source has now is in the stores and the sinks. For tests and batch jobs."""
+        if self._runtime is None:
+            raise NotStarted("The app is not started. Call app.start() first.")
+        self._runtime.process_all_available()
+
+    def __enter__(self) -> App:
+        return self.start()
+
+    def __exit__(self, *_: object) -> None:
+        self.stop()
+
+    def _failed(self, cause: BaseException) -> None:
+        if self._states.try_move(AppState.ERROR, cause):
+            logger.error("app %s stopped: %s", self.id, cause)
+            self._alerts.tell(cause)

@@ -1,0 +1,156 @@
+"""`make demo`: a video game's scores, from a generated stream to a store one can ask, live in the terminal."""
+
+from __future__ import annotations
+
+import json
+import logging
+import shutil
+import signal
+import tempfile
+import threading
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+import httpx2
+from rich.console import Console, Group
+from rich.live import Live
+from rich.panel import Panel
+from rich.table import Table
+
+import holdfast as hf
+from holdfast import metrics
+
+RECORDS_PER_SECOND = 5_000
+PLAYERS = 1_000
+
+
+@dataclass(frozen=True)
+class Glance:
+    """What the terminal shows at one moment."""
+
+    seconds: float
+    records: float
+    rate: float
+    version: int
+    lag_seconds: float
+    players: list[dict[str, object]]
+
+
+def pipeline(app: hf.App) -> None:
+    """The main job: points per player, from Spark's rate source."""
+    events = (
+        app.reader("rate")
+        .option("rowsPerSecond", RECORDS_PER_SECOND)
+        .option("numPartitions", 2)
+        .load()
+        .selectExpr(
+            f"concat('player-', lpad(cast(pmod(hash(value), {PLAYERS}) as string), 4, '0')) AS player",
+            "cast(pmod(hash(value, 7), 100) as int) AS points",
+            "timestamp AS at",
+        )
+    )
+    scores = app.stream(events, key="player", timestamp="at")
+    table = (
+        scores.where("points > 0")
+        .group_by()
+        .aggregate(games=hf.count(), total=hf.sum("points"), best=hf.max("points"), last_points=hf.last("points"))
+        .store("scores")
+    )
+    table.sink(hf.files(str(Path(app.settings.base_dir, app.id, "scores"))))
+
+
+def run(seconds: float | None = None) -> None:
+    """Runs until Ctrl-C, or for so many seconds, and ends with a summary."""
+    console = Console()
+    folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
+    logging.basicConfig(filename=folder / "demo.log", level=logging.INFO)
+    console.print("Starting Spark, one instance and REST ...")
+    settings = hf.Settings(base_dir=str(folder), spark=hf.SparkSettings(config={"spark.ui.enabled": "false"}))
+    app = hf.App("demo", settings=settings)
+    stop = threading.Event()
+    handlers = {n: signal.signal(n, lambda number, frame: _stop(stop, number, frame)) for n in _SIGNALS}
+    try:
+        pipeline(app)
+        app.start()
+        _watch(app, console, stop, seconds)
+    finally:
+        app.stop()
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+        shutil.rmtree(folder, ignore_errors=True)
+    if app.cause is not None:
+        raise app.cause
+
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+def _stop(stop: threading.Event, number: int, frame: FrameType | None) -> None:
+    stop.set()
+
+
+def _watch(app: hf.App, console: Console, stop: threading.Event, seconds: float | None) -> None:
+    address = app.address or ""
+    console.print(
+        f"Ask it while it runs:\n  curl {address}/v1/stores/scores/keys/player-0007\n  curl {address}/v1/state"
+    )
+    began = time.monotonic()
+    glance = Glance(0, 0, 0, app.version, 0, [])
+    with httpx2.Client(base_url=address, timeout=5) as client, Live(console=console, refresh_per_second=4) as live:
+        while not stop.is_set() and app.cause is None:
+            glance = _look(app, client, time.monotonic() - began, glance)
+            live.update(_picture(glance, address))
+            if seconds is not None and glance.seconds >= seconds:
+                break
+            stop.wait(0.5)
+        _summary(console, app, client, glance)
+
+
+def _look(app: hf.App, client: httpx2.Client, seconds: float, before: Glance) -> Glance:
+    records = metrics.value("holdfast_records_total")
+    passed = seconds - before.seconds
+    rate = (records - before.records) / passed if passed > 0 else 0.0
+    entries = _all_players(client)
+    players = sorted(entries, key=lambda e: -int(str(e["total"])))[:8]
+    newest = max((int(str(e["timestamp"])) for e in entries), default=0)
+    lag = max(0.0, time.time() - newest / 1000) if newest else 0.0
+    return Glance(seconds, records, 0.7 * before.rate + 0.3 * rate, app.version, lag, players)
+
+
+def _all_players(client: httpx2.Client) -> list[dict[str, object]]:
+    answer = client.get("/v1/stores/scores/range", params={"limit": 10_000})
+    if answer.status_code != 200:
+        return []
+    return [
+        {"player": entry["key"], "timestamp": entry.get("timestamp") or 0, **entry["value"]}
+        for entry in json.loads(answer.content)["entries"]
+    ]
+
+
+def _picture(glance: Glance, address: str) -> Group:
+    top = Table(title="top players", title_justify="left", expand=False)
+    for column in ("player", "total", "games", "best", "last_points"):
+        top.add_column(column, justify="left" if column == "player" else "right")
+    for row in glance.players:
+        top.add_row(*[str(row[c]) for c in ("player", "total", "games", "best", "last_points")])
+    line = (
+        f"{glance.rate:>9,.0f} records/s   version {glance.version}   {glance.records:,.0f} records   "
+        f"lag {glance.lag_seconds:.1f} s   {glance.seconds:.0f} s"
+    )
+    return Group(Panel(line, title="holdfast demo", subtitle=address), top)
+
+
+def _summary(console: Console, app: hf.App, client: httpx2.Client, glance: Glance) -> None:
+    entries = _all_players(client)
+    table = Table(title="summary", show_header=False, title_justify="left")
+    table.add_row("ran for", f"{glance.seconds:.0f} s")
+    table.add_row("records", f"{glance.records:,.0f}")
+    table.add_row("records/s", f"{glance.records / max(glance.seconds, 1):,.0f}")
+    table.add_row("versions", str(app.version))
+    table.add_row("players in the store", f"{len(entries):,}")
+    if glance.players:
+        best = glance.players[0]
+        table.add_row("leader", f"{best['player']} with {best['total']} points in {best['games']} games")
+    console.print(table)

@@ -1,0 +1,37 @@
+"""An app as text: what `app.describe()` says, read off the description itself so that it can't say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from holdfast.settings import Settings
+from holdfast.topology.stream import Builder, Table
+
+
+def describe(app: str, settings: Settings, builder: Builder) -> str:
+    return "\n".join(_lines(app, settings, builder))
+
+
+def _lines(app: str, settings: Settings, builder: Builder) -> Iterator[str]:
+    yield f"App {app}: {settings.partitions} partitions, {settings.instances} instance(s)"
+    yield f"  log         {settings.log_url(app)}"
+    yield f"  state       {settings.state_dir(app)}"
+    yield f"  checkpoint  {settings.checkpoint(app)}"
+    for table in builder.tables:
+        yield from _table(table, settings.partitions)
+        for node in builder.sinks:
+            if node.source == table.name:
+                yield f"    sink {node.name} ({node.sink.kind})"
+
+
+def _table(table: Table, partitions: int) -> Iterator[str]:
+    key = ", ".join(f"{field.name} {field.type}" for field in table.spec.key.fields)
+    tasks = f"tasks {table.topology}_0 to {table.topology}_{partitions - 1}"
+    yield f"  Sub-topology {table.topology}, {tasks}"
+    source = f"key {', '.join(table.stream.key)}"
+    time = f", event time {table.stream.timestamp}" if table.stream.timestamp else ""
+    yield f"    stream ({source}{time}), {len(table.stream.steps)} stateless step(s)"
+    yield f"    store {table.name} ({table.spec.kind} on {table.spec.engine}), key ({key})"
+    for name, aggregate in table.aggregates:
+        field = next(f for f in table.results.fields if f.name == name)
+        yield f"      {name} {field.type} = {aggregate}"

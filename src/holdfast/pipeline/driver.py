@@ -1,0 +1,151 @@
+"""The driver's side of a version: decide, compute, commit, tell.
+
+The order is the whole point. Segments are written by the tasks before the commit; the commit makes the version exist;
+sinks and replicas hear of it afterwards. One lock spans it all. Sinks run behind the commit in a thread of their own,
+and the next commit waits for them, so they are never more than one version behind.
+"""
+
+import logging
+import threading
+import uuid
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast.clock import Clock
+from holdfast.errors import HoldfastError, Kind
+from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
+from holdfast.log.log import Log, LostRace
+from holdfast.pipeline.protocol import Compute, Held, decide, next_clocks, next_wall, version_of
+from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.sinks.runner import SinkRunner
+from holdfast.pipeline.task import segments_of
+from holdfast.words import Millis, Version
+
+logger = logging.getLogger(__name__)
+
+
+class TaskFailed(HoldfastError):
+    """A task refused its rows for a reason that another try would not change."""
+
+    kind = Kind.INVALID
+
+
+class TaskUnavailable(HoldfastError):
+    """A task could not reach what it needs; another try may."""
+
+    kind = Kind.RETRY
+
+
+@dataclass(frozen=True)
+class Step:
+    """A version to be computed, and the clock it runs by."""
+
+    version: Version
+    wall: Millis
+
+
+ComputeTasks = Callable[[Step], Sequence[TaskResult]]
+
+SOURCE = "0"
+"""The name of an app's source in the clocks; an app has one."""
+
+
+class Driver:
+    """Makes versions. One at a time in an app; a second one loses the race for a commit and is told so."""
+
+    def __init__(
+        self,
+        log: Log,
+        sinks: SinkRunner,
+        clock: Clock,
+        writer: Writer,
+        *,
+        restart_sources: bool = False,
+        on_commit: Callable[[Commit], None] = lambda commit: None,
+    ) -> None:
+        self._log = log
+        self._sinks = sinks
+        self._clock = clock
+        self._writer = writer
+        self._restart_sources = restart_sources
+        self._on_commit = on_commit
+        self._lock = threading.Lock()
+        self._newest = log.newest()
+        self._uncertain = False
+
+    @property
+    def newest(self) -> Commit | None:
+        """The newest commit this driver knows of."""
+        return self._newest
+
+    def process(self, batch: SparkBatch, compute: ComputeTasks) -> Commit | None:
+        """Turns a Spark batch into a version. None when the log holds it already."""
+        with self._lock:
+            self._look_again()
+            match decide(batch, self._newest, self._log.commit, self._restart_sources):
+                case Held(version):
+                    logger.info("batch %d is version %d already: not computed again", batch.batch, version)
+                    self._sinks.catch_up(version_of(self._newest))
+                    return None
+                case Compute(version, note):
+                    if note:
+                        logger.warning("%s", note)
+                    return self._make(version, batch, compute)
+
+    def _look_again(self) -> None:
+        """After a commit whose outcome is unknown (storage went away in the middle): it may exist by now."""
+        if not self._uncertain:
+            return
+        known = version_of(self._newest)
+        newest = self._log.newest(known)
+        if newest is not None and newest.version > known:
+            if newest.writer.id != self._writer.id:
+                raise LostRace(
+                    f"Version {newest.version} was made by another driver: process {newest.writer.pid} on "
+                    f"{newest.writer.host} (driver {newest.writer.id}). Two drivers run on one log; stop one of them."
+                )
+            self._newest = newest
+            self._sinks.offer(newest)
+            self._on_commit(newest)
+        self._uncertain = False
+
+    def _make(self, version: Version, batch: SparkBatch, compute: ComputeTasks) -> Commit:
+        previous = self._newest
+        wall = next_wall(previous, self._clock.now())
+        results = list(compute(Step(version, wall)))
+        _raise_refusals(results)
+        self._sinks.catch_up(version_of(previous))
+        seen = max((r.event_time for r in results if r.event_time is not None), default=None)
+        counts: dict[str, int] = {}
+        for result in results:
+            for name, number in result.counts.items():
+                counts[name] = counts.get(name, 0) + number
+        commit = Commit(
+            format=FORMAT,
+            version=version,
+            id=uuid.uuid4().hex,
+            previous=previous.id if previous else None,
+            log=self._log.id,
+            app=self._log.app.number,
+            clocks=next_clocks(previous, wall, SOURCE, seen),
+            spark=batch,
+            segments=segments_of(results),
+            counts=counts,
+            writer=self._writer,
+        )
+        self._uncertain = True
+        self._log.create_commit(commit)
+        self._uncertain = False
+        self._newest = commit
+        self._sinks.offer(commit)
+        self._on_commit(commit)
+        return commit
+
+
+def _raise_refusals(results: Sequence[TaskResult]) -> None:
+    refused = [(r.task, r.error) for r in results if r.error is not None]
+    if not refused:
+        return
+    task, error = next(((t, e) for t, e in refused if not e.retry), refused[0])
+    kind = TaskUnavailable if error.retry else TaskFailed
+    raise kind(f"Task {task}: {error.type}: {error.message}")

@@ -1,0 +1,68 @@
+"""Spark's checkpoint, read: the query's id and a batch's entry in the offset log, verbatim.
+
+Spark writes the entry before it calls `foreachBatch`. The files are read through Hadoop's file systems, so that a
+checkpoint may be wherever Spark can have one.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.log.commits import SparkBatch
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+class CheckpointUnreadable(HoldfastError):
+    kind = Kind.DATA
+
+
+class Checkpoint:
+    """The checkpoint folder of the app's query."""
+
+    def __init__(self, session: SparkSession, location: str) -> None:
+        self._session = session
+        self._location = location
+
+    def query_id(self) -> str | None:
+        """The query's id; None where there is no checkpoint yet."""
+        text = self._read("metadata")
+        if text is None:
+            return None
+        try:
+            return str(json.loads(text)["id"])
+        except (ValueError, KeyError) as error:
+            raise CheckpointUnreadable(
+                f"{self._location}/metadata holds {text[:200]!r}, which is no id of a query. "
+                "Put the checkpoint back from a copy, or remove it whole."
+            ) from error
+
+    def batch(self, number: int) -> SparkBatch:
+        """The batch that Spark is about to run."""
+        query, offsets = self.query_id(), self._read(f"offsets/{number}")
+        if query is None or offsets is None:
+            raise CheckpointUnreadable(
+                f"Spark runs batch {number} and {self._location} has no entry of it: did something remove the folder "
+                "while the app ran? Start the app again."
+            )
+        return SparkBatch(query=query, batch=number, offsets=offsets)
+
+    def _read(self, name: str) -> str | None:
+        if "://" not in self._location:
+            path = Path(self._location, name)
+            return path.read_text() if path.exists() else None
+        jvm = self._session._jvm
+        assert jvm is not None
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
+        system = path.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
+        if not system.exists(path):
+            return None
+        stream = system.open(path)
+        try:
+            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+        finally:
+            stream.close()

@@ -1,0 +1,1 @@
+"""Sinks: where a version's rows go once the version exists."""

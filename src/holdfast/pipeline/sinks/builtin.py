@@ -1,0 +1,145 @@
+"""The sinks that come with Holdfast: files, memory, the console, and a function of the user's."""
+
+import io
+import json
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Literal
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+from rich.console import Console
+from rich.table import Table as RichTable
+
+from holdfast.errors import TopologyError
+from holdfast.log.storage import Storage, open_storage
+from holdfast.topology.sink import Rows
+from holdfast.words import Version
+
+Format = Literal["parquet", "json"]
+
+
+class Files:
+    """Parquet or JSON files in a folder or bucket, each version exactly once.
+
+    A version's files are named by version, task and number and created if absent, so writing it a second time changes
+    nothing. When all of them are there, `_versions/<version>.json` lists them: a reader that wants whole versions
+    only goes by these. Spark and Arrow pass over folders that begin with an underscore.
+    """
+
+    def __init__(self, path: str, format: Format = "parquet", options: Mapping[str, str] | None = None) -> None:
+        if format not in ("parquet", "json"):
+            raise TopologyError(f"files(format={format!r}): there are 'parquet' and 'json'.")
+        self._path = path
+        self._format = format
+        self._options = dict(options or {})
+        self._storage: Storage | None = None
+
+    @property
+    def kind(self) -> str:
+        return "files"
+
+    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+        if self._storage is None:
+            self._storage = open_storage(self._path, self._options)
+        written = []
+        for part in rows:
+            name = f"{version:020d}-{part.task}-{part.number}.{self._format}"
+            self._storage.create(name, self._encode(part.table))
+            written.append({"file": name, "rows": part.table.num_rows})
+        mark = {"version": version, "files": written}
+        self._storage.create(f"_versions/{version:020d}.json", json.dumps(mark).encode())
+
+    def _encode(self, table: pa.Table) -> bytes:
+        if self._format == "json":
+            return msgspec.json.Encoder(decimal_format="string").encode_lines(table.to_pylist())
+        buffer = io.BytesIO()
+        pq.write_table(table, buffer, compression="snappy")
+        return buffer.getvalue()
+
+
+class Memory:
+    """Rows in this process, for tests: `sink.versions` has each version's rows, `sink.rows()` all of them in order."""
+
+    def __init__(self) -> None:
+        self.versions: dict[Version, list[dict[str, object]]] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def kind(self) -> str:
+        return "memory"
+
+    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+        taken = [row for part in rows for row in part.table.to_pylist()]
+        with self._lock:
+            self.versions[version] = taken
+
+    def rows(self) -> list[dict[str, object]]:
+        """Every row of every version so far, in the order of versions."""
+        with self._lock:
+            return [row for version in sorted(self.versions) for row in self.versions[version]]
+
+
+class ConsoleSink:
+    """The first rows of each version as a table in the terminal."""
+
+    def __init__(self, limit: int = 20) -> None:
+        self._limit = limit
+        self._console = Console()
+
+    @property
+    def kind(self) -> str:
+        return "console"
+
+    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+        tables = [part.table for part in rows]
+        if not tables:
+            return
+        table = pa.concat_tables(tables)
+        shown = RichTable(title=f"version {version}: {table.num_rows} rows", title_justify="left")
+        for name in table.column_names:
+            shown.add_column(name)
+        for row in table.slice(0, self._limit).to_pylist():
+            shown.add_row(*[str(value) for value in row.values()])
+        self._console.print(shown)
+
+
+class Function:
+    """A user's function, told the version: `hf.foreach(lambda version, rows: ...)`; `rows` is an Arrow table.
+
+    At least once: after a crash the last version comes again. Writing by version makes that once; see
+    `examples/sqlite_upsert.py`.
+    """
+
+    def __init__(self, function: Callable[[int, pa.Table], None]) -> None:
+        self._function = function
+
+    @property
+    def kind(self) -> str:
+        return "function"
+
+    def write(self, version: Version, rows: Iterator[Rows]) -> None:
+        tables = [part.table for part in rows]
+        if tables:
+            self._function(version, pa.concat_tables(tables))
+
+
+def files(path: str, format: Format = "parquet", options: Mapping[str, str] | None = None) -> Files:
+    """Files under `path`, a folder or an `s3://` address, in Parquet or JSON: each version exactly once."""
+    return Files(path, format, options)
+
+
+def memory() -> Memory:
+    """Rows kept in this process, for tests."""
+    return Memory()
+
+
+def console(limit: int = 20) -> ConsoleSink:
+    """The first rows of each version in the terminal."""
+    return ConsoleSink(limit)
+
+
+def foreach(function: Callable[[int, pa.Table], None]) -> Function:
+    """A function that gets each version's number and rows, at least once."""
+    return Function(function)

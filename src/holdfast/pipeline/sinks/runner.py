@@ -1,0 +1,161 @@
+"""Brings every sink up to the newest version, in order, and marks in the log how far each has come.
+
+A sink that a crash cut off is brought up at the next start from the segments, before anything new is committed; the
+cleaner never takes what the slowest sink still needs. Writing is off the batch's path: `offer` hands a commit to a
+thread, and the next commit waits in `catch_up` until the sinks have it.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from holdfast import faults
+from holdfast.errors import HoldfastError, Kind
+from holdfast.log.commits import Commit
+from holdfast.log.log import Log
+from holdfast.pipeline.sinks.outputs import Output
+from holdfast.topology.sink import Sink
+from holdfast.words import NOTHING, Version
+
+logger = logging.getLogger(__name__)
+
+
+class SinkFailed(HoldfastError):
+    """A sink did not take a version. The version exists; the sink gets it again at the next start."""
+
+    kind = Kind.INVALID
+
+
+class VersionCleaned(HoldfastError):
+    """A sink needs a version that the log no longer has."""
+
+    kind = Kind.DATA
+
+
+@dataclass(frozen=True)
+class Feed:
+    """One sink, its name in the log, and what of a commit it gets."""
+
+    name: str
+    output: Output
+    sink: Sink
+
+
+Retry = Callable[[Callable[[], None]], None]
+"""Runs a call again where its error is of kind RETRY, up to a limit."""
+
+
+def once(call: Callable[[], None]) -> None:
+    call()
+
+
+class SinkRunner:
+    """All sinks of an app. Starts nothing by itself: `run()` is the body of its thread."""
+
+    def __init__(self, log: Log, feeds: Sequence[Feed], *, retry: Retry = once) -> None:
+        self._log = log
+        self._feeds = feeds
+        self._retry = retry
+        self._waiting: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Condition()
+        self._failure: HoldfastError | None = None
+        self._positions = {feed.name: self._starting_position(feed) for feed in feeds}
+
+    @property
+    def positions(self) -> dict[str, Version]:
+        """How far each sink has come."""
+        with self._changed:
+            return dict(self._positions)
+
+    def start(self) -> None:
+        """From here on `offer` returns at once and a thread writes."""
+        self._thread = threading.Thread(target=self._run, name="holdfast-sinks", daemon=True)
+        self._thread.start()
+
+    def offer(self, commit: Commit) -> None:
+        """A version exists now. Without a thread it is written here and then."""
+        if self._thread is None:
+            self._bring_to(Version(commit.version), commit)
+        else:
+            self._waiting.put(commit)
+
+    def catch_up(self, version: Version) -> None:
+        """Returns when every sink has `version`; raises what kept one from it."""
+        if self._thread is None:
+            self._bring_to(version)
+            return
+        with self._changed:
+            self._changed.wait_for(lambda: self._failure is not None or self._all_at(version))
+            if self._failure is not None:
+                raise self._failure
+
+    def stop(self) -> None:
+        """Writes what was offered, then ends the thread."""
+        if self._thread is not None:
+            self._waiting.put(None)
+            self._thread.join()
+            self._thread = None
+
+    def _all_at(self, version: Version) -> bool:
+        return all(at >= version for at in self._positions.values())
+
+    def _run(self) -> None:
+        while (commit := self._waiting.get()) is not None:
+            try:
+                self._bring_to(Version(commit.version), commit)
+            except HoldfastError as error:
+                logger.error("%s", error)
+                with self._changed:
+                    self._failure = error
+                    self._changed.notify_all()
+                return
+
+    def _bring_to(self, version: Version, newest: Commit | None = None) -> None:
+        for feed in self._feeds:
+            while (at := self._positions[feed.name]) < version:
+                following = Version(at + 1)
+                commit = newest if newest is not None and newest.version == following else self._log.commit(following)
+                if commit is None:
+                    raise VersionCleaned(
+                        f"Sink {feed.name!r} is at version {at} and the log has no version {following}. "
+                        "Give the sink another name to start it at the newest version."
+                    )
+                self._write(feed, commit)
+
+    def _write(self, feed: Feed, commit: Commit) -> None:
+        version = Version(commit.version)
+
+        def attempt() -> None:
+            faults.point("sink.before")
+            feed.sink.write(version, feed.output.rows(self._log, commit))
+            faults.point("sink.middle")
+            self._log.sinks.mark(feed.name, version)
+            faults.point("sink.after")
+
+        try:
+            self._retry(attempt)
+        except HoldfastError:
+            raise
+        except Exception as error:  # a user's function may raise anything; the runner's thread must outlive it
+            raise SinkFailed(
+                f"Sink {feed.name!r} raised {type(error).__name__} at version {version}: {error}. The version "
+                "exists and is handed to the sink again when the app starts."
+            ) from error
+        with self._changed:
+            self._positions[feed.name] = version
+            self._changed.notify_all()
+
+    def _starting_position(self, feed: Feed) -> Version:
+        """Where the log says the sink is; a sink that is new to a log with history starts at its newest version."""
+        known = self._log.sinks.newest(feed.name)
+        if known is not None:
+            return known
+        newest = self._log.newest()
+        at = Version(newest.version) if newest else NOTHING
+        if at != NOTHING:
+            logger.warning("sink %r is new: it gets what comes after version %d", feed.name, at)
+        self._log.sinks.mark(feed.name, at)
+        return at

@@ -1,0 +1,149 @@
+"""Spark as an app needs it: a session, the settings a batch runs under, and the batch's tasks as one job.
+
+The user's own session stays as it is: what a fixed partitioning needs is set on the session of the batch, which Spark
+clones for each query.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import sys
+from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.pipeline.driver import Step
+from holdfast.pipeline.plan import BatchTime, pre_aggregate
+from holdfast.pipeline.results import SCHEMA, TaskResult, decode
+from holdfast.pipeline.task import TaskWork
+from holdfast.pipeline.worker import Reach, run_partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.topology.stream import Table
+
+logger = logging.getLogger(__name__)
+
+SHUFFLE_CHECKS = {
+    # A stage that runs again with other rows (a random key, a lost executor) must not be mixed with its first run.
+    "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
+    "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
+}
+
+_BATCH = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+    **SHUFFLE_CHECKS,
+}
+
+
+class JavaMissing(HoldfastError):
+    kind = Kind.INVALID
+
+
+class SparkUnavailable(HoldfastError):
+    """A Spark job was lost: a worker or an executor died, a stage could not be finished. Another try may work."""
+
+    kind = Kind.RETRY
+
+
+class SparkRefused(HoldfastError):
+    """Spark can't run the batch, and would not the next time either."""
+
+    kind = Kind.INVALID
+
+
+def check_java(environment: Mapping[str, str] = os.environ) -> None:
+    """Raises where no Java 17 or newer is to be found, with how to get it."""
+    home = environment.get("JAVA_HOME")
+    java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
+    if java is None or not Path(java).exists():
+        raise JavaMissing(
+            "Spark runs on Java 17 or 21 and there is none here. On Debian or Ubuntu: apt-get install "
+            "openjdk-17-jre-headless. Elsewhere: install a JDK and set JAVA_HOME."
+        )
+
+
+def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSession:
+    """A Spark session for an app that was handed none."""
+    check_java()
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    builder = SparkSession.builder.appName(app).master(master)
+    for name, value in {"spark.ui.showConsoleProgress": "false", **SHUFFLE_CHECKS, **config}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate()
+
+
+def check_session(session: SparkSession) -> None:
+    """Raises for a session that can't carry an app."""
+    if not hasattr(session, "_jsparkSession"):
+        raise TopologyError(
+            "Spark Connect can't run an app: foreachBatch would run on the server. Take a classic session, "
+            "SparkSession.builder.master(...)."
+        )
+
+
+class SparkTasks:
+    """Runs the tasks of a version on Spark, one job a table, from one read of the source."""
+
+    def __init__(
+        self,
+        tables: Sequence[Table],
+        partitions: int,
+        *,
+        chunk_rows: int,
+        inline_bytes: int,
+        max_ahead_millis: int,
+    ) -> None:
+        self._tables = tables
+        self._partitions = partitions
+        self._chunk_rows = chunk_rows
+        # What all tasks together may put into the commit is shared out among them before they start.
+        self._inline_limit = inline_bytes // (partitions * len(tables))
+        self._max_ahead_millis = max_ahead_millis
+
+    def compute(self, batch: DataFrame, step: Step, reach: Reach) -> list[TaskResult]:
+        """The results of all tasks of this version."""
+        session = batch.sparkSession
+        for name, value in _BATCH.items():
+            session.conf.set(name, value)
+        session.conf.set("spark.sql.shuffle.partitions", str(self._partitions))
+        several = len(self._tables) > 1
+        source = batch.persist() if several else batch
+        try:
+            return [result for table in self._tables for result in self._table(source, table, step, reach)]
+        except PySparkException as error:
+            # PySpark gives an error a class of its own when its cause is the plan, the data or Python code.
+            raise SparkRefused(f"Spark refused the batch: {_first_lines(str(error))}") from error
+        except Py4JJavaError as error:
+            raise SparkUnavailable(f"Spark lost the batch's job: {_first_lines(str(error))}") from error
+        finally:
+            if several:
+                source.unpersist()
+
+    def _table(self, batch: DataFrame, table: Table, step: Step, reach: Reach) -> list[TaskResult]:
+        time = BatchTime(step.wall, self._max_ahead_millis)
+        rows = pre_aggregate(batch, table, self._partitions, time)
+        work = TaskWork(
+            topology=table.topology,
+            version=step.version,
+            store=table.spec,
+            reducers=table.reducers,
+            chunk_rows=self._chunk_rows,
+            inline_limit=self._inline_limit,
+        )
+        tasks = rows.mapInArrow(partial(run_partition, work, reach), SCHEMA)
+        return [decode(bytes(row.result)) for row in tasks.collect()]
+
+
+def _first_lines(text: str, lines: int = 6) -> str:
+    return "\n".join(text.splitlines()[:lines])

@@ -1,0 +1,183 @@
+"""One task of one version: read the state of its keys at `v-1`, merge the batch into it, seal a segment.
+
+Runs in Spark's Python workers, on whole Arrow columns. The rows come pre-aggregated, each key once, so a task works
+through them in chunks, each chunk a segment of its own, and needs the memory of one chunk whatever the batch's size.
+It writes nothing but segments, under names nobody else has: Spark may run it twice, or after its driver has gone.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast import faults
+from holdfast.errors import HoldfastError, Kind
+from holdfast.log.log import Log
+from holdfast.log.segments import DEAD as DEAD_PART
+from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
+from holdfast.pipeline.plan import DEAD, OWN, ROWS, TIME
+from holdfast.pipeline.results import TaskError, TaskResult, encode
+from holdfast.stores.cells import NO_TIMESTAMP, pack_many, unpack_many
+from holdfast.stores.keys import decode_keys, encode_keys
+from holdfast.stores.rows import decode_rows, encode_rows
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.reducers import Overflow, Reducer
+from holdfast.words import TaskId, Version
+
+ReadState = Callable[[TaskId, str, Version, pa.Array], pa.Array]
+"""(task, store, version, keys) → the cells of these keys at exactly that version, null where there is none."""
+
+
+class WrongPartition(HoldfastError):
+    """A key came to a task that doesn't own it: the exchange was not by key."""
+
+    kind = Kind.BUG
+
+
+@dataclass(frozen=True)
+class TaskWork:
+    """What every task of one sub-topology in one version does. Travels from the driver to the workers."""
+
+    topology: int
+    version: Version
+    store: StoreSpec
+    reducers: tuple[Reducer, ...]
+    chunk_rows: int
+    inline_limit: int
+
+
+@dataclass
+class _Tally:
+    counts: dict[str, int] = field(default_factory=dict)
+    event_time: int | None = None
+
+    def add(self, name: str, number: int) -> None:
+        self.counts[name] = self.counts.get(name, 0) + number
+
+    def saw(self, moment: int | None) -> None:
+        if moment is not None and (self.event_time is None or moment > self.event_time):
+            self.event_time = moment
+
+
+def run(work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: Log, read: ReadState) -> TaskResult:
+    """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
+    task = TaskId(work.topology, partition)
+    tally = _Tally()
+    try:
+        segments = [
+            log.write_segment(task, work.version, seal(parts), inline_limit=work.inline_limit)
+            for chunk in chunks(batches, work.chunk_rows)
+            if (parts := _parts(work, task, chunk, read, tally))
+        ]
+    except HoldfastError as error:
+        refusal = TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY)
+        return TaskResult(task=str(task), error=refusal)
+    return TaskResult(str(task), tuple(segments), tally.counts, tally.event_time)
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
+    """Tables of about `rows` rows: as many batches as it takes to get there."""
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+        if sum(b.num_rows for b in waiting) >= rows:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _parts(
+    work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState, tally: _Tally
+) -> list[tuple[str, str, pa.Table]]:
+    parts = []
+    tally.add("records", pc.sum(chunk[ROWS]).as_py())
+    if chunk[DEAD].null_count < chunk.num_rows:
+        dead = chunk.filter(pc.is_valid(chunk[DEAD]))
+        tally.add("dead", pc.sum(dead[ROWS]).as_py())
+        letters = pa.table({"letter": dead[DEAD], "times": dead[ROWS]})
+        parts.append((DEAD_PART, work.store.name, letters))
+        chunk = chunk.filter(pc.is_null(chunk[DEAD]))
+    if chunk.num_rows:
+        parts.append((STATE, work.store.name, _merged(work, task, chunk, read)))
+        tally.add("keys", chunk.num_rows)
+        tally.saw(pc.max(chunk[TIME]).as_py())
+    return parts
+
+
+def _merged(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState) -> pa.Table:
+    """The new cells of the chunk's keys, in key order."""
+    spec = work.store
+    assert spec.value is not None
+    width = len(spec.key.fields)
+    own = pc.equal(chunk[OWN], task.partition)
+    if not pc.all(own).as_py():
+        stray = chunk.filter(pc.invert(own)).slice(0, 1).to_pylist()[0]
+        raise WrongPartition(
+            f"Key {[stray[f'k{n}'] for n in range(width)]} came to task {task} and belongs to partition {stray[OWN]}. "
+            "Nothing was written. Please report this with the pipeline's df.explain()."
+        )
+    keys = encode_keys(spec.key, [_whole(chunk[f"k{n}"]) for n in range(width)])
+    order = pc.sort_indices(keys)
+    keys, chunk = keys.take(order), chunk.take(order)
+    faults.point("state.read")
+    cells = unpack_many(read(task, spec.name, Version(work.version - 1), keys))
+    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, cells.payloads), strict=True))
+    columns: dict[str, pa.Array] = {}
+    at = 0
+    for reducer in work.reducers:
+        partials = [
+            _whole(chunk[f"p{at + n}"]).cast(partial.field_type.arrow) for n, partial in enumerate(reducer.partials)
+        ]
+        at += len(reducer.partials)
+        try:
+            merged = reducer.merge([held[f.name] for f in reducer.fields], partials)
+        except pa.ArrowInvalid as error:
+            raise _overflow(spec, reducer, keys, held, partials, error) from error
+        columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
+    rows = encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
+    values = pack_many(rows, _latest(cells.timestamps, _whole(chunk[TIME])))
+    return pa.table([keys, values], schema=STATE_SCHEMA)
+
+
+def _latest(held: pa.Array, seen: pa.Array) -> pa.Array:
+    return pc.fill_null(pc.max_element_wise(held, seen), NO_TIMESTAMP)
+
+
+def _whole(column: pa.ChunkedArray) -> pa.Array:
+    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
+
+
+def _overflow(
+    spec: StoreSpec,
+    reducer: Reducer,
+    keys: pa.Array,
+    held: Mapping[str, pa.Array],
+    partials: list[pa.Array],
+    error: pa.ArrowInvalid,
+) -> HoldfastError:
+    """Says which key it was: the merge of a column only knows that there was one."""
+    for n in range(len(keys)):
+        try:
+            reducer.merge([held[f.name].slice(n, 1) for f in reducer.fields], [p.slice(n, 1) for p in partials])
+        except pa.ArrowInvalid:
+            key = [column[0].as_py() for column in decode_keys(spec.key, keys.slice(n, 1))]
+            now = {f.name: held[f.name][n].as_py() for f in reducer.fields}
+            batch = [p[n].as_py() for p in partials]
+            return Overflow(
+                f"{reducer.name} of key {key} in store {spec.name!r} left the range of {reducer.fields[0].type}: it "
+                f"holds {now} and the batch brings {batch}. Nothing of the batch was committed. Cast the column "
+                "to a decimal or a double before aggregating, or filter the record out."
+            )
+    return Overflow(f"{reducer.name} in store {spec.name!r}: {error}")
+
+
+def to_batch(result: TaskResult) -> pa.RecordBatch:
+    return pa.RecordBatch.from_arrays([pa.array([encode(result)], pa.binary())], names=["result"])
+
+
+def segments_of(results: Iterable[TaskResult]) -> dict[str, tuple[SegmentRef, ...]]:
+    """The commit's list: task → segments, tasks without any left out."""
+    return {result.task: result.segments for result in results if result.segments}

@@ -1,0 +1,267 @@
+"""A running app: the parts, wired, started in order and stopped in the reverse of it.
+
+    log ─► sinks brought up ─► instances restored, every store read once ─► Spark's query
+
+Every version from there on is made in `_on_batch`, which Spark calls. Whatever ends the query ends the app.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import socket
+import sys
+import threading
+import uuid
+from collections.abc import Callable
+from datetime import timedelta
+from typing import TYPE_CHECKING
+
+from holdfast import faults, metrics
+from holdfast.clock import Clock
+from holdfast.embedded import EmbeddedInstances
+from holdfast.errors import HoldfastError, Kind
+from holdfast.instance.events import RestoreEvent
+from holdfast.listeners import ListenerPool
+from holdfast.log.appfile import AppSpec
+from holdfast.log.cleaning import Cleaner
+from holdfast.log.commits import Commit, Writer
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.pipeline.driver import Driver
+from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.protocol import check_checkpoint, version_of
+from holdfast.pipeline.sinks.outputs import DeadLetters, Output, TableOutput
+from holdfast.pipeline.sinks.runner import Feed, SinkRunner
+from holdfast.pipeline.spark import SparkTasks, check_session
+from holdfast.pipeline.worker import Reach
+from holdfast.retry import retrying
+from holdfast.settings import Settings
+from holdfast.states import AppState, StateMachine
+from holdfast.topology.stream import DEAD_LETTERS, Builder
+from holdfast.words import TaskId, Version
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+_versions = metrics.counter("holdfast_versions", "Versions this driver has committed.")
+_records = metrics.counter("holdfast_records", "Records taken from the source in committed versions.")
+_dead = metrics.counter("holdfast_dead_letters", "Records that could not be used and went to the dead letters.")
+_newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
+_batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
+
+
+class QueryEnded(HoldfastError):
+    """Spark's query ended and nobody had asked it to."""
+
+    kind = Kind.INVALID
+
+
+class Runtime:
+    """Everything `app.start()` starts."""
+
+    def __init__(
+        self,
+        app: str,
+        settings: Settings,
+        spark: SparkSession,
+        builder: Builder,
+        states: StateMachine,
+        restores: ListenerPool[RestoreEvent],
+        on_failure: Callable[[BaseException], None],
+        clock: Clock,
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._spark = spark
+        self._builder = builder
+        self._states = states
+        self._restores = restores
+        self._on_failure = on_failure
+        self._clock = clock
+        self._stop = threading.Event()
+        self.query: StreamingQuery | None = None
+        self._instances: EmbeddedInstances | None = None
+        self._sinks: SinkRunner | None = None
+        self._driver: Driver | None = None
+        self._failure: BaseException | None = None
+        self._threads: list[threading.Thread] = []
+
+    @property
+    def version(self) -> Version:
+        return version_of(self._driver.newest if self._driver else None)
+
+    @property
+    def address(self) -> str | None:
+        return self._instances.rest_address if self._instances else None
+
+    def start(self) -> None:
+        faults.load_from_environment("driver")
+        settings, app = self._settings, self._app
+        check_session(self._spark)
+        self._use_this_python()
+        storage = open_storage(settings.log_url(app), settings.log.options, fsync=settings.log.fsync)
+        self._log = Log.create_or_open(storage, self._spec())
+        self._checkpoint = Checkpoint(self._spark, settings.checkpoint(app))
+        restart = settings.on_new_checkpoint == "restart_sources"
+        newest = self._log.newest()
+        check_checkpoint(newest, self._log.commit, self._checkpoint.query_id(), restart)
+        self._sinks = SinkRunner(self._log, self._feeds(), retry=self._retry)
+        self._sinks.catch_up(version_of(newest))
+        self._instances = EmbeddedInstances(
+            app, settings, self._tasks(), on_event=self._restores.tell, on_failure=self._fail
+        )
+        self._instances.start()
+        self._instances.wait_until_ready(version_of(newest))
+        self._driver = Driver(
+            self._log,
+            self._sinks,
+            self._clock,
+            Writer(id=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid()),
+            restart_sources=restart,
+            on_commit=self._committed,
+        )
+        self._work = SparkTasks(
+            self._builder.tables,
+            settings.partitions,
+            chunk_rows=settings.batch.segment_rows,
+            inline_bytes=settings.log.inline_bytes,
+            max_ahead_millis=round(settings.batch.max_ahead.total_seconds() * 1000),
+        )
+        self._sinks.start()
+        self._states.add_listener(lambda old, new: self._tell_state(new))
+        self._start_query()
+        self._states.move(AppState.RUNNING)
+        self._thread("holdfast-query", self._watch_query)
+        self._thread("holdfast-cleaner", self._clean)
+
+    def process_all_available(self) -> None:
+        assert self.query is not None and self._sinks is not None
+        self.query.processAllAvailable()
+        self._sinks.catch_up(self.version)
+
+    def close(self) -> None:
+        """Stops what was started, in the reverse order. Safe after a start that failed half way."""
+        self._stop.set()
+        if self.query is not None and self.query.isActive:
+            self.query.stop()
+        for thread in self._threads:
+            if thread is not threading.current_thread():
+                thread.join(self._settings.stop_timeout.total_seconds())
+        if self._sinks is not None:
+            self._sinks.stop()
+        if self._instances is not None:
+            self._instances.stop()
+
+    def _start_query(self) -> None:
+        assert self._builder.source is not None
+        interval = self._settings.batch.commit_interval.total_seconds()
+        self.query = (
+            self._builder.source.writeStream.queryName(self._app)
+            .option("checkpointLocation", self._settings.checkpoint(self._app))
+            .trigger(processingTime=f"{round(interval * 1000)} milliseconds")
+            .foreachBatch(self._on_batch)
+            .start()
+        )
+
+    def _on_batch(self, frame: DataFrame, number: int) -> None:
+        """Spark's call for a batch. What goes wrong here ends the query, and `_watch_query` hears of it."""
+        assert self._driver is not None and self._instances is not None
+        driver, reach = self._driver, self._reach()
+        try:
+            batch = self._checkpoint.batch(number)
+            with _batch_seconds.time():
+                retrying(
+                    lambda: driver.process(batch, lambda step: self._work.compute(frame, step, reach)),
+                    self._settings.retry,
+                    sleep=self._pause,
+                )
+        except BaseException as error:
+            self._failure = error
+            raise
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before another try, but not when the app is to stop."""
+        self._stop.wait(seconds)
+
+    def _committed(self, commit: Commit) -> None:
+        assert self._instances is not None
+        self._instances.committed(Version(commit.version))
+        _versions.inc()
+        _records.inc(commit.counts.get("records", 0))
+        _newest.set(commit.version)
+        if dead := commit.counts.get("dead", 0):
+            _dead.inc(dead)
+            logger.warning("version %d: %d record(s) went to the dead letters", commit.version, dead)
+
+    def _watch_query(self) -> None:
+        assert self.query is not None
+        while not self._stop.wait(0.1):
+            if not self.query.isActive:
+                cause = self._failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
+                self._fail(cause)
+                return
+
+    def _clean(self) -> None:
+        sinks = [node.name for node in self._builder.sinks]
+        cleaner = Cleaner(self._log, retention=self._settings.log.retention, sinks=lambda: sinks, clock=self._clock)
+        while not self._stop.wait(self._settings.log.clean_interval.total_seconds()):
+            try:
+                cleaner.clean()
+            except HoldfastError as error:
+                logger.warning("cleaning the log failed and is tried again in a while: %s", error)
+
+    def _fail(self, cause: BaseException) -> None:
+        if not self._stop.is_set():
+            self._on_failure(cause)
+            if self.query is not None and self.query.isActive:
+                self.query.stop()
+
+    def _spec(self) -> AppSpec:
+        tables = self._builder.tables
+        return AppSpec(
+            id=self._app,
+            partitions=self._settings.partitions,
+            stores=tuple(table.spec for table in tables),
+            topologies={table.name: table.topology for table in tables},
+        )
+
+    def _feeds(self) -> list[Feed]:
+        outputs: dict[str, Output] = {t.name: TableOutput(t.spec, t.topology) for t in self._builder.tables}
+        outputs[DEAD_LETTERS] = DeadLetters()
+        return [Feed(node.name, outputs[node.source], node.sink) for node in self._builder.sinks]
+
+    def _tasks(self) -> list[TaskId]:
+        return [TaskId(table.topology, n) for table in self._builder.tables for n in range(self._settings.partitions)]
+
+    def _reach(self) -> Reach:
+        assert self._instances is not None
+        return Reach(
+            log_url=self._settings.log_url(self._app),
+            log_id=self._log.id,
+            log_options=self._settings.log.options,
+            fsync=self._settings.log.fsync,
+            replicas=self._instances.replicas(),
+            deadline=timedelta(seconds=self._settings.batch.read_deadline.total_seconds()),
+        )
+
+    def _retry(self, call: Callable[[], None]) -> None:
+        retrying(call, self._settings.retry)
+
+    def _tell_state(self, state: AppState) -> None:
+        if self._instances is not None:
+            self._instances.tell_state(state, self._states.cause)
+
+    def _use_this_python(self) -> None:
+        """Spark's Python workers on this machine run under the interpreter the app runs under."""
+        context = self._spark.sparkContext
+        if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+            context.pythonExec = sys.executable
+
+    def _thread(self, name: str, body: Callable[[], None]) -> None:
+        thread = threading.Thread(target=body, name=name, daemon=True)
+        thread.start()
+        self._threads.append(thread)

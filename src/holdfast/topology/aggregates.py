@@ -1,0 +1,79 @@
+"""The aggregates a user names in `.aggregate(...)`: what to compute of which column.
+
+They are plain values. `topology.reducers` turns one into columns once the type of its input is known, and
+`pipeline.plan` into Spark expressions.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+
+class Function(Enum):
+    COUNT = "count"
+    SUM = "sum"
+    MIN = "min"
+    MAX = "max"
+    MEAN = "mean"
+    FIRST = "first"
+    LAST = "last"
+
+
+@dataclass(frozen=True)
+class Aggregate:
+    """One aggregate of one column; `column` is a name, a SQL expression or a Spark Column. None: whole rows."""
+
+    function: Function
+    column: str | Column | None = None
+
+    @property
+    def needs_time(self) -> bool:
+        """Whether which record wins depends on event time."""
+        return self.function in (Function.FIRST, Function.LAST)
+
+    def __str__(self) -> str:
+        return f"{self.function.value}({'*' if self.column is None else self.column})"
+
+
+def count(column: str | Column | None = None) -> Aggregate:
+    """How many records; of a column, how many where it isn't null.
+
+    >>> str(count()), str(count("bpm"))
+    ('count(*)', 'count(bpm)')
+    """
+    return Aggregate(Function.COUNT, column)
+
+
+def sum(column: str | Column) -> Aggregate:
+    """The sum, null when every value is null. Whole numbers that leave 64 bits stop the app with the key."""
+    return Aggregate(Function.SUM, column)
+
+
+def min(column: str | Column) -> Aggregate:
+    """The smallest value; nulls don't count and NaN is larger than every number, as in Spark."""
+    return Aggregate(Function.MIN, column)
+
+
+def max(column: str | Column) -> Aggregate:
+    """The largest value; nulls don't count and NaN is larger than every number, as in Spark."""
+    return Aggregate(Function.MAX, column)
+
+
+def mean(column: str | Column) -> Aggregate:
+    """The average of the values that aren't null: a double, or for decimals a decimal with four more digits."""
+    return Aggregate(Function.MEAN, column)
+
+
+def first(column: str | Column) -> Aggregate:
+    """The value of the earliest record by event time, then by source position. It may be null, as in Spark."""
+    return Aggregate(Function.FIRST, column)
+
+
+def last(column: str | Column) -> Aggregate:
+    """The value of the latest record by event time, then by source position. It may be null, as in Spark."""
+    return Aggregate(Function.LAST, column)

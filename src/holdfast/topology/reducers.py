@@ -1,0 +1,145 @@
+"""Aggregates as columns: what a store keeps for one, and how what it holds meets what a batch brings.
+
+A reducer works on whole Arrow columns: `old` is what the store had (null where the key is new), `new` is what Spark
+pre-aggregated from the batch. Every merge is associative and commutative over records, so where batches are cut never
+changes the final state; `first` and `last` break the last tie by the value itself for that reason.
+
+A store's row has the results first, under the names the user gave, and then what the merges need besides, under names
+with a `#`, which nobody is shown.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.stores.types import Field, FieldType
+from holdfast.topology.aggregates import Aggregate, Function
+from holdfast.topology.columns import add, beats, larger, quotient, smaller
+
+HIDDEN = "#"
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_FLOATING = ("float", "double")
+
+
+class Overflow(HoldfastError):
+    """An aggregate left the range of its type. Nothing of the batch was committed."""
+
+    kind = Kind.INVALID
+
+
+@dataclass(frozen=True)
+class Reducer:
+    """One aggregate, bound to the type of its input.
+
+    `fields` is what the store's row has of it: the result first, hidden ones after it. `partials` is what Spark's
+    pre-aggregation delivers, in this order.
+    """
+
+    name: str
+    function: Function
+    fields: tuple[Field, ...]
+    partials: tuple[Field, ...]
+
+    def merge(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
+        """The row's columns after the batch. `old` is in the order of `fields`, `new` in that of `partials`."""
+        match self.function:
+            case Function.COUNT:
+                return [add(pc.fill_null(old[0], 0), new[0], self.fields[0].field_type.arrow)]
+            case Function.SUM:
+                return [add(old[0], new[0], self.fields[0].field_type.arrow)]
+            case Function.MIN:
+                return [smaller(old[0], new[0])]
+            case Function.MAX:
+                return [larger(old[0], new[0])]
+            case Function.MEAN:
+                total = add(old[1], new[0], self.fields[1].field_type.arrow)
+                number = add(pc.fill_null(old[2], 0), new[1], pa.int64())
+                return [quotient(total, number, self.fields[0].field_type.arrow), total, number]
+            case Function.FIRST | Function.LAST:
+                return self._pick(old, new)
+
+    def _pick(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
+        # The order of a record is (event time, source position ..., value); the row holds value, time, position ...
+        in_order_old = [*old[1:], old[0]]
+        in_order_new = list(new)
+        is_new_key = pc.is_null(old[1])  # event time is never null in a row that exists
+        if self.function is Function.LAST:
+            take_new = pc.or_(is_new_key, beats(in_order_new, in_order_old))
+        else:
+            take_new = pc.or_(is_new_key, beats(in_order_old, in_order_new))
+        time_and_position = [pc.if_else(take_new, n, o) for n, o in zip(new[:-1], old[1:], strict=True)]
+        return [pc.if_else(take_new, new[-1], old[0]), *time_and_position]
+
+
+def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequence[str] = ()) -> Reducer:
+    """The reducer of `aggregate` over an input of Spark type `input_type` (None for `count()`).
+
+    >>> bind("avg", Aggregate(Function.MEAN, "x"), "int").fields[0]
+    Field(name='avg', type='double')
+    """
+    function = aggregate.function
+    if function is Function.COUNT:
+        return Reducer(name, function, (Field(name, "bigint"),), (Field(name, "bigint"),))
+    assert input_type is not None
+    if function is Function.SUM:
+        summed = Field(name, _sum_type(name, aggregate, input_type))
+        return Reducer(name, function, (summed,), (summed,))
+    if function in (Function.MIN, Function.MAX):
+        kept = Field(name, _storable(name, aggregate, input_type))
+        return Reducer(name, function, (kept,), (kept,))
+    if function is Function.MEAN:
+        total, result = _mean_types(name, aggregate, input_type)
+        hidden = (Field(f"{name}#sum", total), Field(f"{name}#count", "bigint"))
+        return Reducer(name, function, (Field(name, result), *hidden), hidden)
+    kept = Field(name, _storable(name, aggregate, input_type))
+    order = (
+        Field(f"{name}#time", "bigint"),
+        *(Field(f"{name}#{n}", _storable(name, aggregate, kind)) for n, kind in enumerate(position)),
+    )
+    return Reducer(name, function, (kept, *order), (*order, kept))
+
+
+def _decimal(text: str) -> tuple[int, int] | None:
+    if not text.startswith("decimal("):
+        return None
+    precision, scale = text[len("decimal(") : -1].split(",")
+    return int(precision), int(scale)
+
+
+def _sum_type(name: str, aggregate: Aggregate, text: str) -> str:
+    if text in _WHOLE:
+        return "bigint"
+    if text in _FLOATING:
+        return "double"
+    if (decimal := _decimal(text)) is not None:
+        return f"decimal({min(38, decimal[0] + 10)},{decimal[1]})"
+    raise _not_a_number(name, aggregate, text)
+
+
+def _mean_types(name: str, aggregate: Aggregate, text: str) -> tuple[str, str]:
+    if text in _WHOLE or text in _FLOATING:
+        return "double", "double"
+    if (decimal := _decimal(text)) is not None:
+        precision, scale = decimal
+        return f"decimal({min(38, precision + 10)},{scale})", f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
+    raise _not_a_number(name, aggregate, text)
+
+
+def _storable(name: str, aggregate: Aggregate, text: str) -> str:
+    try:
+        return str(FieldType.parse(text))
+    except HoldfastError as error:
+        raise TopologyError(f"{name}={aggregate}: a column of type {text} can't be kept. {error}") from error
+
+
+def _not_a_number(name: str, aggregate: Aggregate, text: str) -> TopologyError:
+    return TopologyError(
+        f"{name}={aggregate} needs numbers, and its column is of type {text}. Cast it first, or take hf.count, "
+        "hf.min, hf.max, hf.first or hf.last, which take other types."
+    )

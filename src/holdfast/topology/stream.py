@@ -1,0 +1,239 @@
+"""Streams, groups and tables: the words a user writes a pipeline with.
+
+Streams are DataFrames: every stateless step is plain PySpark, taken down as a function and applied twice, once to the
+streaming DataFrame, so that a wrong column is an error on the line that wrote it, and once to each batch. Nothing
+here starts or reads anything.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+
+from holdfast.errors import TopologyError
+from holdfast.stores.keys import encode_keys
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Field, Schema
+from holdfast.topology.aggregates import Aggregate
+from holdfast.topology.reducers import HIDDEN, Reducer, bind
+from holdfast.topology.sink import Sink
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+Step = Callable[["DataFrame"], "DataFrame"]
+
+KAFKA_POSITION = ("partition", "offset")
+"""Spark's Kafka source names a record's place with these columns; where a stream has them they break ties."""
+
+
+@dataclass(frozen=True)
+class Stream:
+    """A streaming DataFrame with a key and, if it has one, an event time."""
+
+    builder: Builder
+    frame: DataFrame
+    """The source with all steps so far: for its columns and types."""
+    key: tuple[str, ...]
+    timestamp: str | None
+    position: tuple[str, ...]
+    steps: tuple[Step, ...] = ()
+
+    def transform(self, step: Step) -> Stream:
+        """Any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
+        return replace(self, frame=step(self.frame), steps=(*self.steps, step))
+
+    def where(self, condition: str | Column) -> Stream:
+        """Keeps the records for which the condition is true."""
+        return self.transform(lambda df: df.where(condition))
+
+    filter = where
+
+    def select(self, *columns: str | Column) -> Stream:
+        """Keeps these columns or expressions. Key and event time have to be among them."""
+        return self.transform(lambda df: df.select(*columns))
+
+    def with_column(self, name: str, value: str | Column) -> Stream:
+        """Adds or replaces a column; a string is a SQL expression."""
+
+        def step(df: DataFrame) -> DataFrame:
+            if isinstance(value, str):
+                return df.selectExpr(*[f"`{c}`" for c in df.columns if c != name], f"{value} AS `{name}`")
+            return df.withColumn(name, value)
+
+        return self.transform(step)
+
+    def drop(self, *columns: str) -> Stream:
+        """Leaves these columns out."""
+        return self.transform(lambda df: df.drop(*columns))
+
+    def group_by(self, *columns: str) -> Grouped:
+        """Groups by these columns, or by the stream's key when none are named."""
+        return Grouped(self, tuple(columns) or self.key)
+
+
+@dataclass(frozen=True)
+class Grouped:
+    """A stream whose records meet by key."""
+
+    stream: Stream
+    columns: tuple[str, ...]
+
+    def aggregate(self, **aggregates: Aggregate) -> Aggregated:
+        """Any number of aggregates at once: `.aggregate(beats=hf.count(), peak=hf.max("bpm"))`."""
+        if not aggregates:
+            raise TopologyError("aggregate() needs at least one aggregate, such as aggregate(n=hf.count()).")
+        for name, aggregate in aggregates.items():
+            if not isinstance(aggregate, Aggregate):
+                raise TopologyError(f"{name}={aggregate!r} is no aggregate. Take hf.count(), hf.sum('column') ...")
+            if name in self.columns:
+                raise TopologyError(
+                    f"{name!r} is both a group column and an aggregate. Give the aggregate another name."
+                )
+            if aggregate.needs_time and self.stream.timestamp is None:
+                raise TopologyError(
+                    f"{name}={aggregate} goes by event time, and the stream has none. "
+                    "Name its column: app.stream(df, key=..., timestamp=...)."
+                )
+        return Aggregated(self, tuple(aggregates.items()))
+
+    def count(self) -> Aggregated:
+        """How many records each key has, as `count`."""
+        from holdfast.topology.aggregates import count
+
+        return self.aggregate(count=count())
+
+
+@dataclass(frozen=True)
+class Aggregated:
+    """Aggregates without a home yet; `.store(name)` gives them one."""
+
+    grouped: Grouped
+    aggregates: tuple[tuple[str, Aggregate], ...]
+
+    def store(self, name: str, *, engine: str = "rocksdb") -> Table:
+        """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries."""
+        return self.grouped.stream.builder.add_table(self, name, engine)
+
+
+@dataclass(frozen=True)
+class Table:
+    """A store that the stream keeps up to date, with everything the batch needs to do so."""
+
+    builder: Builder
+    topology: int
+    spec: StoreSpec
+    stream: Stream
+    aggregates: tuple[tuple[str, Aggregate], ...]
+    reducers: tuple[Reducer, ...]
+
+    @property
+    def name(self) -> str:
+        return self.spec.name
+
+    @property
+    def results(self) -> Schema:
+        """The columns a reader sees: the key's and the aggregates'."""
+        assert self.spec.value is not None
+        return Schema(self.spec.key.fields + tuple(f for f in self.spec.value.fields if HIDDEN not in f.name))
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> Table:
+        """Sends every version's changed rows to `sink`, after the version exists. Returns the table again."""
+        self.builder.add_sink(self.name, sink, name)
+        return self
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    """A sink, what it is fed from, and the name under which the log keeps its position."""
+
+    name: str
+    source: str
+    sink: Sink
+
+
+DEAD_LETTERS = "dead-letters"
+"""The output of records that can't be used: no key, no event time, or too far ahead of the clock."""
+
+
+class Builder:
+    """What a pipeline has so far. An app has one; it turns into tasks, stores and sinks at start."""
+
+    def __init__(self, default_engine: str = "rocksdb") -> None:
+        self.source: DataFrame | None = None
+        self.tables: list[Table] = []
+        self.sinks: list[SinkNode] = []
+        self._default_engine = default_engine
+
+    def add_stream(
+        self, frame: DataFrame, key: str | Iterable[str], timestamp: str | None, position: str | Iterable[str]
+    ) -> Stream:
+        if not frame.isStreaming:
+            raise TopologyError("app.stream() takes a streaming DataFrame, from spark.readStream. This one is a batch.")
+        if self.source is not None and self.source is not frame:
+            raise TopologyError(
+                "An app has one source today, and this is a second DataFrame. Join the sources with df.unionByName() "
+                "before app.stream(), or start a second app."
+            )
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        positions = (position,) if isinstance(position, str) else tuple(position)
+        if not positions and all(column in frame.columns for column in KAFKA_POSITION):
+            positions = KAFKA_POSITION
+        for column in (*keys, *([timestamp] if timestamp else []), *positions):
+            _type_of(frame, column)
+        if timestamp is not None and (kind := _type_of(frame, timestamp)) not in ("timestamp", "timestamp_ntz"):
+            raise TopologyError(
+                f"The event time {timestamp!r} is of type {kind}, and has to be a timestamp. For milliseconds since "
+                f"1970: df.withColumn({timestamp!r}, F.timestamp_millis({timestamp!r}))."
+            )
+        self.source = frame
+        return Stream(self, frame, keys, timestamp, positions)
+
+    def add_table(self, aggregated: Aggregated, name: str, engine: str) -> Table:
+        if any(table.name == name for table in self.tables):
+            raise TopologyError(f"There are two stores named {name!r}. Every store has a name of its own.")
+        stream, columns = aggregated.grouped.stream, aggregated.grouped.columns
+        for column in (*columns, *([stream.timestamp] if stream.timestamp else [])):
+            _type_of(stream.frame, column)
+        key = Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in columns))
+        encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
+        position = [_type_of(stream.frame, column) for column in stream.position]
+        reducers = tuple(
+            bind(label, aggregate, _input_type(stream.frame, aggregate), position)
+            for label, aggregate in aggregated.aggregates
+        )
+        results = tuple(reducer.fields[0] for reducer in reducers)
+        hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])
+        spec = StoreSpec(name=name, key=key, value=Schema(results + hidden), codec="rows/1", engine=engine)
+        table = Table(self, len(self.tables), spec, stream, aggregated.aggregates, reducers)
+        self.tables.append(table)
+        return table
+
+    def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
+        chosen = name or f"{source}.{sink.kind}"
+        if any(node.name == chosen for node in self.sinks):
+            raise TopologyError(
+                f"There are two sinks named {chosen!r}. The name is where the log keeps how far a sink has come: "
+                "give one of them its own with .sink(..., name='...')."
+            )
+        self.sinks.append(SinkNode(chosen, source, sink))
+
+
+def _input_type(frame: DataFrame, aggregate: Aggregate) -> str | None:
+    if aggregate.column is None:
+        return None
+    column = aggregate.column
+    chosen = frame.selectExpr(column) if isinstance(column, str) else frame.select(column)
+    return chosen.schema.fields[0].dataType.simpleString()
+
+
+def _type_of(frame: DataFrame, column: str) -> str:
+    if column in frame.columns:
+        return frame.schema[column].dataType.simpleString()
+    near = difflib.get_close_matches(column, frame.columns, n=1)
+    hint = f" Did you mean {near[0]!r}?" if near else ""
+    raise TopologyError(f"The stream has no column {column!r}.{hint} It has {', '.join(frame.columns)}.")

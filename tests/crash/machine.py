@@ -1,0 +1,220 @@
+"""An app in one process: real driver, tasks, sinks, replicas, snapshots and cleaning, without Spark.
+
+A crash is an exception that nothing catches, raised at a fault point; what it leaves is what a kill leaves, since
+nothing runs after it. `restart` builds everything anew from the log and the folder.
+"""
+
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from datetime import timedelta
+from functools import partial
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.clock import ManualClock
+from holdfast.instance.events import Events
+from holdfast.instance.layout import TaskHome
+from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
+from holdfast.instance.source import Source
+from holdfast.log.appfile import AppSpec
+from holdfast.log.cleaning import Cleaner
+from holdfast.log.commits import SparkBatch, Writer
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.pipeline.driver import Driver, Step
+from holdfast.pipeline.results import TaskResult, decode, encode
+from holdfast.pipeline.sinks.builtin import Files, Memory
+from holdfast.pipeline.sinks.outputs import TableOutput
+from holdfast.pipeline.sinks.runner import Feed, SinkRunner
+from holdfast.pipeline.task import TaskWork, run
+from holdfast.stores.engine import Resources
+from holdfast.stores.keys import encode_key
+from holdfast.stores.partition import partition_of
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Field, Schema
+from holdfast.topology.aggregates import count, sum
+from holdfast.topology.reducers import bind
+from holdfast.words import NOTHING, Millis, TaskId, Version
+
+PARTITIONS = 2
+KEY = Schema((Field("player", "string"),))
+SPEC = StoreSpec(
+    name="scores",
+    key=KEY,
+    value=Schema((Field("n", "bigint"), Field("total", "bigint"))),
+    codec="rows/1",
+    engine="rocksdb",
+)
+REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
+TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
+
+Record = tuple[str, int]
+
+
+class Crash(BaseException):
+    """The process is gone."""
+
+
+def crash_at(point: str, nth: int) -> Mapping[str, Callable[[], None]]:
+    """A fault that ends everything when a point is reached for the nth time."""
+    reached = 0
+
+    def handle() -> None:
+        nonlocal reached
+        reached += 1
+        if reached == nth:
+            raise Crash(point)
+
+    return {point: handle}
+
+
+class Machine:
+    """One life after another of an app on one log and one folder."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.name = uuid.uuid4().hex
+        self.clock = ManualClock(Millis(1_000_000))
+        self.done = 0
+        self.restart()
+
+    def restart(self) -> "Machine":
+        """A new process: nothing but what is stored carries over."""
+        for replica in getattr(self, "replicas", {}).values():
+            replica.held.clear()
+            if replica._base is not None:
+                replica._base.close()
+            replica._home.close()
+        spec = AppSpec(id="app", partitions=PARTITIONS, stores=(SPEC,), topologies={"scores": 0})
+        self.log = Log.create_or_open(open_storage(f"memory://{self.name}-log"), spec)
+        self.memory = Memory()
+        output = TableOutput(SPEC, 0)
+        self.sinks = SinkRunner(
+            self.log,
+            [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
+        )
+        source = Source(self.log)
+        resources = Resources(16 << 20)
+        self.replicas = {
+            task: Replica(
+                TaskHome(self.folder, task, "machine"),
+                source,
+                [SPEC],
+                resources,
+                Events(),
+                ReplicaSettings(flush_versions=2),
+                self.clock,
+            )
+            for task in TASKS
+        }
+        limits = SnapshotLimits(ratio=0.01, size=1, age=timedelta(seconds=1))
+        self.snapshotters = [Snapshotter(replica, self.log, limits, self.clock) for replica in self.replicas.values()]
+        self.cleaner = Cleaner(self.log, retention=timedelta(0), sinks=lambda: ["files", "rows"], clock=self.clock)
+        self.driver = Driver(self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1))
+        newest = self.log.newest()
+        if newest is not None:
+            self.sinks.catch_up(Version(newest.version))
+        return self
+
+    def run(self, batches: Sequence[Sequence[Record]]) -> None:
+        """Hands over batches as Spark does: from the first one that its own checkpoint hasn't marked as done."""
+        while self.done < len(batches):
+            records = batches[self.done]
+            self.clock.advance(1)
+            self.driver.process(_spark_batch(self.done, records), partial(self._compute, records))
+            self._after()
+            self.done += 1
+
+    def _after(self) -> None:
+        """What instances and the cleaner do between batches, here in a fixed order."""
+        newest = self.driver.newest
+        assert newest is not None
+        for replica in self.replicas.values():
+            replica.catch_up(Version(newest.version))
+            if replica.fold_due():
+                replica.fold()
+        for snapshotter in self.snapshotters:
+            snapshotter.step()
+        self.cleaner.clean()
+
+    def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
+        results = []
+        for task in TASKS:
+            work = TaskWork(0, step.version, SPEC, REDUCERS, chunk_rows=2, inline_limit=0)
+            mine = [r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition]
+            result = run(work, task.partition, [_pre_aggregated(mine, task.partition)], self.log, self._read)
+            results.append(decode(encode(result)))
+        return results
+
+    def _read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
+        if version == NOTHING:
+            return pa.nulls(len(keys), pa.binary())
+        with self.replicas[task].picture(version, wait=5) as picture:
+            return picture.get_many(store, keys)
+
+    def state(self) -> dict[str, tuple[int, int]]:
+        """What the stores hold, read through the replicas."""
+        newest = self.driver.newest
+        rows: list[tuple[bytes, bytes]] = []
+        for replica in self.replicas.values():
+            if newest is not None:
+                replica.catch_up(Version(newest.version))
+                with replica.picture(Version(newest.version)) as picture:
+                    rows += picture.scan("scores", b"", None)
+        table = pa.table(
+            {"key": pa.array([k for k, _ in rows], pa.binary()), "value": pa.array([v for _, v in rows], pa.binary())}
+        )
+        decoded = TableOutput(SPEC, 0)._decode(table).to_pylist()
+        return {row["player"]: (row["n"], row["total"]) for row in decoded}
+
+    def files(self) -> list[str]:
+        """The file sink's objects."""
+        return open_storage(f"memory://{self.name}-files").list("")
+
+
+def expected(batches: Sequence[Sequence[Record]]) -> dict[str, tuple[int, int]]:
+    """What the records add up to."""
+    totals: dict[str, tuple[int, int]] = {}
+    for player, points in (record for batch in batches for record in batch):
+        n, total = totals.get(player, (0, 0))
+        totals[player] = (n + 1, total + points)
+    return totals
+
+
+def _spark_batch(number: int, records: Sequence[Record]) -> SparkBatch:
+    return SparkBatch(query="query", batch=number, offsets=f"v1\n{{}}\n{records!r}")
+
+
+def _pre_aggregated(records: Sequence[Record], partition: int) -> pa.RecordBatch:
+    totals = expected([records])
+    ordered = sorted(totals, key=lambda player: encode_key(KEY, [player]))
+    number = len(ordered)
+    return pa.RecordBatch.from_pydict(
+        {
+            "_own": pa.array([partition] * number, pa.int32()),
+            "_dead": pa.nulls(number, pa.string()),
+            "_rows": pa.array([totals[p][0] for p in ordered], pa.int64()),
+            "_time": pa.nulls(number, pa.int64()),
+            "k0": pa.array(ordered, pa.string()),
+            "p0": pa.array([totals[p][0] for p in ordered], pa.int64()),
+            "p1": pa.array([totals[p][1] for p in ordered], pa.int64()),
+        }
+    )
+
+
+def reached(batches: Sequence[Sequence[Record]], folder: Path) -> dict[str, int]:
+    """How often a run without a crash gets to each fault point."""
+    counts = dict.fromkeys(faults.POINTS, 0)
+
+    def counter(point: str) -> Callable[[], None]:
+        def handle() -> None:
+            counts[point] += 1
+
+        return handle
+
+    with faults.active({point: counter(point) for point in faults.POINTS}):
+        Machine(folder).run(batches)
+    return counts

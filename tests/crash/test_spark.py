@@ -1,0 +1,81 @@
+"""Real Spark, real processes, really killed. What comes out afterwards equals a Spark SQL batch over the input.
+
+`make test` runs a chain of a dozen kills through one app's life; `make crash` runs every kill alone.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.crash.scenario import write_input
+
+KILLED = -9
+
+CHAIN = [
+    # (faults of this life, whether the driver survives it); workers' and instances' kills come first
+    ("segment.before=kill@1,apply.middle=kill@1,commit.before=kill@3", False),
+    ("snapshot.middle=kill@1,segment.after=driver@4", False),
+    ("apply.before=kill@1,commit.after=kill@2", False),
+    ("segment.after=kill@1,sink.before=kill@4", False),
+    ("state.read=kill@1,sink.middle=kill@4", False),
+    ("snapshot.before=kill@1,clean.middle=kill@2", False),
+    ("apply.after=kill@1,snapshot.after=kill@1", True),
+]
+
+EVERY = [
+    *[(f"{point}=kill@3", True) for point in ("segment.before", "segment.after", "state.read")],
+    *[(f"{point}=driver@3", False) for point in ("segment.before", "segment.after", "state.read")],
+    *[(f"{point}=instance@3", True) for point in ("segment.before", "segment.after", "state.read")],
+    *[
+        (f"{point}=kill@3", False)
+        for point in ("commit.before", "commit.after", "sink.before", "sink.middle", "sink.after")
+    ],
+    *[(f"{point}=instance@3", True) for point in ("commit.before", "commit.after", "sink.middle")],
+    *[(f"{point}=kill@2", False) for point in ("clean.before", "clean.middle", "clean.after")],
+    *[(f"{part}.{when}=kill@2", True) for part in ("apply", "snapshot") for when in ("before", "middle", "after")],
+    *[(f"{part}.{when}=driver@2", False) for part in ("apply", "snapshot") for when in ("before", "middle", "after")],
+]
+
+
+def live(folder: Path, fault: str = "", life: int = 0) -> subprocess.CompletedProcess[str]:
+    """One life of the app: until it is killed, or has counted everything and compared."""
+    marks = folder / f"faults-{life}"
+    marks.mkdir()
+    environment = {**os.environ, "HOLDFAST_FAULT": fault, "HOLDFAST_FAULT_DIR": str(marks)}
+    command = [sys.executable, "-m", "tests.crash.scenario", str(folder)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    fired = {path.stem for path in marks.glob("*.fired")}
+    named = {part.partition("=")[0] for part in fault.split(",") if part}
+    assert named <= fired, f"{named - fired} never happened:\n{done.stderr[-4000:]}"
+    return done
+
+
+def verdict(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
+    assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-6000:]
+    found: dict[str, object] = json.loads(done.stdout.strip().splitlines()[-1])
+    return found
+
+
+def test_a_dozen_kills_in_one_life_change_nothing(tmp_path: Path) -> None:
+    write_input(tmp_path / "input", files=20)
+    for life, (fault, survives) in enumerate(CHAIN):
+        done = live(tmp_path, fault, life)
+        if survives:
+            assert verdict(done)["wrong"] == []
+        else:
+            assert done.returncode == KILLED, done.stderr[-6000:]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("fault", "survives"), EVERY, ids=[fault for fault, _ in EVERY])
+def test_one_kill_changes_nothing(fault: str, survives: bool, tmp_path: Path) -> None:
+    write_input(tmp_path / "input", files=8)
+    done = live(tmp_path, fault)
+    if not survives:
+        assert done.returncode == KILLED, done.stderr[-6000:]
+        done = live(tmp_path, life=1)
+    assert verdict(done)["wrong"] == []

@@ -1,0 +1,115 @@
+"""What a batch means, given what the log holds: held, new, or a reason to stop."""
+
+import pytest
+
+from holdfast.log.commits import FORMAT, Clocks, Commit, SparkBatch, Writer
+from holdfast.pipeline.protocol import (
+    Compute,
+    Held,
+    NewCheckpoint,
+    OtherOffsets,
+    check_checkpoint,
+    decide,
+    next_clocks,
+    next_wall,
+)
+from holdfast.words import Millis, Version
+
+
+def commit(version: int, batch: SparkBatch | None, clocks: Clocks | None = None) -> Commit:
+    return Commit(
+        format=FORMAT,
+        version=version,
+        id=f"c{version}",
+        previous=f"c{version - 1}" if version > 1 else None,
+        log="log",
+        app=1,
+        clocks=clocks or Clocks(wall=0, event=None, sources={}),
+        spark=batch,
+        segments={},
+        counts={},
+        writer=Writer(id="w", host="h", pid=1),
+    )
+
+
+def batch(number: int, offsets: str | None = None, query: str = "q") -> SparkBatch:
+    return SparkBatch(query=query, batch=number, offsets=offsets or f"offsets {number}")
+
+
+class History(dict[int, Commit]):
+    """Commits 1, 2 ... made by batches 0, 1 ...; None is a version without a batch."""
+
+    @classmethod
+    def of(cls, *batches: SparkBatch | None) -> "History":
+        return cls({n: commit(n, made_by) for n, made_by in enumerate(batches, start=1)})
+
+    def decide(self, asked: SparkBatch, restart_sources: bool = False) -> Held | Compute:
+        newest = self[max(self)] if self else None
+        return decide(asked, newest, self.get, restart_sources)
+
+
+def test_the_first_batch_of_an_empty_log_is_version_1() -> None:
+    assert History().decide(batch(0)) == Compute(Version(1))
+
+
+def test_the_next_batch_is_the_next_version() -> None:
+    assert History.of(batch(0), batch(1)).decide(batch(2)) == Compute(Version(3))
+
+
+def test_a_batch_that_spark_skipped_numbers_for_is_new() -> None:
+    assert History.of(batch(0)).decide(batch(5)) == Compute(Version(2))
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_a_batch_with_a_commit_is_held(number: int) -> None:
+    history = History.of(batch(0), batch(1), None, batch(2), None)
+    version = {0: 1, 1: 2, 2: 4}[number]
+    assert history.decide(batch(number)) == Held(Version(version))
+
+
+def test_the_same_batch_with_other_offsets_stops_the_app_and_shows_both() -> None:
+    with pytest.raises(OtherOffsets, match=r"(?s)Recorded:\noffsets 1\nNow:\nelsewhere"):
+        History.of(batch(0), batch(1)).decide(batch(1, "elsewhere"))
+
+
+def test_a_batch_whose_commit_was_cleaned_stops_the_app() -> None:
+    history = History.of(batch(0), batch(1), batch(2))
+    del history[1]
+    with pytest.raises(OtherOffsets, match="batch 0 again"):
+        history.decide(batch(0))
+
+
+def test_a_new_checkpoint_is_refused_with_the_recorded_positions() -> None:
+    with pytest.raises(NewCheckpoint, match="offsets 0"):
+        History.of(batch(0)).decide(batch(0, query="another"))
+
+
+def test_a_new_checkpoint_goes_on_when_the_user_says_so() -> None:
+    decision = History.of(batch(0)).decide(batch(0, query="another"), restart_sources=True)
+    assert isinstance(decision, Compute)
+    assert decision.version == 2
+    assert "start over" in (decision.note or "")
+
+
+def test_a_missing_checkpoint_is_noticed_before_anything_runs() -> None:
+    newest = commit(3, batch(2))
+    with pytest.raises(NewCheckpoint, match="is missing"):
+        check_checkpoint(newest, lambda v: None, None, restart_sources=False)
+    check_checkpoint(newest, lambda v: None, "q", restart_sources=False)
+    check_checkpoint(newest, lambda v: None, None, restart_sources=True)
+    check_checkpoint(None, lambda v: None, None, restart_sources=False)
+
+
+def test_wall_never_goes_back() -> None:
+    previous = commit(1, None, Clocks(wall=100, event=None, sources={}))
+    assert next_wall(previous, Millis(50)) == 100
+    assert next_wall(previous, Millis(150)) == 150
+
+
+def test_the_event_clock_is_the_largest_accepted_time_and_never_goes_back() -> None:
+    first = next_clocks(None, Millis(1), "0", 70)
+    assert (first.event, first.sources) == (70, {"0": 70})
+    earlier = next_clocks(commit(1, None, first), Millis(2), "0", 60)
+    assert (earlier.event, earlier.sources) == (70, {"0": 70})
+    silent = next_clocks(commit(1, None, first), Millis(2), "0", None)
+    assert silent.event == 70

@@ -1,0 +1,183 @@
+"""The `holdfast` command, as a user runs it."""
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from importlib.metadata import entry_points, version
+from pathlib import Path
+from typing import Protocol
+
+import httpx2
+import msgspec
+import pytest
+
+from holdfast.cli import main
+from holdfast.instance.client import StateClient
+from holdfast.instance.process import InstanceConfig
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.settings import all_settings
+from tests.log.making import app_spec
+
+
+@dataclass(frozen=True)
+class Done:
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+class Holdfast(Protocol):
+    def __call__(self, *arguments: str, folder: Path, stdin: str = "", **env: str) -> Done: ...
+
+
+@pytest.fixture
+def holdfast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Holdfast:
+    """The command as its script calls it, in this process: starting one costs seconds of imports."""
+
+    def run(*arguments: str, folder: Path, stdin: str = "", **env: str) -> Done:
+        for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
+            monkeypatch.delenv(name)
+        for name, value in env.items():
+            monkeypatch.setenv(name, value)
+        monkeypatch.chdir(folder)
+        monkeypatch.setattr(sys, "argv", ["holdfast", *arguments])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin.encode())))
+        with pytest.raises(SystemExit) as ended:
+            main()
+        out, err = capfd.readouterr()
+        return Done(int(ended.value.code or 0), out, err)
+
+    return run
+
+
+def test_config_lists_every_setting_with_its_value_and_where_it_is_from(tmp_path: Path, holdfast: Holdfast) -> None:
+    (tmp_path / "holdfast.toml").write_text('[batch]\ncommit_interval = "10s"\n')
+    done = holdfast("config", folder=tmp_path, HOLDFAST_REST__PORT="0")
+    assert done.returncode == 0, done.stderr
+    rows = dict(re.findall(r"^(\S+)\s+(\S+\s+\S+)\s*$", done.stdout, re.MULTILINE))
+    assert set(rows) == {"setting", *all_settings()}
+    assert rows["batch.commit_interval"].split() == ["10s", "holdfast.toml"]
+    assert rows["rest.port"].split() == ["0", "HOLDFAST_REST__PORT"]
+    assert rows["partitions"].split() == ["4", "default"]
+
+
+def test_config_as_json_says_the_same(tmp_path: Path, holdfast: Holdfast) -> None:
+    done = holdfast("config", "--json", folder=tmp_path, HOLDFAST_PARTITIONS="8")
+    shown = json.loads(done.stdout)
+    assert list(shown) == list(all_settings())
+    assert shown["partitions"] == {"value": "8", "from": "HOLDFAST_PARTITIONS"}
+
+
+def test_config_reads_the_file_it_is_given(tmp_path: Path, holdfast: Holdfast) -> None:
+    (tmp_path / "mine.toml").write_text("partitions = 3\n")
+    done = holdfast("config", "--json", "--file", "mine.toml", folder=tmp_path)
+    assert json.loads(done.stdout)["partitions"] == {"value": "3", "from": "mine.toml"}
+
+
+def test_config_never_shows_a_secret(tmp_path: Path, holdfast: Holdfast) -> None:
+    secret = {"HOLDFAST_LOG__OPTIONS__SECRET_ACCESS_KEY": "hush", "HOLDFAST_LOG__OPTIONS__REGION": "eu"}
+    for arguments in (["config"], ["config", "--json"]):
+        done = holdfast(*arguments, folder=tmp_path, **secret)
+        assert "secret_access_key" in done.stdout
+        assert "region=eu" in done.stdout
+        assert "hush" not in done.stdout + done.stderr
+
+
+def test_a_wrong_setting_is_one_line_that_says_what_to_do_and_exit_code_1(tmp_path: Path, holdfast: Holdfast) -> None:
+    done = holdfast("config", folder=tmp_path, HOLDFAST_BATCH__COMIT_INTERVAL="10s")
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "Did you mean batch.commit_interval?" in done.stderr
+
+
+def test_the_version_is_the_package_version(tmp_path: Path, holdfast: Holdfast) -> None:
+    assert holdfast("--version", folder=tmp_path).stdout.strip() == version("holdfast")
+
+
+def test_the_script_is_installed() -> None:
+    (script,) = entry_points(group="console_scripts", name="holdfast")
+    assert script.value == "holdfast.cli:main"
+
+
+def test_help_lists_the_commands(tmp_path: Path, holdfast: Holdfast) -> None:
+    help_text = holdfast("--help", folder=tmp_path).stdout
+    assert all(command in help_text for command in ("config", "demo", "instance"))
+
+
+def test_an_instance_without_a_configuration_says_so(tmp_path: Path, holdfast: Holdfast) -> None:
+    done = holdfast("instance", folder=tmp_path)
+    assert done.returncode == 1
+    assert "on standard input" in done.stderr
+
+
+COMMAND = [sys.executable, "-m", "holdfast", "instance"]
+
+
+def test_an_instance_with_a_wrong_configuration_says_what_is_wrong_and_shows_no_secret() -> None:
+    """In a process of its own, since an instance keeps pandas out of its process and Spark's tests need it."""
+    line = json.dumps({"app": "game", "log_options": {"token": "hush"}, "tasks": "none"}) + "\n"
+    done = subprocess.run(COMMAND, input=line, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 1
+    assert "is no InstanceConfig" in done.stderr
+    assert "hush" not in done.stderr + done.stdout
+
+
+def config_of(folder: Path, name: str) -> InstanceConfig:
+    return InstanceConfig(
+        app="scores", name=name, log_url=str(folder / "log"), state_dir=str(folder / "state"), tasks=("0_0",)
+    )
+
+
+@contextmanager
+def running_instance(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
+    """An instance of an app without versions, as `app.run()` starts it, and the line it says where it listens with."""
+    Log.create_or_open(open_storage(str(folder / "log")), app_spec())
+    process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    assert process.stdin is not None
+    assert process.stdout is not None
+    try:
+        process.stdin.write(msgspec.json.encode(config_of(folder, "a")).decode() + "\n")
+        process.stdin.flush()
+        yield process, json.loads(process.stdout.readline())
+    finally:
+        process.kill()
+        process.wait()
+        process.stdin.close()
+        process.stdout.close()
+
+
+def test_an_instance_serves_tasks_and_queries_and_ends_when_told_to(tmp_path: Path) -> None:
+    with running_instance(tmp_path) as (process, line):
+        with StateClient(line["flight"], 10.0) as client:
+            assert client.status().name == "a"
+        with httpx2.Client(base_url=line["rest"], timeout=10.0) as http:
+            assert http.get("/health/live").status_code == 200
+            assert [store["store"] for store in http.get("/v1/stores").json()["stores"]] == ["counts"]
+            assert "holdfast_task_version" in http.get("/metrics").text
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(5.0) == 0
+
+
+def test_an_instance_ends_when_whoever_started_it_is_gone(tmp_path: Path) -> None:
+    with running_instance(tmp_path) as (process, _):
+        assert process.stdin is not None
+        process.stdin.close()
+        assert process.wait(5.0) == 0
+
+
+def test_a_second_instance_on_the_same_state_is_refused_with_the_holder(tmp_path: Path) -> None:
+    with running_instance(tmp_path) as (process, _):
+        line = msgspec.json.encode(config_of(tmp_path, "b")).decode() + "\n"
+        done = subprocess.run(COMMAND, input=line, capture_output=True, text=True, timeout=60, check=False)
+        assert done.returncode == 1
+        assert len(done.stderr.splitlines()) == 1
+        assert f"process {process.pid}" in done.stderr

@@ -1,0 +1,103 @@
+"""Documentation that is checked: the settings page is the settings, examples run, links lead somewhere."""
+
+import ast
+import doctest
+import re
+import tomllib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from holdfast.settings import all_settings, load
+from holdfast.settings.page import page
+
+ROOT = Path(__file__).parent.parent
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
+
+
+def name_of(path: Path) -> str:
+    return str(path.relative_to(ROOT))
+
+
+@dataclass(frozen=True)
+class Block:
+    page: Path
+    line: int
+    language: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{name_of(self.page)}:{self.line}"
+
+
+def blocks(language: str) -> list[Block]:
+    return list(_blocks(language))
+
+
+def _blocks(language: str) -> Iterator[Block]:
+    for path in PAGES:
+        text = path.read_text()
+        for match in FENCE.finditer(text):
+            if match[1] == language:
+                yield Block(path, text.count("\n", 0, match.start()) + 2, match[1], match[2])
+
+
+def test_the_configuration_page_is_what_the_settings_say() -> None:
+    assert (ROOT / "docs/configuration.md").read_text() == page(), "run `make docs`"
+
+
+@pytest.mark.parametrize("name", all_settings())
+def test_every_setting_says_what_it_means_and_what_kafka_streams_calls_it_or_why_it_does_not(name: str) -> None:
+    about = all_settings()[name].about
+    assert about.meaning.endswith(".")
+    assert bool(about.kafka) != bool(about.why_none)
+
+
+@pytest.mark.parametrize("block", blocks("toml"), ids=str)
+def test_settings_files_in_the_documentation_are_accepted(block: Block, tmp_path: Path) -> None:
+    assert tomllib.loads(block.text)
+    file = tmp_path / "holdfast.toml"
+    file.write_text(block.text)
+    assert load(file=file).origins.keys() == all_settings().keys()
+
+
+@pytest.mark.parametrize("block", blocks("python"), ids=str)
+def test_python_in_the_documentation_runs_or_at_least_parses(block: Block) -> None:
+    """Blocks with prompts run as doctests; one that begins with `# examples/<file>` is that file, which is tested."""
+    if ">>>" in block.text:
+        test = doctest.DocTestParser().get_doctest(block.text, {}, str(block), str(block.page), block.line)
+        assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
+        return
+    ast.parse(block.text)
+    if match := re.match(r"# (examples/\S+\.py)", block.text):
+        shown = block.text.split("\n", 1)[1].strip()
+        assert shown in (ROOT / match[1]).read_text(), f"{block} differs from {match[1]}"
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_within_the_project_lead_somewhere(path: Path) -> None:
+    inside = [target for target in LINK.findall(path.read_text()) if "://" not in target]
+    assert [target for target in inside if not (path.parent / target).exists()] == []
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_make_targets_in_the_documentation_exist(path: Path) -> None:
+    targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    commands = re.findall(r"(?:`|^\$ )make ([a-z-]+)", path.read_text(), re.MULTILINE)
+    assert [command for command in commands if command not in targets] == []
+
+
+def test_the_lock_names_versions_and_nothing_else() -> None:
+    line = re.compile(r"[a-z0-9.\-]+==[0-9][\w.+]*( ; [\w\s'.<>=!()]+)?")
+    assert [text for text in (ROOT / "requirements.lock").read_text().splitlines() if not line.fullmatch(text)] == []
+
+
+def test_the_lock_has_every_dependency_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
+    locked = set(re.findall(r"^([a-z0-9.\-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
+    assert [name for name in (re.split(r"[<>=\[ ]", text)[0] for text in wanted) if name not in locked] == []

@@ -1,0 +1,135 @@
+"""Reducers merge whole columns by Spark's rules, whatever the cut between batches."""
+
+import math
+from decimal import Decimal
+
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import TopologyError
+from holdfast.topology.aggregates import Aggregate, Function, count, first, last, max, mean, min, sum
+from holdfast.topology.reducers import Reducer, bind
+
+floats = st.one_of(st.none(), st.floats(allow_nan=True, width=64))
+whole = st.one_of(st.none(), st.integers(-(2**40), 2**40))
+
+
+def column(reducer: Reducer, at: int, values: list[object]) -> pa.Array:
+    return pa.array(values, reducer.partials[at].field_type.arrow)
+
+
+def empty(reducer: Reducer, rows: int) -> list[pa.Array]:
+    return [pa.nulls(rows, field.field_type.arrow) for field in reducer.fields]
+
+
+def fold(reducer: Reducer, batches: list[list[object]]) -> list[object]:
+    """One key, batch after batch; each batch is what Spark would have pre-aggregated."""
+    state = empty(reducer, 1)
+    for partials in batches:
+        state = reducer.merge(state, [column(reducer, n, [value]) for n, value in enumerate(partials)])
+    return [part.to_pylist()[0] for part in state]
+
+
+def spark_max(values: list[float | None]) -> float | None:
+    there = [v for v in values if v is not None]
+    if any(math.isnan(v) for v in there):
+        return math.nan
+    return sorted(there)[-1] if there else None
+
+
+def spark_min(values: list[float | None]) -> float | None:
+    there = [v for v in values if v is not None]
+    numbers = [v for v in there if not math.isnan(v)]
+    return sorted(numbers)[0] if numbers else (math.nan if there else None)
+
+
+def same(a: object, b: object) -> bool:
+    if isinstance(a, float) and isinstance(b, float) and math.isnan(a):
+        return math.isnan(b)
+    return a == b
+
+
+@given(st.lists(floats, min_size=1, max_size=8))
+def test_max_is_sparks_with_nan_largest_and_null_nothing(values: list[float | None]) -> None:
+    assert same(fold(bind("x", max("x"), "double"), [[v] for v in values])[0], spark_max(values))
+
+
+@given(st.lists(floats, min_size=1, max_size=8))
+def test_min_is_sparks_with_nan_only_when_alone(values: list[float | None]) -> None:
+    assert same(fold(bind("x", min("x"), "double"), [[v] for v in values])[0], spark_min(values))
+
+
+@given(st.lists(whole, min_size=1, max_size=8))
+def test_sum_of_whole_numbers_is_null_only_when_all_are(values: list[int | None]) -> None:
+    there = [v for v in values if v is not None]
+    total = 0
+    for value in there:
+        total += value
+    assert fold(bind("x", sum("x"), "bigint"), [[v] for v in values])[0] == (total if there else None)
+
+
+def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
+    with pytest.raises(pa.ArrowInvalid, match="overflow"):
+        fold(bind("x", sum("x"), "bigint"), [[2**63 - 1], [1]])
+
+
+def test_a_decimal_sum_that_leaves_its_digits_is_an_error() -> None:
+    reducer = bind("x", sum("x"), "decimal(38,0)")
+    with pytest.raises(pa.ArrowInvalid):
+        fold(reducer, [[Decimal(10**38 - 1)], [Decimal(1)]])
+
+
+def test_decimals_add_exactly() -> None:
+    reducer = bind("x", sum("x"), "decimal(10,2)")
+    assert reducer.fields[0].type == "decimal(20,2)"
+    assert fold(reducer, [[Decimal("0.10")]] * 3)[0] == Decimal("0.30")
+
+
+def test_the_mean_of_decimals_has_four_more_digits_rounded_half_up() -> None:
+    reducer = bind("x", mean("x"), "decimal(10,1)")
+    assert reducer.fields[0].type == "decimal(14,5)"
+    assert fold(reducer, [[Decimal("2.0"), 3]])[0] == Decimal("0.66667")
+    assert fold(reducer, [[Decimal("-2.0"), 3]])[0] == Decimal("-0.66667")
+
+
+def test_the_mean_of_nothing_is_null() -> None:
+    assert fold(bind("x", mean("x"), "int"), [[None, 0]])[0] is None
+
+
+@given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 3))), min_size=1))
+@pytest.mark.parametrize("aggregate", [first("x"), last("x")], ids=str)
+def test_first_and_last_go_by_time_then_position_then_value(
+    aggregate: Aggregate, records: list[tuple[int, int, int | None]]
+) -> None:
+    reducer = bind("x", aggregate, "int", ["bigint"])
+    in_order = sorted(records, key=lambda r: (r[0], r[1], -1 if r[2] is None else r[2]))
+    expected = in_order[-1 if aggregate.function is Function.LAST else 0]
+    found = fold(reducer, [list(record) for record in records])
+    assert found == [expected[2], expected[0], expected[1]]
+
+
+@given(st.lists(whole, min_size=2, max_size=10), st.data())
+def test_where_batches_are_cut_changes_nothing(values: list[int | None], data: st.DataObject) -> None:
+    reducer = bind("x", mean("x"), "bigint")
+
+    def partial(part: list[int | None]) -> list[object]:
+        there = [v for v in part if v is not None]
+        total = 0.0
+        for value in there:
+            total += value
+        return [total if there else None, len(there)]
+
+    cut = data.draw(st.integers(1, len(values) - 1))
+    assert fold(reducer, [partial(values)]) == fold(reducer, [partial(values[:cut]), partial(values[cut:])])
+
+
+def test_text_can_be_compared_and_not_summed() -> None:
+    assert fold(bind("x", max("x"), "string"), [["a"], ["ä"], ["b"]])[0] == "ä"
+    with pytest.raises(TopologyError, match="string"):
+        bind("x", sum("x"), "string")
+
+
+def test_count_starts_at_nothing() -> None:
+    assert fold(bind("n", count(), None), [[2], [3]]) == [5]
