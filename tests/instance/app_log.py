@@ -45,9 +45,7 @@ class AppLog:
 
     def __post_init__(self) -> None:
         specs = tuple(spec(name, self.engine) for name in self.stores)
-        app = AppSpec(
-            id="app", partitions=self.partitions, stores=specs, topologies=dict.fromkeys(self.stores, 0)
-        )
+        app = AppSpec(id="app", partitions=self.partitions, stores=specs, topologies=dict.fromkeys(self.stores, 0))
         self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
         for task in self.log.app.tasks():
             self.history[task, NOTHING] = {name: {} for name in self.stores}

@@ -1,6 +1,7 @@
 """Reducers merge whole columns by Spark's rules, whatever the cut between batches."""
 
 import math
+from datetime import UTC, date, datetime
 from decimal import Decimal
 
 import pyarrow as pa
@@ -133,3 +134,32 @@ def test_text_can_be_compared_and_not_summed() -> None:
 
 def test_count_starts_at_nothing() -> None:
     assert fold(bind("n", count(), None), [[2], [3]]) == [5]
+
+
+VALUES: dict[str, tuple[object, object]] = {
+    "tinyint": (-1, 2),
+    "smallint": (-1, 2),
+    "int": (-1, 2),
+    "bigint": (-1, 2**40),
+    "float": (-1.5, 2.5),
+    "double": (-1.5, 2.5),
+    "boolean": (False, True),
+    "string": ("a", "b"),
+    "binary": (b"a", b"b"),
+    "date": (date(1969, 1, 1), date(2026, 1, 1)),
+    "timestamp": (datetime(1969, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)),
+    "timestamp_ntz": (datetime(1969, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001  it has none
+    "decimal(10,2)": (Decimal("-1.50"), Decimal("2.50")),
+}
+
+
+@pytest.mark.parametrize("kind", VALUES)
+def test_every_type_has_a_smallest_a_largest_a_first_and_a_last(kind: str) -> None:
+    low, high = VALUES[kind]
+    for order in ([low, None, high], [high, None, low]):
+        assert fold(bind("x", max("x"), kind), [[value] for value in order])[0] == high
+        assert fold(bind("x", min("x"), kind), [[value] for value in order])[0] == low
+    for aggregate, expected in ((first("x"), high), (last("x"), low)):
+        reducer = bind("x", aggregate, kind, [kind])
+        assert fold(reducer, [[7, low, high], [7, high, low]])[0] == expected
+        assert fold(reducer, [[7, high, low], [7, low, high]])[0] == expected

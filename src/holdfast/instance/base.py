@@ -85,7 +85,7 @@ class Base:
         self._target = max(self._target, mark.version)
         with self.lease():
             if len(self._engines) == 1:
-                (engine, _), = self._engines.values()
+                ((engine, _),) = self._engines.values()
                 engine.apply(changes, mark)
                 return
             parted: dict[int, list[tuple[str, Changes]]] = {id(engine): [] for engine, _ in self._engines.values()}

@@ -64,9 +64,7 @@ class StateClient:
         parts = [self._exchange(descriptor, part) for part in _calls(keys)]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
-    def get(
-        self, task: TaskId, store: str, key: bytes, version: Version | None = None
-    ) -> tuple[Version, bytes | None]:
+    def get(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
         """One key's value and the version it is from."""
         ask = messages.GetOne(str(task), store, key, version, self._wait)
         got = msgspec.json.decode(self._act("get", ask), type=messages.GotOne)

@@ -22,7 +22,7 @@ from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.base import Footing
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
-from holdfast.words import TaskId, Version
+from holdfast.words import NOTHING, TaskId, Version
 
 
 class VersionNotHeld(HoldfastError):
@@ -116,6 +116,7 @@ class Held:
         self._task = task
         self._changed = threading.Condition()
         self._newest: Picture | None = None
+        self._furthest = NOTHING
         self._older: tuple[Picture, ...] = ()
 
     @property
@@ -142,6 +143,7 @@ class Held:
         with self._changed:
             assert self._newest is not None
             self._newest = Picture(overlay.version, overlay, self._newest.footing)
+            self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
 
@@ -157,6 +159,7 @@ class Held:
                 )
                 before.footing.release()
             self._newest = Picture(overlay.version, overlay, footing)
+            self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
 
@@ -170,9 +173,11 @@ class Held:
             picture.close()
 
     def picture(self, version: Version | None = None) -> Picture:
-        """The newest version, or the one asked for."""
+        """The newest version, or the one asked for. The newest is never older than one that was shown before."""
         with self._changed:
             newest = self._newest
+            if newest is not None and version is None and newest.version < self._furthest:
+                newest = None  # it began anew, and is on its way to where it was
             if newest is not None and (version is None or self._first_of(newest) <= version <= newest.version):
                 shown = newest.version if version is None else version
                 return Picture(shown, newest.overlay.at(shown), newest.footing.hold())

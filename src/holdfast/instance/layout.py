@@ -39,8 +39,10 @@ class StateDirectoryInUse(HoldfastError):
     kind = Kind.INVALID
 
     def __init__(self, path: Path, holder: Holder | None) -> None:
-        by = "another process" if holder is None else (
-            f"instance {holder.name!r} (process {holder.pid} on {holder.host})"
+        by = (
+            "another process"
+            if holder is None
+            else (f"instance {holder.name!r} (process {holder.pid} on {holder.host})")
         )
         super().__init__(f"{path} is held by {by}. Stop it, or give this instance another state_dir.")
         self.holder = holder

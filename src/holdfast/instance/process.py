@@ -22,12 +22,14 @@ from pathlib import Path
 from typing import Protocol
 
 import msgspec
+import pyarrow as pa
 
 from holdfast import faults, metrics
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, Kind
 from holdfast.instance import layout, messages
 from holdfast.instance.events import Events, ProblemEvent
 from holdfast.instance.layout import TaskHome
+from holdfast.instance.memory import divided, give_back_freed_memory
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.restore import Mover, MoveSettings, Phase
 from holdfast.instance.service import StateService
@@ -43,7 +45,6 @@ _LOG = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's lock when another wants it. With Python's own 5 ms a lookup beside a fold waits
 for many such turns."""
-_ENGINE_SHARE, _OVERLAY_SHARE, _BATCH_SHARE = 0.40, 0.20, 0.125
 _FOLD_LOOK, _SNAPSHOT_LOOK = 0.25, 1.0
 
 _version = metrics.gauge("holdfast_task_version", "The version a task's replica is at.", ["task"])
@@ -84,6 +85,10 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     peers: dict[str, str] = {}
 
 
+class CannotListen(HoldfastError):
+    kind = Kind.INVALID
+
+
 class Companion(Protocol):
     """Something that runs beside the service for as long as it does, such as REST."""
 
@@ -99,11 +104,13 @@ class Instance:
     def __init__(self, config: InstanceConfig) -> None:
         self.config = config
         self.events = Events()
-        self.resources = Resources(int(config.memory_bytes * _ENGINE_SHARE))
+        self._budget = divided(config.memory_bytes, tasks=len(config.tasks), parallel=config.restore_parallel_tasks)
+        self.resources = Resources(self._budget.engines)
         self.peers: dict[str, str] = dict(config.peers)
         self.app_state: messages.AppStateTold | None = None
         self.replicas: dict[TaskId, Replica] = {}
         self._stop_asked = threading.Event()
+        self._rebuilding = threading.Lock()
         self._stopped = False
         retries = Retries(
             attempts=config.retry_attempts,
@@ -124,8 +131,8 @@ class Instance:
             tasks = [TaskId.parse(text) for text in config.tasks]
             for task in tasks:
                 home = undo.enter_context(TaskHome(Path(config.state_dir), task, config.name))
-                self.replicas[task] = self._replica(home, len(tasks))
-            self.service = StateService(self, f"grpc://{config.host}:{config.port}")
+                self.replicas[task] = self._replica(home)
+            self.service = self._listening()
             undo.pop_all()
         self.mover = Mover(
             self.replicas,
@@ -197,9 +204,12 @@ class Instance:
             ) from None
 
     def damaged(self, task: TaskId, error: DamagedState) -> None:
-        if task in self.replicas:
-            self.replicas[task].rebuild(error)
-            self.mover.wake(task)
+        with self._rebuilding:
+            # Many readers may meet the same damage; the first of them has it repaired.
+            if task in self.replicas and self.caught_up(task):
+                self.mover.wake(task)
+                self.replicas[task].rebuild(error)
+                self.mover.wake(task)
 
     def status(self) -> messages.InstanceStatus:
         return messages.InstanceStatus(
@@ -230,13 +240,20 @@ class Instance:
         """Waits until someone asks the instance to end."""
         self._stop_asked.wait()
 
-    def _replica(self, home: TaskHome, tasks: int) -> Replica:
+    def _listening(self) -> StateService:
+        try:
+            return StateService(self, f"grpc://{self.config.host}:{self.config.port}")
+        except (pa.ArrowException, OSError) as error:
+            raise CannotListen(
+                f"instance {self.config.name!r} can't listen on {self.config.host}:{self.config.port}: {error}. Stop "
+                "what listens there, or choose another port."
+            ) from error
+
+    def _replica(self, home: TaskHome) -> Replica:
         config = self.config
         settings = ReplicaSettings(
-            overlay_bytes=int(config.memory_bytes * _OVERLAY_SHARE) // tasks,
-            batch_bytes=min(
-                config.restore_batch_bytes, int(config.memory_bytes * _BATCH_SHARE) // config.restore_parallel_tasks
-            ),
+            overlay_bytes=self._budget.overlay_a_task,
+            batch_bytes=min(config.restore_batch_bytes, self._budget.batch_a_task),
             flush_seconds=config.flush_seconds,
             flush_versions=config.flush_versions,
         )
@@ -276,6 +293,7 @@ class Instance:
 def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | None = None) -> None:
     """Runs an instance until it is told to end, then ends the process."""
     faults.load_from_environment("instance")
+    give_back_freed_memory()
     sys.setswitchinterval(_SWITCH_SECONDS)
     sys.meta_path.insert(0, _NoPandas())
     instance = Instance(config)

@@ -21,7 +21,7 @@ from holdfast.errors import Closed, DamagedObject, HoldfastError, Kind
 from holdfast.instance.base import Base, engine_names
 from holdfast.instance.events import Events, ProblemEvent
 from holdfast.instance.held import Held, Picture, VersionNotHeld
-from holdfast.instance.layout import GarbledCheckpoint, TaskHome, remove
+from holdfast.instance.layout import GarbledCheckpoint, TaskHome, remove, usable
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.report import RestoreReport
 from holdfast.instance.source import Foreign, Source, TaskSource
@@ -93,6 +93,7 @@ class Replica:
         self._flushed = NOTHING
         self._flushed_at = self._clock.monotonic()
         self._spoilt: set[Version] = set()
+        self.openings = 0
         self.opened_at: Version | None = None
         self.applied_bytes = 0
         """Bytes of segments applied since it was first opened, at version `opened_at`."""
@@ -122,26 +123,27 @@ class Replica:
         """Stops what is under way, then writes what the engine still lacks and closes it."""
         self._stopping.set()
         with self._advancing, self._writing:
-            if self._base is None:
-                return
             try:
                 self.fold()
             except HoldfastError as error:
                 _LOG.warning("task %s stops without its last flush: %s Nothing is lost.", self.task, error)
             self._shut()
-        self._home.close()
+            self._home.close()
 
     def rebuild(self, cause: HoldfastError) -> None:
         """Begins anew because what is here was found damaged; whoever moves the replica then restores it."""
         with self._advancing:
             self._begin_anew(cause)
 
-    def recover(self) -> bool:
+    def recover(self, opening: int) -> bool:
         """After a failed write: opens the engine anew once there is room, since RocksDB refuses all later writes.
 
-        Until then readers keep what is held. Says whether it did; whoever moves the replica then catches it up.
+        `opening` is what `openings` was before the write; if it was opened anew since, nothing is to be done. Until
+        there is room readers keep what is held. Says whether it did; whoever moves the replica then catches it up.
         """
         with self._advancing, self._writing:
+            if opening != self.openings:
+                return False
             overlay = self.held.overlay
             needed = _ROOM + 2 * (0 if overlay is None else overlay.dirty_bytes)
             if shutil.disk_usage(self._home.path).free < needed:
@@ -206,7 +208,7 @@ class Replica:
                     assert newest is not None
                     lighter = newest.dropped_through(through).tidied().within(self.settings.overlay_bytes)
                     self.held.move(lighter, footing)
-                self._ids = {version: commit for version, commit in self._ids.items() if version >= through}
+                    self._ids = {version: commit for version, commit in self._ids.items() if version >= through}
             self._flush(base)
 
     def tidy(self) -> None:
@@ -234,8 +236,9 @@ class Replica:
             mark = None if base is None else base.mark()
             if base is None or mark is None or mark.applying is not None or mark.version == NOTHING:
                 raise Closed(f"task {self.task} has nothing whole to save yet. Try again when it is restored.")
-            remove(self._home.saving)
-            base.checkpoint(self._home.saving)
+            with usable(self._home.path):
+                remove(self._home.saving)
+                base.checkpoint(self._home.saving)
         try:
             yield mark, self._home
         finally:
@@ -321,10 +324,10 @@ class Replica:
         if (overlay := self.held.overlay) is not None and overlay.dirty_bytes > self.settings.overlay_bytes // 2:
             self.fold()
         version = Version(commit.version)
-        self._ids[version] = commit.id
         with self._publishing:
             overlay = self.held.overlay
             assert overlay is not None
+            self._ids[version] = commit.id
             self.held.advance(overlay.with_version(version, changes))
             self._at, self._commit = version, commit.id
         self.applied_bytes += self._source.state_bytes(commit)
@@ -373,8 +376,9 @@ class Replica:
             if manifest is None:
                 self._spoilt.add(version)
                 return
-            remove(self._home.loading)
-            self._source.download(manifest, self._home.loading, self._on_bytes(manifest, report))
+            with usable(self._home.path):
+                remove(self._home.loading)
+                self._source.download(manifest, self._home.loading, self._on_bytes(manifest, report))
             with self._writing:
                 self._shut()
                 self._home.adopt_loaded()
@@ -413,12 +417,14 @@ class Replica:
             verdict = self._source.examine(mark, self._home.path)
             if verdict.at == verdict.whole_from:
                 overlay = Overlay.starting(verdict.at, self.stores, complete=mark is None)
-                self.held.move(overlay, base.footing(verdict.at))
+                with self._publishing:
+                    self.held.move(overlay, base.footing(verdict.at))
         except BaseException:
             self.held.clear()
             base.close()
             raise
         self._base = base
+        self.openings += 1
         self._at = self._flushed = verdict.at
         if self.opened_at is None:
             self.opened_at = verdict.at
@@ -436,7 +442,8 @@ class Replica:
             self._settle(Base.open(self._home.data, self._specs, self._resources))
 
     def _shut(self) -> None:
-        self.held.clear()
+        with self._publishing:
+            self.held.clear()
         base, self._base = self._base, None
         self._at, self._commit = NOTHING, ""
         if base is not None:

@@ -103,9 +103,10 @@ class Mover:
             self._wake.notify_all()
 
     def wake(self, task: TaskId) -> None:
-        """A replica has to be looked at: it was rebuilt."""
+        """A replica has to be looked at: it was, or will be, opened anew."""
         with self._wake:
             self._progress[task].probed = False
+            self._progress[task].phase = Phase.RESTORING
             self._look = True
             self._wake.notify_all()
 
@@ -160,6 +161,7 @@ class Mover:
     def _move(self, task: TaskId, target: Version) -> None:
         replica, progress = self._replicas[task], self._progress[task]
         report = RestoreReport(self._events, task, replica.stores)
+        opening = replica.openings
         try:
             if not replica.is_open:
                 self._enter(task, Phase.RESTORING)
@@ -180,7 +182,7 @@ class Mover:
             report.suspended(replica.version)
         except Exception as error:  # noqa: BLE001  whatever it is, the other tasks go on and this one is tried again
             report.suspended(replica.version)
-            self._suspend(task, error)
+            self._suspend(task, error, opening)
         finally:
             with self._wake:
                 progress.busy = False
@@ -195,11 +197,11 @@ class Mover:
         if self.ready:
             self._ready.set()
 
-    def _suspend(self, task: TaskId, error: Exception) -> None:
+    def _suspend(self, task: TaskId, error: Exception, opening: int) -> None:
         progress = self._progress[task]
         progress.failures += 1
         if progress.failures > 1 and isinstance(error, HoldfastError) and self._replicas[task].is_open:
-            self._recover(task)
+            self._recover(task, opening)
         pause = min(self._settings.longest_pause, self._settings.first_pause * 2 ** (progress.failures - 1))
         progress.retry_at = self._clock.monotonic() + pause
         if str(error) != progress.error:
@@ -207,9 +209,9 @@ class Mover:
             self._tell_problem(task, error)
         self._enter(task, Phase.SUSPENDED)
 
-    def _recover(self, task: TaskId) -> None:
+    def _recover(self, task: TaskId, opening: int) -> None:
         try:
-            self._replicas[task].recover()
+            self._replicas[task].recover(opening)
         except Exception as error:  # noqa: BLE001  it stays suspended and is tried again
             _LOG.warning("task %s can't be opened again: %s", task, error)
 

@@ -106,7 +106,10 @@ class Run:
         rows = np.arange(len(self) // 2, len(self))
         taken = pa.array(rows)
         return Run(
-            self.keys.take(taken), self.values.take(taken), self.high, prints=self.prints()[rows],
+            self.keys.take(taken),
+            self.values.take(taken),
+            self.high,
+            prints=self.prints()[rows],
             fingerprint=self._fingerprint,
         )
 

@@ -20,10 +20,10 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import metrics
-from holdfast.errors import HoldfastError
+from holdfast.errors import Closed, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.events import Events
-from holdfast.instance.held import Picture
+from holdfast.instance.held import Picture, VersionNotHeld
 from holdfast.instance.replica import Replica
 from holdfast.stores.engine import DamagedState
 from holdfast.words import TaskId, Version
@@ -36,6 +36,7 @@ else:
 _LOG = logging.getLogger(__name__)
 _SEND_ROWS = 65_536
 _SCAN_ROWS = 8_192
+_READS = 3
 VALUES = pa.schema([pa.field("value", pa.binary())])
 ENTRIES = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
@@ -52,6 +53,8 @@ class Hosting(Protocol):
 
     def replica(self, task: TaskId) -> Replica:
         """The task's replica, or TaskNotHere."""
+
+    def caught_up(self, task: TaskId) -> bool: ...
 
     def damaged(self, task: TaskId, error: DamagedState) -> None:
         """A read met damage: the replica must be rebuilt."""
@@ -90,16 +93,19 @@ class StateService(_ServerBase):
         ending.join(timeout)
 
     def do_exchange(
-        self, context: object, descriptor: flight.FlightDescriptor, reader: "flight.MetadataRecordBatchReader",
+        self,
+        context: object,
+        descriptor: flight.FlightDescriptor,
+        reader: "flight.MetadataRecordBatchReader",
         writer: "flight.MetadataRecordBatchWriter",
     ) -> None:
         with _telling(self._host):
             ask = _decoded(descriptor.command, messages.ReadMany)
             keys = _one_column(reader.read_all())
-            with _read_seconds.time(), self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
-                values = picture.get_many(ask.store, keys)
+            with _read_seconds.time():
+                values = self._read(ask, lambda picture: picture.get_many(ask.store, keys))
             _keys_read.labels(ask.task).inc(len(keys))
-            writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(picture.version).encode()}))
+            writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
             for start in range(0, len(values), _SEND_ROWS):
                 writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
 
@@ -120,8 +126,24 @@ class StateService(_ServerBase):
             body = b"" if action.body is None else action.body.to_pybytes()
             return iter([flight.Result(pa.py_buffer(act(body)))])
 
+    def _read(self, ask: messages.ReadMany | messages.GetOne, read: Callable[[Picture], M]) -> M:
+        """Reads, and once more where the replica was opened anew meanwhile, which a damaged one is."""
+        for _ in range(_READS - 1):
+            try:
+                with self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
+                    return read(picture)
+            except Closed:
+                _LOG.debug("task %s was closed under a reader", ask.task)
+            except DamagedState as error:
+                self._host.damaged(TaskId.parse(ask.task), error)
+        with self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
+            return read(picture)
+
     def _picture(self, task: str, store: str, version: int | None, wait: float) -> Picture:
-        replica = self._host.replica(TaskId.parse(task))
+        id_ = TaskId.parse(task)
+        replica = self._host.replica(id_)
+        if version is None and not self._host.caught_up(id_):
+            raise VersionNotHeld(id_, None, replica.held.range, "it is being restored")
         if store not in replica.stores:
             raise messages.InstanceRefused(
                 f"task {task} has no store {store!r}. It has {', '.join(sorted(replica.stores))}."
@@ -141,8 +163,8 @@ class StateService(_ServerBase):
 
     def _get(self, body: bytes) -> bytes:
         ask = _decoded(body, messages.GetOne)
-        with self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
-            return msgspec.json.encode(messages.GotOne(picture.version, picture.get(ask.store, ask.key)))
+        got = self._read(ask, lambda picture: messages.GotOne(picture.version, picture.get(ask.store, ask.key)))
+        return msgspec.json.encode(got)
 
     def _committed(self, body: bytes) -> bytes:
         self._host.committed(Version(_decoded(body, messages.Committed).version))
@@ -175,7 +197,9 @@ def _telling(host: Hosting) -> Iterator[None]:
         for task in {part for part in error.path.parts if "_" in part}:
             with contextlib.suppress(HoldfastError):
                 host.damaged(TaskId.parse(task), error)
-        raise flight.FlightServerError(str(error), messages.told(error)) from error
+        # To the asker this is a matter of time: the log has what the disk lost.
+        again = messages.InstanceUnavailable(f"{error} It is being rebuilt; ask again in a moment.")
+        raise flight.FlightServerError(str(again), messages.told(again)) from error
     except HoldfastError as error:
         raise flight.FlightServerError(str(error), messages.told(error)) from error
     except (pa.ArrowException, OSError):

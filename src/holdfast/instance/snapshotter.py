@@ -179,13 +179,14 @@ def folding(replica: Replica, opened_anew: Callable[[TaskId], None]) -> Callable
         replica.tidy()
         if not replica.fold_due():
             return
+        opening = replica.openings
         try:
             replica.fold()
         except DamagedState as error:
             replica.rebuild(error)
             opened_anew(replica.task)
         except HoldfastError:
-            if replica.recover():
+            if replica.recover(opening):
                 opened_anew(replica.task)
             raise
         pa.default_memory_pool().release_unused()

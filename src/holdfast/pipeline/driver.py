@@ -11,6 +11,7 @@ import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from holdfast import metrics
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Kind
 from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
@@ -22,6 +23,9 @@ from holdfast.pipeline.task import segments_of
 from holdfast.words import Millis, Version
 
 logger = logging.getLogger(__name__)
+
+
+steps = metrics.histogram("holdfast_batch_step_seconds", "How long the steps of a batch took in the driver.", ["step"])
 
 
 class TaskFailed(HoldfastError):
@@ -114,7 +118,8 @@ class Driver:
         wall = next_wall(previous, self._clock.now())
         results = list(compute(Step(version, wall)))
         _raise_refusals(results)
-        self._sinks.catch_up(version_of(previous))
+        with steps.labels("sinks").time():
+            self._sinks.catch_up(version_of(previous))
         seen = max((r.event_time for r in results if r.event_time is not None), default=None)
         counts: dict[str, int] = {}
         for result in results:
@@ -134,7 +139,8 @@ class Driver:
             writer=self._writer,
         )
         self._uncertain = True
-        self._log.create_commit(commit)
+        with steps.labels("commit").time():
+            self._log.create_commit(commit)
         self._uncertain = False
         self._newest = commit
         self._sinks.offer(commit)

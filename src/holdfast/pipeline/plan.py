@@ -10,10 +10,13 @@ task check just that, row by row.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
+from operator import add, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from holdfast.stores.keys import MAX_KEY_BYTES
 from holdfast.stores.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
 from holdfast.topology.reducers import Reducer
@@ -21,8 +24,12 @@ from holdfast.topology.reducers import Reducer
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from holdfast.stores.types import Schema
     from holdfast.topology.stream import Stream, Table
     from holdfast.words import Millis
+
+LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
+"""Text and bytes of a key together. Encoding at most doubles them, and the other components have room in the rest."""
 
 OWN, DEAD, ROWS, TIME = "_own", "_dead", "_rows", "_time"
 
@@ -35,8 +42,13 @@ class BatchTime:
     max_ahead_millis: int
 
 
-def pre_aggregate(batch: DataFrame, table: Table, partitions: int, time: BatchTime) -> DataFrame:
-    """One row a key of the batch: `_own`, `_dead`, `_rows`, `_time`, the key's columns, the partial aggregates."""
+def pre_aggregate(
+    batch: DataFrame, table: Table, partitions: int, time: BatchTime, *, shuffle: bool = False
+) -> DataFrame:
+    """One row a key of the batch: `_own`, `_dead`, `_rows`, `_time`, the key's columns, the partial aggregates.
+
+    The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
+    """
     stream = table.stream
     frame = batch
     for step in stream.steps:
@@ -44,7 +56,7 @@ def pre_aggregate(batch: DataFrame, table: Table, partitions: int, time: BatchTi
     # From here on the expressions are ours: sums must fail on overflow, also for a user who has ANSI mode off.
     frame.sparkSession.conf.set("spark.sql.ansi.enabled", "true")
     keys = [field.name for field in table.spec.key.fields]
-    dead = _dead(stream, keys, frame.columns, time)
+    dead = _dead(stream, table.spec.key, frame.columns, time)
     named = [F.col(f"`{key}`").alias(f"k{n}") for n, key in enumerate(keys)]
     inputs = _inputs(table, stream)
     event_time = F.unix_millis(_instant(stream)) if stream.timestamp else F.lit(None).cast("bigint")
@@ -55,14 +67,18 @@ def pre_aggregate(batch: DataFrame, table: Table, partitions: int, time: BatchTi
         for n, expression in enumerate(_all_partials(table.aggregates, table.reducers, len(stream.position)))
     ]
     grouped = prepared.groupBy(*groups, DEAD).agg(F.count(F.lit(1)).alias(ROWS), F.max(TIME).alias(TIME), *partials)
-    if not partitioned_by(grouped, [*groups, DEAD], partitions):
+    if shuffle:
         grouped = grouped.repartition(partitions, *groups)
     own = F.expr(f"pmod(hash({', '.join(groups)}), {partitions})")
     return grouped.select(own.alias(OWN), DEAD, ROWS, TIME, *groups, *[f"p{n}" for n in range(len(partials))])
 
 
-def partitioned_by(frame: DataFrame, columns: list[str], partitions: int) -> bool:
-    """Whether the physical plan ends hash-partitioned by exactly these columns, in this order, into `partitions`."""
+def is_by_key(frame: DataFrame, table: Table, partitions: int) -> bool:
+    """Whether the physical plan ends hash-partitioned by the key (and `_dead`) in this order, into `partitions`.
+
+    A `groupBy` alone may reuse another partitioning. The plan asked is the one that will run, so asking costs nothing.
+    """
+    columns = [*[f"k{n}" for n in range(len(table.spec.key.fields))], DEAD]
     plan = frame._jdf.queryExecution().executedPlan()
     partitioning = plan.outputPartitioning()
     if partitioning.getClass().getSimpleName() != "HashPartitioning" or partitioning.numPartitions() != partitions:
@@ -75,13 +91,16 @@ def partitioned_by(frame: DataFrame, columns: list[str], partitions: int) -> boo
     return names == columns
 
 
-def _dead(stream: Stream, keys: list[str], columns: list[str], time: BatchTime) -> Column:
+def _dead(stream: Stream, key: Schema, columns: list[str], time: BatchTime) -> Column:
     """Null for a good record, else JSON: why it can't be used, and the record."""
-    key_missing = F.lit(False)
-    for key in keys:
-        key_missing = key_missing | F.col(f"`{key}`").isNull()
+    keys = key.names
+    key_missing = reduce(or_, [F.col(f"`{name}`").isNull() for name in keys])
     record = F.struct(*[F.col(f"`{column}`") for column in columns])
     reason = F.when(key_missing, F.lit(f"no key: one of {', '.join(keys)} is null"))
+    if long := [F.octet_length(F.col(f"`{f.name}`")) for f in key.fields if f.field_type.is_variable]:
+        reason = reason.when(
+            reduce(add, long) > F.lit(LONGEST_KEY), F.lit(f"the key is longer than {LONGEST_KEY} bytes")
+        )
     if stream.timestamp is not None:
         moment = _instant(stream)
         limit = time.wall + time.max_ahead_millis

@@ -20,8 +20,8 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
 from holdfast.errors import HoldfastError, Kind, TopologyError
-from holdfast.pipeline.driver import Step
-from holdfast.pipeline.plan import BatchTime, pre_aggregate
+from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.plan import BatchTime, is_by_key, pre_aggregate
 from holdfast.pipeline.results import SCHEMA, TaskResult, decode
 from holdfast.pipeline.task import TaskWork
 from holdfast.pipeline.worker import Reach, run_partition
@@ -123,16 +123,15 @@ class SparkTasks:
             return [result for table in self._tables for result in self._table(source, table, step, reach)]
         except PySparkException as error:
             # PySpark gives an error a class of its own when its cause is the plan, the data or Python code.
-            raise SparkRefused(f"Spark refused the batch: {_first_lines(str(error))}") from error
+            raise SparkRefused(f"Spark refused the batch: {_in_short(str(error))}") from error
         except Py4JJavaError as error:
-            raise SparkUnavailable(f"Spark lost the batch's job: {_first_lines(str(error))}") from error
+            raise SparkUnavailable(f"Spark lost the batch's job: {_in_short(str(error))}") from error
         finally:
             if several:
                 source.unpersist()
 
     def _table(self, batch: DataFrame, table: Table, step: Step, reach: Reach) -> list[TaskResult]:
         time = BatchTime(step.wall, self._max_ahead_millis)
-        rows = pre_aggregate(batch, table, self._partitions, time)
         work = TaskWork(
             topology=table.topology,
             version=step.version,
@@ -141,9 +140,16 @@ class SparkTasks:
             chunk_rows=self._chunk_rows,
             inline_limit=self._inline_limit,
         )
-        tasks = rows.mapInArrow(partial(run_partition, work, reach), SCHEMA)
-        return [decode(bytes(row.result)) for row in tasks.collect()]
+        function = partial(run_partition, work, reach)
+        with steps.labels("plan").time():
+            tasks = pre_aggregate(batch, table, self._partitions, time).mapInArrow(function, SCHEMA)
+            if not is_by_key(tasks, table, self._partitions):
+                tasks = pre_aggregate(batch, table, self._partitions, time, shuffle=True).mapInArrow(function, SCHEMA)
+        with steps.labels("tasks").time():
+            return [decode(bytes(row.result)) for row in tasks.collect()]
 
 
-def _first_lines(text: str, lines: int = 6) -> str:
-    return "\n".join(text.splitlines()[:lines])
+def _in_short(text: str, first: int = 4, last: int = 4) -> str:
+    """The beginning of a long message, and the end, where a Python traceback has its error; without Java's stack."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join(lines if len(lines) <= first + last else [*lines[:first], "...", *lines[-last:]])

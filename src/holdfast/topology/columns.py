@@ -33,6 +33,8 @@ def larger(left: pa.Array, right: pa.Array) -> pa.Array:
     """
     if pa.types.is_boolean(left.type):
         return pc.coalesce(pc.or_(left, right), left, right)
+    if pa.types.is_temporal(left.type):
+        return larger(_ticks(left), _ticks(right)).view(left.type)
     found = pc.max_element_wise(left, right)
     if pa.types.is_floating(left.type):
         is_nan = pc.or_(pc.fill_null(pc.is_nan(left), False), pc.fill_null(pc.is_nan(right), False))
@@ -48,11 +50,18 @@ def smaller(left: pa.Array, right: pa.Array) -> pa.Array:
     """
     if pa.types.is_boolean(left.type):
         return pc.coalesce(pc.and_(left, right), left, right)
+    if pa.types.is_temporal(left.type):
+        return smaller(_ticks(left), _ticks(right)).view(left.type)
     found = pc.min_element_wise(left, right)
     if pa.types.is_floating(left.type):
         with_left = pc.if_else(pc.fill_null(pc.is_nan(right), False), left, found)
         return pc.coalesce(pc.if_else(pc.fill_null(pc.is_nan(left), False), right, with_left), left, right)
     return found
+
+
+def _ticks(moments: pa.Array) -> pa.Array:
+    """Days or microseconds as the numbers they are: Arrow can't compare moments with a time zone element by element."""
+    return moments.view(pa.int32() if moments.type.bit_width == 32 else pa.int64())
 
 
 def quotient(total: pa.Array, number: pa.Array, kind: pa.DataType) -> pa.Array:

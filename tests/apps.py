@@ -1,0 +1,74 @@
+"""Apps for tests: small settings, files as a source, answers over REST."""
+
+import json
+import os
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyspark.sql import DataFrame, SparkSession
+
+import holdfast as hf
+
+RECORD = pa.schema([("player", pa.string()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+
+
+def write(folder: Path, number: int, records: Sequence[Mapping[str, Any]], schema: pa.Schema = RECORD) -> None:
+    """One file of records, which is one batch; files are read in the order of their numbers."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = folder / f"{number:04d}.parquet"
+    pq.write_table(pa.Table.from_pylist(list(records), schema), path)
+    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+
+
+def read(spark: SparkSession, folder: Path, schema: str = "player string, points long, at timestamp") -> DataFrame:
+    """The folder as a stream, a file a batch."""
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def settings(folder: Path, **changes: Any) -> hf.Settings:
+    chosen: dict[str, Any] = {
+        "base_dir": str(folder / "base"),
+        "partitions": 2,
+        "rest": hf.RestSettings(port=0),
+        "retry": hf.RetrySettings(attempts=3, first="10ms", longest="50ms"),
+        **changes,
+    }
+    return hf.Settings(**chosen)
+
+
+def points_app(
+    session: SparkSession,
+    folder: Path,
+    /,
+    shape: Callable[[hf.Stream], hf.Stream] = lambda stream: stream,
+    sink: hf.Sink | None = None,
+    **changes: Any,
+) -> hf.App:
+    """Games and points per player, from `folder/input`."""
+    app = hf.App("points", settings=settings(folder, **changes), spark=session)
+    stream = shape(app.stream(read(session, folder / "input"), key="player", timestamp="at"))
+    table = stream.group_by().aggregate(games=hf.count(), points=hf.sum("points")).store("points")
+    if sink is not None:
+        table.sink(sink, name="sink")
+    return app
+
+
+def get(app: hf.App, path: str) -> tuple[int, Any]:
+    """Status and JSON of a request."""
+    try:
+        with urllib.request.urlopen(f"{app.address}{path}") as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as error:
+        return error.code, json.load(error)
+
+
+def held(app: hf.App, store: str = "points") -> dict[Any, Any]:
+    """Everything a store holds."""
+    status, page = get(app, f"/v1/stores/{store}/range?limit=10000")
+    assert status == 200, page
+    return {tuple(e["key"]) if isinstance(e["key"], list) else e["key"]: e["value"] for e in page["entries"]}

@@ -1,0 +1,111 @@
+"""The small parts: steps, events, the folder, the bars."""
+
+import io
+import threading
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from holdfast.instance.events import Events, RestoreEvent, RestoreKind, TaskEvent
+from holdfast.instance.layout import StateDirectoryUnusable, TaskHome, file_system_of
+from holdfast.instance.progress import RestoreBars
+from holdfast.instance.steps import ApplySegment, LoadSnapshot, Unreachable, Wait, Wipe, judge, next_step
+from holdfast.stores.engine import Mark
+from holdfast.words import NOTHING, TaskId, Version
+
+TASK = TaskId(0, 1)
+
+
+@pytest.mark.parametrize(
+    ("at", "committed", "snapshots", "there", "step"),
+    [
+        (0, 0, [], True, Wait()),
+        (5, 5, [5], True, Wait()),
+        (6, 5, [], True, Wait()),
+        (0, 3, [], True, ApplySegment(Version(1))),
+        (0, 3, [2, 4], True, LoadSnapshot(Version(2))),
+        (1, 9, [8], True, ApplySegment(Version(2))),
+        (1, 9, [8], False, LoadSnapshot(Version(8))),
+        (8, 9, [8], False, Unreachable(Version(8), Version(9))),
+    ],
+)
+def test_the_next_step(at: int, committed: int, snapshots: list[int], there: bool, step: object) -> None:
+    known = [Version(version) for version in snapshots]
+    assert next_step(Version(at), Version(committed), known, next_there=there) == step
+
+
+def test_a_folder_that_was_cut_off_while_applying_is_whole_from_there() -> None:
+    mark = Mark(Version(4), "c4", "L", applying=Version(6))
+    verdict = judge(mark, log="L", newest=Version(7), commit="c4", next_previous=None)
+    assert (verdict.at, verdict.whole_from) == (4, 6)  # type: ignore[union-attr]
+    assert isinstance(judge(mark, log="L", newest=Version(5), commit="c4", next_previous=None), Wipe)
+    assert isinstance(judge(mark, log="L", newest=Version(7), commit=None, next_previous=None), Wipe)
+    assert not isinstance(judge(mark, log="L", newest=Version(7), commit=None, next_previous="c4"), Wipe)
+
+
+def test_events_are_numbered_kept_and_waited_for() -> None:
+    events = Events(keep=3)
+    for version in range(5):
+        events.append(TaskEvent("0_0", "running", version))
+    page = events.since(0)
+    assert ([numbered.number for numbered in page.events], page.next, page.missed) == ([3, 4, 5], 5, 2)
+    assert events.since(5).events == ()
+    assert events.since(77).missed == 2  # a number of an earlier life begins anew
+    waiting = threading.Thread(target=lambda: found.extend(events.since(5, wait=30).events))
+    found: list[object] = []
+    waiting.start()
+    events.append(TaskEvent("0_0", "running", 9))
+    waiting.join()
+    assert len(found) == 1
+    events.close()
+    assert events.since(6, wait=30).events == ()
+
+
+def test_a_folder_that_cannot_be_used_is_said_to_be(tmp_path: Path) -> None:
+    (tmp_path / "0_1").write_text("a file")
+    with pytest.raises(StateDirectoryUnusable, match="can't be used"):
+        TaskHome(tmp_path, TASK, "one")
+
+
+def test_unfinished_work_is_cleared_away(tmp_path: Path) -> None:
+    for name in ("loading", "saving", "data"):
+        (tmp_path / "0_1" / name).mkdir(parents=True)
+    with TaskHome(tmp_path, TASK, "one") as home:
+        assert sorted(path.name for path in home.path.iterdir()) == [".lock", "data"]
+        home.write_checkpoint("L", "c7", Version(7), ["b", "a"])
+        checkpoint = home.read_checkpoint()
+        assert checkpoint is not None
+        assert (checkpoint.log, checkpoint.stores) == ("L", {"a": 7, "b": 7})
+
+
+def test_the_deepest_mount_counts() -> None:
+    mounts = "disk / ext4 rw 0 0\ntmpfs /mnt/my\\040disk tmpfs rw 0 0\n"
+    assert file_system_of(Path("/mnt/my disk/state"), mounts) == "tmpfs"
+    assert file_system_of(Path("/mnt/other"), mounts) == "ext4"
+
+
+def test_bars_follow_versions_and_bytes() -> None:
+    screen = io.StringIO()
+
+    def event(kind: RestoreKind, end: int, total: int = 0, *, done: int = 0, of: int = 0) -> RestoreEvent:
+        return RestoreEvent(kind, "0_1", "scores", NOTHING, end, 0, total, done, of)
+
+    with RestoreBars(Console(file=screen, force_terminal=True, width=120)) as bars:
+        bars.show(event(RestoreKind.BATCH, 3))  # began before anyone looked
+        bars.show(event(RestoreKind.START, 10))
+        bars.show(event(RestoreKind.BATCH, 4, done=50, of=200))
+        assert bars.completed("0_1", "scores") == 0.25
+        bars.show(event(RestoreKind.BATCH, 8, total=1_234))
+        assert bars.completed("0_1", "scores") == 0.8
+        bars.show(event(RestoreKind.END, 10, total=2_000))
+        assert bars.completed("0_1", "scores") == 1.0
+    assert "restoring 0_1/scores" in screen.getvalue()
+
+
+def test_without_a_terminal_nothing_is_drawn() -> None:
+    screen = io.StringIO()
+    with RestoreBars(Console(file=screen)) as bars:
+        bars.show(RestoreEvent(RestoreKind.START, "0_1", "scores", 0, 10, 0, 0))
+        bars.show(RestoreEvent(RestoreKind.END, "0_1", "scores", 0, 10, 0, 0))
+    assert screen.getvalue() == ""

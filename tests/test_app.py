@@ -1,0 +1,408 @@
+"""An app on real Spark: what a user writes, what they get, and what stops it."""
+
+import json
+import os
+import shutil
+import sqlite3
+import threading
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import holdfast as hf
+from examples.sqlite_upsert import SqliteUpsert
+from holdfast import faults
+from holdfast.errors import StorageUnavailable, TopologyError
+from holdfast.log.appfile import AppChanged
+from holdfast.log.log import LostRace
+from holdfast.pipeline.driver import TaskFailed
+from holdfast.pipeline.protocol import NewCheckpoint, OtherOffsets
+from holdfast.pipeline.sinks.runner import SinkFailed
+from holdfast.pipeline.spark import SparkRefused
+from holdfast.states import AppState
+from holdfast.words import Version
+from tests.apps import get, held, points_app, read, settings, write
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def game(player: str | None, points: int | None, at: datetime | None = NOON) -> dict[str, Any]:
+    return {"player": player, "points": points, "at": at}
+
+
+def finish(app: hf.App) -> hf.App:
+    """Runs until everything there is was counted, and stops."""
+    with app:
+        app.process_all_available()
+    return app
+
+
+def wait_for(app: hf.App, *states: AppState) -> None:
+    assert app._states.wait_for(*states, timeout=60), (app.state, app.cause)
+
+
+def test_counts_are_true_queryable_and_delivered(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 100), game("bob", 200)])
+    write(tmp_path / "input", 2, [game("alice", 150), game("alice", None)])
+    sink = hf.memory()
+    moves: list[tuple[str, str]] = []
+    app = points_app(spark, tmp_path, sink=sink)
+    app.on_state(lambda old, new: moves.append((str(old), str(new))))
+    with app:
+        app.process_all_available()
+        assert held(app) == {"alice": {"games": 3, "points": 250}, "bob": {"games": 1, "points": 200}}
+        status, answer = get(app, "/v1/stores/points/keys/alice")
+        assert (status, answer["version"], answer["value"]) == (200, 2, {"games": 3, "points": 250})
+        assert get(app, "/v1/stores/points/keys/nobody")[0] == 404
+        assert get(app, "/v1/stores/nothing/keys/alice")[0] == 404
+        assert get(app, "/v1/state")[1]["state"] == "running"
+        assert get(app, "/health/ready")[0] == 200
+    assert app.version == 2
+    assert [sorted(str(row["player"]) for row in sink.versions[Version(v)]) for v in (1, 2)] == [
+        ["alice", "bob"],
+        ["alice"],
+    ]
+    assert moves == [
+        ("created", "restoring"),
+        ("restoring", "running"),
+        ("running", "stopping"),
+        ("stopping", "stopped"),
+    ]
+
+
+def test_a_restart_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    write(tmp_path / "input", 2, [game("alice", 2)])
+    app = points_app(spark, tmp_path)
+    with app:
+        app.process_all_available()
+        assert held(app) == {"alice": {"games": 2, "points": 3}}
+    assert app.version == 2
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+def test_a_lost_state_folder_is_restored_and_listeners_hear_of_it(
+    engine: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1), game("bob", 2), game("carol", 3)])
+
+    def build() -> hf.App:
+        app = hf.App("points", settings=settings(tmp_path), spark=spark)
+        stream = app.stream(read(spark, tmp_path / "input"), key="player")
+        stream.group_by().count().store("points", engine=engine)
+        return app
+
+    finish(build())
+    shutil.rmtree(tmp_path / "base" / "points" / "state")
+    heard: list[hf.RestoreEvent] = []
+    app = build()
+    app.on_restore(heard.append)
+
+    def broken(event: hf.RestoreEvent) -> None:
+        raise RuntimeError("a listener of the user's")
+
+    app.on_restore(broken)
+    with app:
+        assert held(app) == {name: {"count": 1} for name in ("alice", "bob", "carol")}
+    kinds = [event.kind.value for event in heard if event.store == "points"]
+    assert kinds.count("start") == kinds.count("end") == 2
+    assert all(event.start_version == 0 for event in heard)
+    assert sum(event.count for event in heard if event.kind is hf.RestoreKind.BATCH) == 3
+
+
+def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=2)
+    records = [game("alice", 1), game(None, 7), game(None, 7), game("bob", 2, None), game("carol", 3, ahead)]
+    write(tmp_path / "input", 1, [*records, game("x" * 70_000, 4)])
+    app = points_app(spark, tmp_path)
+    with app:
+        app.process_all_available()
+        assert held(app) == {"alice": {"games": 1, "points": 1}}
+    files = (tmp_path / "base" / "points" / "dead-letters").glob("*.json")
+    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    found = sorted((json.loads(letter["letter"])["reason"].split()[0:2], letter["times"]) for letter in letters)
+    assert found == [(["event", "time"], 1), (["no", "event"], 1), (["no", "key:"], 2), (["the", "key"], 1)]
+
+
+def test_a_deleted_checkpoint_is_refused_with_the_positions_and_goes_on_when_told(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    shutil.rmtree(tmp_path / "base" / "points" / "checkpoint")
+    app = points_app(spark, tmp_path)
+    with pytest.raises(NewCheckpoint, match="logOffset"):
+        app.start()
+    assert app.state is AppState.ERROR
+    again = points_app(spark, tmp_path, on_new_checkpoint="restart_sources")
+    with again:
+        again.process_all_available()
+        assert held(again) == {"alice": {"games": 2, "points": 2}}
+
+
+def test_a_checkpoint_that_lost_its_last_commit_counts_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    for path in (tmp_path / "base" / "points" / "checkpoint" / "commits").glob("*1*"):
+        path.unlink()
+    app = points_app(spark, tmp_path)
+    with app:
+        app.process_all_available()
+        assert held(app) == {"alice": {"games": 2, "points": 2}}
+    assert app.version == 2
+
+
+def test_a_checkpoint_that_fell_back_to_other_offsets_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    checkpoint = tmp_path / "base" / "points" / "checkpoint"
+    for path in [*checkpoint.glob("commits/*1*"), *checkpoint.glob("offsets/*1*"), *checkpoint.glob("sources/0/*1*")]:
+        path.unlink()
+    app = points_app(spark, tmp_path).start()
+    wait_for(app, AppState.ERROR)
+    assert isinstance(app.cause, OtherOffsets), app.cause
+    assert "Recorded:" in str(app.cause)
+    app.stop()
+
+
+def test_two_drivers_on_one_log_end_with_one(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    first = finish(points_app(spark, tmp_path))
+    again: dict[str, Any] = {"on_new_checkpoint": "restart_sources"}
+    one = points_app(spark, tmp_path, state=hf.StateSettings(dir=str(tmp_path / "one")), **again)
+    two = points_app(
+        spark.newSession(),  # names of queries are a session's own
+        tmp_path,
+        state=hf.StateSettings(dir=str(tmp_path / "two")),
+        spark=hf.SparkSettings(checkpoint=str(tmp_path / "other-checkpoint")),
+        **again,
+    )
+    one.start()
+    one.process_all_available()
+    two.start()  # its checkpoint is empty, so it counts the first file once more, as it was told
+    two.process_all_available()
+    assert two.version == first.version + 1
+    over = threading.Event()
+    for app in (one, two):
+        app.on_state(lambda old, new: over.set() if new is AppState.ERROR else None)
+    write(tmp_path / "input", 2, [game("bob", 1)])
+    assert over.wait(60)
+    loser = one if one.state is AppState.ERROR else two
+    assert isinstance(loser.cause, LostRace), loser.cause
+    assert f"process {os.getpid()} " in str(loser.cause)
+    one.stop()
+    two.stop()
+
+
+def test_a_changed_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    app = hf.App("points", settings=settings(tmp_path), spark=spark)
+    app.stream(read(spark, tmp_path / "input"), key="points").group_by().count().store("points")
+    with pytest.raises(AppChanged, match="points"):
+        app.start()
+    with pytest.raises(AppChanged, match="partitions"):
+        points_app(spark, tmp_path, partitions=3).start()
+
+
+def test_an_overflow_stops_the_app_with_the_key_and_calls_the_alert_hook(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 2**63 - 1)])
+    write(tmp_path / "input", 2, [game("alice", 1), game("bob", 1)])
+    alerts: list[BaseException] = []
+    app = points_app(spark, tmp_path)
+    app.on_alert(alerts.append)
+    app.start()
+    wait_for(app, AppState.ERROR)
+    assert isinstance(app.cause, TaskFailed)
+    assert "'alice'" in str(app.cause)
+    assert held(app) == {"alice": {"games": 1, "points": 2**63 - 1}}, "what was committed can still be read"
+    app.stop()
+    assert alerts == [app.cause]
+    assert app.version == 1
+
+
+def test_an_overflow_within_a_batch_is_an_error_even_without_ansi(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 2**63 - 1), game("alice", 1)])
+    spark.conf.set("spark.sql.ansi.enabled", "false")
+    try:
+        app = points_app(spark, tmp_path).start()
+        wait_for(app, AppState.ERROR)
+    finally:
+        spark.conf.unset("spark.sql.ansi.enabled")
+    assert isinstance(app.cause, SparkRefused), app.cause
+    app.stop()
+
+
+def test_storage_that_is_briefly_away_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    left = [StorageUnavailable("away"), StorageUnavailable("still away")]
+
+    def away() -> None:
+        if left:
+            raise left.pop()
+
+    app = points_app(spark, tmp_path)
+    with faults.active({"commit.before": away}), app:
+        app.process_all_available()
+        assert held(app) == {"alice": {"games": 1, "points": 1}}
+    assert app.version == 1
+
+
+def test_storage_that_stays_away_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+
+    def away() -> None:
+        raise StorageUnavailable("the bucket is gone")
+
+    app = points_app(spark, tmp_path)
+    with faults.active({"commit.before": away}):
+        app.start()
+        wait_for(app, AppState.ERROR)
+    assert isinstance(app.cause, StorageUnavailable)
+    app.stop()
+    assert app.state is AppState.ERROR
+
+
+def test_a_sink_that_raises_stops_the_app_and_gets_its_version_again(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [game("bob", 1)])
+
+    def broken(version: int, rows: Any) -> None:
+        raise ValueError("no room at the inn")
+
+    app = points_app(spark, tmp_path, sink=hf.foreach(broken)).start()
+    wait_for(app, AppState.ERROR)
+    assert isinstance(app.cause, SinkFailed)
+    assert "no room at the inn" in str(app.cause)
+    app.stop()
+    seen: list[int] = []
+    finish(points_app(spark, tmp_path, sink=hf.foreach(lambda version, rows: seen.append(version))))
+    assert seen == [1, 2]
+
+
+@pytest.mark.parametrize("format", ["parquet", "json"])
+def test_files_hold_each_version_once(format: Any, spark: SparkSession, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        write(tmp_path / "input", number, [game("alice", number), game(f"player-{number}", 1)])
+    finish(points_app(spark, tmp_path, sink=hf.files(str(tmp_path / "out"), format=format)))
+    marks = sorted((tmp_path / "out" / "_versions").glob("*.json"))
+    assert [json.loads(path.read_text())["version"] for path in marks] == [1, 2, 3]
+    rows: list[dict[str, Any]] = []
+    for mark in marks:
+        for entry in json.loads(mark.read_text())["files"]:
+            path = tmp_path / "out" / entry["file"]
+            rows += (
+                pq.read_table(path).to_pylist()
+                if format == "parquet"
+                else [json.loads(line) for line in path.read_text().splitlines()]
+            )
+    assert len(rows) == 6
+    assert [row["points"] for row in rows if row["player"] == "alice"] == [1, 3, 6]
+
+
+def test_a_database_sees_each_version_once_although_it_is_told_twice(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [game("alice", 2), game("bob", 5)])
+    upsert = SqliteUpsert(tmp_path / "players.db")
+    told: list[tuple[int, Any]] = []
+
+    def keep(version: int, rows: Any) -> None:
+        told.append((version, rows.rename_columns(["player", "games", "total"])))
+        upsert(*told[-1])
+
+    finish(points_app(spark, tmp_path, sink=hf.foreach(keep)))
+    for version, rows in reversed(told):
+        upsert(version, rows)
+    with sqlite3.connect(tmp_path / "players.db") as database:
+        assert sorted(database.execute("SELECT * FROM players")) == [("alice", 3, 2), ("bob", 5, 2)]
+
+
+def test_several_stores_from_one_stream_and_composite_keys(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1), game("alice", 2), game("bob", 1)])
+    app = hf.App("several", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    stream.group_by().count().store("by-player")
+    stream.where(F.col("points") > 1).with_column("half", "points / 2").group_by("player", "points").aggregate(
+        half=hf.max("half"), when=hf.max("at")
+    ).store("by-both")
+    with app:
+        app.process_all_available()
+        assert held(app, "by-player") == {"alice": {"count": 2}, "bob": {"count": 1}}
+        both = held(app, "by-both")
+    assert list(both) == [("alice", 2)]
+    assert both["alice", 2]["half"] == 1.0
+
+
+def test_two_instances_answer_for_each_other(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game(f"player-{n}", n) for n in range(20)])
+    app = points_app(spark, tmp_path, instances=2)
+    with app:
+        app.process_all_available()
+        assert len(held(app)) == 20
+        assert all(get(app, f"/v1/stores/points/keys/player-{n}")[1]["value"]["points"] == n for n in range(20))
+
+
+def test_where_batches_are_cut_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    records = [game(f"player-{n % 7}", n, NOON + timedelta(seconds=n % 5)) for n in range(60)]
+    found = []
+    for files in (1, 4):
+        folder = tmp_path / str(files)
+        for number in range(files):
+            write(folder / "input", number, records[number::files])
+        app = hf.App("cuts", settings=settings(folder, batch=hf.BatchSettings(commit_interval="10ms")), spark=spark)
+        app.stream(read(spark, folder / "input"), key="player", timestamp="at").group_by().aggregate(
+            n=hf.count(),
+            total=hf.sum("points"),
+            mean=hf.mean("points"),
+            first=hf.first("points"),
+            last=hf.last("points"),
+        ).store("points")
+        with app:
+            app.process_all_available()
+            found.append(held(app))
+            assert app.version == files
+    assert found[0] == found[1]
+
+
+def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    app = hf.App("refused", settings=settings(tmp_path), spark=spark)
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    frame = read(spark, tmp_path / "input")
+    with pytest.raises(TopologyError, match="did you mean 'player'|Did you mean 'player'"):
+        app.stream(frame, key="playr")
+    with pytest.raises(TopologyError, match="streaming"):
+        app.stream(spark.range(3), key="id")
+    with pytest.raises(TopologyError, match="has to be a timestamp"):
+        app.stream(frame, key="player", timestamp="points")
+    stream = app.stream(frame, key="player")
+    with pytest.raises(TopologyError, match="event time"):
+        stream.group_by().aggregate(last=hf.last("points"))
+    with pytest.raises(TopologyError, match="needs numbers"):
+        stream.group_by().aggregate(total=hf.sum("player")).store("x")
+    with pytest.raises(TopologyError, match="at least one"):
+        stream.group_by().aggregate()
+    with pytest.raises(TopologyError):
+        stream.group_by().count().store("Bad Name")
+    with pytest.raises(TopologyError, match="keeps nothing"):
+        app.start()
+    stream.group_by().count().store("fine").sink(hf.memory())
+    with pytest.raises(TopologyError, match="two stores"):
+        stream.group_by().count().store("fine")
+    with pytest.raises(TopologyError, match="second DataFrame"):
+        app.stream(read(spark, tmp_path / "input"), key="player")
+
+
+def test_describe_tells_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    text = points_app(spark, tmp_path, sink=hf.memory()).describe()
+    assert "store points (key-value on rocksdb), key (player string)" in text
+    assert "points bigint = sum(points)" in text
+    assert "sink sink (memory)" in text
