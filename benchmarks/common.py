@@ -32,6 +32,7 @@ def spark_session(**config: str) -> SparkSession:
         "spark.driver.memory": "4g",
         "spark.ui.showConsoleProgress": "false",
         "spark.sql.adaptive.enabled": "false",
+        "spark.python.unix.domain.socket.enabled": "true",
         **config,
     }
     for name, value in settings.items():

@@ -17,6 +17,8 @@ from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
+
 from holdfast import faults, metrics
 from holdfast.clock import Clock
 from holdfast.embedded import EmbeddedInstances
@@ -199,11 +201,20 @@ class Runtime:
 
     def _watch_query(self) -> None:
         assert self.query is not None
-        while not self._stop.wait(0.1):
-            if not self.query.isActive:
+        while not self._stop.is_set():
+            if self._ended(self.query):
+                if self._stop.is_set():
+                    return
                 cause = self._failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
                 self._fail(cause)
                 return
+
+    def _ended(self, query: StreamingQuery) -> bool:
+        """Waits a second for the query's end. One that ended with an error raises it here; `exception()` has it too."""
+        try:
+            return bool(query.awaitTermination(1))
+        except PySparkException:
+            return True
 
     def _clean(self) -> None:
         sinks = [node.name for node in self._builder.sinks]

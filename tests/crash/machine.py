@@ -25,6 +25,7 @@ from holdfast.log.commits import SparkBatch, Writer
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver, Step
+from holdfast.pipeline.plan import Layout
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import TableOutput
@@ -49,6 +50,7 @@ SPEC = StoreSpec(
     engine="rocksdb",
 )
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
+LAYOUT = Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
 
 Record = tuple[str, int]
@@ -143,9 +145,9 @@ class Machine:
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
         results = []
         for task in TASKS:
-            work = TaskWork(0, step.version, SPEC, REDUCERS, chunk_rows=2, inline_limit=0)
+            work = TaskWork(0, step.version, SPEC, REDUCERS, 2, 0, PARTITIONS, LAYOUT)
             mine = [r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition]
-            result = run(work, task.partition, [_pre_aggregated(mine, task.partition)], self.log, self._read)
+            result = run(work, task.partition, [_pre_aggregated(mine)], self.log, self._read)
             results.append(decode(encode(result)))
         return results
 
@@ -188,16 +190,13 @@ def _spark_batch(number: int, records: Sequence[Record]) -> SparkBatch:
     return SparkBatch(query="query", batch=number, offsets=f"v1\n{{}}\n{records!r}")
 
 
-def _pre_aggregated(records: Sequence[Record], partition: int) -> pa.RecordBatch:
+def _pre_aggregated(records: Sequence[Record]) -> pa.RecordBatch:
     totals = expected([records])
     ordered = sorted(totals, key=lambda player: encode_key(KEY, [player]))
     number = len(ordered)
     return pa.RecordBatch.from_pydict(
         {
-            "_own": pa.array([partition] * number, pa.int32()),
             "_dead": pa.nulls(number, pa.string()),
-            "_rows": pa.array([totals[p][0] for p in ordered], pa.int64()),
-            "_time": pa.nulls(number, pa.int64()),
             "k0": pa.array(ordered, pa.string()),
             "p0": pa.array([totals[p][0] for p in ordered], pa.int64()),
             "p1": pa.array([totals[p][1] for p in ordered], pa.int64()),

@@ -1,10 +1,13 @@
 """A task merges its rows into the state at v-1 and seals a segment: whole columns, bounded chunks, no surprises."""
 
+from dataclasses import replace
+
 import pyarrow as pa
 
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
+from holdfast.pipeline.plan import Layout
 from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.spec import StoreSpec
@@ -24,24 +27,28 @@ SPEC = StoreSpec(
 
 
 def make_log(name: str) -> Log:
-    spec = AppSpec(id="app", partitions=2, stores=(SPEC,), topologies={"scores": 0})
+    spec = AppSpec(id="app", partitions=1, stores=(SPEC,), topologies={"scores": 0})
     return Log.create_or_open(open_storage(f"memory://{name}"), spec)
 
 
 def work(version: int, chunk_rows: int = 1000) -> TaskWork:
     return TaskWork(
-        topology=0, version=Version(version), store=SPEC, reducers=REDUCERS, chunk_rows=chunk_rows, inline_limit=0
+        topology=0,
+        version=Version(version),
+        store=SPEC,
+        reducers=REDUCERS,
+        chunk_rows=chunk_rows,
+        inline_limit=0,
+        partitions=1,
+        layout=Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None),
     )
 
 
-def rows(players: list[str | None], n: list[int], total: list[int | None], own: int = 1) -> pa.RecordBatch:
+def rows(players: list[str | None], n: list[int], total: list[int | None]) -> pa.RecordBatch:
     dead = ['{"reason":"no key"}' if player is None else None for player in players]
     return pa.RecordBatch.from_pydict(
         {
-            "_own": pa.array([own] * len(players), pa.int32()),
             "_dead": pa.array(dead, pa.string()),
-            "_rows": pa.array(n, pa.int64()),
-            "_time": pa.nulls(len(players), pa.int64()),
             "k0": pa.array(players, pa.string()),
             "p0": pa.array(n, pa.int64()),
             "p1": pa.array(total, pa.int64()),
@@ -59,7 +66,7 @@ class State:
         self.asked = 0
 
     def read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
-        assert (task, store, version) == (TaskId(0, 1), "scores", self.version)
+        assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
         self.asked += 1
         return pa.array([self.cells.get(key) for key in keys.to_pylist()], pa.binary())
 
@@ -81,7 +88,7 @@ def test_versions_add_up() -> None:
     log = make_log("adds-up")
     state = State(log)
     for version, batch in enumerate([rows(["b", "a"], [1, 2], [5, None]), rows(["a", "c"], [1, 1], [7, 1])], start=1):
-        result = run(work(version), 1, [batch], log, state.read)
+        result = run(work(version), 0, [batch], log, state.read)
         assert result.error is None
         state.apply(result.segments)
     assert state.table() == {"a": (3, 7), "b": (1, 5), "c": (1, 1)}
@@ -91,7 +98,7 @@ def test_more_keys_than_a_chunk_become_several_segments() -> None:
     log = make_log("chunks")
     state = State(log)
     batches = [rows([f"p{n}"], [1], [n]) for n in range(10)]
-    result = run(work(1, chunk_rows=3), 1, batches, log, state.read)
+    result = run(work(1, chunk_rows=3), 0, batches, log, state.read)
     assert [ref.parts[0].rows for ref in result.segments] == [3, 3, 3, 1]
     assert state.asked == 4
     state.apply(result.segments)
@@ -100,7 +107,7 @@ def test_more_keys_than_a_chunk_become_several_segments() -> None:
 
 def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
     log = make_log("dead")
-    result = run(work(1), 1, [rows([None, "a"], [3, 2], [1, 1])], log, State(log).read)
+    result = run(work(1), 0, [rows([None, "a"], [3, 2], [1, 1])], log, State(log).read)
     assert result.counts == {"records": 5, "dead": 3, "keys": 1}
     [(_, letters)] = log.dead_parts(result.segments[0])
     assert letters.to_pylist() == [{"letter": '{"reason":"no key"}', "times": 3}]
@@ -108,18 +115,18 @@ def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
     log = make_log("stray")
-    result = run(work(1), 1, [rows(["stray"], [1], [1], own=0)], log, State(log).read)
+    result = run(replace(work(1), partitions=2), 0, [rows(["stray", "bob"], [1, 1], [1, 1])], log, State(log).read)
     assert result.error is not None
     assert result.error.type == "WrongPartition"
-    assert "'stray'" in result.error.message
+    assert "'bob'" in result.error.message
     assert not result.segments
 
 
 def test_an_overflow_names_the_key_and_both_numbers() -> None:
     log = make_log("overflow")
     state = State(log)
-    state.apply(run(work(1), 1, [rows(["a", "b"], [1, 1], [2**63 - 1, 1])], log, state.read).segments)
-    result = run(work(2), 1, [rows(["b", "a"], [1, 1], [1, 1])], log, state.read)
+    state.apply(run(work(1), 0, [rows(["a", "b"], [1, 1], [2**63 - 1, 1])], log, state.read).segments)
+    result = run(work(2), 0, [rows(["b", "a"], [1, 1], [1, 1])], log, state.read)
     assert result.error is not None
     assert result.error.type == "Overflow"
     assert "['a']" in result.error.message
@@ -128,5 +135,5 @@ def test_an_overflow_names_the_key_and_both_numbers() -> None:
 
 def test_an_empty_partition_writes_nothing() -> None:
     log = make_log("empty")
-    result = run(work(1), 1, [rows([], [], [])], log, State(log).read)
+    result = run(work(1), 0, [rows([], [], [])], log, State(log).read)
     assert (result.segments, result.counts, result.error) == ((), {}, None)

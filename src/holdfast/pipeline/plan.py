@@ -3,15 +3,15 @@
 The records that can't be used ride along: a record without a key, without an event time or too far ahead has itself as
 JSON in the column `_dead`, which is null for all others and is grouped by like a key. So one job reads the source
 once and yields both. It also leaves the exchange as it should be: Spark's hash passes over nulls, so
-`hash(key, null) = hash(key)`, and every live row is where `repartition(n, *key)` would have put it. `_own` lets the
-task check just that, row by row.
+`hash(key, null) = hash(key)`, and every live row is where `repartition(n, *key)` would have put it. The task checks
+just that, row by row.
+
+What a batch needs no column for has none: turning a JVM row into Arrow costs by the cell.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
-from operator import add, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -19,139 +19,167 @@ from pyspark.sql import functions as F
 from holdfast.stores.keys import MAX_KEY_BYTES
 from holdfast.stores.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
-from holdfast.topology.reducers import Reducer
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from holdfast.stores.types import Schema
-    from holdfast.topology.stream import Stream, Table
+    from holdfast.topology.stream import Table
     from holdfast.words import Millis
 
 LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
 """Text and bytes of a key together. Encoding at most doubles them, and the other components have room in the rest."""
 
-OWN, DEAD, ROWS, TIME = "_own", "_dead", "_rows", "_time"
+DEAD, ROWS, TIME = "_dead", "_rows", "_time"
 
 
 @dataclass(frozen=True)
-class BatchTime:
-    """The clock a batch runs by: chosen once in the driver, the same for every task."""
+class Layout:
+    """Which columns a task gets, by name: those of every row, the key's and the partial aggregates'."""
 
-    wall: Millis
-    max_ahead_millis: int
-
-
-def pre_aggregate(
-    batch: DataFrame, table: Table, partitions: int, time: BatchTime, *, shuffle: bool = False
-) -> DataFrame:
-    """One row a key of the batch: `_own`, `_dead`, `_rows`, `_time`, the key's columns, the partial aggregates.
-
-    The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
-    """
-    stream = table.stream
-    frame = batch
-    for step in stream.steps:
-        frame = step(frame)
-    # From here on the expressions are ours: sums must fail on overflow, also for a user who has ANSI mode off.
-    frame.sparkSession.conf.set("spark.sql.ansi.enabled", "true")
-    keys = [field.name for field in table.spec.key.fields]
-    dead = _dead(stream, table.spec.key, frame.columns, time)
-    named = [F.col(f"`{key}`").alias(f"k{n}") for n, key in enumerate(keys)]
-    inputs = _inputs(table, stream)
-    event_time = F.unix_millis(_instant(stream)) if stream.timestamp else F.lit(None).cast("bigint")
-    prepared = frame.select(*named, dead.alias(DEAD), event_time.alias(TIME), *inputs)
-    groups = [f"k{n}" for n in range(len(keys))]
-    partials = [
-        expression.alias(f"p{n}")
-        for n, expression in enumerate(_all_partials(table.aggregates, table.reducers, len(stream.position)))
-    ]
-    grouped = prepared.groupBy(*groups, DEAD).agg(F.count(F.lit(1)).alias(ROWS), F.max(TIME).alias(TIME), *partials)
-    if shuffle:
-        grouped = grouped.repartition(partitions, *groups)
-    own = F.expr(f"pmod(hash({', '.join(groups)}), {partitions})")
-    return grouped.select(own.alias(OWN), DEAD, ROWS, TIME, *groups, *[f"p{n}" for n in range(len(partials))])
+    keys: tuple[str, ...]
+    partials: tuple[str, ...]
+    rows: str
+    """How many records a row stands for: a column of its own, or a partial that counts just that."""
+    time: str | None
+    """The latest event time in milliseconds; None for a stream without one."""
 
 
-def is_by_key(frame: DataFrame, table: Table, partitions: int) -> bool:
-    """Whether the physical plan ends hash-partitioned by the key (and `_dead`) in this order, into `partitions`.
-
-    A `groupBy` alone may reuse another partitioning. The plan asked is the one that will run, so asking costs nothing.
-    """
-    columns = [*[f"k{n}" for n in range(len(table.spec.key.fields))], DEAD]
-    plan = frame._jdf.queryExecution().executedPlan()
-    partitioning = plan.outputPartitioning()
-    if partitioning.getClass().getSimpleName() != "HashPartitioning" or partitioning.numPartitions() != partitions:
-        return False
-    expressions = partitioning.expressions()
-    names = []
-    for n in range(expressions.size()):
-        expression = expressions.apply(n)
-        names.append(expression.name() if hasattr(expression, "name") else "")
-    return names == columns
+def layout_of(table: Table) -> Layout:
+    """The columns of a table's tasks."""
+    partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in table.reducers)))
+    counting, at = ROWS, 0
+    for (_, aggregate), reducer in zip(table.aggregates, table.reducers, strict=True):
+        if aggregate == Aggregate(Function.COUNT):
+            counting = partials[at]
+        at += len(reducer.partials)
+    return Layout(
+        keys=tuple(f"k{n}" for n in range(len(table.spec.key.fields))),
+        partials=partials,
+        rows=counting,
+        time=TIME if table.stream.timestamp else None,
+    )
 
 
-def _dead(stream: Stream, key: Schema, columns: list[str], time: BatchTime) -> Column:
-    """Null for a good record, else JSON: why it can't be used, and the record."""
-    keys = key.names
-    key_missing = reduce(or_, [F.col(f"`{name}`").isNull() for name in keys])
-    record = F.struct(*[F.col(f"`{column}`") for column in columns])
-    reason = F.when(key_missing, F.lit(f"no key: one of {', '.join(keys)} is null"))
-    if long := [F.octet_length(F.col(f"`{f.name}`")) for f in key.fields if f.field_type.is_variable]:
-        reason = reason.when(
-            reduce(add, long) > F.lit(LONGEST_KEY), F.lit(f"the key is longer than {LONGEST_KEY} bytes")
+class TablePlan:
+    """The plan of one table. Its expressions are made once; each is a few calls into the JVM, and a batch is short."""
+
+    def __init__(self, table: Table, partitions: int, max_ahead_millis: int) -> None:
+        self._table = table
+        self._partitions = partitions
+        self._max_ahead_millis = max_ahead_millis
+        self.layout = layout_of(table)
+        named = [F.expr(f"{_quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
+        self._inputs = [*named, *self._time_inputs(), *_value_inputs(table)]
+        self._groups = [F.col(name) for name in (*self.layout.keys, DEAD)]
+        self._aggregates = self._partial_aggregates()
+
+    def pre_aggregate(self, batch: DataFrame, wall: Millis, *, shuffle: bool = False) -> DataFrame:
+        """One row a key of the batch.
+
+        The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
+        """
+        frame = batch
+        for step in self._table.stream.steps:
+            frame = step(frame)
+        # From here on the expressions are ours: sums must fail on overflow, also for a user who has ANSI mode off.
+        frame.sparkSession.conf.set("spark.sql.ansi.enabled", "true")
+        dead = F.expr(f"{self._dead(wall + self._max_ahead_millis)} AS {DEAD}")
+        grouped = frame.select(*self._inputs, dead).groupBy(*self._groups).agg(*self._aggregates)
+        return grouped.repartition(self._partitions, *self.layout.keys) if shuffle else grouped
+
+    def is_by_key(self, frame: DataFrame) -> bool:
+        """Whether the physical plan ends hash-partitioned by the key (and `_dead`) in this order.
+
+        A `groupBy` alone may reuse another partitioning. The plan asked is the one that will run, so it is made once.
+        """
+        partitioning = frame._jdf.queryExecution().executedPlan().outputPartitioning()
+        by = ", ".join((*self.layout.keys, DEAD))
+        # Attributes print as name#id; the ids differ from plan to plan.
+        found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
+        named = ", ".join(found[:-1])
+        return (
+            partitioning.getClass().getSimpleName() == "HashPartitioning"
+            and partitioning.numPartitions() == self._partitions
+            and named == by
         )
-    if stream.timestamp is not None:
-        moment = _instant(stream)
-        limit = time.wall + time.max_ahead_millis
-        reason = reason.when(moment.isNull(), F.lit(f"no event time: {stream.timestamp} is null")).when(
-            F.unix_millis(moment) > F.lit(limit),
-            F.lit(f"event time is more than {time.max_ahead_millis} ms ahead of the clock"),
-        )
-    return F.when(reason.isNotNull(), F.to_json(F.struct(reason.alias("reason"), record.alias("record"))))
+
+    def _dead(self, limit: int) -> str:
+        """SQL that is null for a good record, else JSON: why it can't be used, and the record."""
+        fields, timestamp = self._table.spec.key.fields, self._table.stream.timestamp
+        missing = " OR ".join(f"{_quoted(field.name)} IS NULL" for field in fields)
+        names = ", ".join(field.name for field in fields)
+        cases = [(missing, f"no key: one of {names} is null")]
+        if sizes := [f"octet_length({_quoted(field.name)})" for field in fields if field.field_type.is_variable]:
+            cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
+        if timestamp is not None:
+            cases.append((f"{_quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
+            ahead = f"event time is more than {self._max_ahead_millis} ms ahead of the clock"
+            cases.append((f"unix_millis(CAST({_quoted(timestamp)} AS timestamp)) > {limit}", ahead))
+        whens = [
+            f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record))"
+            for condition, reason in cases
+        ]
+        return f"CASE {' '.join(whens)} END"
+
+    def _time_inputs(self) -> list[Column]:
+        stream = self._table.stream
+        if stream.timestamp is None:
+            return []
+        instant = f"CAST({_quoted(stream.timestamp)} AS timestamp)"
+        inputs = [F.expr(f"unix_millis({instant}) AS {TIME}")]
+        if any(aggregate.needs_time for _, aggregate in self._table.aggregates):
+            inputs.append(F.expr(f"unix_micros({instant}) AS t"))
+            inputs += [F.expr(f"{_quoted(column)} AS s{n}") for n, column in enumerate(stream.position)]
+        return inputs
+
+    def _partial_aggregates(self) -> list[Column]:
+        positions = [f"s{n}" for n in range(len(self._table.stream.position))]
+        partials = [
+            partial
+            for n, ((_, aggregate), reducer) in enumerate(
+                zip(self._table.aggregates, self._table.reducers, strict=True)
+            )
+            for partial in _partials(aggregate, reducer.partials, f"x{n}", positions)
+        ]
+        columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
+        if self.layout.rows == ROWS:
+            columns.append(F.expr(f"count(1) AS {ROWS}"))
+        if self.layout.time is not None:
+            columns.append(F.expr(f"max({TIME}) AS {TIME}"))
+        return columns
 
 
-def _instant(stream: Stream) -> Column:
-    return F.col(f"`{stream.timestamp}`").cast("timestamp")
-
-
-def _inputs(table: Table, stream: Stream) -> list[Column]:
-    """The columns the aggregates read: x0, x1 ... for their inputs, t for the exact time, s0 ... for the position."""
-    inputs = [
+def _value_inputs(table: Table) -> list[Column]:
+    """The columns the aggregates read, as x0, x1 ..."""
+    return [
         (F.expr(column) if isinstance(column, str) else column).alias(f"x{n}")
         for n, (_, aggregate) in enumerate(table.aggregates)
         if (column := aggregate.column) is not None
     ]
-    if any(aggregate.needs_time for _, aggregate in table.aggregates):
-        inputs.append(F.unix_micros(_instant(stream)).alias("t"))
-        inputs += [F.col(f"`{column}`").alias(f"s{n}") for n, column in enumerate(stream.position)]
-    return inputs
 
 
-def _all_partials(
-    aggregates: tuple[tuple[str, Aggregate], ...], reducers: tuple[Reducer, ...], positions: int
-) -> list[Column]:
-    return [
-        partial
-        for n, ((_, aggregate), reducer) in enumerate(zip(aggregates, reducers, strict=True))
-        for partial in _partials(aggregate, reducer.partials, f"x{n}", positions)
-    ]
-
-
-def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, positions: int) -> list[Column]:
+def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, positions: list[str]) -> list[str]:
+    """The SQL of what Spark aggregates before the exchange, in the order of the reducer's partials."""
     match aggregate.function:
         case Function.COUNT:
-            return [F.count(F.lit(1) if aggregate.column is None else F.col(column))]
+            return ["count(1)" if aggregate.column is None else f"count({column})"]
         case Function.SUM:
-            return [F.sum(column).cast(fields[0].type)]
-        case Function.MIN:
-            return [F.min(column)]
-        case Function.MAX:
-            return [F.max(column)]
+            return [f"CAST(sum({column}) AS {fields[0].type})"]
+        case Function.MIN | Function.MAX:
+            return [f"{aggregate.function.value}({column})"]
         case Function.MEAN:
             exact = fields[0].field_type.name == "decimal"
-            return [F.sum(column if exact else F.col(column).cast("double")).cast(fields[0].type), F.count(column)]
+            added = column if exact else f"CAST({column} AS double)"
+            return [f"CAST(sum({added}) AS {fields[0].type})", f"count({column})"]
         case Function.FIRST | Function.LAST:
-            order = F.struct("t", *[f"s{n}" for n in range(positions)], column)
-            picked = F.max(order) if aggregate.function is Function.LAST else F.min(order)
-            return [picked.getField(name) for name in ("t", *[f"s{n}" for n in range(positions)], column)]
+            pick = "max" if aggregate.function is Function.LAST else "min"
+            order = ["t", *positions, column]
+            return [f"{pick}(struct({', '.join(order)})).{name}" for name in order]
+
+
+def _quoted(name: str) -> str:
+    return "`" + name.replace("`", "``") + "`"
+
+
+def _text(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

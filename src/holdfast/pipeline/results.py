@@ -26,8 +26,6 @@ class TaskResult(msgspec.Struct, frozen=True):
 _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(TaskResult)
 
-SCHEMA = "result binary"
-
 
 def encode(result: TaskResult) -> bytes:
     return _encoder.encode(result)

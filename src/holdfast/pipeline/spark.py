@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
+from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import HoldfastError, Kind, TopologyError
 from holdfast.pipeline.driver import Step, steps
-from holdfast.pipeline.plan import BatchTime, is_by_key, pre_aggregate
-from holdfast.pipeline.results import SCHEMA, TaskResult, decode
-from holdfast.pipeline.task import TaskWork
+from holdfast.pipeline.plan import TablePlan
+from holdfast.pipeline.results import TaskResult, decode
+from holdfast.pipeline.task import READ_ROWS, TaskWork
 from holdfast.pipeline.worker import Reach, run_partition
 
 if TYPE_CHECKING:
@@ -39,11 +40,21 @@ SHUFFLE_CHECKS = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
 
-_BATCH = {
-    "spark.sql.adaptive.enabled": "false",
-    "spark.sql.execution.arrow.maxRecordsPerBatch": "200000",
+_SESSION = {
+    "spark.ui.showConsoleProgress": "false",
+    # Between Spark and its Python workers; through TCP a task waits some 30 ms for delayed acknowledgements.
+    "spark.python.unix.domain.socket.enabled": "true",
     **SHUFFLE_CHECKS,
 }
+
+_BATCH = {
+    "spark.sql.adaptive.enabled": "false",
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_ROWS),
+    **SHUFFLE_CHECKS,
+}
+
+
+_RESULT = StructType([StructField("result", BinaryType())])
 
 
 class JavaMissing(HoldfastError):
@@ -78,7 +89,7 @@ def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSes
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).master(master)
-    for name, value in {"spark.ui.showConsoleProgress": "false", **SHUFFLE_CHECKS, **config}.items():
+    for name, value in {**_SESSION, **config}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
@@ -105,11 +116,11 @@ class SparkTasks:
         max_ahead_millis: int,
     ) -> None:
         self._tables = tables
+        self._plans = {table.topology: TablePlan(table, partitions, max_ahead_millis) for table in tables}
         self._partitions = partitions
         self._chunk_rows = chunk_rows
         # What all tasks together may put into the commit is shared out among them before they start.
         self._inline_limit = inline_bytes // (partitions * len(tables))
-        self._max_ahead_millis = max_ahead_millis
 
     def compute(self, batch: DataFrame, step: Step, reach: Reach) -> list[TaskResult]:
         """The results of all tasks of this version."""
@@ -131,7 +142,7 @@ class SparkTasks:
                 source.unpersist()
 
     def _table(self, batch: DataFrame, table: Table, step: Step, reach: Reach) -> list[TaskResult]:
-        time = BatchTime(step.wall, self._max_ahead_millis)
+        plan = self._plans[table.topology]
         work = TaskWork(
             topology=table.topology,
             version=step.version,
@@ -139,14 +150,17 @@ class SparkTasks:
             reducers=table.reducers,
             chunk_rows=self._chunk_rows,
             inline_limit=self._inline_limit,
+            partitions=self._partitions,
+            layout=plan.layout,
         )
         function = partial(run_partition, work, reach)
         with steps.labels("plan").time():
-            tasks = pre_aggregate(batch, table, self._partitions, time).mapInArrow(function, SCHEMA)
-            if not is_by_key(tasks, table, self._partitions):
-                tasks = pre_aggregate(batch, table, self._partitions, time, shuffle=True).mapInArrow(function, SCHEMA)
+            tasks = plan.pre_aggregate(batch, step.wall).mapInArrow(function, _RESULT)
+            if not plan.is_by_key(tasks):
+                tasks = plan.pre_aggregate(batch, step.wall, shuffle=True).mapInArrow(function, _RESULT)
         with steps.labels("tasks").time():
-            return [decode(bytes(row.result)) for row in tasks.collect()]
+            # As Arrow, since rows through collect() take 25 ms more before the first of them is here.
+            return [decode(result) for result in tasks.toArrow()["result"].to_pylist()]
 
 
 def _in_short(text: str, first: int = 4, last: int = 4) -> str:

@@ -16,15 +16,20 @@ from holdfast.errors import HoldfastError, Kind
 from holdfast.log.log import Log
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
-from holdfast.pipeline.plan import DEAD, OWN, ROWS, TIME
+from holdfast.pipeline.plan import DEAD, Layout
 from holdfast.pipeline.results import TaskError, TaskResult, encode
 from holdfast.stores.cells import NO_TIMESTAMP, pack_many, unpack_many
 from holdfast.stores.keys import decode_keys, encode_keys
+from holdfast.stores.partition import partitions_of
 from holdfast.stores.rows import decode_rows, encode_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Overflow, Reducer
 from holdfast.words import TaskId, Version
 
+READ_ROWS = 200_000
+"""How many keys a task asks for at once."""
+
+Part = tuple[str, str, pa.Table]
 ReadState = Callable[[TaskId, str, Version, pa.Array], pa.Array]
 """(task, store, version, keys) → the cells of these keys at exactly that version, null where there is none."""
 
@@ -45,6 +50,8 @@ class TaskWork:
     reducers: tuple[Reducer, ...]
     chunk_rows: int
     inline_limit: int
+    partitions: int
+    layout: Layout
 
 
 @dataclass
@@ -67,13 +74,33 @@ def run(work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: 
     try:
         segments = [
             log.write_segment(task, work.version, seal(parts), inline_limit=work.inline_limit)
-            for chunk in chunks(batches, work.chunk_rows)
-            if (parts := _parts(work, task, chunk, read, tally))
+            for parts in _segments(work, task, batches, read, tally)
         ]
     except HoldfastError as error:
         refusal = TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY)
         return TaskResult(task=str(task), error=refusal)
     return TaskResult(str(task), tuple(segments), tally.counts, tally.event_time)
+
+
+def _segments(
+    work: TaskWork, task: TaskId, batches: Iterable[pa.RecordBatch], read: ReadState, tally: _Tally
+) -> Iterator[list[Part]]:
+    """The parts of one segment after the other, each of about `chunk_rows` keys.
+
+    Within a segment the state is asked for in steps that bound a message. Smaller ones, which overlap with the JVM still
+    turning rows into Arrow, were no faster (docs/decisions/0009).
+    """
+    gathered: dict[tuple[str, str], list[pa.Table]] = {}
+    rows = 0
+    for chunk in chunks(batches, min(READ_ROWS, work.chunk_rows)):
+        for kind, name, table in _parts(work, task, chunk, read, tally):
+            gathered.setdefault((kind, name), []).append(table)
+        rows += chunk.num_rows
+        if rows >= work.chunk_rows:
+            yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
+            gathered, rows = {}, 0
+    if gathered:
+        yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
@@ -89,57 +116,59 @@ def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _parts(
-    work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState, tally: _Tally
-) -> list[tuple[str, str, pa.Table]]:
+def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState, tally: _Tally) -> list[Part]:
     parts = []
-    tally.add("records", pc.sum(chunk[ROWS]).as_py())
+    layout = work.layout
+    tally.add("records", pc.sum(chunk[layout.rows]).as_py())
     if chunk[DEAD].null_count < chunk.num_rows:
         dead = chunk.filter(pc.is_valid(chunk[DEAD]))
-        tally.add("dead", pc.sum(dead[ROWS]).as_py())
-        letters = pa.table({"letter": dead[DEAD], "times": dead[ROWS]})
+        tally.add("dead", pc.sum(dead[layout.rows]).as_py())
+        letters = pa.table({"letter": dead[DEAD], "times": dead[layout.rows]})
         parts.append((DEAD_PART, work.store.name, letters))
         chunk = chunk.filter(pc.is_null(chunk[DEAD]))
     if chunk.num_rows:
         parts.append((STATE, work.store.name, _merged(work, task, chunk, read)))
         tally.add("keys", chunk.num_rows)
-        tally.saw(pc.max(chunk[TIME]).as_py())
+        if layout.time is not None:
+            tally.saw(pc.max(chunk[layout.time]).as_py())
     return parts
 
 
 def _merged(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState) -> pa.Table:
-    """The new cells of the chunk's keys, in key order."""
+    """The new cells of the chunk's keys."""
     spec = work.store
     assert spec.value is not None
-    width = len(spec.key.fields)
-    own = pc.equal(chunk[OWN], task.partition)
-    if not pc.all(own).as_py():
-        stray = chunk.filter(pc.invert(own)).slice(0, 1).to_pylist()[0]
-        raise WrongPartition(
-            f"Key {[stray[f'k{n}'] for n in range(width)]} came to task {task} and belongs to partition {stray[OWN]}. "
-            "Nothing was written. Please report this with the pipeline's df.explain()."
-        )
-    keys = encode_keys(spec.key, [_whole(chunk[f"k{n}"]) for n in range(width)])
-    order = pc.sort_indices(keys)
-    keys, chunk = keys.take(order), chunk.take(order)
+    columns_of_key = [_whole(chunk[name]) for name in work.layout.keys]
+    _check_own(work, task, columns_of_key)
+    keys = encode_keys(spec.key, columns_of_key)
     faults.point("state.read")
     cells = unpack_many(read(task, spec.name, Version(work.version - 1), keys))
     held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, cells.payloads), strict=True))
     columns: dict[str, pa.Array] = {}
-    at = 0
+    delivered = iter(work.layout.partials)
     for reducer in work.reducers:
-        partials = [
-            _whole(chunk[f"p{at + n}"]).cast(partial.field_type.arrow) for n, partial in enumerate(reducer.partials)
-        ]
-        at += len(reducer.partials)
+        partials = [_whole(chunk[next(delivered)]).cast(partial.field_type.arrow) for partial in reducer.partials]
         try:
             merged = reducer.merge([held[f.name] for f in reducer.fields], partials)
         except pa.ArrowInvalid as error:
             raise _overflow(spec, reducer, keys, held, partials, error) from error
         columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
     rows = encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
-    values = pack_many(rows, _latest(cells.timestamps, _whole(chunk[TIME])))
+    time = work.layout.time
+    values = pack_many(rows, None if time is None else _latest(cells.timestamps, _whole(chunk[time])))
     return pa.table([keys, values], schema=STATE_SCHEMA)
+
+
+def _check_own(work: TaskWork, task: TaskId, key: list[pa.Array]) -> None:
+    """That the exchange was by key: each key hashes to this very partition."""
+    where = partitions_of(work.store.key, key, work.partitions)
+    strays = (where != task.partition).nonzero()[0]
+    if len(strays):
+        stray = int(strays[0])
+        raise WrongPartition(
+            f"Key {[column[stray].as_py() for column in key]} came to task {task} and belongs to partition "
+            f"{where[stray]}. Nothing was written. Please report this with the pipeline's df.explain()."
+        )
 
 
 def _latest(held: pa.Array, seen: pa.Array) -> pa.Array:

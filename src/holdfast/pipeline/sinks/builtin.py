@@ -55,7 +55,8 @@ class Files:
         if self._format == "json":
             return msgspec.json.Encoder(decimal_format="string").encode_lines(table.to_pylist())
         buffer = io.BytesIO()
-        pq.write_table(table, buffer, compression="snappy")
+        # Rows of changed keys hardly repeat a value, so a dictionary of them costs time and saves no room.
+        pq.write_table(table, buffer, compression="snappy", use_dictionary=False)
         return buffer.getvalue()
 
 
