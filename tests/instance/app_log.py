@@ -15,7 +15,7 @@ from holdfast.instance.source import Source
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, Writer, new_id
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE, STATE_SCHEMA, seal
+from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.stores.engine import Resources
 from holdfast.stores.spec import StoreSpec
@@ -56,7 +56,7 @@ class AppLog:
     def commit(self, changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]]) -> Version:
         """Makes the next version of these changes (None deletes)."""
         version = Version(self.version + 1)
-        segments = {}
+        segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task, of_stores in changes.items():
             parts = [(STATE, store, as_table(entries)) for store, entries in of_stores.items()]
             ref = self.log.write_segment(task, version, seal(parts), inline_limit=self.inline_limit)

@@ -5,7 +5,7 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parent))
 
-from app_log import AppLog, Place, new_url
+from tests.instance.app_log import AppLog, Place, new_url
 
 
 @pytest.fixture(params=["rocksdb", "memory"])

@@ -7,11 +7,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from app_log import AppLog, key_of
-from processes import Process, until
-from test_process import check, config_of, problems
 
 from holdfast.words import TaskId
+from tests.instance.app_log import AppLog, key_of
+from tests.instance.processes import Process, until
+from tests.instance.test_process import check, config_of, problems
 
 TASK = TaskId(0, 0)
 

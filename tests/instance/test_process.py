@@ -4,10 +4,9 @@ import random
 import signal
 from pathlib import Path
 
+import msgspec
 import pyarrow as pa
 import pytest
-from app_log import AppLog, State, key_of
-from processes import Process, until
 
 from holdfast.instance.client import StateClient
 from holdfast.instance.events import ProblemEvent, RestoreEvent
@@ -15,6 +14,8 @@ from holdfast.instance.held import VersionNotHeld
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.process import InstanceConfig
 from holdfast.words import TaskId, Version
+from tests.instance.app_log import AppLog, State, key_of
+from tests.instance.processes import Process, until
 
 
 @pytest.fixture
@@ -36,7 +37,7 @@ def config_of(app: AppLog, tmp_path: Path, **changed: object) -> InstanceConfig:
         "retry_longest_seconds": 0.1,
         **changed,
     }
-    return InstanceConfig(**settings)  # type: ignore[arg-type]
+    return msgspec.convert(settings, InstanceConfig)
 
 
 def state_of(client: StateClient, task: TaskId, version: Version, stores: tuple[str, ...]) -> State:
@@ -280,3 +281,17 @@ def problems(client: StateClient) -> list[ProblemEvent]:
 
 def no_wipe(client: StateClient) -> bool:
     return [problem for problem in problems(client) if "emptied" in problem.message] == []
+
+
+def test_an_instance_that_has_not_seen_the_log_yet_serves_nothing(app: AppLog, tmp_path: Path) -> None:
+    app.random_commit(random.Random(1))
+    commit = tmp_path / "log" / "commits" / f"{1:020d}.json"
+    whole = commit.read_bytes()
+    commit.write_bytes(whole[:-20])
+    with Process(config_of(app, tmp_path)) as process:
+        client = process.listening()
+        until(lambda: bool(problems(client)), "the damaged commit to be noticed")
+        assert not client.status().ready
+        commit.write_bytes(whole)
+        until(lambda: client.status().ready, "the instance to be ready")
+        assert min(task.readable_to or 0 for task in client.status().tasks) == 1

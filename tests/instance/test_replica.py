@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pytest
-from app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 
 from holdfast import faults
 from holdfast.errors import DamagedObject
@@ -20,6 +19,7 @@ from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
 from holdfast.instance.source import Source
 from holdfast.log import names
 from holdfast.words import NOTHING, Version
+from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
 TINY = ReplicaSettings(overlay_bytes=200, batch_bytes=1_000, flush_versions=3)

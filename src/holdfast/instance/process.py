@@ -16,7 +16,6 @@ import threading
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
-from importlib.abc import MetaPathFinder
 from operator import attrgetter
 from pathlib import Path
 from typing import Protocol
@@ -295,7 +294,6 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
     faults.load_from_environment("instance")
     give_back_freed_memory()
     sys.setswitchinterval(_SWITCH_SECONDS)
-    sys.meta_path.insert(0, _NoPandas())
     instance = Instance(config)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: instance.request_stop())
@@ -319,18 +317,6 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         instance.stop()
     logging.shutdown()
     os._exit(0)
-
-
-class _NoPandas(MetaPathFinder):
-    """Says that pandas isn't installed.
-
-    pyarrow imports it, if it can, at the first conversion from numpy: one to two seconds in the middle of a task's
-    first read, and 50 MB for good. Nothing in an instance uses it.
-    """
-
-    def find_spec(self, fullname: str, path: object, target: object = None) -> None:
-        if fullname == "pandas":
-            raise ModuleNotFoundError("an instance does without pandas", name=fullname)
 
 
 def _watch_parent(instance: Instance) -> None:

@@ -75,6 +75,7 @@ class Mover:
         self._stopping = False
         self._looks = 0
         self._source_error: str | None = None
+        self._has_looked = False
         self._pool = ThreadPoolExecutor(self._settings.parallel_tasks, thread_name_prefix="restore")
         self._thread = threading.Thread(target=self._run, name="mover", daemon=True)
         self._ready = threading.Event()
@@ -129,19 +130,24 @@ class Mover:
                 if self._stopping:
                     return
                 now = self._clock.monotonic()
-                for task, replica in self._replicas.items():
-                    progress = self._progress[task]
-                    behind = replica.version < target or replica.held.version is None or not progress.probed
-                    if behind and not progress.busy and now >= progress.retry_at:
-                        progress.busy = True
-                        self._pool.submit(self._move, task, target)
+                if target is not None:
+                    self._send_those_behind(target, now)
                 pauses = [p.retry_at - now for p in self._progress.values() if p.retry_at > now and not p.busy]
                 self._wake.wait_for(
                     lambda: self._look or self._stopping, timeout=max(0.0, min([self._settings.poll_seconds, *pauses]))
                 )
                 self._look = False
 
-    def _newest(self) -> Version:
+    def _send_those_behind(self, target: Version, now: float) -> None:
+        for task, replica in self._replicas.items():
+            progress = self._progress[task]
+            behind = replica.version < target or replica.held.version is None or not progress.probed
+            if behind and not progress.busy and now >= progress.retry_at:
+                progress.busy = True
+                self._pool.submit(self._move, task, target)
+
+    def _newest(self) -> Version | None:
+        """The newest version; None until one look at the log has worked, since an empty log would look the same."""
         try:
             if self._told > self._source.newest_known and self._source.hear(self._told) == self._told:
                 return self._told
@@ -151,12 +157,13 @@ class Mover:
             else:
                 newest = self._source.follow()
             self._source_error = None
+            self._has_looked = True
             return newest
         except HoldfastError as error:
             if str(error) != self._source_error:
                 self._source_error = str(error)
                 self._tell_problem(None, error)
-            return self._source.newest_known
+            return self._source.newest_known if self._has_looked else None
 
     def _move(self, task: TaskId, target: Version) -> None:
         replica, progress = self._replicas[task], self._progress[task]

@@ -87,8 +87,8 @@ def _segments(
 ) -> Iterator[list[Part]]:
     """The parts of one segment after the other, each of about `chunk_rows` keys.
 
-    Within a segment the state is asked for in steps that bound a message. Smaller ones, which overlap with the JVM still
-    turning rows into Arrow, were no faster (docs/decisions/0009).
+    Within a segment the state is asked for in steps that bound a message. Smaller ones, which overlap with the
+    JVM still turning rows into Arrow, were no faster (docs/decisions/0005).
     """
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
     rows = 0

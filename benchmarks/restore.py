@@ -1,0 +1,82 @@
+"""Restoring a store: from a snapshot and a short tail against replaying all segments; tasks at once against in turn.
+
+2M keys with 10M updates in four tasks; each restore begins with an empty folder and ends when every store was read.
+"""
+
+import argparse
+import shutil
+import time
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.common import finish, median, scratch, show
+from benchmarks.histories import History, grown
+from holdfast.instance.process import Instance, InstanceConfig
+
+PARTITIONS = 4
+
+
+def restore(history: History, folder: Path, *, parallel: int, snapshot: bool = False) -> float:
+    """Seconds from an empty folder to every store read once; with `snapshot`, snapshots are saved before it stops."""
+    shutil.rmtree(folder, ignore_errors=True)
+    config = InstanceConfig(
+        app="bench",
+        name="bench-0",
+        log_url=history.url,
+        fsync=False,
+        state_dir=str(folder),
+        tasks=tuple(map(str, history.log.app.tasks())),
+        restore_parallel_tasks=parallel,
+        snapshots_enabled=False,
+        rest_enabled=False,
+    )
+    instance = Instance(config)
+    began = time.monotonic()
+    instance.start()
+    assert instance.wait_ready(600)
+    taken = time.monotonic() - began
+    assert all(task.readable_to == history.version for task in instance.status().tasks)
+    if snapshot:
+        for snapshotter in instance.snapshotters.values():
+            snapshotter.save()
+    instance.stop()
+    return taken
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="a tenth of the keys, one repeat")
+    quick = parser.parse_args().quick
+    keys, updates, repeats = (200_000, 1_000_000, 1) if quick else (2_000_000, 10_000_000, 3)
+    with scratch("restore") as folder:
+        history = grown(folder / "log", partitions=PARTITIONS, keys=keys, updates=updates, versions=50)
+        replay, in_turn = [], []
+        for _ in range(repeats):
+            replay.append(restore(history, folder / "state", parallel=4))
+            in_turn.append(restore(history, folder / "state", parallel=1))
+        restore(history, folder / "state", parallel=4, snapshot=True)
+        for _ in range(2):  # the short tail
+            history.add(np.unique(np.random.default_rng(9).integers(0, keys, updates // 50)))
+        snapshot = [restore(history, folder / "state", parallel=4) for _ in range(repeats)]
+        snapshot_in_turn = [restore(history, folder / "state", parallel=1) for _ in range(repeats)]
+    rows = [
+        ("replay of all segments", replay, in_turn),
+        ("snapshot and a tail of 2", snapshot, snapshot_in_turn),
+    ]
+    show(
+        f"restore of {keys:,} keys, {updates:,} updates, {PARTITIONS} tasks",
+        ["from", "4 at once, s", "in turn, s", "keys/s"],
+        [[name, median(a), median(b), f"{keys / median(a):,.0f}"] for name, a, b in rows],
+    )
+    finish(
+        snapshot_vs_replay=median(replay) / median(snapshot),
+        keys_per_s=keys / median(snapshot),
+        parallel_vs_serial=median(in_turn) / median(replay),
+        parallel_vs_serial_snapshot=median(snapshot_in_turn) / median(snapshot),
+        quick=quick,
+    )
+
+
+if __name__ == "__main__":
+    main()
