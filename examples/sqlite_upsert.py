@@ -10,7 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.topology.stream import Table
+from holdfast import Table
 
 
 class SqliteUpsert:

@@ -7,8 +7,10 @@ An app is a description until `start()`: an id, settings, streams, stores and si
 from __future__ import annotations
 
 import logging
+import os
 import re
 import signal
+import sys
 import threading
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -16,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.describe import describe
+from holdfast.embedded import Interrupted
 from holdfast.errors import HoldfastError, Kind, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
 from holdfast.listeners import ListenerPool
@@ -41,6 +44,12 @@ _LIMITS = {
     **dict.fromkeys(("parquet", "json", "csv", "orc", "text", "avro"), ("maxFilesPerTrigger", "max_files")),
 }
 """Which option of a source limits a batch, and which setting it is."""
+
+
+def _say(line: str) -> None:
+    """A line for whoever sits at the terminal; a program has the states."""
+    sys.stderr.write(f"holdfast: {line}\n")
+
 
 RestoreListener = Callable[[RestoreEvent], object]
 AlertHook = Callable[[BaseException], object]
@@ -78,7 +87,7 @@ class App:
                 "and '-', beginning with a letter or a digit."
             )
         self.id = id
-        self.effective: Effective = load(settings, settings_file)
+        self.effective: Effective = load(settings, settings_file, os.environ)
         self._spark = spark
         self._clock = clock or SystemClock()
         self._builder = Builder()
@@ -174,6 +183,11 @@ class App:
         return self._runtime.address if self._runtime else None
 
     @property
+    def metrics_address(self) -> str | None:
+        """Where the driver's own metrics are; each instance has its `/metrics` beside its queries."""
+        return self._runtime.metrics_address if self._runtime else None
+
+    @property
     def query(self) -> StreamingQuery:
         """Spark's streaming query, for its progress and metrics."""
         if self._runtime is None or self._runtime.query is None:
@@ -194,9 +208,12 @@ class App:
         )
         try:
             self._runtime.start()
+        except Interrupted:
+            logger.info("app %s was stopped before it had started", self.id)
+            self.stop()
         except BaseException as error:
             self._failed(error)
-            self._runtime.close()
+            self.stop()
             raise
         return self
 
@@ -207,10 +224,18 @@ class App:
         """
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         stop = threading.Event()
+
+        def handle(number: int, frame: object) -> None:
+            stop.set()
+            if self._runtime is not None:
+                self._runtime.request_stop()
+
         for number in previous:
-            signal.signal(number, lambda *_: stop.set())
+            signal.signal(number, handle)
         try:
             self.start()
+            if self.state is AppState.RUNNING:
+                _say(f"{self.id} is running at version {self.version}. Ask it: {self.address}/v1/state")
             while not stop.is_set() and self.state in (AppState.RUNNING, AppState.RESTORING, AppState.REBALANCING):
                 stop.wait(0.2)
             self.stop()
@@ -219,6 +244,7 @@ class App:
                 signal.signal(number, handler)
         if self.state is AppState.ERROR and self.cause is not None:
             raise self.cause
+        _say(f"{self.id} stopped at version {self.version}.")
 
     def stop(self) -> None:
         """Ends the query after its batch, writes the sinks, stops the instances. Harmless to call twice."""

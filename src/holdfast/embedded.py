@@ -13,6 +13,7 @@ import signal
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
@@ -34,13 +35,22 @@ logger = logging.getLogger(__name__)
 _restarts = metrics.counter("holdfast_instance_restarts", "Instances that died and were started again.")
 
 RESTARTS = 10
-"""How often an instance may die before the app gives up."""
+"""How often in a row an instance may die young before the app gives up."""
+
+LONG_LIFE = 600.0
+"""An instance that lived for so many seconds died of something new."""
 
 
 class InstanceFailed(HoldfastError):
     """An instance does not start, or dies again and again."""
 
     kind = Kind.INVALID
+
+
+class Interrupted(HoldfastError):
+    """The app was told to stop before it had started."""
+
+    kind = Kind.CLOSED
 
 
 class EmbeddedInstances:
@@ -79,10 +89,13 @@ class EmbeddedInstances:
             for instance in self._all:
                 instance.meet(peers)
 
-    def wait_until_ready(self, version: Version) -> None:
-        """Returns when every task is restored to `version` and every store was read once."""
+    def wait_until_ready(self, version: Version, stopped: Callable[[], bool] = lambda: False) -> None:
+        """Returns when every task is restored to `version` and every store was read once.
+
+        Raises what keeps a task from it once it was tried often enough, and Interrupted when `stopped` says so.
+        """
         for instance in self._all:
-            instance.wait_until_ready(version)
+            instance.wait_until_ready(version, stopped)
 
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
         """Task → the addresses of the instances that host it."""
@@ -165,12 +178,12 @@ class _Embedded:
         self._peers: dict[str, str] = {}
         self._process: subprocess.Popen[bytes] | None = None
         self._client: StateClient | None = None
+        self._gave_up: InstanceFailed | None = None
         self._threads: list[threading.Thread] = []
 
     def start(self) -> None:
         """Starts the process and waits until it listens; from then on it is watched."""
-        self._process = self._launch()
-        self._listens(self._process)
+        self._launch_patiently()
         # A restart listens where this one did, so that nobody has to be told.
         self._config = msgspec.structs.replace(
             self._config, port=_port(self.address), rest_port=_port(self.rest_address) if self.rest_address else 0
@@ -182,7 +195,7 @@ class _Embedded:
             thread.start()
             self._threads.append(thread)
 
-    def wait_until_ready(self, version: Version) -> None:
+    def wait_until_ready(self, version: Version, stopped: Callable[[], bool]) -> None:
         assert self._client is not None
         while not self._stopping.is_set():
             try:
@@ -192,10 +205,17 @@ class _Embedded:
             else:
                 if status.ready and all((task.readable_to or 0) >= version for task in status.tasks):
                     return
-                if broken := [task for task in status.tasks if task.phase == "failed"]:
-                    raise InstanceFailed(f"Task {broken[0].task} can't be restored: {broken[0].error}")
+                for task in status.tasks:
+                    # What another try may cure gets as many as the settings say; the rest gets a second one.
+                    tries = self._settings.retry.attempts if task.error_kind == Kind.RETRY.value else 2
+                    if task.failures >= tries:
+                        raise InstanceFailed(f"Task {task.task} can't be restored: {task.error}")
+            if self._gave_up is not None:
+                raise self._gave_up
+            if stopped():
+                raise Interrupted("The app was told to stop while its stores were being restored.")
             self._stopping.wait(0.05)
-        raise InstanceFailed(f"Instance {self._config.name} was stopped before it was ready. The log above says why.")
+        raise Interrupted(f"Instance {self._config.name} was stopped before it was ready.")
 
     def meet(self, peers: dict[str, str]) -> None:
         self._peers = peers
@@ -229,6 +249,18 @@ class _Embedded:
         if self._client is not None:
             self._client.close()
 
+    def _launch_patiently(self) -> None:
+        """The first launch. After a kill of the app its old instance may hold folder and port for a moment more."""
+        ends = time.monotonic() + self._settings.stop_timeout.total_seconds() + 2
+        while True:
+            self._process = self._launch()
+            try:
+                self._listens(self._process)
+                return
+            except InstanceFailed:
+                if time.monotonic() >= ends or self._stopping.wait(0.5):
+                    raise
+
     def _launch(self) -> subprocess.Popen[bytes]:
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "instance"],
@@ -251,6 +283,9 @@ class _Embedded:
                 f"Instance {self._config.name} ended with code {code} before it listened. What it said is above."
             )
         said = json.loads(line)
+        if "error" in said:
+            process.wait()
+            raise InstanceFailed(f"Instance {self._config.name} could not start: {said['error']}")
         self.address, self.rest_address = said["flight"], said.get("rest")
 
     def _watch(self) -> None:
@@ -258,19 +293,24 @@ class _Embedded:
         deaths = 0
         while True:
             assert self._process is not None
+            began = time.monotonic()
             code = self._process.wait()
             if self._stopping.is_set():
                 return
-            deaths += 1
+            deaths = 1 if time.monotonic() - began > LONG_LIFE else deaths + 1
             logger.warning("instance %s ended with code %s and is started again", self._config.name, code)
             _restarts.inc()
             if deaths > RESTARTS:
-                self._on_failure(InstanceFailed(f"Instance {self._config.name} died {deaths} times."))
+                self._gave_up = InstanceFailed(
+                    f"Instance {self._config.name} died {deaths} times in a row, each time within {LONG_LIFE:g} s. "
+                    "What it said before is above."
+                )
+                self._on_failure(self._gave_up)
                 return
-            self._process = self._launch()
             try:
+                self._process = self._launch()
                 self._listens(self._process)
-            except InstanceFailed as error:
+            except (InstanceFailed, OSError) as error:
                 logger.warning("%s", error)
                 self._stopping.wait(min(5.0, 0.2 * 2**deaths))
                 continue

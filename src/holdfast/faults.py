@@ -6,6 +6,7 @@ comparison with an empty dict. A test names its fault in the environment, so tha
     HOLDFAST_FAULT="commit.before=kill@3"       kill -9 of the process that reaches the point for the third time
     HOLDFAST_FAULT="segment.after=raise@1"      an InjectedFault there, once
     HOLDFAST_FAULT="segment.after=driver@2"     kill -9 of the driver when this process gets there (or instance, worker)
+    HOLDFAST_FAULT="state.read=executor@1"      kill -9 of the JVM this Python worker belongs to
     HOLDFAST_FAULT_DIR=/some/folder             each fault fires once per folder, also over restarts of a process; here
                                                 processes leave their ids, so that one can end another
 
@@ -108,12 +109,21 @@ def _handler(name: str, verb: str, nth: int, folder: Path | None) -> Handler:
             return
         if verb == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
+        if verb == "executor":
+            _kill_executor()
+            return
         if verb in ROLES and folder is not None:
             os.kill(int((folder / f"{verb}.pid").read_text()), signal.SIGKILL)
             return
         raise InjectedFault(f"fault injected at {name} in process {os.getpid()}")
 
     return handle
+
+
+def _kill_executor() -> None:
+    """Kills the JVM that this Python worker belongs to; between the two is Spark's daemon, which forks workers."""
+    daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
+    os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
 
 
 def _first_time(folder: Path | None, name: str) -> bool:

@@ -7,6 +7,7 @@ Every version from there on is made in `_on_batch`, which Spark calls. Whatever 
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -16,19 +17,24 @@ import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
+from wsgiref.simple_server import WSGIServer
 
+from prometheus_client import start_http_server
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from holdfast import faults, metrics
 from holdfast.clock import Clock
-from holdfast.embedded import EmbeddedInstances
+from holdfast.embedded import EmbeddedInstances, Interrupted
 from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.events import RestoreEvent
+from holdfast.instance.progress import RestoreBars
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit, Writer
 from holdfast.log.log import Log
+from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
@@ -90,6 +96,9 @@ class Runtime:
         self._sinks: SinkRunner | None = None
         self._driver: Driver | None = None
         self._failure: BaseException | None = None
+        self.metrics_address: str | None = None
+        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
+        self._bars = RestoreBars()
         self._threads: list[threading.Thread] = []
 
     @property
@@ -105,19 +114,25 @@ class Runtime:
         settings, app = self._settings, self._app
         check_session(self._spark)
         self._use_this_python()
-        storage = open_storage(settings.log_url(app), settings.log.options, fsync=settings.log.fsync)
+        self._retries = Retries(
+            attempts=settings.retry.attempts, first=settings.retry.first, longest=settings.retry.longest
+        )
+        storage = open_storage(
+            settings.log_url(app), settings.log.options, fsync=settings.log.fsync, retries=self._retries
+        )
         self._log = Log.create_or_open(storage, self._spec())
         self._checkpoint = Checkpoint(self._spark, settings.checkpoint(app))
         restart = settings.on_new_checkpoint == "restart_sources"
         newest = self._log.newest()
-        check_checkpoint(newest, self._log.commit, self._checkpoint.query_id(), restart)
-        self._sinks = SinkRunner(self._log, self._feeds(), retry=self._retry)
+        done = newest is None and self._checkpoint.has_done_batches()
+        check_checkpoint(newest, self._log.commit, self._checkpoint.query_id(), restart, done)
+        self._sinks = SinkRunner(self._log, self._feeds(), retry=self._retry, on_failure=self._fail)
         self._sinks.catch_up(version_of(newest))
         self._instances = EmbeddedInstances(
-            app, settings, self._tasks(), on_event=self._restores.tell, on_failure=self._fail
+            app, settings, self._tasks(), on_event=self._restored, on_failure=self._fail
         )
         self._instances.start()
-        self._instances.wait_until_ready(version_of(newest))
+        self._instances.wait_until_ready(version_of(newest), self._stop.is_set)
         self._driver = Driver(
             self._log,
             self._sinks,
@@ -134,6 +149,7 @@ class Runtime:
             max_ahead_millis=round(settings.batch.max_ahead.total_seconds() * 1000),
         )
         self._sinks.start()
+        self._serve_metrics()
         self._states.add_listener(lambda old, new: self._tell_state(new))
         self._start_query()
         self._states.move(AppState.RUNNING)
@@ -147,16 +163,43 @@ class Runtime:
 
     def close(self) -> None:
         """Stops what was started, in the reverse order. Safe after a start that failed half way."""
+        self.request_stop()
+        seconds = self._settings.stop_timeout.total_seconds()
+        with (
+            contextlib.ExitStack() as stack
+        ):  # each step whatever the one before it did; the last one pushed goes first
+            stack.callback(self._bars.close)
+            if self._metrics is not None:
+                server, thread = self._metrics
+                stack.callback(thread.join, seconds)
+                stack.callback(server.server_close)
+                stack.callback(server.shutdown)
+            if self._instances is not None:
+                stack.callback(self._instances.stop)
+            if self._sinks is not None:
+                stack.callback(self._sinks.stop, seconds)
+            for thread in self._threads:
+                if thread is not threading.current_thread():
+                    stack.callback(thread.join, seconds)
+            stack.callback(self._stop_query)
+
+    def request_stop(self) -> None:
+        """Makes a start that is under way, or a wait before another try, end soon."""
         self._stop.set()
-        if self.query is not None and self.query.isActive:
-            self.query.stop()
-        for thread in self._threads:
-            if thread is not threading.current_thread():
-                thread.join(self._settings.stop_timeout.total_seconds())
-        if self._sinks is not None:
-            self._sinks.stop()
-        if self._instances is not None:
-            self._instances.stop()
+
+    def _stop_query(self) -> None:
+        try:
+            if self.query is not None and self.query.isActive:
+                self.query.stop()
+        except (Py4JError, OSError) as error:
+            logger.warning("Spark's query could not be stopped, its JVM is gone: %s", error)
+
+    def _serve_metrics(self) -> None:
+        """The driver counts batches and records; it is a scrape target of its own beside the instances."""
+        rest = self._settings.rest
+        if rest.enabled:
+            self._metrics = start_http_server(rest.driver_metrics_port, rest.host, metrics.REGISTRY)
+            self.metrics_address = f"http://{rest.host}:{self._metrics[0].server_port}/metrics"
 
     def _start_query(self) -> None:
         assert self._builder.source is not None
@@ -186,8 +229,9 @@ class Runtime:
             raise
 
     def _pause(self, seconds: float) -> None:
-        """Waits before another try, but not when the app is to stop."""
-        self._stop.wait(seconds)
+        """Waits before another try. There is none when the app is to stop."""
+        if self._stop.wait(seconds):
+            raise Interrupted("The app was told to stop while a batch was being tried again. Spark repeats the batch.")
 
     def _committed(self, commit: Commit) -> None:
         assert self._instances is not None
@@ -205,8 +249,7 @@ class Runtime:
             if self._ended(self.query):
                 if self._stop.is_set():
                     return
-                cause = self._failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
-                self._fail(cause)
+                self._fail(self._failure or self.query.exception() or QueryEnded("Spark's query ended by itself."))
                 return
 
     def _ended(self, query: StreamingQuery) -> bool:
@@ -214,6 +257,9 @@ class Runtime:
         try:
             return bool(query.awaitTermination(1))
         except PySparkException:
+            return True
+        except (Py4JError, OSError) as error:
+            self._failure = self._failure or QueryEnded(f"Spark's JVM is gone: {error}")
             return True
 
     def _clean(self) -> None:
@@ -228,8 +274,7 @@ class Runtime:
     def _fail(self, cause: BaseException) -> None:
         if not self._stop.is_set():
             self._on_failure(cause)
-            if self.query is not None and self.query.isActive:
-                self.query.stop()
+            self._stop_query()
 
     def _spec(self) -> AppSpec:
         tables = self._builder.tables
@@ -257,7 +302,12 @@ class Runtime:
             fsync=self._settings.log.fsync,
             replicas=self._instances.replicas(),
             deadline=timedelta(seconds=self._settings.batch.read_deadline.total_seconds()),
+            retries=self._retries,
         )
+
+    def _restored(self, event: RestoreEvent) -> None:
+        self._bars.show(event)
+        self._restores.tell(event)
 
     def _retry(self, call: Callable[[], None]) -> None:
         retrying(call, self._settings.retry)

@@ -5,11 +5,12 @@ whoever started the process (the instance says there where it listens), so every
 """
 
 import logging
+import sys
 
 import msgspec
 
 from holdfast.clock import SystemClock
-from holdfast.errors import SettingsError
+from holdfast.errors import HoldfastError, SettingsError
 from holdfast.instance.process import Instance, InstanceConfig, main
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
@@ -27,7 +28,13 @@ def run(line: bytes) -> None:
             "of Holdfast that the app has."
         ) from None
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {config.name} %(name)s: %(message)s")
-    main(config, rest if config.rest_enabled else None)
+    try:
+        main(config, rest if config.rest_enabled else None)
+    except HoldfastError as error:
+        # To whoever waits for the line that says where this instance listens.
+        sys.stdout.write(msgspec.json.encode({"error": str(error)}).decode() + "\n")
+        sys.stdout.flush()
+        raise
 
 
 def rest(instance: Instance) -> RestBeside:

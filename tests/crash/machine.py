@@ -115,11 +115,15 @@ class Machine:
         limits = SnapshotLimits(ratio=0.01, size=1, age=timedelta(seconds=1))
         self.snapshotters = [Snapshotter(replica, self.log, limits, self.clock) for replica in self.replicas.values()]
         self.cleaner = Cleaner(self.log, retention=timedelta(0), sinks=lambda: ["files", "rows"], clock=self.clock)
-        self.driver = Driver(self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1))
+        self.driver = self.new_driver()
         newest = self.log.newest()
         if newest is not None:
             self.sinks.catch_up(Version(newest.version))
         return self
+
+    def new_driver(self) -> Driver:
+        """A driver on this log, as a second process would have it."""
+        return Driver(self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1))
 
     def run(self, batches: Sequence[Sequence[Record]]) -> None:
         """Hands over batches as Spark does: from the first one that its own checkpoint hasn't marked as done."""

@@ -13,6 +13,8 @@ import pytest
 
 from tests.crash.scenario import write_input
 
+pytestmark = [pytest.mark.spark, pytest.mark.crash]
+
 KILLED = -9
 
 CHAIN = [
@@ -79,3 +81,15 @@ def test_one_kill_changes_nothing(fault: str, survives: bool, tmp_path: Path) ->
         assert done.returncode == KILLED, done.stderr[-6000:]
         done = live(tmp_path, life=1)
     assert verdict(done)["wrong"] == []
+
+
+@pytest.mark.slow
+def test_an_executor_lost_in_mid_batch_with_random_keys_counts_each_record_once(tmp_path: Path) -> None:
+    marks = tmp_path / "faults"
+    marks.mkdir()
+    environment = {**os.environ, "HOLDFAST_FAULT": "state.read=executor@1", "HOLDFAST_FAULT_DIR": str(marks)}
+    command = [sys.executable, "-m", "tests.crash.lost_executor", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
+    assert (marks / "state.read.fired").exists(), done.stderr[-4000:]
+    found = verdict(done)
+    assert found["counted"] == found["records"]

@@ -339,7 +339,7 @@ def test_damaged_local_state_is_rebuilt_from_the_log(rocks: AppLog, place: Place
 
 def test_a_second_replica_is_told_who_holds_the_folder(rocks: AppLog, place: Place) -> None:
     replica = place.replica(rocks)
-    with pytest.raises(StateDirectoryInUse, match=r"instance 'test' \(process \d+ on .*another state_dir"):
+    with pytest.raises(StateDirectoryInUse, match=r"instance 'test' \(process \d+ on .*another state.dir"):
         place.replica(rocks)
     replica.close()
     place.replica(rocks).close()

@@ -6,6 +6,7 @@ from holdfast.log.commits import FORMAT, Clocks, Commit, SparkBatch, Writer
 from holdfast.pipeline.protocol import (
     Compute,
     Held,
+    MissingVersions,
     NewCheckpoint,
     OtherOffsets,
     check_checkpoint,
@@ -56,8 +57,14 @@ def test_the_next_batch_is_the_next_version() -> None:
     assert History.of(batch(0), batch(1)).decide(batch(2)) == Compute(Version(3))
 
 
-def test_a_batch_that_spark_skipped_numbers_for_is_new() -> None:
-    assert History.of(batch(0)).decide(batch(5)) == Compute(Version(2))
+def test_a_log_that_lacks_what_spark_has_done_stops_the_app() -> None:
+    with pytest.raises(MissingVersions, match="at batch 5 and the log ends with batch 0"):
+        History.of(batch(0)).decide(batch(5))
+    with pytest.raises(MissingVersions, match="at batch 57 and the log holds none"):
+        History().decide(batch(57))
+    with pytest.raises(MissingVersions):
+        check_checkpoint(None, lambda v: None, "q", restart_sources=False, done=True)
+    assert History().decide(batch(57), restart_sources=True) == Compute(Version(1))
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])

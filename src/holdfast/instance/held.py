@@ -190,7 +190,11 @@ class Held:
     def wait_for(self, version: Version, timeout: float) -> bool:
         """Waits until the replica is at `version` or beyond."""
         with self._changed:
-            return self._changed.wait_for(lambda: (self.version or -1) >= version, timeout=max(0.0, timeout))
+            return self._changed.wait_for(lambda: self._is_at(version), timeout=max(0.0, timeout))
+
+    def _is_at(self, version: Version) -> bool:
+        at = self.version
+        return at is not None and at >= version
 
     def _first_of(self, newest: Picture) -> Version:
         return max(newest.overlay.floor, newest.footing.version)

@@ -44,7 +44,7 @@ class StateDirectoryInUse(HoldfastError):
             if holder is None
             else (f"instance {holder.name!r} (process {holder.pid} on {holder.host})")
         )
-        super().__init__(f"{path} is held by {by}. Stop it, or give this instance another state_dir.")
+        super().__init__(f"{path} is held by {by}. Stop it, or give this one another state.dir.")
         self.holder = holder
 
 

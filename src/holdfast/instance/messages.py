@@ -89,6 +89,9 @@ class TaskStatus(msgspec.Struct, frozen=True):
     overlay_bytes: int
     disk_bytes: int
     error: str | None
+    failures: int = 0
+    """How often in a row bringing it forward has failed."""
+    error_kind: str | None = None
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):

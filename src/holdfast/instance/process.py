@@ -276,6 +276,8 @@ class Instance:
             overlay_bytes=replica.memory_bytes(),
             disk_bytes=disk,
             error=progress.error or self._folder.error(task) or self._snapshots.error(task),
+            failures=progress.failures,
+            error_kind=None if progress.error_kind is None else progress.error_kind.value,
         )
 
     def _measure(self) -> None:

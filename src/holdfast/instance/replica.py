@@ -347,7 +347,7 @@ class Replica:
                 self.fold()
             base = self._base
             assert base is not None
-            self._ids[version] = last.id
+            self._ids = {version: last.id}
             base.apply(self._stoppable(self._source.stream(commits), counts), self._mark(version))
             self._at, self._commit = version, last.id
             mark = base.mark()

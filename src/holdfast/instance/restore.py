@@ -50,6 +50,7 @@ class Progress:
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
+    error_kind: Kind | None = None
 
 
 class Mover:
@@ -152,7 +153,7 @@ class Mover:
             if self._told > self._source.newest_known and self._source.hear(self._told) == self._told:
                 return self._told
             self._looks += 1
-            if self._looks % _FULL_LOOKS == 1:
+            if not self._has_looked or self._looks % _FULL_LOOKS == 1:
                 newest = self._source.newest()
             else:
                 newest = self._source.follow()
@@ -183,7 +184,7 @@ class Mover:
                 progress.probed = True
             report.ended(replica.version)
             replica.tidy()
-            progress.failures, progress.error, progress.retry_at = 0, None, 0.0
+            progress.failures, progress.error, progress.error_kind, progress.retry_at = 0, None, None, 0.0
             self._enter(task, Phase.RUNNING)
         except Closed:
             report.suspended(replica.version)
@@ -213,6 +214,7 @@ class Mover:
         progress.retry_at = self._clock.monotonic() + pause
         if str(error) != progress.error:
             progress.error = str(error)
+            progress.error_kind = error.kind if isinstance(error, HoldfastError) else Kind.BUG
             self._tell_problem(task, error)
         self._enter(task, Phase.SUSPENDED)
 

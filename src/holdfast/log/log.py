@@ -77,13 +77,16 @@ class Log:
 
     @classmethod
     def create_or_open(cls, storage: Storage, spec: AppSpec) -> "Log":
-        """The app's log, begun if it isn't there; refused (AppChanged) if another app wrote it."""
+        """The app's log, begun if it isn't there; refused (AppChanged) if another app wrote it.
+
+        A log without a version binds nobody: a first start with a mistake in it can simply be put right.
+        """
         if (old := _newest_app(storage)) is None:
             old = _created(storage, appfile.first(spec))
-        appfile.check(old, spec, place=storage.place)
+        if cls(storage, old).newest() is not None or old.id != spec.id:
+            appfile.check(old, spec, place=storage.place)
         while (wanted := appfile.successor(old, spec)) != old:
             old = _created(storage, wanted)
-            appfile.check(old, spec, place=storage.place)
         return cls(storage, old)
 
     def app_at(self, number: int) -> AppSpec:

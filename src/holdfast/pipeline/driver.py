@@ -115,6 +115,7 @@ class Driver:
 
     def _make(self, version: Version, batch: SparkBatch, compute: ComputeTasks) -> Commit:
         previous = self._newest
+        self._sinks.check()
         wall = next_wall(previous, self._clock.now())
         results = list(compute(Step(version, wall)))
         _raise_refusals(results)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.log.commits import SparkBatch
@@ -41,6 +41,14 @@ class Checkpoint:
                 "Put the checkpoint back from a copy, or remove it whole."
             ) from error
 
+    def has_done_batches(self) -> bool:
+        """Whether Spark has marked any batch as done."""
+        if "://" not in self._location:
+            folder = Path(self._location, "commits")
+            return folder.exists() and any(path.name.isdigit() for path in folder.iterdir())
+        path, system = self._hadoop("commits")
+        return bool(system.exists(path)) and any(s.getPath().getName().isdigit() for s in system.listStatus(path))
+
     def batch(self, number: int) -> SparkBatch:
         """The batch that Spark is about to run."""
         query, offsets = self.query_id(), self._read(f"offsets/{number}")
@@ -55,14 +63,18 @@ class Checkpoint:
         if "://" not in self._location:
             path = Path(self._location, name)
             return path.read_text() if path.exists() else None
-        jvm = self._session._jvm
-        assert jvm is not None
-        path = jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
-        system = path.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
+        path, system = self._hadoop(name)
         if not system.exists(path):
             return None
         stream = system.open(path)
         try:
+            jvm: Any = self._session._jvm
             return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
+
+    def _hadoop(self, name: str) -> tuple[Any, Any]:
+        """A path below the checkpoint and its file system, as the JVM has them."""
+        jvm: Any = self._session._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
+        return path, path.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())

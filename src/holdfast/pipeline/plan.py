@@ -11,6 +11,8 @@ What a batch needs no column for has none: turning a JVM row into Arrow costs by
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -21,7 +23,7 @@ from holdfast.stores.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from holdfast.topology.stream import Table
     from holdfast.words import Millis
@@ -49,7 +51,7 @@ def layout_of(table: Table) -> Layout:
     partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in table.reducers)))
     counting, at = ROWS, 0
     for (_, aggregate), reducer in zip(table.aggregates, table.reducers, strict=True):
-        if aggregate == Aggregate(Function.COUNT):
+        if aggregate.function is Function.COUNT and aggregate.column is None:
             counting = partials[at]
         at += len(reducer.partials)
     return Layout(
@@ -81,10 +83,9 @@ class TablePlan:
         frame = batch
         for step in self._table.stream.steps:
             frame = step(frame)
-        # From here on the expressions are ours: sums must fail on overflow, also for a user who has ANSI mode off.
-        frame.sparkSession.conf.set("spark.sql.ansi.enabled", "true")
         dead = F.expr(f"{self._dead(wall + self._max_ahead_millis)} AS {DEAD}")
-        grouped = frame.select(*self._inputs, dead).groupBy(*self._groups).agg(*self._aggregates)
+        with _ansi(frame.sparkSession):
+            grouped = frame.select(*self._inputs, dead).groupBy(*self._groups).agg(*self._aggregates)
         return grouped.repartition(self._partitions, *self.layout.keys) if shuffle else grouped
 
     def is_by_key(self, frame: DataFrame) -> bool:
@@ -113,10 +114,11 @@ class TablePlan:
             cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
         if timestamp is not None:
             cases.append((f"{_quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
-            ahead = f"event time is more than {self._max_ahead_millis} ms ahead of the clock"
+            ahead = f"event time is more than batch.max_ahead ({self._max_ahead_millis} ms) ahead of the clock"
             cases.append((f"unix_millis(CAST({_quoted(timestamp)} AS timestamp)) > {limit}", ahead))
+        keep_nulls = "map('ignoreNullFields', 'false')"
         whens = [
-            f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record))"
+            f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
             for condition, reason in cases
         ]
         return f"CASE {' '.join(whens)} END"
@@ -147,6 +149,20 @@ class TablePlan:
         if self.layout.time is not None:
             columns.append(F.expr(f"max({TIME}) AS {TIME}"))
         return columns
+
+
+@contextlib.contextmanager
+def _ansi(session: SparkSession) -> Iterator[None]:
+    """ANSI mode for expressions of ours: sums must fail on overflow, also for a user who has it off for theirs.
+
+    The session lives as long as the query, so what was set before is put back.
+    """
+    before = session.conf.get("spark.sql.ansi.enabled")
+    session.conf.set("spark.sql.ansi.enabled", "true")
+    try:
+        yield
+    finally:
+        session.conf.set("spark.sql.ansi.enabled", before or "true")
 
 
 def _value_inputs(table: Table) -> list[Column]:

@@ -25,6 +25,12 @@ class OtherOffsets(HoldfastError):
     kind = Kind.INVALID
 
 
+class MissingVersions(HoldfastError):
+    """Spark has done batches that the log doesn't have."""
+
+    kind = Kind.DATA
+
+
 @dataclass(frozen=True)
 class Held:
     """The log has this batch already, as `version`: nothing is computed again."""
@@ -47,6 +53,8 @@ def decide(
     last = _last_spark_commit(newest, commit)
     version = Version(newest.version + 1) if newest else Version(1)
     if last is None or last.spark is None:
+        if batch.batch > 0 and not restart_sources:
+            raise MissingVersions(missing(batch.batch, None))
         return Compute(version)
     if last.spark.query != batch.query:
         if not restart_sources:
@@ -56,18 +64,40 @@ def decide(
             f"Spark's checkpoint is new (query {batch.query}, before {last.spark.query}): the sources start over, "
             f"version {version} comes on top of what is there.",
         )
-    if batch.batch > last.spark.batch:
+    if batch.batch > last.spark.batch + 1:
+        raise MissingVersions(missing(batch.batch, last.spark.batch))
+    if batch.batch == last.spark.batch + 1:
         return Compute(version)
     return _find(batch, last, commit)
 
 
 def check_checkpoint(
-    newest: Commit | None, commit: Callable[[Version], Commit | None], query: str | None, restart_sources: bool
+    newest: Commit | None,
+    commit: Callable[[Version], Commit | None],
+    query: str | None,
+    restart_sources: bool,
+    done: bool = False,
 ) -> None:
-    """At start, before anything runs: raises where Spark's checkpoint is gone or is not this log's."""
+    """At start, before anything runs: raises where Spark's checkpoint is gone, is not this log's, or ahead of it.
+
+    `done` says whether the checkpoint has finished batches.
+    """
     last = _last_spark_commit(newest, commit)
+    if last is None and done and not restart_sources:
+        raise MissingVersions(missing(None, None))
     if last is not None and last.spark is not None and last.spark.query != query and not restart_sources:
         raise NewCheckpoint(refusal(last, query))
+
+
+def missing(batch: int | None, held: int | None) -> str:
+    """The message for a log that lacks what Spark's checkpoint has as done."""
+    spark = "has finished batches" if batch is None else f"is at batch {batch}"
+    log = "holds none" if held is None else f"ends with batch {held}"
+    return (
+        f"Spark's checkpoint {spark} and the log {log}: versions are missing, and going on would lose their records. "
+        "Put the log back; or, to count the sources anew, remove Spark's checkpoint; or, to leave out what is missing, "
+        'set on_new_checkpoint="restart_sources".'
+    )
 
 
 def refusal(last: Commit, query: str | None) -> str:

@@ -77,9 +77,13 @@ def run(work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: 
             for parts in _segments(work, task, batches, read, tally)
         ]
     except HoldfastError as error:
-        refusal = TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY)
-        return TaskResult(task=str(task), error=refusal)
+        return refused(task, error)
     return TaskResult(str(task), tuple(segments), tally.counts, tally.event_time)
+
+
+def refused(task: TaskId, error: HoldfastError) -> TaskResult:
+    """A task that can't do its part, and why."""
+    return TaskResult(str(task), error=TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY))
 
 
 def _segments(

@@ -13,10 +13,12 @@ import tenacity
 from pyspark import TaskContext
 
 from holdfast import faults
+from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.log.log import Log
+from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.task import ReadState, TaskWork, run, to_batch
+from holdfast.pipeline.task import ReadState, TaskWork, refused, run, to_batch
 from holdfast.retry import is_retryable
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -32,6 +34,7 @@ class Reach:
     replicas: Mapping[str, tuple[str, ...]]
     """Task → addresses of the instances that host it, the active one first."""
     deadline: timedelta
+    retries: Retries
 
 
 _logs: dict[str, Log] = {}
@@ -44,8 +47,13 @@ def run_partition(work: TaskWork, reach: Reach, batches: Iterator[pa.RecordBatch
     _start_once()
     context = TaskContext.get()
     assert context is not None
-    result = run(work, context.partitionId(), batches, _log(reach), _reader(reach))
-    yield to_batch(result)
+    task = TaskId(work.topology, context.partitionId())
+    try:
+        log = _log(reach)
+    except HoldfastError as error:
+        yield to_batch(refused(task, error))
+        return
+    yield to_batch(run(work, task.partition, batches, log, _reader(reach)))
 
 
 def _start_once() -> None:
@@ -57,7 +65,7 @@ def _start_once() -> None:
 
 def _log(reach: Reach) -> Log:
     if reach.log_id not in _logs:
-        storage = open_storage(reach.log_url, dict(reach.log_options), fsync=reach.fsync)
+        storage = open_storage(reach.log_url, dict(reach.log_options), fsync=reach.fsync, retries=reach.retries)
         _logs[reach.log_id] = Log.open(storage)
     return _logs[reach.log_id]
 

@@ -256,6 +256,15 @@ class RestSettings(Section):
         About("The port to listen on; 0 takes any free one.", kafka="application.server"),
         Between(0, 65_535),
     ] = 8080
+    driver_metrics_port: Annotated[
+        int,
+        About(
+            "The port on which the driver serves its own `/metrics`, on the same host; 0 takes any free one. "
+            "`app.metrics_address` says which.",
+            why_none="metrics are JMX beans there",
+        ),
+        Between(0, 65_535),
+    ] = 0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -6,7 +6,7 @@ of it; `pipeline.sinks` has the ones that come with Holdfast.
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import pyarrow as pa
 
@@ -22,12 +22,16 @@ class Rows:
     table: pa.Table
 
 
+@runtime_checkable
 class Sink(Protocol):
     """Takes each version's rows in the order of versions."""
 
     @property
     def kind(self) -> str:
         """One word for the name of a sink that the user gave none."""
+
+    def open(self, log: str) -> None:
+        """Called once before the first version, with the id of the log the versions are from."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         """Writes one version whole. When this returns, the version counts as written."""

@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from holdfast.errors import TopologyError
 from holdfast.stores.keys import encode_keys
+from holdfast.stores.registry import ENGINES
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
@@ -73,6 +74,8 @@ class Stream:
 
     def group_by(self, *columns: str) -> Grouped:
         """Groups by these columns, or by the stream's key when none are named."""
+        for column in columns:
+            _type_of(self.frame, column)
         return Grouped(self, tuple(columns) or self.key)
 
 
@@ -163,11 +166,10 @@ DEAD_LETTERS = "dead-letters"
 class Builder:
     """What a pipeline has so far. An app has one; it turns into tasks, stores and sinks at start."""
 
-    def __init__(self, default_engine: str = "rocksdb") -> None:
+    def __init__(self) -> None:
         self.source: DataFrame | None = None
         self.tables: list[Table] = []
         self.sinks: list[SinkNode] = []
-        self._default_engine = default_engine
 
     def add_stream(
         self, frame: DataFrame, key: str | Iterable[str], timestamp: str | None, position: str | Iterable[str]
@@ -194,6 +196,8 @@ class Builder:
         return Stream(self, frame, keys, timestamp, positions)
 
     def add_table(self, aggregated: Aggregated, name: str, engine: str) -> Table:
+        if engine not in ENGINES:
+            raise TopologyError(f"store({name!r}, engine={engine!r}): there are {', '.join(sorted(ENGINES))}.")
         if any(table.name == name for table in self.tables):
             raise TopologyError(f"There are two stores named {name!r}. Every store has a name of its own.")
         stream, columns = aggregated.grouped.stream, aggregated.grouped.columns
@@ -201,7 +205,10 @@ class Builder:
             _type_of(stream.frame, column)
         key = Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in columns))
         encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
-        position = [_type_of(stream.frame, column) for column in stream.position]
+        if any(aggregate.needs_time for _, aggregate in aggregated.aggregates):
+            position = [_type_of(stream.frame, column) for column in stream.position]
+        else:
+            position = []
         reducers = tuple(
             bind(label, aggregate, _input_type(stream.frame, aggregate), position)
             for label, aggregate in aggregated.aggregates
@@ -214,6 +221,10 @@ class Builder:
         return table
 
     def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
+        if not isinstance(sink, Sink):
+            raise TopologyError(
+                f"{sink!r} is no sink. Take hf.files('folder/'), hf.console(), hf.foreach(function) ..."
+            )
         chosen = name or f"{source}.{sink.kind}"
         if any(node.name == chosen for node in self.sinks):
             raise TopologyError(

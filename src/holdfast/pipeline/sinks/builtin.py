@@ -8,12 +8,13 @@ from typing import Literal
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from holdfast.errors import TopologyError
-from holdfast.log.storage import Storage, open_storage
+from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.log.storage import Put, Storage, open_storage
 from holdfast.topology.sink import Rows
 from holdfast.words import Version
 
@@ -40,9 +41,19 @@ class Files:
     def kind(self) -> str:
         return "files"
 
+    def open(self, log: str) -> None:
+        """Claims the folder for this log: versions of two logs have the same names."""
+        self._storage = open_storage(self._path, self._options)
+        if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.EXISTS:
+            found = json.loads(self._storage.get("_log.json")).get("log")
+            if found != log:
+                raise FolderTaken(
+                    f"{self._storage.place} holds the files of another log ({found}); this one is {log}. Give the sink "
+                    "a folder of its own, or remove what is there."
+                )
+
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
-        if self._storage is None:
-            self._storage = open_storage(self._path, self._options)
+        assert self._storage is not None
         written = []
         for part in rows:
             name = f"{version:020d}-{part.task}-{part.number}.{self._format}"
@@ -53,11 +64,30 @@ class Files:
 
     def _encode(self, table: pa.Table) -> bytes:
         if self._format == "json":
-            return msgspec.json.Encoder(decimal_format="string").encode_lines(table.to_pylist())
+            return msgspec.json.Encoder(decimal_format="string").encode_lines(_json_rows(table))
         buffer = io.BytesIO()
         # Rows of changed keys hardly repeat a value, so a dictionary of them costs time and saves no room.
         pq.write_table(table, buffer, compression="snappy", use_dictionary=False)
         return buffer.getvalue()
+
+
+class FolderTaken(HoldfastError):
+    """A file sink's folder belongs to another log."""
+
+    kind = Kind.INVALID
+
+
+_NOT_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
+
+
+def _json_rows(table: pa.Table) -> list[dict[str, object]]:
+    """Rows as JSON can hold them: what no number of JSON stands for is text, as in queries."""
+    rows: list[dict[str, object]] = table.to_pylist()
+    for name, column in zip(table.column_names, table.columns, strict=True):
+        if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
+            for row in rows:
+                row[name] = _NOT_NUMBERS.get(str(row[name]), row[name])
+    return rows
 
 
 class Memory:
@@ -70,6 +100,9 @@ class Memory:
     @property
     def kind(self) -> str:
         return "memory"
+
+    def open(self, log: str) -> None:
+        """Nothing to prepare."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         taken = [row for part in rows for row in part.table.to_pylist()]
@@ -92,6 +125,9 @@ class ConsoleSink:
     @property
     def kind(self) -> str:
         return "console"
+
+    def open(self, log: str) -> None:
+        """Nothing to prepare."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]
@@ -119,6 +155,9 @@ class Function:
     @property
     def kind(self) -> str:
         return "function"
+
+    def open(self, log: str) -> None:
+        """Nothing to prepare."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]

@@ -7,6 +7,7 @@ can't differ, and a version's rows are there for as long as its segments are.
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.log.commits import Commit
@@ -45,11 +46,22 @@ class TableOutput:
 
 @dataclass(frozen=True)
 class DeadLetters:
-    """Records that could not be used, each as JSON with the reason, and how often it came."""
+    """Records that could not be used: the reason, the record as JSON, and how often it came."""
 
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
         for task, number, table in _parts(log, commit, "dead", None):
-            yield Rows(task, number, table)
+            letters = [msgspec.json.decode(letter, type=_Letter) for letter in table["letter"].to_pylist()]
+            columns = {
+                "reason": pa.array([letter.reason for letter in letters], pa.string()),
+                "record": pa.array([bytes(letter.record).decode() for letter in letters], pa.string()),
+                "times": table["times"],
+            }
+            yield Rows(task, number, pa.table(columns))
+
+
+class _Letter(msgspec.Struct):
+    reason: str
+    record: msgspec.Raw
 
 
 Output = TableOutput | DeadLetters

@@ -54,14 +54,24 @@ def once(call: Callable[[], None]) -> None:
 class SinkRunner:
     """All sinks of an app. Starts nothing by itself: `run()` is the body of its thread."""
 
-    def __init__(self, log: Log, feeds: Sequence[Feed], *, retry: Retry = once) -> None:
+    def __init__(
+        self,
+        log: Log,
+        feeds: Sequence[Feed],
+        *,
+        retry: Retry = once,
+        on_failure: Callable[[HoldfastError], None] = lambda error: None,
+    ) -> None:
         self._log = log
+        self._on_failure = on_failure
         self._feeds = feeds
         self._retry = retry
         self._waiting: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._failure: HoldfastError | None = None
+        for feed in feeds:
+            feed.sink.open(log.id)
         self._positions = {feed.name: self._starting_position(feed) for feed in feeds}
 
     @property
@@ -92,11 +102,16 @@ class SinkRunner:
             if self._failure is not None:
                 raise self._failure
 
-    def stop(self) -> None:
-        """Writes what was offered, then ends the thread."""
+    def check(self) -> None:
+        """Raises what has stopped a sink, if anything has."""
+        if self._failure is not None:
+            raise self._failure
+
+    def stop(self, timeout: float | None = None) -> None:
+        """Writes what was offered, then ends the thread; one that hangs is left behind, and gets its version again."""
         if self._thread is not None:
             self._waiting.put(None)
-            self._thread.join()
+            self._thread.join(timeout)
             self._thread = None
 
     def _all_at(self, version: Version) -> bool:
@@ -106,11 +121,13 @@ class SinkRunner:
         while (commit := self._waiting.get()) is not None:
             try:
                 self._bring_to(Version(commit.version), commit)
-            except HoldfastError as error:
-                logger.error("%s", error)
+            except BaseException as error:  # noqa: BLE001  SystemExit too: nobody else would hear of the thread's end
+                failure = SinkFailed(str(error) or repr(error))  # it was tried again already, if that could help
+                logger.error("%s", failure)
                 with self._changed:
-                    self._failure = error
+                    self._failure = failure
                     self._changed.notify_all()
+                self._on_failure(failure)
                 return
 
     def _bring_to(self, version: Version, newest: Commit | None = None) -> None:
@@ -139,7 +156,7 @@ class SinkRunner:
             self._retry(attempt)
         except HoldfastError:
             raise
-        except Exception as error:  # a user's function may raise anything; the runner's thread must outlive it
+        except Exception as error:  # a user's function may raise anything
             raise SinkFailed(
                 f"Sink {feed.name!r} raised {type(error).__name__} at version {version}: {error}. The version "
                 "exists and is handed to the sink again when the app starts."
