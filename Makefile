@@ -23,14 +23,14 @@ test: setup-tests ## lint, types, import rules and all tests
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(PY) -m pytest -q -m "not slow"
+	$(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
 
 bench: setup ## a benchmark against a peer; NAME=count, QUICK=1 for a shorter run
 ifdef NAME
 	@$(PY) -m benchmarks.$(NAME) $(if $(QUICK),--quick)
 else
 	@echo "Say which one, for example: make bench NAME=count"
-	@echo "There are: $(filter-out __init__ common,$(basename $(notdir $(wildcard benchmarks/*.py))))"
+	@echo "There are: $(filter-out __init__ common histories,$(basename $(notdir $(wildcard benchmarks/*.py))))"
 	@exit 2
 endif
 

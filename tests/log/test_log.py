@@ -48,6 +48,7 @@ def test_a_new_store_is_an_addition(storage: Storage) -> None:
     assert after.id == before.id
     assert Log.open(storage).app == after.app
     assert after.app_at(1) == before.app
+    grow(after, 1)
     with pytest.raises(AppChanged, match="'peaks'"):
         Log.create_or_open(storage, app_spec())
 
@@ -58,8 +59,16 @@ def test_the_order_in_which_stores_are_declared_is_no_change(storage: Storage) -
     assert Log.create_or_open(storage, app_spec(b, a)).app.number == 1
 
 
+def test_a_log_without_a_version_binds_nobody_but_its_app(storage: Storage) -> None:
+    before = Log.create_or_open(storage, app_spec(partitions=4))
+    after = Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
+    assert (after.id, after.app.number, after.app.partitions) == (before.id, 2, 2)
+    with pytest.raises(AppChanged, match="another-app"):
+        Log.create_or_open(storage, msgspec.structs.replace(app_spec(), id="another-app"))
+
+
 def test_a_changed_app_is_refused_with_every_difference(storage: Storage) -> None:
-    Log.create_or_open(storage, app_spec(partitions=4))
+    grow(Log.create_or_open(storage, app_spec(partitions=4)), 1)
     with pytest.raises(AppChanged) as raised:
         Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
     told = str(raised.value)

@@ -164,5 +164,5 @@ def _wait_until_refused(rest: RestServer) -> None:
     while True:
         try:
             socket.create_connection((rest.host, rest.port), timeout=10).close()
-        except ConnectionRefusedError:
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: accepted by the kernel just before the end
             return

@@ -188,7 +188,8 @@ class _MemoryView:
 
     def keep(self, family: str, key: bytes, value: bytes | None) -> None:
         """Remembers what a key had when this view was taken; called under the engine's lock."""
-        self._overwritten[family].setdefault(key, value)
+        if self._live is not None:  # its reader may have closed it while the engine was between two chunks
+            self._overwritten[family].setdefault(key, value)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         with self._lock:
