@@ -23,7 +23,7 @@ test: setup-tests ## lint, types, import rules and all tests
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(PY) -m pytest -q -m "not slow" -n 2 --dist loadfile --durations=10
+	$(PY) -m pytest -q -m "not slow" --durations=10
 
 bench: setup ## a benchmark against a peer; NAME=count, QUICK=1 for a shorter run
 ifdef NAME

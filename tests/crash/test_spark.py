@@ -62,6 +62,7 @@ def verdict(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
     return found
 
 
+@pytest.mark.timeout(900)
 def test_a_dozen_kills_in_one_life_change_nothing(tmp_path: Path) -> None:
     write_input(tmp_path / "input", files=20)
     for life, (fault, survives) in enumerate(CHAIN):
