@@ -65,13 +65,15 @@ def run(seconds: float | None = None) -> None:
     """Runs until Ctrl-C, or for so many seconds, and ends with a summary."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    logging.basicConfig(filename=folder / "demo.log", level=logging.INFO)
+    log = logging.FileHandler(folder / "demo.log")  # the terminal belongs to the live view
+    logging.getLogger().addHandler(log)
     console.print("Starting Spark, one instance and REST ...")
     settings = hf.Settings(base_dir=str(folder), spark=hf.SparkSettings(config={"spark.ui.enabled": "false"}))
     app = hf.App("demo", settings=settings)
     stop = threading.Event()
     handlers = {n: signal.signal(n, lambda number, frame: _stop(stop, number, frame)) for n in _SIGNALS}
     try:
+        app.spark.sparkContext.setLogLevel("OFF")  # what stops the app it raises itself; the terminal is for the view
         pipeline(app)
         app.start()
         _watch(app, console, stop, seconds)
@@ -79,6 +81,8 @@ def run(seconds: float | None = None) -> None:
         app.stop()
         for number, handler in handlers.items():
             signal.signal(number, handler)
+        logging.getLogger().removeHandler(log)
+        log.close()
         shutil.rmtree(folder, ignore_errors=True)
     if app.cause is not None:
         raise app.cause

@@ -91,6 +91,7 @@ class Runtime:
         self._on_failure = on_failure
         self._clock = clock
         self._stop = threading.Event()
+        self._in_batch = threading.Lock()
         self.query: StreamingQuery | None = None
         self._instances: EmbeddedInstances | None = None
         self._sinks: SinkRunner | None = None
@@ -188,11 +189,16 @@ class Runtime:
         self._stop.set()
 
     def _stop_query(self) -> None:
+        """Between two batches if that comes soon, so that none is cut off."""
+        free = self._in_batch.acquire(timeout=self._settings.stop_timeout.total_seconds())
         try:
             if self.query is not None and self.query.isActive:
                 self.query.stop()
         except (Py4JError, OSError) as error:
             logger.warning("Spark's query could not be stopped, its JVM is gone: %s", error)
+        finally:
+            if free:
+                self._in_batch.release()
 
     def _serve_metrics(self) -> None:
         """The driver counts batches and records; it is a scrape target of its own beside the instances."""
@@ -216,6 +222,15 @@ class Runtime:
         """Spark's call for a batch. What goes wrong here ends the query, and `_watch_query` hears of it."""
         assert self._driver is not None and self._instances is not None
         driver, reach = self._driver, self._reach()
+        # Not waiting: whoever stops the query holds this, and Spark's stop waits for the batch.
+        if self._stop.is_set() or not self._in_batch.acquire(blocking=False):
+            raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
+        try:
+            self._run_batch(frame, number, driver, reach)
+        finally:
+            self._in_batch.release()
+
+    def _run_batch(self, frame: DataFrame, number: int, driver: Driver, reach: Reach) -> None:
         try:
             batch = self._checkpoint.batch(number)
             with _batch_seconds.time():

@@ -1,8 +1,8 @@
 """One memory limit an instance, divided among its parts, and an allocator that gives back what is freed.
 
-    40 %    RocksDB: its block cache, with write buffers, indexes and filters charged to it
-    15 %    overlays, shared by the tasks
-    12.5 %  restore batches, shared by the tasks that restore at once
+    32 %    RocksDB: its block cache, with write buffers, indexes and filters charged to it
+    12 %    overlays, shared by the tasks
+    8 %     restore batches, shared by the tasks that restore at once
     rest    Python, requests under way, and what the allocator can't use
 
 A limit is only kept if freed memory goes back. With glibc's defaults it doesn't here: many threads get arenas of their
@@ -33,12 +33,12 @@ def divided(limit: int, *, tasks: int, parallel: int) -> Budget:
     """The budgets within one limit.
 
     >>> divided(1000, tasks=3, parallel=2)
-    Budget(engines=400, overlay_a_task=50, batch_a_task=62)
+    Budget(engines=320, overlay_a_task=40, batch_a_task=40)
     """
     return Budget(
-        engines=limit * 40 // 100,
-        overlay_a_task=limit * 15 // 100 // max(1, tasks),
-        batch_a_task=limit * 125 // 1000 // max(1, min(tasks, parallel)),
+        engines=limit * 32 // 100,
+        overlay_a_task=limit * 12 // 100 // max(1, tasks),
+        batch_a_task=limit * 8 // 100 // max(1, min(tasks, parallel)),
     )
 
 
