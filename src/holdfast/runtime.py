@@ -10,10 +10,8 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-import socket
 import sys
 import threading
-import uuid
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -32,7 +30,7 @@ from holdfast.instance.progress import RestoreBars
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec
 from holdfast.log.cleaning import Cleaner
-from holdfast.log.commits import Commit, Writer
+from holdfast.log.commits import Commit, Writer, new_id
 from holdfast.log.log import Log
 from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
@@ -138,7 +136,7 @@ class Runtime:
             self._log,
             self._sinks,
             self._clock,
-            Writer(id=uuid.uuid4().hex, host=socket.gethostname(), pid=os.getpid()),
+            Writer.here(new_id()),
             restart_sources=restart,
             on_commit=self._committed,
         )

@@ -7,14 +7,13 @@ and the next commit waits for them, so they are never more than one version behi
 
 import logging
 import threading
-import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast import metrics
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError, Kind
-from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
+from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer, new_id
 from holdfast.log.log import Log, LostRace
 from holdfast.pipeline.protocol import Compute, Held, decide, next_clocks, next_wall, version_of
 from holdfast.pipeline.results import TaskResult
@@ -129,7 +128,7 @@ class Driver:
         commit = Commit(
             format=FORMAT,
             version=version,
-            id=uuid.uuid4().hex,
+            id=new_id(),
             previous=previous.id if previous else None,
             log=self._log.id,
             app=self._log.app.number,
