@@ -74,7 +74,7 @@ def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
         partitions=PARTITIONS,
         log=hf.LogSettings(fsync=FSYNC),
         rest=hf.RestSettings(port=0),
-        snapshots=hf.SnapshotSettings(bytes="6MiB"),
+        snapshots=hf.SnapshotSettings(bytes="32MiB"),
     )
     app = hf.App("bench", settings=settings, spark=spark)
     counts = app.stream(read(spark, data), key="key").group_by().count().store("counts")

@@ -65,7 +65,7 @@ def test_it_equals_a_model_at_every_version(
             assert {k: v for k, v in engine.items() if v is not None} == {
                 k: v for k, v in models[number].items() if v is not None
             }
-            overlay = overlay.dropped_through(Version(number)).within(budget)
+            overlay = overlay.folded(overlay.owed(), Version(number)).within(budget)
         assert overlay.floor >= number - READABLE + 1 or overlay.floor == 0
         for version in range(max(overlay.floor, overlay.base), number + 1):
             at = overlay.at(Version(version))
@@ -109,7 +109,7 @@ def test_the_budget_lets_go_of_what_was_written_longest_ago() -> None:
     for version in range(1, 41):
         entries: dict[bytes, bytes | None] = {b"%04d" % (version * 1000 + n): bytes(30) for n in range(1000)}
         overlay = overlay.with_version(Version(version), {"s": [changes(entries)]})
-        overlay = overlay.dropped_through(Version(version)).tidied().within(1_500_000)
+        overlay = overlay.folded(overlay.owed(), Version(version)).tidied().within(1_500_000)
         assert overlay.nbytes <= 1_500_000
     _, known = overlay.lookup("s", pa.array([b"1000", b"40000", b"40999"], pa.binary()))
     assert known.to_pylist() == [False, True, True]

@@ -9,12 +9,12 @@ read; when the engine has moved on, the footing answers instead.
 """
 
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Generator
 from dataclasses import dataclass
+from functools import partial
 from types import TracebackType
 from typing import Self
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -22,6 +22,7 @@ from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.base import Footing
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
+from holdfast.stores.bytecolumns import asked_in_key_order
 from holdfast.words import NOTHING, TaskId, Version
 
 
@@ -74,7 +75,7 @@ class Picture:
         wanted = keys.filter(missing)
         if len(wanted) == 0:
             return values
-        found = _in_key_order(self._from_base, store, wanted)
+        found = asked_in_key_order(wanted, partial(self._from_base, store))
         return found if len(wanted) == len(keys) else pc.replace_with_mask(values, missing, found)
 
     def scan(
@@ -97,16 +98,6 @@ class Picture:
             if base.target <= self.version:
                 return values
         return self.footing.get_many(store, keys)
-
-
-def _in_key_order(read: Callable[[str, pa.Array], pa.Array], store: str, keys: pa.Array) -> pa.Array:
-    """RocksDB finds sorted keys about twice as fast, and tasks mostly send them so."""
-    if len(keys) < 2 or pc.all(pc.less_equal(keys[:-1], keys[1:])).as_py():
-        return read(store, keys)
-    order = pc.array_sort_indices(keys)
-    back = np.empty(len(keys), dtype=np.int64)
-    back[order.to_numpy()] = np.arange(len(keys))
-    return read(store, keys.take(order)).take(pa.array(back))
 
 
 class Held:

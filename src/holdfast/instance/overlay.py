@@ -12,14 +12,13 @@ three rows, the newest first, so that a lookup can stop at the first that knows 
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import reduce
 
 import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.fingerprint import Fingerprint, fingerprint
-from holdfast.instance.run import Run, first_wins
+from holdfast.instance.run import Run, first_wins, merged
 from holdfast.stores.engine import Changes
 from holdfast.words import Version
 
@@ -28,6 +27,9 @@ READABLE = 4
 
 _LEAST = 1024
 """A cached run of fewer rows isn't worth halving."""
+
+_PILE = 8
+"""How many runs may wait for a fold before they are merged without one."""
 
 
 class NotInOverlay(HoldfastError):
@@ -87,6 +89,11 @@ class Overlay:
         """What a fold would have to write."""
         return sum(run.nbytes for family in self.families.values() for run in family.runs if run.high > self.base)
 
+    @property
+    def newest_bytes(self) -> int:
+        """What the newest version alone takes."""
+        return sum(run.nbytes for family in self.families.values() for run in family.recent if run.high == self.version)
+
     def with_version(self, version: Version, changes: Mapping[str, Sequence[Changes]]) -> "Overlay":
         """One version further. Of several changes of one store the later ones win.
 
@@ -98,7 +105,7 @@ class Overlay:
             runs = [self._run(part, version) for part in changes.get(store, ()) if len(part.keys)]
             if not runs:
                 return family
-            return replace(family, recent=(reduce(lambda older, newer: newer.over(older), runs), *family.recent))
+            return replace(family, recent=(merged(runs[::-1]), *family.recent))
 
         return replace(self, version=version, floor=floor, families=self._mapped(moved))
 
@@ -108,28 +115,36 @@ class Overlay:
         return any(run.high <= self.floor for family in self.families.values() for run in family.recent)
 
     def tidied(self) -> "Overlay":
-        """The same, with the runs of versions that can no longer be asked for merged into the older ones."""
+        """The same, with the runs of versions that can no longer be asked for put to the older ones."""
 
         def moved(store: str, family: Family) -> Family:
-            dirty, clean = family.dirty, family.clean
+            dirty = family.dirty
             for run in reversed([run for run in family.recent if run.high <= self.floor]):
-                if run.high > self.base:
-                    dirty = _piled(run, dirty)
-                else:
-                    clean = _piled(run, clean)
+                dirty = _piled(run, dirty, _PILE)
             recent = tuple(run for run in family.recent if run.high > self.floor)
-            return replace(family, recent=recent, dirty=dirty, clean=clean)
+            return replace(family, recent=recent, dirty=dirty)
 
         return replace(self, families=self._mapped(moved))
 
-    def dropped_through(self, version: Version) -> "Overlay":
-        """The engine now has everything up to `version`: those runs are no longer owed, only a cache."""
+    def compacted(self) -> "Overlay":
+        """The same with all that waits for a fold merged into one run: less room, and cheaper than the fold it saves."""
 
         def moved(store: str, family: Family) -> Family:
-            clean = family.clean
-            for run in reversed([run for run in family.dirty if run.high <= version]):
-                clean = _piled(run, clean)
-            return replace(family, dirty=tuple(r for r in family.dirty if r.high > version), clean=clean)
+            return replace(family, dirty=(merged(family.dirty),)) if len(family.dirty) > 1 else family
+
+        return replace(self, families=self._mapped(moved))
+
+    def folded(self, owed: Mapping[str, Run], version: Version) -> "Overlay":
+        """The engine now has what was owed, everything up to `version`: from here on those runs are only a cache.
+
+        Older versions than this are shown by what was published before, so nothing needs them apart from each other.
+        """
+
+        def moved(store: str, family: Family) -> Family:
+            recent = tuple(run for run in family.recent if run.high > version)
+            dirty = tuple(run for run in family.dirty if run.high > version)
+            clean = _piled(owed[store], family.clean, 1) if store in owed else family.clean
+            return replace(family, recent=recent, dirty=dirty, clean=clean)
 
         return replace(self, base=version, families=self._mapped(moved))
 
@@ -158,15 +173,14 @@ class Overlay:
 
         return replace(self, version=version, families=self._mapped(moved))
 
-    def owed(self) -> dict[str, Changes]:
+    def owed(self) -> dict[str, Run]:
         """What the engine lacks, several versions merged into one: for each key only its newest value."""
-        merged = {}
+        owed = {}
         for store, family in self.families.items():
             runs = [run for run in family.recent + family.dirty if run.high > self.base]
             if runs:
-                run = reduce(lambda newer, older: newer.over(older), runs)
-                merged[store] = Changes(run.keys.take(run.order), run.values.take(run.order))
-        return merged
+                owed[store] = merged(runs)
+        return owed
 
     def lookup(self, store: str, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The values of `keys`, and which of them are known here (null and known: there is no such key)."""
@@ -179,8 +193,7 @@ class Overlay:
         pieces: list[pa.Array] = []
         places: list[np.ndarray] = []
         for run in family.runs:
-            everything = left.size == rows
-            found = run.find(keys if everything else keys.take(pa.array(left)), prints if everything else prints[left])
+            found = run.find(keys, prints, None if left.size == rows else left)
             hit = found >= 0
             if hit.any():
                 pieces.append(run.values.take(pa.array(found[hit])))
@@ -213,14 +226,20 @@ class Overlay:
         return {store: moved(store, family) for store, family in self.families.items()}
 
 
-def _piled(run: Run, pile: tuple[Run, ...]) -> tuple[Run, ...]:
-    """Puts a run on a pile, merging it with those below that aren't at least twice as long.
+def _piled(run: Run, pile: tuple[Run, ...], most: int) -> tuple[Run, ...]:
+    """Puts a run on a pile. One of more than `most` is merged in one go, but for runs twice as long as those above.
 
-    So a pile of n rows has about log(n) runs, and a row is merged about log(n) times.
+    So a pile of n rows has about `most` + log(n) runs. Large versions are folded before the pile is that high, and so
+    are merged once, by the fold; small ones don't pile up until a lookup has dozens of runs to ask.
     """
-    while pile and len(pile[0]) < 2 * len(run):
-        run, pile = run.over(pile[0]), pile[1:]
-    return (run, *pile)
+    pile = (run, *pile)
+    if len(pile) <= most:
+        return pile
+    taken, rows = 1, len(run)
+    while taken < len(pile) and len(pile[taken]) < 2 * rows:
+        rows += len(pile[taken])
+        taken += 1
+    return (merged(pile[:taken]), *pile[taken:])
 
 
 def _booleans(flags: np.ndarray) -> pa.Array:

@@ -5,7 +5,8 @@ fingerprints begins; a lookup goes to the bucket, compares fingerprints, then ke
 they were written, the oldest first, so the coldest half of a run is its first half.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
@@ -14,10 +15,70 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.instance.fingerprint import U64, Fingerprint, fingerprint
+from holdfast.stores.bytecolumns import key_order
+from holdfast.stores.engine import Changes
 from holdfast.words import Version
 
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
+
+
+@dataclass(frozen=True)
+class Index:
+    """Sorted fingerprints, and the row each belongs to."""
+
+    prints: U64
+    rows: npt.NDArray[np.int32]
+
+    @classmethod
+    def of(cls, prints: U64) -> "Index":
+        """The index of rows with these fingerprints."""
+        order = np.argsort(prints)
+        return cls(prints[order], order.astype(np.int32))
+
+    @cached_property
+    def nbytes(self) -> int:
+        return int(self.prints.nbytes + self.rows.nbytes + self._starts.nbytes)
+
+    @cached_property
+    def _shift(self) -> np.uint64:
+        """What leaves of a fingerprint its bucket: the top bits, about one key a bucket."""
+        return np.uint64(64 - max(1, (len(self.prints) - 1).bit_length()))
+
+    @cached_property
+    def _starts(self) -> npt.NDArray[np.int32]:
+        buckets = 1 << (64 - int(self._shift))
+        counts = np.bincount((self.prints >> self._shift).astype(np.int64), minlength=buckets)
+        starts = np.zeros(buckets, dtype=np.int32)
+        np.cumsum(counts[:-1], out=starts[1:])
+        return starts
+
+    def candidates(self, prints: U64) -> Rows:
+        """For each fingerprint the first row that has it, -1 where there is none."""
+        if len(self.prints) == 0:
+            return np.full(len(prints), -1, dtype=np.int64)
+        last = len(self.prints) - 1
+        at = self._starts[(prints >> self._shift).astype(np.int64)].astype(np.int64)
+        here = self.prints.take(at, mode="clip")
+        # Within a bucket fingerprints ascend, so a smaller one means: look at the next.
+        asking = np.flatnonzero((here < prints) & (at < last))
+        while asking.size:
+            at[asking] += 1
+            here[asking] = beside = self.prints[at[asking]]
+            asking = asking[(beside < prints[asking]) & (at[asking] < last)]
+        found = self.rows.take(at, mode="clip").astype(np.int64)
+        found[here != prints] = -1
+        return found
+
+    def rows_of(self, print_: np.uint64) -> npt.NDArray[np.int32]:
+        """All rows with one fingerprint."""
+        first, stop = (np.searchsorted(self.prints, print_, side=side) for side in ("left", "right"))
+        return self.rows[first:stop]
+
+    def without_rows_before(self, first: int) -> "Index":
+        """What is left when the first rows go and the others move down."""
+        stays = self.rows >= first
+        return Index(self.prints[stays], self.rows[stays] - np.int32(first))
 
 
 class Run:
@@ -34,89 +95,52 @@ class Run:
         values: pa.Array,
         high: Version,
         *,
-        prints: U64 | None = None,
+        index: Index | None = None,
         fingerprint: Fingerprint = fingerprint,
     ) -> None:
         self.keys = keys
         self.values = values
         self.high = high
-        self._fingerprint = fingerprint
-        of_rows = fingerprint(keys) if prints is None else prints
-        order = np.argsort(of_rows)
-        self._sorted: U64 = of_rows[order]
-        self._rows = order.astype(np.int32)
-        # About one key a bucket: the top bits of a fingerprint say which.
-        bits = max(1, (len(keys) - 1).bit_length())
-        self._shift = np.uint64(64 - bits)
-        counts = np.bincount((self._sorted >> self._shift).astype(np.int64), minlength=1 << bits)
-        self._starts = np.zeros(len(counts) + 1, dtype=np.int32)
-        np.cumsum(counts, out=self._starts[1:])
-        own = self._sorted.nbytes + self._rows.nbytes + self._starts.nbytes
-        self.nbytes = int(keys.nbytes + values.nbytes + own)
+        self.fingerprint = fingerprint
+        self.index = index or Index.of(fingerprint(keys))
+        self.nbytes = int(keys.nbytes + values.nbytes + self.index.nbytes)
 
     def __len__(self) -> int:
         return len(self.keys)
 
-    def prints(self) -> U64:
-        """The fingerprints, row by row."""
-        of_rows = np.empty_like(self._sorted)
-        of_rows[self._rows] = self._sorted
-        return of_rows
-
-    def find(self, keys: pa.Array, prints: U64) -> Rows:
-        """The row of each key, -1 where this run doesn't know it."""
-        found = np.full(len(keys), -1, dtype=np.int64)
-        if len(self) == 0 or len(keys) == 0:
-            return found
-        bucket = (prints >> self._shift).astype(np.int64)
-        at = self._starts[bucket]
-        stop = self._starts[bucket + 1]
-        asking = np.flatnonzero(at < stop)
-        at, stop = at[asking], stop[asking]
-        while asking.size:
-            here, wanted = self._sorted[at], prints[asking]
-            equal = np.flatnonzero(here == wanted)
-            if equal.size:
-                rows, of = self._rows[at[equal]], asking[equal]
-                same = pc.equal(self.keys.take(pa.array(rows)), keys.take(pa.array(of)))
-                same = same.to_numpy(zero_copy_only=False)
-                found[of[same]] = rows[same]
-            at = at + 1
-            more = np.flatnonzero((here <= wanted) & (at < stop) & (found[asking] < 0))
-            asking, at, stop = asking[more], at[more], stop[more]
+    def find(self, keys: pa.Array, prints: U64, among: Rows | None = None) -> Rows:
+        """The row of each key, -1 where this run doesn't know it; with `among`, of the keys in those places only."""
+        found = self.index.candidates(prints if among is None else prints[among])
+        hit = np.flatnonzero(found >= 0)
+        if hit.size:
+            asked = hit if among is None else among[hit]
+            wanted = keys if asked.size == len(keys) else keys.take(pa.array(asked))
+            same = pc.equal(self.keys.take(pa.array(found[hit])), wanted)
+            if same.true_count < hit.size:
+                for place in np.flatnonzero(~same.to_numpy(zero_copy_only=False)):
+                    found[hit[place]] = self._row_of(wanted[place].as_py(), prints[asked[place]])
         return found
 
-    def over(self, older: "Run") -> "Run":
-        """This run and an older one as one: where both know a key, this one's value."""
-        prints = older.prints()
-        kept = np.flatnonzero(self.find(older.keys, prints) < 0)
-        if kept.size == 0:
-            return self
-        rows = pa.array(kept)
-        return Run(
-            pa.concat_arrays([older.keys.take(rows), self.keys]),
-            pa.concat_arrays([older.values.take(rows), self.values]),
-            max(self.high, older.high),
-            prints=np.concatenate([prints[kept], self.prints()]),
-            fingerprint=self._fingerprint,
-        )
+    def _row_of(self, key: bytes, print_: np.uint64) -> int:
+        """The row of one key whose fingerprint another key here has too."""
+        rows = self.index.rows_of(print_)
+        return next((int(row) for row in rows if self.keys[int(row)].as_py() == key), -1)
+
+    def changes(self) -> Changes:
+        """The same as an engine takes it best, in the order of the keys."""
+        return Changes(self.keys.take(self.order), self.values.take(self.order))
 
     def newer_half(self) -> "Run":
         """The half that was written last."""
-        rows = np.arange(len(self) // 2, len(self))
-        taken = pa.array(rows)
-        return Run(
-            self.keys.take(taken),
-            self.values.take(taken),
-            self.high,
-            prints=self.prints()[rows],
-            fingerprint=self._fingerprint,
-        )
+        first = len(self) // 2
+        rows = pa.array(np.arange(first, len(self)))
+        index = self.index.without_rows_before(first)
+        return Run(self.keys.take(rows), self.values.take(rows), self.high, index=index, fingerprint=self.fingerprint)
 
     @cached_property
     def order(self) -> pa.Array:
         """The rows in the order of their keys; made when the first scan asks."""
-        return pc.array_sort_indices(self.keys)
+        return pa.array(key_order(self.keys))
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys from `start` up to but without `stop`, in order."""
@@ -139,6 +163,55 @@ class Run:
             else:
                 high = middle
         return low
+
+
+def merged(runs: Sequence[Run]) -> Run:
+    """Runs as one, the newest first: of a key that several know the newest value. Rows stay the oldest first.
+
+    >>> old, new = (Run(pa.array([b"a"]), pa.array([value]), Version(1)) for value in (b"1", b"2"))
+    >>> run = merged([new, old])
+    >>> run.keys.to_pylist(), run.values.to_pylist()
+    ([b'a'], [b'2'])
+    """
+    if len(runs) == 1:
+        return runs[0]
+    keys = pa.concat_arrays([run.keys for run in reversed(runs)])
+    values = pa.concat_arrays([run.values for run in reversed(runs)])
+    firsts = np.cumsum([0] + [len(run) for run in reversed(runs[1:])])[::-1]
+    prints = np.concatenate([run.index.prints for run in runs])
+    rows = np.concatenate([run.index.rows + first for run, first in zip(runs, firsts, strict=True)])
+    # Each is sorted, which a stable sort makes use of: it merges them, 1.3 ms for two of 158,000 rows.
+    order = np.argsort(prints, kind="stable")
+    prints, rows = prints[order], rows[order]
+    outdated = _outdated(prints, rows, keys)
+    if not outdated.any():
+        return Run(
+            keys, values, runs[0].high, index=Index(prints, rows.astype(np.int32)), fingerprint=runs[0].fingerprint
+        )
+    kept = np.ones(len(keys), dtype=bool)
+    kept[rows[outdated]] = False
+    stays = pa.array(kept)
+    places = np.cumsum(kept, dtype=np.int32) - np.int32(1)
+    index = Index(prints[~outdated], places[rows[~outdated]])
+    return Run(keys.filter(stays), values.filter(stays), runs[0].high, index=index, fingerprint=runs[0].fingerprint)
+
+
+def _outdated(prints: U64, rows: Rows, keys: pa.Array) -> npt.NDArray[np.bool_]:
+    """Which rows have a newer one before them: of equal fingerprints the newest comes first, and mostly of one key."""
+    outdated = np.zeros(len(prints), dtype=bool)
+    later = np.flatnonzero(prints[1:] == prints[:-1]) + 1
+    if later.size == 0:
+        return outdated
+    same = pc.equal(keys.take(pa.array(rows[later])), keys.take(pa.array(rows[later - 1])))
+    outdated[later] = True
+    if same.true_count < later.size:
+        for shared in np.unique(prints[later[~same.to_numpy(zero_copy_only=False)]]):
+            seen: set[bytes] = set()
+            for place in np.flatnonzero(prints == shared):
+                key = keys[int(rows[place])].as_py()
+                outdated[place] = key in seen
+                seen.add(key)
+    return outdated
 
 
 def first_wins(

@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError, Kind
-from holdfast.instance.overlay import Overlay
+from holdfast.instance.run import Run, merged
 from holdfast.instance.steps import Keep, Wipe, judge
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
@@ -144,7 +144,7 @@ class TaskSource:
         """The changes of some versions together. A single one, which may be large, is read part by part."""
         if len(commits) == 1:
             return self.changes(commits[0])
-        return merged([(Version(each.version), list(self.changes(each))) for each in commits], self._stores).items()
+        return as_one([(Version(each.version), list(self.changes(each))) for each in commits], self._stores).items()
 
     def snapshots(self) -> list[Version]:
         return self._log.snapshots.versions(self._task)
@@ -188,12 +188,10 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
 
 
-def merged(parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]) -> dict[str, Changes]:
+def as_one(parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]) -> dict[str, Changes]:
     """Several versions as one: for each key its newest value, in the order of the keys."""
-    overlay = Overlay.starting(Version(parts[0][0] - 1), stores)
+    runs: dict[str, list[Run]] = {store: [] for store in stores}
     for version, changes in parts:
-        by_store: dict[str, list[Changes]] = {}
         for store, part in changes:
-            by_store.setdefault(store, []).append(part)
-        overlay = overlay.with_version(version, by_store).tidied()
-    return overlay.owed()
+            runs[store].append(Run(part.keys, part.values, version))
+    return {store: merged(newest_last[::-1]).changes() for store, newest_last in runs.items() if newest_last}

@@ -44,6 +44,8 @@ class Layout:
     """How many records a row stands for: a column of its own, or a partial that counts just that."""
     time: str | None
     """The latest event time in milliseconds; None for a stream without one."""
+    bounded: bool = False
+    """Whether no row can be large: a key has a longest length, so it is up to the partials."""
 
 
 def layout_of(table: Table) -> Layout:
@@ -59,6 +61,7 @@ def layout_of(table: Table) -> Layout:
         partials=partials,
         rows=counting,
         time=TIME if table.stream.timestamp else None,
+        bounded=not any(field.field_type.is_variable for reducer in table.reducers for field in reducer.partials),
     )
 
 

@@ -4,6 +4,7 @@ Workers come and go, so nothing here is more than a cache: the log's handle and 
 one task to the next in the same process. Everything a task needs to know travels with it.
 """
 
+import gc
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
@@ -40,6 +41,7 @@ class Reach:
 _logs: dict[str, Log] = {}
 _clients: dict[str, StateClient] = {}
 _started = False
+_frozen = False
 
 
 def run_partition(work: TaskWork, reach: Reach, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -54,6 +56,19 @@ def run_partition(work: TaskWork, reach: Reach, batches: Iterator[pa.RecordBatch
         yield to_batch(refused(task, error))
         return
     yield to_batch(run(work, task.partition, batches, log, _reader(reach)))
+    _freeze_once()
+
+
+def _freeze_once() -> None:
+    """Takes what is imported by now out of the garbage collector's sight.
+
+    Spark collects garbage in full after every task, which takes 30 ms of a core with all our modules to look through,
+    and 1 ms without.
+    """
+    global _frozen
+    if not _frozen:
+        gc.freeze()
+        _frozen = True
 
 
 def _start_once() -> None:

@@ -19,16 +19,15 @@ import threading
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import rocksdict as rd
 
 from holdfast import faults
 from holdfast.errors import Closed, DamagedObject, HoldfastError
-from holdfast.stores.bytecolumns import as_type, is_sorted
+from holdfast.stores.bytecolumns import as_type, asked_in_key_order
 from holdfast.stores.engine import (
     FIRST_KEY,
     MARK_KEY,
@@ -144,12 +143,9 @@ class RocksEngine:
     def get_many(self, family: str, keys: pa.Array) -> pa.BinaryArray:
         store = self._family(family)
         keys = as_type(keys, pa.binary())
-        if len(keys) > GET_ROWS and not is_sorted(keys):
-            order = pc.sort_indices(keys)
-            back = np.empty(len(keys), dtype=np.int64)
-            back[order.to_numpy()] = np.arange(len(keys))
-            return self._get_sorted(store, keys.take(order)).take(pa.array(back))
-        return self._get_sorted(store, keys)
+        if len(keys) <= GET_ROWS:
+            return self._get_sorted(store, keys)
+        return asked_in_key_order(keys, partial(self._get_sorted, store))
 
     def _get_sorted(self, store: rd.Rdict, keys: pa.BinaryArray) -> pa.BinaryArray:
         found: list[pa.Array] = []
