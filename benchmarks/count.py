@@ -74,7 +74,7 @@ def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
         partitions=PARTITIONS,
         log=hf.LogSettings(fsync=FSYNC),
         rest=hf.RestSettings(port=0),
-        snapshots=hf.SnapshotSettings(bytes="32MiB"),
+        snapshots=hf.SnapshotSettings(bytes=SNAPSHOT_AFTER[data.name]),
     )
     app = hf.App("bench", settings=settings, spark=spark)
     counts = app.stream(read(spark, data), key="key").group_by().count().store("counts")
@@ -88,6 +88,9 @@ def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
         assert snapshots > 0, "the run was to have snapshots"
     return taken
 
+
+SNAPSHOT_AFTER = {"uniform": "24MiB", "zipf": "6MiB"}
+"""Segments of about ten versions of a task, as Spark's own snapshots come after ten (minDeltasForSnapshot)."""
 
 FSYNC = False
 """Spark's checkpoint files on a local disk are written without fsync; so is Holdfast's log here. Printed."""
@@ -122,14 +125,14 @@ def main() -> None:
     chosen = arguments.contenders.split(",")
     with scratch("count") as folder:
         for kind in [arguments.only] if arguments.only else ["uniform", "zipf"]:
-            data = folder / f"data-{kind}"
+            data = folder / kind
             write_batches(data, kind, keys_in_all=KEYS, records=RECORDS, batches=batches, files=FILES)
             taken: dict[str, list[float]] = {name: [] for name in chosen}
             lines: dict[str, list[float]] = {}
             for repeat in range(repeats):
                 order = chosen if repeat % 2 == 0 else chosen[::-1]
                 for name in order:
-                    work = folder / f"{kind}-{name}-{repeat}"
+                    work = folder / f"work-{kind}-{name}-{repeat}"
                     seconds = CONTENDERS[name](spark, data, work)
                     console.print(f"  {kind} {name}: median {median(seconds[warm:]):.2f} s a batch")
                     taken[name] += seconds[warm:]

@@ -68,8 +68,9 @@ def instance() -> None:
             "holdfast instance wants its configuration as one line of JSON on standard input. `app.run()` starts "
             "instances by itself."
         )
-    from holdfast.lean import leave_pandas_out
+    from holdfast.lean import leave_pandas_out, share_one_allocator
 
+    share_one_allocator()
     leave_pandas_out()
     from holdfast.serving import run
 

@@ -94,3 +94,14 @@ def test_an_executor_lost_in_mid_batch_with_random_keys_counts_each_record_once(
     assert (marks / "state.read.fired").exists(), done.stderr[-4000:]
     found = verdict(done)
     assert found["counted"] == found["records"]
+
+
+@pytest.mark.slow
+def test_a_killed_jvm_is_an_error_with_its_cause_and_the_next_start_goes_on(tmp_path: Path) -> None:
+    write_input(tmp_path / "input", files=8)
+    command = [sys.executable, "-m", "tests.crash.lost_jvm", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
+    told = verdict(done)
+    assert told["state"] == "error"
+    assert told["cause"]
+    assert verdict(live(tmp_path))["wrong"] == []

@@ -127,7 +127,7 @@ class Overlay:
         return replace(self, families=self._mapped(moved))
 
     def compacted(self) -> "Overlay":
-        """The same with all that waits for a fold merged into one run: less room, and cheaper than the fold it saves."""
+        """The same with all that waits for a fold merged into one run: less room, and cheaper than a fold."""
 
         def moved(store: str, family: Family) -> Family:
             return replace(family, dirty=(merged(family.dirty),)) if len(family.dirty) > 1 else family

@@ -202,7 +202,9 @@ class Replica:
             if overlay is not None and overlay.version > overlay.base:
                 through = overlay.version
                 owed = overlay.owed()
-                base.apply(((store, run.changes()) for store, run in owed.items()), self._mark(through))
+                base.apply(
+                    ((store, part) for store, run in owed.items() for part in run.changes()), self._mark(through)
+                )
                 footing = base.footing(through)
                 with self._publishing:
                     newest = self.held.overlay

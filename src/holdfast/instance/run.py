@@ -21,6 +21,7 @@ from holdfast.words import Version
 
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
+_CHANGES = 32_768
 
 
 @dataclass(frozen=True)
@@ -126,9 +127,11 @@ class Run:
         rows = self.index.rows_of(print_)
         return next((int(row) for row in rows if self.keys[int(row)].as_py() == key), -1)
 
-    def changes(self) -> Changes:
-        """The same as an engine takes it best, in the order of the keys."""
-        return Changes(self.keys.take(self.order), self.values.take(self.order))
+    def changes(self) -> Iterator[Changes]:
+        """The same as an engine takes it best: in the order of the keys, a bounded number at a time."""
+        for start in range(0, len(self), _CHANGES):
+            rows = self.order.slice(start, _CHANGES)
+            yield Changes(self.keys.take(rows), self.values.take(rows))
 
     def newer_half(self) -> "Run":
         """The half that was written last."""

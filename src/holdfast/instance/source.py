@@ -144,7 +144,7 @@ class TaskSource:
         """The changes of some versions together. A single one, which may be large, is read part by part."""
         if len(commits) == 1:
             return self.changes(commits[0])
-        return as_one([(Version(each.version), list(self.changes(each))) for each in commits], self._stores).items()
+        return as_one([(Version(each.version), list(self.changes(each))) for each in commits], self._stores)
 
     def snapshots(self) -> list[Version]:
         return self._log.snapshots.versions(self._task)
@@ -188,10 +188,14 @@ def _whole(column: pa.ChunkedArray) -> pa.Array:
     return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
 
 
-def as_one(parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]) -> dict[str, Changes]:
+def as_one(
+    parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]
+) -> Iterator[tuple[str, Changes]]:
     """Several versions as one: for each key its newest value, in the order of the keys."""
     runs: dict[str, list[Run]] = {store: [] for store in stores}
     for version, changes in parts:
         for store, part in changes:
             runs[store].append(Run(part.keys, part.values, version))
-    return {store: merged(newest_last[::-1]).changes() for store, newest_last in runs.items() if newest_last}
+    for store, newest_last in runs.items():
+        if newest_last:
+            yield from ((store, part) for part in merged(newest_last[::-1]).changes())
