@@ -121,6 +121,19 @@ def test_versions_are_refused_unless_held(rocks: AppLog, place: Place) -> None:
     replica.close()
 
 
+def test_opening_it_twice_leaves_readers_where_they_are(rocks: AppLog, place: Place) -> None:
+    """A reader that comes first opens it; whoever starts the instance's tasks then must not close it again."""
+    chance = random.Random(3)
+    for _ in range(4):
+        rocks.random_commit(chance)
+    replica = place.replica(rocks)
+    replica.catch_up(rocks.version)
+    with replica.picture(rocks.version) as picture:
+        replica.open()
+        assert dict(picture.scan("counts", b"", None)) == rocks.state(rocks.version)["counts"]
+    replica.close()
+
+
 def test_a_failed_write_leaves_readers_where_they_were(rocks: AppLog, place: Place) -> None:
     """Half a version is in the engine: it isn't served, and the next try makes it whole."""
     chance = random.Random(5)

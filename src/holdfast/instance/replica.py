@@ -109,9 +109,14 @@ class Replica:
     def is_open(self) -> bool:
         return self._base is not None
 
-    def open(self) -> None:
-        """Opens what is on disk, or empties the folder where that is of no use. Never an end: the log has it all."""
+    def open(self, *, anew: bool = False) -> None:
+        """Opens what is on disk, or empties the folder where that is of no use. Never an end: the log has it all.
+
+        One that is open stays as it is, unless `anew`: a reader may have opened it a moment ago, and stands on it.
+        """
         with self._advancing, self._writing:
+            if self._base is not None and not anew:
+                return
             self._shut()
             try:
                 self._home.read_checkpoint()
@@ -148,7 +153,7 @@ class Replica:
             needed = _ROOM + 2 * (0 if overlay is None else overlay.dirty_bytes)
             if shutil.disk_usage(self._home.path).free < needed:
                 return False
-            self.open()
+            self.open(anew=True)
             return True
 
     def stop_moving(self) -> None:
