@@ -44,7 +44,7 @@ setup-tests:
 	@scripts/setup.sh --tests
 
 lock: setup ## the newest versions that fit pyproject.toml, into requirements.lock
-	$(BIN)/uv pip compile pyproject.toml --group dev --universal --python-version 3.11 --upgrade \
+	$(BIN)/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
 	    --no-header --no-annotate --quiet --output-file requirements.lock
 
 docs: setup ## docs/configuration.md from the settings themselves

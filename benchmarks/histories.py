@@ -1,10 +1,13 @@
 """Logs made without Spark, for benchmarks of instances: counts per key, version after version."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from msgspec import structs
 from rich.progress import track
 
 from benchmarks.common import console
@@ -17,7 +20,8 @@ from holdfast.stores.cells import pack_many
 from holdfast.stores.keys import encode_keys
 from holdfast.stores.partition import partitions_of
 from holdfast.stores.rows import encode_rows
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.slices import sliced_keys
+from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.words import Version
 
@@ -26,13 +30,28 @@ SPEC = StoreSpec(
 )
 
 
+STEP_MS = 1_000
+"""How far the clocks move from one version to the next."""
+
+
+def _beside(name: str, kind: str) -> StoreSpec:
+    return structs.replace(SPEC, name=name, kind=kind, retention_ms=8 * STEP_MS, slice_ms=STEP_MS)
+
+
+OTHER_KINDS = (_beside("visits", WINDOW), _beside("sittings", SESSION), _beside("prices", VERSIONED))
+"""Stores of other kinds beside the counts. Each gets an entry for every fourth key, and drops a slice a version."""
+
+
 class History:
     """A log that grows by versions of given keys."""
 
-    def __init__(self, folder: Path, partitions: int) -> None:
+    def __init__(self, folder: Path, partitions: int, beside: Sequence[StoreSpec] = ()) -> None:
         self.url = str(folder)
         self.partitions = partitions
-        spec = AppSpec(id="bench", partitions=partitions, stores=(SPEC,), topologies={"counts": 0})
+        self.beside = tuple(beside)
+        stores = (SPEC, *self.beside)
+        topologies = {store.name: 0 for store in stores}
+        spec = AppSpec(id="bench", partitions=partitions, stores=stores, topologies=topologies)
         self.log = Log.create_or_open(open_storage(self.url, {}, fsync=False), spec)
         self.newest: Commit | None = None
 
@@ -47,10 +66,9 @@ class History:
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task in self.log.app.tasks():
             mine = keys[where == task.partition]
-            assert SPEC.value is not None
-            rows = encode_rows(SPEC.value, [pa.array(np.full(len(mine), version))])
-            table = pa.table([encode_keys(SPEC.key, [pa.array(mine)]), pack_many(rows)], schema=STATE_SCHEMA)
-            sealed = seal([(STATE, "counts", table)])
+            parts = [(STATE, "counts", _table(mine, version))]
+            parts += [(STATE, store.name, _in_slices(store, mine[::4], version)) for store in self.beside]
+            sealed = seal(parts)
             segments[str(task)] = (self.log.write_segment(task, version, sealed, inline_limit=0),)
         commit = Commit(
             format=FORMAT,
@@ -59,7 +77,7 @@ class History:
             previous=self.newest.id if self.newest else None,
             log=self.log.id,
             app=1,
-            clocks=Clocks(wall=version, event=None, sources={}),
+            clocks=Clocks(wall=version * STEP_MS, event=None, sources={}),
             spark=None,
             segments=segments,
             counts={},
@@ -70,9 +88,30 @@ class History:
         return version
 
 
-def grown(folder: Path, *, partitions: int, keys: int, updates: int, versions: int) -> History:
+def _table(keys: npt.NDArray[np.int64], version: int) -> pa.Table:
+    """Counts for these keys,."""
+    assert SPEC.value is not None
+    rows = encode_rows(SPEC.value, [pa.array(np.full(len(keys), version))])
+    return pa.table([encode_keys(SPEC.key, [pa.array(keys)]), pack_many(rows)], schema=STATE_SCHEMA)
+
+
+def _in_slices(store: StoreSpec, keys: npt.NDArray[np.int64], version: int) -> pa.Table:
+    """The same as entries of a time: under the slice of the version, with the time behind the key.
+
+    A versioned store has the latest value of a key under the plain key too.
+    """
+    plain = _table(keys, version)
+    time = pa.scalar((version * STEP_MS).to_bytes(8, "big"), pa.binary())
+    timed = pc.binary_join_element_wise(plain["key"].combine_chunks(), time, pa.scalar(b"", pa.binary()))
+    sliced = pa.table([sliced_keys(version * STEP_MS // store.slice_ms, timed), plain["value"]], schema=STATE_SCHEMA)
+    return pa.concat_tables([plain, sliced]) if store.kind == VERSIONED else sliced
+
+
+def grown(
+    folder: Path, *, partitions: int, keys: int, updates: int, versions: int, beside: Sequence[StoreSpec] = ()
+) -> History:
     """A history in which every key is written at least once and `updates` entries in all."""
-    history = History(folder, partitions)
+    history = History(folder, partitions, beside)
     dice = np.random.default_rng(3)
     each = updates // versions
     every = np.array_split(dice.permutation(keys), versions)

@@ -25,8 +25,20 @@ if TYPE_CHECKING:
         StateSettings,
     )
     from holdfast.states import AppState
-    from holdfast.stores.kv import KeyValueStore, ReadOnlyKeyValueStore
+    from holdfast.stores.access import DictBytes, Now
+    from holdfast.stores.kinds.base import NotBound, Store
+    from holdfast.stores.kinds.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
+    from holdfast.stores.kinds.session import ReadOnlySessionStore, Session, SessionStore
+    from holdfast.stores.kinds.timestamped import (
+        ReadOnlyTimestampedKeyValueStore,
+        TimestampedKeyValueStore,
+        ValueAndTimestamp,
+    )
+    from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
+    from holdfast.stores.kinds.window import ReadOnlyWindowStore, Windowed, WindowStore
+    from holdfast.stores.shapes import shape, upcast
     from holdfast.topology.aggregates import count, first, last, max, mean, min, sum
+    from holdfast.topology.processor import Context, Processed, Processor
     from holdfast.topology.sink import Rows, Sink
     from holdfast.topology.stream import Stream, Table
 
@@ -48,8 +60,20 @@ _HOMES = {
         "StateSettings",
     ),
     "holdfast.states": ("AppState",),
-    "holdfast.stores.kv": ("KeyValueStore", "ReadOnlyKeyValueStore"),
+    "holdfast.stores.access": ("DictBytes", "Now"),
+    "holdfast.stores.kinds.base": ("NotBound", "Store"),
+    "holdfast.stores.kinds.keyvalue": ("KeyValueStore", "ReadOnlyKeyValueStore"),
+    "holdfast.stores.kinds.session": ("ReadOnlySessionStore", "Session", "SessionStore"),
+    "holdfast.stores.kinds.timestamped": (
+        "ReadOnlyTimestampedKeyValueStore",
+        "TimestampedKeyValueStore",
+        "ValueAndTimestamp",
+    ),
+    "holdfast.stores.kinds.versioned": ("ReadOnlyVersionedKeyValueStore", "VersionedKeyValueStore", "VersionedRecord"),
+    "holdfast.stores.kinds.window": ("ReadOnlyWindowStore", "WindowStore", "Windowed"),
+    "holdfast.stores.shapes": ("shape", "upcast"),
     "holdfast.topology.aggregates": ("count", "first", "last", "max", "mean", "min", "sum"),
+    "holdfast.topology.processor": ("Context", "Processed", "Processor"),
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream", "Table"),
 }
@@ -59,25 +83,44 @@ __all__ = [
     "App",
     "AppState",
     "BatchSettings",
+    "Context",
+    "DictBytes",
     "HoldfastError",
     "KeyValueStore",
     "Kind",
     "LogSettings",
     "MemorySettings",
+    "NotBound",
+    "Now",
+    "Processed",
+    "Processor",
     "ReadOnlyKeyValueStore",
+    "ReadOnlySessionStore",
+    "ReadOnlyTimestampedKeyValueStore",
+    "ReadOnlyVersionedKeyValueStore",
+    "ReadOnlyWindowStore",
     "RestSettings",
     "Restore",
     "RestoreEvent",
     "RestoreKind",
     "RetrySettings",
     "Rows",
+    "Session",
+    "SessionStore",
     "Settings",
     "Sink",
     "SnapshotSettings",
     "SparkSettings",
     "StateSettings",
+    "Store",
     "Stream",
     "Table",
+    "TimestampedKeyValueStore",
+    "ValueAndTimestamp",
+    "VersionedKeyValueStore",
+    "VersionedRecord",
+    "WindowStore",
+    "Windowed",
     "console",
     "count",
     "files",
@@ -88,7 +131,9 @@ __all__ = [
     "mean",
     "memory",
     "min",
+    "shape",
     "sum",
+    "upcast",
 ]
 
 

@@ -90,7 +90,7 @@ class App:
         self.effective: Effective = load(settings, settings_file, os.environ)
         self._spark = spark
         self._clock = clock or SystemClock()
-        self._builder = Builder()
+        self._builder = Builder(self.settings.state.engine)
         self._states = StateMachine()
         self._restores = ListenerPool[RestoreEvent]("restore")
         self._alerts = ListenerPool[BaseException]("alert")
@@ -196,9 +196,10 @@ class App:
 
     def start(self) -> App:
         """Starts instances, REST and the Spark query, and returns when every store is restored and was read once."""
-        if not self._builder.tables:
+        if not self._builder.tables and not self._builder.processors:
             raise TopologyError(
-                "The app keeps nothing yet. Give it a store: stream.group_by(...).count().store('name')."
+                "The app keeps nothing yet. Give it a store: stream.group_by(...).count().store('name'), or "
+                "stream.process(...) with a processor."
             )
         if not any(node.source == DEAD_LETTERS for node in self._builder.sinks):
             self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))

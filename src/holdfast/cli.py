@@ -58,6 +58,59 @@ def config(
 
 
 @app.command()
+def size(
+    keys: Annotated[float, typer.Option(help="Keys of one store, over all partitions, such as 5e6.")],
+    value_bytes: Annotated[int, typer.Option(help="Bytes of one value, encoded.")],
+    key_bytes: Annotated[int, typer.Option(help="Bytes of one key.")] = 16,
+    partitions: Annotated[int, typer.Option(help="Partitions of the app.")] = 8,
+    stores: Annotated[int, typer.Option(help="Stores of that size.")] = 1,
+    standbys: Annotated[int, typer.Option(help="Replicas of each task beside the active one.")] = 0,
+    instances: Annotated[int, typer.Option(help="Instances they are spread over; 0: one for each replica.")] = 0,
+    retention: Annotated[str, typer.Option(help="How long the log is kept, and how far growth looks ahead.")] = "1d",
+    growth: Annotated[str, typer.Option(help="How the number of keys grows, such as 2%/d.")] = "0%/d",
+    changes: Annotated[float, typer.Option(help="How often a key's value changes in a day.")] = 1.0,
+    compressed: Annotated[float, typer.Option(help="What compression leaves of a value: 1 nothing gained.")] = 1.0,
+    hot: Annotated[float, typer.Option(help="The part of the data that should be in memory.")] = 0.05,
+    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+) -> None:
+    """Print how much memory, disk and log an app needs, with the formula of each."""
+    from holdfast.settings.units import parse_duration
+    from holdfast.sizing import Load, kafka_streams_rule, parse_growth, shown, sized
+
+    found = sized(
+        Load(
+            keys=keys,
+            value_bytes=value_bytes,
+            key_bytes=key_bytes,
+            partitions=partitions,
+            stores=stores,
+            standbys=standbys,
+            instances=instances,
+            retention=parse_duration(retention),
+            growth_a_day=parse_growth(growth),
+            changes_a_day=changes,
+            compressed=compressed,
+            hot=hot,
+        )
+    )
+    if as_json:
+        print(json.dumps({line.what: {"bytes": round(line.bytes), "formula": line.formula} for line in found.lines()}))
+        return
+    table = Table("what", "size", "formula", box=None, pad_edge=False)
+    table.add_row("entries", f"{found.entries:,.0f}", "keys x stores x growth", style="dim")
+    for line in found.lines():
+        table.add_row(line.what, shown(line.bytes), line.formula)
+    rule = kafka_streams_rule(partitions, stores)
+    table.add_row(
+        "for comparison: Kafka Streams",
+        shown(rule),
+        f"{partitions} partitions x {stores} stores x (3 write buffers x 64 MiB + 16 MiB of cache), in memory",
+        style="dim",
+    )
+    Console(width=None if sys.stdout.isatty() else 240, highlight=False).print(table)
+
+
+@app.command()
 def instance() -> None:
     """Host stores and answer queries, as `app.run()` starts it: the configuration is one line of JSON on stdin.
 

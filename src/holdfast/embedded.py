@@ -14,8 +14,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
 
 import msgspec
@@ -62,14 +63,13 @@ class EmbeddedInstances:
         settings: Settings,
         tasks: Sequence[TaskId],
         *,
+        everywhere: Collection[TaskId] = (),
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
     ) -> None:
-        share = [tasks[n :: settings.instances] for n in range(settings.instances)]
         self._all = [
-            _Embedded(_config(app, settings, n, tasks), settings, on_event, on_failure)
-            for n, tasks in enumerate(share)
-            if tasks
+            _Embedded(_config(app, settings, n, share), settings, on_event, on_failure)
+            for n, share in enumerate(shares(tasks, everywhere, settings.instances))
         ]
         self._notices = ThreadPoolExecutor(len(self._all), thread_name_prefix="holdfast-notices")
         self._closing = threading.Lock()
@@ -98,8 +98,13 @@ class EmbeddedInstances:
             instance.wait_until_ready(version, stopped)
 
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
-        """Task → the addresses of the instances that host it."""
-        return {task: (instance.address,) for instance in self._all for task in instance.tasks}
+        """Task → the addresses of the instances that host it, first the one whose own it is."""
+        found: dict[str, tuple[str, ...]]
+        found = {task: (instance.address,) for instance in self._all for task in instance.tasks}
+        for instance in self._all:
+            for task in instance.copies:
+                found[task] += (instance.address,)
+        return found
 
     def committed(self, version: Version) -> None:
         """Tells all that a version exists. Nobody waits: an instance that doesn't hear of it finds it by looking."""
@@ -126,7 +131,26 @@ class EmbeddedInstances:
             instance.finish_stop()
 
 
-def _config(app: str, settings: Settings, number: int, tasks: Sequence[TaskId]) -> InstanceConfig:
+@dataclass(frozen=True)
+class Share:
+    """What one instance hosts: tasks of its own, and copies of tasks that are another's."""
+
+    own: tuple[TaskId, ...]
+    copies: tuple[TaskId, ...] = ()
+
+
+def shares(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int) -> list[Share]:
+    """The tasks dealt out to instances, one after the other; those of global stores are everywhere besides.
+
+    >>> shares([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 2)[1]
+    Share(own=(TaskId(topology=0, partition=1),), copies=(TaskId(topology=1, partition=0),))
+    """
+    dealt = [tuple(tasks[n::instances]) for n in range(instances)]
+    found = [Share(own, tuple(task for task in everywhere if task not in own)) for own in dealt]
+    return [share for share in found if share.own or share.copies]
+
+
+def _config(app: str, settings: Settings, number: int, share: Share) -> InstanceConfig:
     rest_port = settings.rest.port + number if settings.rest.port else 0
     return InstanceConfig(
         app=app,
@@ -135,7 +159,8 @@ def _config(app: str, settings: Settings, number: int, tasks: Sequence[TaskId]) 
         log_options=dict(settings.log.options),
         fsync=settings.log.fsync,
         state_dir=str(settings.state_dir(app)),
-        tasks=tuple(map(str, tasks)),
+        tasks=tuple(map(str, share.own)),
+        copies=tuple(map(str, share.copies)),
         rest_host=settings.rest.host,
         rest_port=rest_port,
         rest_enabled=settings.rest.enabled,
@@ -167,6 +192,7 @@ class _Embedded:
         on_failure: Callable[[BaseException], None],
     ) -> None:
         self.tasks = config.tasks
+        self.copies = config.copies
         self.address = ""
         self.rest_address: str | None = None
         self._config = config

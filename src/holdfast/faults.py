@@ -32,6 +32,8 @@ POINTS = (
     "apply.before",
     "apply.middle",
     "apply.after",
+    "drop.before",
+    "drop.after",
     "snapshot.before",
     "snapshot.middle",
     "snapshot.after",

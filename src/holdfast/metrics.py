@@ -5,11 +5,13 @@ A module declares its metrics beside the code that counts, through `counter`, `g
 asks.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
+from prometheus_client.metrics_core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
@@ -43,6 +45,32 @@ def gauge(name: str, about: str, labels: Sequence[str] = ()) -> Gauge:
 def histogram(name: str, about: str, labels: Sequence[str] = (), buckets: Sequence[float] = SECONDS) -> Histogram:
     """How often each size of something occurs; durations in seconds unless other buckets are given."""
     return Histogram(_checked(name), about, labels, buckets=buckets, registry=REGISTRY)
+
+
+class Source(Protocol):
+    """Something that is measured when it is asked for, and not before."""
+
+    def collect(self) -> Iterable[Metric]: ...
+
+
+class _Checked:
+    """A source as the registry wants it, its names checked each time."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    def describe(self) -> Iterable[Metric]:
+        return ()  # nothing is asked of the source at registration
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._source.collect():
+            _checked(metric.name)
+            yield metric
+
+
+def collected(source: Source) -> None:
+    """Adds metrics that a source makes at each look, for what others count already."""
+    REGISTRY.register(_Checked(source))
 
 
 def expose(accept: str = "") -> tuple[bytes, str]:

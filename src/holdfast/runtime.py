@@ -28,7 +28,7 @@ from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.progress import RestoreBars
 from holdfast.listeners import ListenerPool
-from holdfast.log.appfile import AppSpec
+from holdfast.log.appfile import AppSpec, effective
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit, Writer, new_id
 from holdfast.log.log import Log
@@ -37,7 +37,8 @@ from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.protocol import check_checkpoint, version_of
-from holdfast.pipeline.sinks.outputs import DeadLetters, Output, TableOutput
+from holdfast.pipeline.results import counts_of_stores, users_name
+from holdfast.pipeline.sinks.outputs import DeadLetters, Output, ProcessorOutput, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.spark import SparkTasks, check_session
 from holdfast.pipeline.worker import Reach
@@ -56,6 +57,12 @@ logger = logging.getLogger(__name__)
 _versions = metrics.counter("holdfast_versions", "Versions this driver has committed.")
 _records = metrics.counter("holdfast_records", "Records taken from the source in committed versions.")
 _dead = metrics.counter("holdfast_dead_letters", "Records that could not be used and went to the dead letters.")
+_entries = metrics.counter(
+    "holdfast_store_entries",
+    "Entries that were refused because they had expired, removed when their time was over, or evicted.",
+    ["store", "what"],
+)
+_of_user = metrics.counter("holdfast_user_count", "What processors counted with ctx.count().", ["name"])
 _newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
 _batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
 
@@ -120,6 +127,7 @@ class Runtime:
             settings.log_url(app), settings.log.options, fsync=settings.log.fsync, retries=self._retries
         )
         self._log = Log.create_or_open(storage, self._spec())
+        self._builder.go_by(lambda spec: effective(self._log.app, spec))
         self._checkpoint = Checkpoint(self._spark, settings.checkpoint(app))
         restart = settings.on_new_checkpoint == "restart_sources"
         newest = self._log.newest()
@@ -128,7 +136,12 @@ class Runtime:
         self._sinks = SinkRunner(self._log, self._feeds(), retry=self._retry, on_failure=self._fail)
         self._sinks.catch_up(version_of(newest))
         self._instances = EmbeddedInstances(
-            app, settings, self._tasks(), on_event=self._restored, on_failure=self._fail
+            app,
+            settings,
+            self._tasks(),
+            everywhere=self._everywhere(),
+            on_event=self._restored,
+            on_failure=self._fail,
         )
         self._instances.start()
         self._instances.wait_until_ready(version_of(newest), self._stop.is_set)
@@ -143,6 +156,9 @@ class Runtime:
         self._work = SparkTasks(
             self._builder.tables,
             settings.partitions,
+            processors=self._builder.processors,
+            state_bytes=settings.batch.state_bytes,
+            rewrite_entries=settings.batch.rewrite_entries,
             chunk_rows=settings.batch.segment_rows,
             inline_bytes=settings.log.inline_bytes,
             max_ahead_millis=round(settings.batch.max_ahead.total_seconds() * 1000),
@@ -252,6 +268,11 @@ class Runtime:
         _versions.inc()
         _records.inc(commit.counts.get("records", 0))
         _newest.set(commit.version)
+        for name, number in commit.counts.items():
+            if (own := users_name(name)) is not None:
+                _of_user.labels(own).inc(number)
+        for (what, store), number in counts_of_stores(commit.counts).items():
+            _entries.labels(store, what).inc(number)
         if dead := commit.counts.get("dead", 0):
             _dead.inc(dead)
             logger.warning("version %d: %d record(s) went to the dead letters", commit.version, dead)
@@ -290,21 +311,32 @@ class Runtime:
             self._stop_query()
 
     def _spec(self) -> AppSpec:
-        tables = self._builder.tables
+        tables, processors = self._builder.tables, self._builder.processors
+        topologies = {table.name: table.topology for table in tables}
+        topologies |= {spec.name: each.topology for each in processors for spec in each.specs}
         return AppSpec(
             id=self._app,
             partitions=self._settings.partitions,
-            stores=tuple(table.spec for table in tables),
-            topologies={table.name: table.topology for table in tables},
+            stores=(*(table.spec for table in tables), *(spec for each in processors for spec in each.specs)),
+            topologies=topologies,
         )
 
     def _feeds(self) -> list[Feed]:
         outputs: dict[str, Output] = {t.name: TableOutput(t.spec, t.topology) for t in self._builder.tables}
+        outputs |= {p.name: ProcessorOutput(p.name, p.topology) for p in self._builder.processors}
         outputs[DEAD_LETTERS] = DeadLetters()
         return [Feed(node.name, outputs[node.source], node.sink) for node in self._builder.sinks]
 
     def _tasks(self) -> list[TaskId]:
-        return [TaskId(table.topology, n) for table in self._builder.tables for n in range(self._settings.partitions)]
+        stateful = [each.topology for each in self._builder.processors if each.stores]
+        numbers = [*(table.topology for table in self._builder.tables), *stateful]
+        return [TaskId(number, n) for number in numbers for n in range(self._settings.partitions)]
+
+    def _everywhere(self) -> list[TaskId]:
+        """The tasks of the sub-topologies that have a global store."""
+        app = self._log.app
+        numbers = {app.topologies[spec.name] for spec in app.stores if spec.everywhere}
+        return [task for task in self._tasks() if task.topology in numbers]
 
     def _reach(self) -> Reach:
         assert self._instances is not None

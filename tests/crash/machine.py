@@ -8,9 +8,11 @@ import uuid
 from collections.abc import Callable, Mapping, Sequence
 from datetime import timedelta
 from functools import partial
+from itertools import islice
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import structs
 
 from holdfast import faults
 from holdfast.clock import ManualClock
@@ -31,6 +33,8 @@ from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task import TaskWork, run
+from holdfast.stores.access import Now
+from holdfast.stores.cells import unpack
 from holdfast.stores.engine import Resources
 from holdfast.stores.keys import encode_key
 from holdfast.stores.partition import partition_of
@@ -41,6 +45,7 @@ from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, Millis, TaskId, Version
 
 PARTITIONS = 2
+START = Millis(1_000_000)
 KEY = Schema((Field("player", "string"),))
 SPEC = StoreSpec(
     name="scores",
@@ -49,6 +54,8 @@ SPEC = StoreSpec(
     codec="rows/1",
     engine="rocksdb",
 )
+BOUNDED = structs.replace(SPEC, max_entries=2)
+EXPIRING = structs.replace(SPEC, ttl_ms=2_500, slice_ms=1_000)
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
 LAYOUT = Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
@@ -76,10 +83,11 @@ def crash_at(point: str, nth: int) -> Mapping[str, Callable[[], None]]:
 class Machine:
     """One life after another of an app on one log and one folder."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, spec: StoreSpec = SPEC) -> None:
         self.folder = folder
+        self.spec = spec
         self.name = uuid.uuid4().hex
-        self.clock = ManualClock(Millis(1_000_000))
+        self.clock = ManualClock(START)
         self.done = 0
         self.restart()
 
@@ -90,10 +98,10 @@ class Machine:
             if replica._base is not None:
                 replica._base.close()
             replica._home.close()
-        spec = AppSpec(id="app", partitions=PARTITIONS, stores=(SPEC,), topologies={"scores": 0})
+        spec = AppSpec(id="app", partitions=PARTITIONS, stores=(self.spec,), topologies={"scores": 0})
         self.log = Log.create_or_open(open_storage(f"memory://{self.name}-log"), spec)
         self.memory = Memory()
-        output = TableOutput(SPEC, 0)
+        output = TableOutput(self.spec, 0)
         self.sinks = SinkRunner(
             self.log,
             [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
@@ -104,7 +112,7 @@ class Machine:
             task: Replica(
                 TaskHome(self.folder, task, "machine"),
                 source,
-                [SPEC],
+                [self.spec],
                 resources,
                 Events(),
                 ReplicaSettings(flush_versions=2),
@@ -129,7 +137,7 @@ class Machine:
         """Hands over batches as Spark does: from the first one that its own checkpoint hasn't marked as done."""
         while self.done < len(batches):
             records = batches[self.done]
-            self.clock.advance(1)
+            self.clock.advance(max(0, START / 1000 + self.done + 1 - self.clock.now() / 1000))  # the same in every life
             self.driver.process(_spark_batch(self.done, records), partial(self._compute, records))
             self._after()
             self.done += 1
@@ -149,9 +157,10 @@ class Machine:
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
         results = []
         for task in TASKS:
-            work = TaskWork(0, step.version, SPEC, REDUCERS, 2, 0, PARTITIONS, LAYOUT)
+            now = Now(step.wall, step.event)
+            work = TaskWork(0, step.version, self.spec, REDUCERS, 2, 0, PARTITIONS, LAYOUT, now)
             mine = [r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition]
-            result = run(work, task.partition, [_pre_aggregated(mine)], self.log, self._read)
+            result = run(work, task.partition, [_pre_aggregated(mine)], self.log, self._read, self._scan)
             results.append(decode(encode(result)))
         return results
 
@@ -161,8 +170,14 @@ class Machine:
         with self.replicas[task].picture(version, wait=5) as picture:
             return picture.get_many(store, keys)
 
+    def _scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
+        if version == NOTHING:
+            return pa.array([], pa.binary())
+        with self.replicas[task].picture(version, wait=5) as picture:
+            return pa.array([key for key, _ in islice(picture.scan(store, start, stop), limit)], pa.binary())
+
     def state(self) -> dict[str, tuple[int, int]]:
-        """What the stores hold, read through the replicas."""
+        """What the stores hold, read through the replicas, without what has expired."""
         newest = self.driver.newest
         rows: list[tuple[bytes, bytes]] = []
         for replica in self.replicas.values():
@@ -170,15 +185,17 @@ class Machine:
                 replica.catch_up(Version(newest.version))
                 with replica.picture(Version(newest.version)) as picture:
                     rows += picture.scan("scores", b"", None)
+        rows = [(k, v) for k, v in rows if not 0 < unpack(v).expires <= self.clock.now()]
         table = pa.table(
             {"key": pa.array([k for k, _ in rows], pa.binary()), "value": pa.array([v for _, v in rows], pa.binary())}
         )
-        decoded = TableOutput(SPEC, 0)._decode(table).to_pylist()
+        decoded = TableOutput(self.spec, 0).decode(table).to_pylist()
         return {row["player"]: (row["n"], row["total"]) for row in decoded}
 
-    def files(self) -> list[str]:
-        """The file sink's objects."""
-        return open_storage(f"memory://{self.name}-files").list("")
+    def files(self) -> dict[str, bytes]:
+        """The file sink's objects, but for the one that names the log."""
+        storage = open_storage(f"memory://{self.name}-files")
+        return {name: storage.get(name) for name in storage.list("") if name != "_log.json"}
 
 
 def expected(batches: Sequence[Sequence[Record]]) -> dict[str, tuple[int, int]]:
@@ -208,7 +225,7 @@ def _pre_aggregated(records: Sequence[Record]) -> pa.RecordBatch:
     )
 
 
-def reached(batches: Sequence[Sequence[Record]], folder: Path) -> dict[str, int]:
+def reached(batches: Sequence[Sequence[Record]], folder: Path, spec: StoreSpec = SPEC) -> dict[str, int]:
     """How often a run without a crash gets to each fault point."""
     counts = dict.fromkeys(faults.POINTS, 0)
 
@@ -219,5 +236,5 @@ def reached(batches: Sequence[Sequence[Record]], folder: Path) -> dict[str, int]
         return handle
 
     with faults.active({point: counter(point) for point in faults.POINTS}):
-        Machine(folder).run(batches)
+        Machine(folder, spec).run(batches)
     return counts

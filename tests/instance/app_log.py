@@ -15,7 +15,7 @@ from holdfast.instance.source import Source
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, Writer, new_id
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
+from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef
 from holdfast.log.storage import open_storage
 from holdfast.stores.engine import Resources
 from holdfast.stores.spec import StoreSpec
@@ -42,9 +42,12 @@ class AppLog:
     version: Version = NOTHING
     previous: str | None = None
     inline_limit: int = 4_096
+    specs: tuple[StoreSpec, ...] = ()
 
     def __post_init__(self) -> None:
-        specs = tuple(spec(name, self.engine) for name in self.stores)
+        specs = self.specs or tuple(spec(name, self.engine) for name in self.stores)
+        self.stores = tuple(each.name for each in specs)
+        self.volatile = {each.name for each in specs if not each.durable}
         app = AppSpec(id="app", partitions=self.partitions, stores=specs, topologies=dict.fromkeys(self.stores, 0))
         self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
         for task in self.log.app.tasks():
@@ -53,23 +56,27 @@ class AppLog:
     def state(self, version: Version | None = None, task: TaskId = TASK) -> State:
         return self.history[task, self.version if version is None else version]
 
-    def commit(self, changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]]) -> Version:
+    def commit(
+        self, changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]], clocks: Clocks | None = None
+    ) -> Version:
         """Makes the next version of these changes (None deletes)."""
         version = Version(self.version + 1)
         segments: dict[str, tuple[SegmentRef, ...]] = {}
+        volatile: dict[str, tuple[SegmentRef, ...]] = {}
         for task, of_stores in changes.items():
             parts = [(STATE, store, as_table(entries)) for store, entries in of_stores.items()]
-            ref = self.log.write_segment(task, version, seal(parts), inline_limit=self.inline_limit)
-            segments[str(task)] = (ref,)
+            written = self.log.write_parts(task, version, parts, volatile=self.volatile, inline_limit=self.inline_limit)
+            segments[str(task)], volatile[str(task)] = written.segments, written.volatile
         commit = Commit(
             version=version,
             id=new_id(),
             previous=self.previous,
             log=self.log.id,
             app=self.log.app.number,
-            clocks=Clocks(version, None, {}),
+            clocks=clocks or Clocks(version, None, {}),
             spark=None,
-            segments=segments,
+            segments={task: refs for task, refs in segments.items() if refs},
+            volatile={task: refs for task, refs in volatile.items() if refs},
             counts={},
             writer=Writer.here("test"),
         )

@@ -76,6 +76,9 @@ def test_it_equals_a_model_at_every_version(
             below = dict(engine)
             for key, value in at.scan("s", b"", None):
                 below[key] = value
+            starts, stops = [b"", *wanted], [None, *wanted[::-1]]
+            many = at.scan_many("s", starts, stops)
+            assert many == [dict(at.scan("s", *bounds)) for bounds in zip(starts, stops, strict=True)]
             expected = {k: v for k, v in models[version].items() if v is not None}
             assert {k: v for k, v in below.items() if v is not None} == expected
 

@@ -13,9 +13,11 @@ from holdfast.instance.events import ProblemEvent, RestoreEvent
 from holdfast.instance.held import VersionNotHeld
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.process import InstanceConfig
+from holdfast.query.tasks import PeerBytes
 from holdfast.words import TaskId, Version
-from tests.instance.app_log import AppLog, State, key_of
+from tests.instance.app_log import TASK, AppLog, State, key_of
 from tests.instance.processes import Process, until
+from tests.instance.timed import Twin, asked_of, specs
 
 
 @pytest.fixture
@@ -99,6 +101,11 @@ def test_wrong_requests_are_refused(app: AppLog, tmp_path: Path) -> None:
             client.scan(TaskId(0, 0), "nope")
         with pytest.raises(InstanceRefused, match="no action"):
             client._act("dance")
+        with (
+            StateClient(client.address, 30.0, "another-log") as stranger,
+            pytest.raises(InstanceUnavailable, match="another-log was asked for"),
+        ):
+            stranger.get_many(TaskId(0, 0), "counts", Version(9), keys)
         empty = client.get_many(TaskId(0, 0), "counts", Version(9), pa.array([], pa.binary()))
         assert len(empty) == 0
         process.kill()
@@ -116,6 +123,43 @@ def test_ranges_by_limit_and_backwards(app: AppLog, tmp_path: Path) -> None:
         assert client.scan(task, "counts", start=key_of(10), limit=3).keys.to_pylist() == odd[5:8]
         back = client.scan(task, "counts", stop=key_of(11), reverse=True, limit=2)
         assert (back.version, back.keys.to_pylist(), back.values.to_pylist()) == (2, [odd[4], odd[3]], [b"9", b"7"])
+
+
+def test_many_ranges_in_one_call(app: AppLog, tmp_path: Path) -> None:
+    task = TaskId(0, 0)
+    app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(20_000)}}})
+    app.commit({task: {"counts": {key_of(number): None for number in range(0, 20_000, 2)}}})
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        starts = pa.array([key_of(number) for number in range(0, 20_000, 10)], pa.binary())
+        stops = pa.array([key_of(number + 4) for number in range(0, 20_000, 10)], pa.binary())
+        found = client.scan_many(task, "counts", Version(2), starts, stops)
+        assert found.schema.names == ["range", "key", "value"]
+        assert found["range"].to_pylist() == [number for number in range(2_000) for _ in range(2)]
+        odd = [number for number in range(20_000) if number % 10 in (1, 3)]
+        assert found["key"].to_pylist() == [key_of(number) for number in odd]
+        assert found["value"].to_pylist() == [b"%d" % number for number in odd]
+        before = client.scan_many(task, "counts", Version(1), starts, stops)
+        assert before.num_rows == 8_000
+        all_ = client.scan_many(task, "counts", Version(1), pa.array([b""]), pa.array([None], pa.binary()))
+        assert (all_.num_rows, set(all_["range"].to_pylist())) == (20_000, {0})
+        none = client.scan_many(task, "counts", Version(2), pa.array([], pa.binary()), pa.array([], pa.binary()))
+        assert (none.num_rows, none.schema.names) == (0, ["range", "key", "value"])
+        with pytest.raises(VersionNotHeld, match="the log has no such version"):
+            client.scan_many(task, "counts", Version(3), starts, stops)
+        with pytest.raises(InstanceRefused, match="no store 'nope'"):
+            client.scan_many(task, "nope", Version(2), starts, stops)
+
+
+def test_more_ranges_than_fit_a_call(app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    task = TaskId(0, 0)
+    monkeypatch.setattr("holdfast.instance.client._RANGES_A_CALL", 7)
+    app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(50)}}})
+    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
+        starts = pa.chunked_array([[key_of(number)] for number in range(50)])
+        stops = pa.chunked_array([[key_of(number + 1)] for number in range(50)])
+        found = client.scan_many(task, "counts", Version(1), starts, stops)
+        assert found["range"].to_pylist() == list(range(50))
+        assert found["value"].to_pylist() == [b"%d" % number for number in range(50)]
 
 
 def test_it_ends_when_whoever_started_it_is_gone(app: AppLog, tmp_path: Path) -> None:
@@ -174,6 +218,26 @@ def test_a_kill_in_the_middle_of_a_snapshot_costs_nothing(app: AppLog, tmp_path:
         until(lambda: all(app.log.snapshots.newest(task) for task in tasks), "snapshots of all tasks")
     with Process(config_of(app, tmp_path, state_dir=str(tmp_path / "fresh"))) as process:
         check(process.listening(), app)
+
+
+@pytest.mark.parametrize("point", ["drop.before", "drop.after"])
+def test_a_kill_around_the_drop_of_slices_costs_nothing(tmp_path: Path, point: str) -> None:
+    chance = random.Random(9)
+    app = AppLog(str(tmp_path / "log"), specs=specs("rocksdb"))
+    twin = Twin(app)
+    for _ in range(4):
+        twin.step(chance)
+    small = config_of(app, tmp_path, flush_versions=2, snapshots_enabled=False)
+    with Process(small, HOLDFAST_FAULT=f"{point}=kill@3") as process:
+        while process.running and app.version < 200:
+            twin.step(chance)
+        assert process.wait()[0] == -signal.SIGKILL
+    version = twin.step(chance)
+    with Process(small) as process, process.listening() as client:
+        now = client.scan(TASK, "windows", version, limit=0).now
+        stores = {name: PeerBytes(client, TASK, name, version) for name in app.stores}
+        assert asked_of(stores, now) == twin.expected(version)
+        assert no_wipe(client)
 
 
 def test_a_kill_at_any_moment_costs_nothing(app: AppLog, tmp_path: Path) -> None:

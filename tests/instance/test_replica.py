@@ -9,16 +9,17 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
+from holdfast.clock import ManualClock
 from holdfast.errors import DamagedObject
 from holdfast.instance.events import ProblemEvent, RestoreEvent
 from holdfast.instance.held import VersionNotHeld
-from holdfast.instance.layout import StateDirectoryInUse
+from holdfast.instance.layout import StateDirectoryInUse, TaskHome
 from holdfast.instance.replica import Replica, ReplicaSettings, VersionUnreachable
 from holdfast.instance.report import RestoreReport
 from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
 from holdfast.instance.source import Source
 from holdfast.log import names
-from holdfast.words import NOTHING, Version
+from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
@@ -43,6 +44,18 @@ def check(replica: Replica, app: AppLog, version: Version) -> None:
                 entry for entry in ordered if key_of(5) <= entry[0] < key_of(40)
             ]
             assert list(picture.scan(store, b"", None, reverse=True)) == ordered[::-1]
+            ranges = [
+                (key_of(5), key_of(9)),
+                (key_of(40), key_of(7)),
+                (key_of(30), None),
+                (key_of(90), None),
+                (b"", b""),
+            ]
+            assert list(picture.scan_many(store, *map(list, zip(*ranges, strict=True)))) == [
+                (number, found)
+                for number, (start, stop) in enumerate(ranges)
+                if (found := [(k, v) for k, v in ordered if k >= start and (stop is None or k < stop)])
+            ]
 
 
 @EACH
@@ -425,3 +438,20 @@ def test_a_damaged_segment_is_an_error_and_nothing_is_applied(rocks: AppLog, pla
 
 def problems(place: Place) -> list[ProblemEvent]:
     return [n.event for n in place.events.since(0).events if isinstance(n.event, ProblemEvent)]
+
+
+def test_versions_before_a_fold_are_let_go_of_when_nothing_new_comes(rocks: AppLog, place: Place) -> None:
+    clock = ManualClock(Millis(0))
+    home, source = TaskHome(place.folder, TASK, "test"), Source(rocks.reopened())
+    replica = Replica(home, source, source.log.app.stores_of(TASK), place.resources, place.events, None, clock)
+    for number in range(3):
+        replica.catch_up(rocks.commit({TASK: {"counts": {key_of(number): b"1"}}}))
+    replica.fold()
+    clock.advance(29)
+    replica.tidy()
+    assert replica.held.range == (0, 3)
+    clock.advance(1)
+    replica.tidy()
+    assert replica.held.range == (3, 3)
+    check(replica, rocks, Version(3))
+    replica.close()

@@ -5,6 +5,7 @@ from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,9 +15,11 @@ from holdfast.clock import ManualClock
 from holdfast.log import names
 from holdfast.log.cleaning import Cleaner, Picture, floor_of, plan_cleaning
 from holdfast.log.log import Log
+from holdfast.log.objects import Storage
+from holdfast.log.segments import STATE
 from holdfast.log.tail import Tail
 from holdfast.words import NOTHING, Millis, TaskId, Version
-from tests.log.making import TASK, grow, replay, sealed
+from tests.log.making import TASK, app_spec, changes, grow, next_commit, replay, sealed, store_spec
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 LONG_AGO = ManualClock(Millis(10**9))
@@ -228,6 +231,44 @@ def test_files_that_no_manifest_names_go_after_a_while_and_no_others(log: Log, t
         manifest = log.snapshots.manifest(TASK, Version(version))
         assert manifest is not None
         log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
+
+
+def losing(storage: Storage) -> Log:
+    """A log with a store that isn't durable, and six versions, ten seconds apart, that changed it."""
+    stores = (store_spec("counts"), msgspec.structs.replace(store_spec("recent"), durable=False))
+    log = Log.create_or_open(storage, app_spec(*stores))
+    previous = None
+    for number in range(1, 7):
+        parts = [(STATE, store.name, changes({b"k": b"%d" % number})) for store in stores]
+        written = log.write_parts(TASK, Version(number), parts, volatile={"recent"}, inline_limit=0)
+        commit = next_commit(log, previous, {str(TASK): written.segments}, wall=number * 10_000)
+        previous = msgspec.structs.replace(commit, volatile={str(TASK): written.volatile})
+        log.create_commit(previous)
+    return log
+
+
+def test_what_is_not_durable_goes_after_ten_minutes(storage: Storage) -> None:
+    log = losing(storage)
+    attempt = log.write_segment(TASK, Version(3), sealed({b"lost": b"try"}), inline_limit=0, volatile=True)
+    future = log.write_segment(TASK, Version(7), sealed({b"slow": b"driver"}), inline_limit=0, volatile=True)
+    clock = ManualClock(Millis(600_000))
+    cleaning = cleaner(log, clock)
+    cleaning.clean()
+    assert kept(log, names.VOLATILE) == [1, 2, 3, 3, 4, 5, 6, 7]
+    clock.advance(seconds=30)  # ten minutes after version 3
+    assert attempt.name in cleaning.clean().volatile
+    assert kept(log, names.VOLATILE) == [4, 5, 6, 7]
+    clock.advance(seconds=3_000)
+    cleaning.clean()
+    assert log.storage.list(names.VOLATILE) == [future.name]
+    assert kept(log, names.SEGMENTS) == kept(log, names.COMMITS) == [1, 2, 3, 4, 5, 6]
+
+
+def test_a_sink_that_is_behind_still_finds_what_is_not_durable(storage: Storage) -> None:
+    log = losing(storage)
+    log.sinks.mark("files", Version(2))
+    cleaner(log, ManualClock(Millis(10**9)), sinks=["files"]).clean()
+    assert kept(log, names.VOLATILE) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("point", ["clean.before", "clean.middle", "clean.after"])

@@ -77,6 +77,16 @@ def test_commit_format_1_reads_and_writes_as_it_always_did() -> None:
     assert commits.encode(COMMIT) == data
 
 
+def test_commit_format_1_with_stores_that_are_not_durable() -> None:
+    data = (GOLDEN / "commit-1-volatile.json").read_bytes()
+    name = "volatile/0_0/00000000000000000012-u.arrow"
+    ref = SegmentRef(name=name, inline=None, length=300, parts=(Part("state", "recent", 0, 300, "ef" * 16, 1),))
+    commit = msgspec.structs.replace(COMMIT, volatile={"0_0": (ref,)})
+    assert commits.decode(data, Version(12), "l0g", place="here") == commit
+    assert commits.encode(commit) == data
+    assert name not in commit.segment_names()
+
+
 def test_manifest_format_1_reads_and_writes_as_it_always_did() -> None:
     data = (GOLDEN / "manifest-1.json").read_bytes()
     assert documents.decode(data, Manifest, name="x", place="here", known=1) == MANIFEST

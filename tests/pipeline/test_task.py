@@ -10,6 +10,7 @@ from holdfast.log.storage import open_storage
 from holdfast.pipeline.plan import Layout
 from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.task import TaskWork, run
+from holdfast.stores.access import Now
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
@@ -41,6 +42,7 @@ def work(version: int, chunk_rows: int = 1000) -> TaskWork:
         inline_limit=0,
         partitions=1,
         layout=Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None),
+        now=Now(wall=1_000),
     )
 
 
@@ -70,6 +72,9 @@ class State:
         self.asked += 1
         return pa.array([self.cells.get(key) for key in keys.to_pylist()], pa.binary())
 
+    def scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
+        raise AssertionError("a plain store is asked for its keys only")
+
     def apply(self, refs: tuple[object, ...]) -> None:
         for ref in refs:
             for _, table in self.log.state_parts(ref):  # type: ignore[arg-type]
@@ -80,7 +85,7 @@ class State:
         part = pa.table(
             {"key": pa.array(list(self.cells), pa.binary()), "value": pa.array(list(self.cells.values()), pa.binary())}
         )
-        decoded = TableOutput(SPEC, 0)._decode(part).to_pylist()
+        decoded = TableOutput(SPEC, 0).decode(part).to_pylist()
         return {row["player"]: (row["n"], row["total"]) for row in decoded}
 
 
@@ -88,7 +93,7 @@ def test_versions_add_up() -> None:
     log = make_log("adds-up")
     state = State(log)
     for version, batch in enumerate([rows(["b", "a"], [1, 2], [5, None]), rows(["a", "c"], [1, 1], [7, 1])], start=1):
-        result = run(work(version), 0, [batch], log, state.read)
+        result = run(work(version), 0, [batch], log, state.read, state.scan)
         assert result.error is None
         state.apply(result.segments)
     assert state.table() == {"a": (3, 7), "b": (1, 5), "c": (1, 1)}
@@ -98,7 +103,7 @@ def test_more_keys_than_a_chunk_become_several_segments() -> None:
     log = make_log("chunks")
     state = State(log)
     batches = [rows([f"p{n}"], [1], [n]) for n in range(10)]
-    result = run(work(1, chunk_rows=3), 0, batches, log, state.read)
+    result = run(work(1, chunk_rows=3), 0, batches, log, state.read, state.scan)
     assert [ref.parts[0].rows for ref in result.segments] == [3, 3, 3, 1]
     assert state.asked == 4
     state.apply(result.segments)
@@ -107,7 +112,7 @@ def test_more_keys_than_a_chunk_become_several_segments() -> None:
 
 def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
     log = make_log("dead")
-    result = run(work(1), 0, [rows([None, "a"], [3, 2], [1, 1])], log, State(log).read)
+    result = run(work(1), 0, [rows([None, "a"], [3, 2], [1, 1])], log, State(log).read, State(log).scan)
     assert result.counts == {"records": 5, "dead": 3, "keys": 1}
     [(_, letters)] = log.dead_parts(result.segments[0])
     assert letters.to_pylist() == [{"letter": '{"reason":"no key"}', "times": 3}]
@@ -115,7 +120,14 @@ def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
     log = make_log("stray")
-    result = run(replace(work(1), partitions=2), 0, [rows(["stray", "bob"], [1, 1], [1, 1])], log, State(log).read)
+    result = run(
+        replace(work(1), partitions=2),
+        0,
+        [rows(["stray", "bob"], [1, 1], [1, 1])],
+        log,
+        State(log).read,
+        State(log).scan,
+    )
     assert result.error is not None
     assert result.error.type == "WrongPartition"
     assert "'bob'" in result.error.message
@@ -125,8 +137,8 @@ def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
 def test_an_overflow_names_the_key_and_both_numbers() -> None:
     log = make_log("overflow")
     state = State(log)
-    state.apply(run(work(1), 0, [rows(["a", "b"], [1, 1], [2**63 - 1, 1])], log, state.read).segments)
-    result = run(work(2), 0, [rows(["b", "a"], [1, 1], [1, 1])], log, state.read)
+    state.apply(run(work(1), 0, [rows(["a", "b"], [1, 1], [2**63 - 1, 1])], log, state.read, state.scan).segments)
+    result = run(work(2), 0, [rows(["b", "a"], [1, 1], [1, 1])], log, state.read, state.scan)
     assert result.error is not None
     assert result.error.type == "Overflow"
     assert "['a']" in result.error.message
@@ -135,5 +147,5 @@ def test_an_overflow_names_the_key_and_both_numbers() -> None:
 
 def test_an_empty_partition_writes_nothing() -> None:
     log = make_log("empty")
-    result = run(work(1), 0, [rows([], [], [])], log, State(log).read)
+    result = run(work(1), 0, [rows([], [], [])], log, State(log).read, State(log).scan)
     assert (result.segments, result.counts, result.error) == ((), {}, None)

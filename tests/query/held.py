@@ -1,13 +1,15 @@
 """Tasks whose state a test writes down: sorted cells at a few versions, read as a replica's are."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.instance.held import VersionNotHeld
 from holdfast.log.appfile import AppSpec
-from holdfast.query.reader import Slice, StoreReader
+from holdfast.query.reader import Got, StoreReader, TaskStore
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.cells import Cell, pack
 from holdfast.stores.keys import encode_key
 from holdfast.stores.partition import partition_of
@@ -42,6 +44,7 @@ class HeldTask:
         self.local = local
         self.error: HoldfastError | None = None
         self.versions: dict[int, dict[str, dict[bytes, bytes]]] = {0: {}}
+        self.now = Now(wall=0)
 
     def write(self, version: int, store: str, changes: Mapping[bytes, bytes | None] = {}, *, keep: int = 3) -> None:
         """A new version: the last one with these changes. Only the last `keep` stay readable."""
@@ -56,16 +59,16 @@ class HeldTask:
         for old in sorted(self.versions)[:-keep]:
             del self.versions[old]
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
+    def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
         at, stores = self._at(version)
-        return at, stores.get(store, {}).get(key)
+        return Got(at, stores.get(store, {}).get(key), self.now)
 
-    def scan(
-        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
-    ) -> Slice:
+    @contextmanager
+    def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
         at, stores = self._at(version)
-        inside = (key for key in sorted(stores.get(store, {})) if start <= key and (stop is None or key < stop))
-        return Slice(at, [(key, stores[store][key]) for key in inside][:limit])
+        bytes_ = DictBytes()
+        bytes_.entries.update(stores.get(store, {}))
+        yield TaskStore(at, self.now, bytes_)
 
     def _at(self, version: Version | None) -> tuple[Version, dict[str, dict[bytes, bytes]]]:
         if self.error is not None:

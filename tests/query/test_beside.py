@@ -15,6 +15,7 @@ import httpx2
 import msgspec
 import pytest
 
+from holdfast.embedded import shares
 from holdfast.instance.held import VersionNotHeld
 from holdfast.instance.messages import AppStateTold
 from holdfast.instance.process import Instance
@@ -85,6 +86,34 @@ def group(tmp_path: Path) -> Iterator[Group]:
         beside.stop()
     for instance in instances:
         instance.stop()
+
+
+def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> None:
+    numbers = msgspec.structs.replace(NUMBERS, engine="rocksdb", everywhere=True)
+    app = AppSpec(id="game", partitions=3, stores=(numbers,), topologies={"numbers": 0})
+    driver = Driver(str(tmp_path / "log"), app)
+    driver.commit(numbers, {(n,): n * n for n in range(20)})
+    dealt = shares(app.tasks(), app.tasks(), 2)
+    assert [len(share.own) + len(share.copies) for share in dealt] == [3, 3]
+    instances = []
+    for n, share in enumerate(dealt):
+        own = config(tmp_path, f"game-{n}", list(share.own))
+        own = msgspec.structs.replace(own, state_dir=str(tmp_path / "state"), copies=tuple(map(str, share.copies)))
+        instances.append(Instance(own))
+    for instance in instances:
+        instance.start()
+    try:
+        for instance in instances:  # none has been told of the others
+            assert instance.wait_ready(30)
+            beside = rest(instance)
+            assert httpx2.get(f"{beside.url}/v1/stores/numbers/keys/7").json()["value"] == 49
+            entries = httpx2.get(f"{beside.url}/v1/stores/numbers/range").json()["entries"]
+            assert [entry["key"] for entry in entries] == list(range(20))
+            beside.stop()
+        assert [set(instance.snapshotters) for instance in instances] == [set(share.own) for share in dealt]
+    finally:
+        for instance in instances:
+            instance.stop()
 
 
 def test_any_instance_answers_for_any_key(group: Group) -> None:

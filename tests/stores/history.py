@@ -17,6 +17,7 @@ from holdfast import faults
 from holdfast.stores.engine import Changes, Engine, Mark, Resources
 from holdfast.stores.registry import open_engine
 from holdfast.words import NOTHING, Version
+from tests.stores.making import specs
 
 FAMILIES = ("counts", "names", "quiet")
 KEYS = 4_000
@@ -82,7 +83,7 @@ def catch_up(engine: Engine, versions: int) -> None:
 
 def main() -> None:
     faults.load_from_environment("instance")
-    engine = open_engine("rocksdb", Path(sys.argv[1]), FAMILIES, Resources(SMALL_MEMORY))
+    engine = open_engine("rocksdb", Path(sys.argv[1]), specs(FAMILIES), Resources(SMALL_MEMORY))
     catch_up(engine, int(sys.argv[2]))
     engine.close()
 

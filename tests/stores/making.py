@@ -3,11 +3,13 @@
 import datetime as dt
 import math
 import struct
+from collections.abc import Iterable
 from typing import Any
 
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Field, Schema
 
 KEY_TYPES = (
@@ -53,6 +55,11 @@ VALUES: dict[str, st.SearchStrategy[Any]] = {
     "decimal(10,2)": st.decimals(min_value=-99999999, max_value=99999999, places=2),
     "decimal(38,10)": st.decimals(min_value=-(10**27), max_value=10**27, places=10),
 }
+
+
+def specs(names: Iterable[str], **options: Any) -> list[StoreSpec]:
+    """Stores of these names with nothing special about them."""
+    return [StoreSpec(name=name, key=Schema.of(k="string"), codec="bytes/1", **options) for name in names]
 
 
 def schema_of(types: list[str]) -> Schema:

@@ -17,6 +17,7 @@ from holdfast.stores.engine import Changes, Engine, ForeignMark, Mark, Resources
 from holdfast.stores.registry import ENGINES, open_engine
 from holdfast.words import NOTHING, Version
 from tests.stores import history
+from tests.stores.making import specs
 
 Open = Callable[..., Engine]
 MEMORY = 32 * 1024 * 1024
@@ -29,7 +30,7 @@ def open_(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
     resources = Resources(MEMORY)
 
     def opener(folder: str = "state", families: tuple[str, ...] = ("a", "b")) -> Engine:
-        opened.append(open_engine(request.param, tmp_path / folder, families, resources))
+        opened.append(open_engine(request.param, tmp_path / folder, specs(families), resources))
         return opened[-1]
 
     yield opener
@@ -52,8 +53,9 @@ def everything(view: View, family: str = "a") -> dict[bytes, bytes]:
 _KEYS = st.sampled_from([b"\x01" + tail for tail in (b"", b"\x00", b"a", b"aa", b"ab", b"b", b"\xff", b"\xff\xff")])
 _FAMILY = st.sampled_from(["a", "b"])
 _VERSION = st.dictionaries(_FAMILY, st.dictionaries(_KEYS, st.none() | st.binary(max_size=4), max_size=6))
-_STEPS = st.lists(st.one_of(_VERSION, st.just("view"), st.just("reopen"), st.just("flush")), max_size=12)
 _EDGES = st.one_of(_KEYS, st.just(b""), st.just(b"\x01ab\x00"))
+_DROP = st.tuples(_FAMILY, _EDGES, _EDGES)
+_STEPS = st.lists(st.one_of(_VERSION, _DROP, st.just("view"), st.just("reopen"), st.just("flush")), max_size=12)
 
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
@@ -64,7 +66,7 @@ def test_it_agrees_with_a_dictionary(
 ) -> None:
     folder = tmp_path_factory.mktemp("engine")
     resources = Resources(MEMORY)
-    engine = open_engine(name, folder / "0", ["a", "b"], resources)
+    engine = open_engine(name, folder / "0", specs(["a", "b"]), resources)
     model: dict[str, dict[bytes, bytes]] = {"a": {}, "b": {}}
     views: list[tuple[View, dict[str, dict[bytes, bytes]]]] = []
     version = 0
@@ -74,6 +76,10 @@ def test_it_agrees_with_a_dictionary(
             engine.apply([(family, change(entries)) for family, entries in step.items()], at(version))
             for family, entries in step.items():
                 model[family] = {k: v for k, v in (model[family] | entries).items() if v is not None}
+        elif isinstance(step, tuple):
+            family, low, high = step
+            engine.drop(family, low, high)
+            model[family] = {k: v for k, v in model[family].items() if not low <= k < high}
         elif step == "view":
             views.append((engine.view(), {family: dict(entries) for family, entries in model.items()}))
         elif step == "flush":
@@ -82,7 +88,7 @@ def test_it_agrees_with_a_dictionary(
             engine.checkpoint(folder / str(n))
             engine.close()
             views.clear()
-            engine = open_engine(name, folder / str(n), ["a", "b"], resources)
+            engine = open_engine(name, folder / str(n), specs(["a", "b"]), resources)
         assert engine.mark() == (at(version) if version else None)
     views.append((engine.view(), model))
     for view, wanted in views:
@@ -153,6 +159,68 @@ def test_a_view_stands_still_and_several_scans_share_it(open_: Open) -> None:
     view.close()
     with pytest.raises(Closed):
         view.get("a", b"\x01")
+
+
+def numbered(numbers: range, value: bytes = b"1") -> dict[bytes, bytes | None]:
+    return {b"\x02%05d" % n: value for n in numbers}
+
+
+def test_a_dropped_range_is_gone_at_once_and_nothing_else_is(open_: Open) -> None:
+    engine = open_()
+    engine.apply([("a", change(numbered(range(5_000)))), ("b", change(numbered(range(10))))], at(1))
+    engine.drop("a", b"\x0201000", b"\x0204000")
+    left = [*numbered(range(1_000)), *numbered(range(4_000, 5_000))]
+    assert list(everything(engine.view())) == left
+    assert engine.get_many("a", pa.array([b"\x0200999", b"\x0201000", b"\x0203999", b"\x0204000"])).to_pylist() == [
+        b"1",
+        None,
+        None,
+        b"1",
+    ]
+    assert len(everything(engine.view(), "b")) == 10
+    assert engine.mark() == at(1)
+    engine.drop("a", b"\x0201000", b"\x0204000")  # nothing is left there
+    engine.drop("a", b"\x03", b"\x02")  # and nothing can be here
+    assert list(everything(engine.view())) == left
+
+
+def test_a_drop_never_touches_the_mark(open_: Open) -> None:
+    engine = open_()
+    engine.apply([("a", change(numbered(range(10))))], at(1))
+    engine.drop("a", b"", b"\xff")
+    assert everything(engine.view()) == {}
+    engine.flush()
+    assert engine.mark() == at(1)
+
+
+def test_a_view_taken_before_a_drop_still_sees_the_range(open_: Open) -> None:
+    engine = open_()
+    entries = numbered(range(5_000))
+    engine.apply([("a", change(entries))], at(1))
+    engine.flush()
+    view = engine.view()
+    scan = view.scan("a", b"", None)
+    first = next(scan)
+    engine.drop("a", b"\x02", b"\x03")
+    engine.apply([("a", change(numbered(range(7), b"2")))], at(2))
+    engine.flush()
+    assert dict([first, *scan]) == entries
+    assert dict(view.scan("a", b"\x02", b"\x03", reverse=True)) == entries
+    assert view.get("a", b"\x0200003") == b"1"
+    assert everything(engine.view()) == numbered(range(7), b"2")
+
+
+def test_what_is_applied_into_a_dropped_range_is_there(open_: Open, tmp_path: Path) -> None:
+    engine = open_()
+    engine.apply([("a", change(numbered(range(3_000)))), ("b", change({}))], at(1))
+    for version in range(2, 6):
+        engine.drop("a", b"\x02", b"\x03")
+        engine.apply([("a", change(numbered(range(version, 20), b"%d" % version)))], at(version))
+        assert everything(engine.view()) == numbered(range(version, 20), b"%d" % version)
+    engine.checkpoint(tmp_path / "copy")
+    copy = open_("copy")
+    assert copy.mark() == at(5)
+    assert everything(copy.view()) == numbered(range(5, 20), b"5")
 
 
 def test_a_scan_never_shows_the_engines_own_keys(open_: Open) -> None:
@@ -273,6 +341,8 @@ def test_a_closed_engine_says_so_and_lets_go_of_its_folder(open_: Open) -> None:
     with pytest.raises(Closed):
         engine.apply([], at(2))
     with pytest.raises(Closed):
+        engine.drop("a", b"\x01", b"\x02")
+    with pytest.raises(Closed):
         view.get("a", b"\x01")
     with pytest.raises(Closed):
         list(scan)
@@ -282,7 +352,7 @@ def test_a_closed_engine_says_so_and_lets_go_of_its_folder(open_: Open) -> None:
 def test_engines_agree_with_each_other(tmp_path: Path) -> None:
     states = []
     for name in sorted(ENGINES):
-        engine = open_engine(name, tmp_path / name, history.FAMILIES, Resources(MEMORY))
+        engine = open_engine(name, tmp_path / name, specs(history.FAMILIES), Resources(MEMORY))
         history.catch_up(engine, 4)
         states.append(history.state_of(engine))
         engine.close()

@@ -1,5 +1,7 @@
 """Marks: what a family's mark looks like, and what the marks of all families say together."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -17,6 +19,21 @@ def test_format_1_reads_as_it_always_did() -> None:
     assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1"}') == at(7)
     assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9}') == at(7, 9)
     assert pack_mark(at(7, 9)) == b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9}'
+
+
+def test_format_1_with_the_clocks_of_its_commit() -> None:
+    timed = replace(at(7), wall=1_700_000_000_123, event=1_700_000_000_000)
+    stored = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":1700000000123,"event":1700000000000}'
+    assert (unpack_mark(stored), pack_mark(timed)) == (timed, stored)
+    without = b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9,"wall":5}'
+    assert unpack_mark(without) == replace(at(7, 9), wall=5)
+
+
+def test_a_whole_mark_has_the_clocks_of_the_version_it_names() -> None:
+    seven, eight = replace(at(7), wall=70, event=7), replace(at(8), wall=80, event=8)
+    assert whole_mark([eight, seven]) == replace(at(7, 8), wall=70, event=7)
+    assert begun(seven, eight) == replace(at(7, 8), wall=70, event=7)
+    assert ended(seven, eight) == eight
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"format":2,"version":7,"commit":"c7","log":"log-1"}', b"\xff"])

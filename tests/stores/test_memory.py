@@ -8,11 +8,12 @@ from holdfast.stores.engine import DamagedState, Resources
 from holdfast.stores.memory import CONTENTS
 from holdfast.stores.registry import open_engine
 from tests.stores import history
+from tests.stores.making import specs
 
 
 @pytest.fixture
 def checkpoint(tmp_path: Path) -> Path:
-    engine = open_engine("memory", tmp_path / "state", history.FAMILIES, Resources(0))
+    engine = open_engine("memory", tmp_path / "state", specs(history.FAMILIES), Resources(0))
     history.catch_up(engine, 2)
     assert engine.memory_bytes() == sum(
         len(key) + len(value) for entries in history.state_of(engine).values() for key, value in entries.items()
@@ -23,13 +24,13 @@ def checkpoint(tmp_path: Path) -> Path:
 
 
 def test_without_a_checkpoint_it_is_empty_at_open(checkpoint: Path) -> None:
-    engine = open_engine("memory", checkpoint.parent / "state", history.FAMILIES, Resources(0))
+    engine = open_engine("memory", checkpoint.parent / "state", specs(history.FAMILIES), Resources(0))
     assert engine.mark() is None
     assert history.state_of(engine) == history.state_at(0)
 
 
 def test_a_checkpoint_has_all(checkpoint: Path) -> None:
-    engine = open_engine("memory", checkpoint, history.FAMILIES, Resources(0))
+    engine = open_engine("memory", checkpoint, specs(history.FAMILIES), Resources(0))
     assert engine.mark() == history.mark(2)
     assert history.state_of(engine) == history.state_at(2)
     assert engine.disk_bytes() > 10_000
@@ -44,10 +45,10 @@ def test_damage_is_noticed_at_open(checkpoint: Path, name: str) -> None:
     for data in (b"", whole[: len(whole) // 2], bytes(flipped), altered):
         (checkpoint / name).write_bytes(data)
         with pytest.raises(DamagedState, match=str(checkpoint)):
-            open_engine("memory", checkpoint, history.FAMILIES, Resources(0))
+            open_engine("memory", checkpoint, specs(history.FAMILIES), Resources(0))
 
 
 def test_a_missing_file_is_noticed_at_open(checkpoint: Path) -> None:
     (checkpoint / "names.arrow").unlink()
     with pytest.raises(DamagedState, match=r"names\.arrow is missing"):
-        open_engine("memory", checkpoint, history.FAMILIES, Resources(0))
+        open_engine("memory", checkpoint, specs(history.FAMILIES), Resources(0))

@@ -13,13 +13,14 @@ import pytest
 from holdfast.stores.engine import DamagedState, DiskFull, Engine, EngineInUse, Resources
 from holdfast.stores.registry import open_engine
 from tests.stores import history
+from tests.stores.making import specs
 
 ROOT = Path(__file__).parents[2]
 VERSIONS = 9
 
 
 def opened(folder: Path, memory: int = history.SMALL_MEMORY) -> Engine:
-    return open_engine("rocksdb", folder, history.FAMILIES, Resources(memory))
+    return open_engine("rocksdb", folder, specs(history.FAMILIES), Resources(memory))
 
 
 def run_until_killed(folder: Path, fault: str) -> int:
@@ -154,7 +155,7 @@ def test_a_folder_is_opened_once(closed: Path) -> None:
 
 
 def test_a_store_the_app_no_longer_has_is_dropped(closed: Path) -> None:
-    open_engine("rocksdb", closed, history.FAMILIES[:2], Resources(history.SMALL_MEMORY)).close()
+    open_engine("rocksdb", closed, specs(history.FAMILIES[:2]), Resources(history.SMALL_MEMORY)).close()
     engine = opened(closed)
     mark = engine.mark()
     assert mark is not None
@@ -167,7 +168,7 @@ def test_a_store_the_app_no_longer_has_is_dropped(closed: Path) -> None:
 
 def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
     resources = Resources(16 * 1024 * 1024)
-    engines = [open_engine("rocksdb", tmp_path / str(n), history.FAMILIES, resources) for n in range(4)]
+    engines = [open_engine("rocksdb", tmp_path / str(n), specs(history.FAMILIES), resources) for n in range(4)]
     for engine in engines:
         history.catch_up(engine, 6)
     buffers = sum(engine.memory_bytes() for engine in engines)

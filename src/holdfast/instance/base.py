@@ -1,6 +1,8 @@
 """The base: the engines of one task, opened and closed together, and the footings readers stand on.
 
-A store names its engine, so a task may have several; here they are one, with one mark. Readers come on many threads
+A store names its engine, so a task may have several; here they are one, with one mark. Stores that aren't durable have
+engines of their own, in another folder, which no checkpoint has: beside a folder that came from elsewhere they begin
+empty, at the version the others are at. Readers come on many threads
 while one writer moves the base: every touch of an engine is a short lease, so that closing waits for the touches under
 way and turns away the later ones, and no reader can hold the folder hostage. A footing is an engine's immutable view
 with the version it was taken at; the last one to let go of it closes it.
@@ -16,7 +18,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
-from holdfast.stores.engine import Changes, Engine, Mark, Resources, View, whole_mark
+from holdfast.instance.layout import remove
+from holdfast.stores.engine import Changes, DamagedState, Engine, Mark, Resources, View, whole_mark
 from holdfast.stores.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
@@ -24,13 +27,17 @@ from holdfast.words import NOTHING, Version
 _LOG = logging.getLogger(__name__)
 _SCAN_BLOCK = 256
 
+Opened = tuple[Engine, tuple[str, ...]]
+"""An engine, and the stores that are on it."""
+
 
 class Base:
-    """One task's engines at a version. Its one writer calls `apply`, `flush`, `checkpoint` and `close`."""
+    """One task's engines at a version. Its one writer calls `apply`, `drop`, `flush`, `checkpoint` and `close`."""
 
-    def __init__(self, engines: Mapping[str, tuple[Engine, tuple[str, ...]]]) -> None:
-        self._engines = dict(engines)
-        self._of = {store: engine for engine, stores in engines.values() for store in stores}
+    def __init__(self, engines: Mapping[str, Opened], volatile: Mapping[str, Opened]) -> None:
+        self._durable = dict(engines)
+        self._all = [*engines.values(), *volatile.values()]
+        self._of = {store: engine for engine, stores in self._all for store in stores}
         self._free = threading.Condition()
         self._leases = 0
         self._closed = False
@@ -39,19 +46,17 @@ class Base:
         self._target = NOTHING if mark is None else max(mark.version, mark.applying or NOTHING)
 
     @classmethod
-    def open(cls, folder: Path, specs: Sequence[StoreSpec], resources: Resources) -> "Base":
-        """Opens every engine under a folder of its own name."""
-        opened: dict[str, tuple[Engine, tuple[str, ...]]] = {}
-        try:
-            for name in engine_names(specs):
-                stores = tuple(spec.name for spec in specs if spec.engine == name)
-                (folder / name).mkdir(parents=True, exist_ok=True)
-                opened[name] = (open_engine(name, folder / name, stores, resources), stores)
-            return cls(opened)
-        except BaseException:
-            for engine, _ in opened.values():
-                engine.close()
-            raise
+    def open(cls, folder: Path, volatile: Path, specs: Sequence[StoreSpec], resources: Resources) -> "Base":
+        """Opens every engine under a folder of its own name: durable stores in `folder`, the others in `volatile`."""
+        with contextlib.ExitStack() as undo:
+            durable = _opened(folder, [spec for spec in specs if spec.durable], resources, undo)
+            losing = [spec for spec in specs if not spec.durable]
+            lost = _opened_or_emptied(volatile, losing, resources, undo)
+            if (mark := whole_mark(engine.mark() for engine, _ in durable.values())) is not None:
+                _stamp(lost.values(), mark)
+            base = cls(durable, lost)
+            undo.pop_all()
+            return base
 
     @property
     def target(self) -> Version:
@@ -60,7 +65,12 @@ class Base:
 
     def mark(self) -> Mark | None:
         with self.lease():
-            return whole_mark(engine.mark() for engine, _ in self._engines.values())
+            return whole_mark(engine.mark() for engine, _ in self._all)
+
+    def stamp(self, mark: Mark) -> None:
+        """Says of engines that have nothing that they are at `mark`."""
+        with self.lease():
+            _stamp(self._all, mark)
 
     @contextlib.contextmanager
     def lease(self) -> Iterator[None]:
@@ -84,20 +94,25 @@ class Base:
         """Moves every engine to the mark. With several, each is given all its changes before any is at the mark."""
         self._target = max(self._target, mark.version)
         with self.lease():
-            if len(self._engines) == 1:
-                ((engine, _),) = self._engines.values()
+            if len(self._all) == 1:
+                ((engine, _),) = self._all
                 engine.apply(changes, mark)
                 return
-            parted: dict[int, list[tuple[str, Changes]]] = {id(engine): [] for engine, _ in self._engines.values()}
+            parted: dict[int, list[tuple[str, Changes]]] = {id(engine): [] for engine, _ in self._all}
             for store, part in changes:
                 parted[id(self._of[store])].append((store, part))
-            for engine, _ in self._engines.values():
+            for engine, _ in self._all:
                 engine.apply(parted[id(engine)], mark)
+
+    def drop(self, store: str, start: bytes, stop: bytes) -> None:
+        """Takes a range of a store away, between two applies. Footings that were taken before still have it."""
+        with self.lease():
+            self._of[store].drop(store, start, stop)
 
     def footing(self, version: Version) -> "Footing":
         """Something to stand on at `version`, which the engines must be at. Belongs to the caller."""
         with self.lease():
-            views = {id(engine): engine.view() for engine, _ in self._engines.values()}
+            views = {id(engine): engine.view() for engine, _ in self._all}
             footing = Footing(self, version, {store: views[id(engine)] for store, engine in self._of.items()})
         with self._free:
             self._footings.add(footing)
@@ -105,14 +120,15 @@ class Base:
 
     def flush(self) -> None:
         with self.lease():
-            for engine, _ in self._engines.values():
+            for engine, _ in self._all:
                 engine.flush()
 
     def checkpoint(self, folder: Path) -> None:
+        """Writes what is durable to a folder."""
         with self.lease():
             folder.mkdir(parents=True)
-            for name, (engine, _) in self._engines.items():
-                engine.checkpoint(folder / name)
+            for name, (engine, _) in self._durable.items():
+                engine.checkpoint(folder / engine_folder(name))
 
     def approximate_count(self, store: str) -> int:
         with self.lease():
@@ -120,11 +136,11 @@ class Base:
 
     def memory_bytes(self) -> int:
         with self.lease():
-            return sum(engine.memory_bytes() for engine, _ in self._engines.values())
+            return sum(engine.memory_bytes() for engine, _ in self._all)
 
     def disk_bytes(self) -> int:
         with self.lease():
-            return sum(engine.disk_bytes() for engine, _ in self._engines.values())
+            return sum(engine.disk_bytes() for engine, _ in self._all)
 
     def close(self) -> None:
         """Turns new readers away, waits for the touches under way, then closes views and engines."""
@@ -136,7 +152,7 @@ class Base:
             footings = list(self._footings)
         for footing in footings:
             footing.close()
-        for engine, _ in self._engines.values():
+        for engine, _ in self._all:
             try:
                 engine.close()
             except HoldfastError as error:
@@ -188,6 +204,16 @@ class Footing:
                 values.extend(view.get(store, key) for key in keys.slice(start, _SCAN_BLOCK).to_pylist())
         return pa.array(values, pa.binary())
 
+    def entries(self, store: str, start: bytes, stop: bytes | None) -> list[tuple[bytes, bytes]]:
+        """A whole range in order. A short one, which most are, is read under one lease and with little around it."""
+        with self.base.lease():
+            source = self._views[store].scan(store, start, stop)
+            block = list(islice(source, _SCAN_BLOCK))
+            _close(source)
+        if len(block) < _SCAN_BLOCK:
+            return block
+        return block + list(self.scan(store, block[-1][0] + b"\x00", stop, reverse=False))
+
     def scan(
         self, store: str, start: bytes, stop: bytes | None, *, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
@@ -225,10 +251,53 @@ class Footing:
         self.base.forget(self)
 
 
+def _opened(
+    folder: Path, specs: Sequence[StoreSpec], resources: Resources, undo: contextlib.ExitStack
+) -> dict[str, Opened]:
+    opened: dict[str, Opened] = {}
+    for name in engine_names(specs):
+        mine = [spec for spec in specs if spec.engine == name]
+        place = folder / engine_folder(name)
+        place.mkdir(parents=True, exist_ok=True)
+        engine = open_engine(name, place, mine, resources)
+        undo.callback(engine.close)
+        opened[name] = engine, tuple(spec.name for spec in mine)
+    return opened
+
+
+def _opened_or_emptied(
+    folder: Path, specs: Sequence[StoreSpec], resources: Resources, undo: contextlib.ExitStack
+) -> dict[str, Opened]:
+    try:
+        with contextlib.ExitStack() as attempt:
+            opened = _opened(folder, specs, resources, attempt)
+            undo.push(attempt.pop_all())
+            return opened
+    except DamagedState as error:
+        _LOG.warning("%s It holds no durable store, so it is emptied and begins anew.", error)
+        remove(folder)
+        return _opened(folder, specs, resources, undo)
+
+
+def _stamp(engines: Iterable[Opened], mark: Mark) -> None:
+    for engine, _ in engines:
+        if engine.mark() is None:
+            engine.apply((), mark)
+
+
 def _close(source: Iterator[tuple[bytes, bytes]]) -> None:
     close = getattr(source, "close", None)  # generators have it, plain iterators don't
     if close is not None:
         close()
+
+
+def engine_folder(name: str) -> str:
+    """The folder of an engine; a user's own is named by its place, and not every storage takes a colon.
+
+    >>> engine_folder("rocksdb"), engine_folder("my.engines:Fast")
+    ('rocksdb', 'my.engines.Fast')
+    """
+    return name.replace(":", ".")
 
 
 def engine_names(specs: Sequence[StoreSpec]) -> list[str]:

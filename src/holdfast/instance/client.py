@@ -14,16 +14,20 @@ from typing import Self
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from holdfast.instance import messages
 from holdfast.instance.events import EventPage
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, heard
+from holdfast.stores.access import Now
 from holdfast.words import TaskId, Version
 
 _KEYS_A_CALL = 1_000_000
 _BYTES_A_CALL = 64 << 20
+_RANGES_A_CALL = 65_536
 _KEYS = pa.schema([pa.field("key", pa.binary())])
+_RANGES = pa.schema([pa.field("start", pa.binary()), pa.field("stop", pa.binary())])
 
 
 @dataclass(frozen=True)
@@ -33,17 +37,21 @@ class Scanned:
     version: Version
     keys: pa.BinaryArray
     values: pa.BinaryArray
+    now: Now
+    """The clocks of the version."""
 
 
 class StateClient:
     """Asks one instance.
 
     `deadline` bounds each call. Where the instance may have to catch up first, it is told to give up a little earlier
-    than the caller does, so that its answer says why.
+    than the caller does, so that its answer says why. With `log` only an instance of that log answers: addresses are
+    used again, and another app's store may have the same name.
     """
 
-    def __init__(self, address: str, deadline: timedelta | float = 60.0) -> None:
+    def __init__(self, address: str, deadline: timedelta | float = 60.0, log: str | None = None) -> None:
         self.address = address
+        self._log = log
         self._deadline = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
         with self._asking("connect"):
             self._flight = flight.connect(address)
@@ -59,16 +67,21 @@ class StateClient:
 
     def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
         """The values of a binary column of keys at exactly `version`, null where absent. Sorted keys are faster."""
-        ask = messages.ReadMany(str(task), store, version, self._wait)
+        ask = messages.ReadMany(str(task), store, version, self._wait, self._log)
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
-        parts = [self._exchange(descriptor, part) for part in _calls(keys)]
+        asked = (pa.table([part], schema=_KEYS) for part in _calls(_binary(keys)))
+        parts = [_whole(self._exchange(descriptor, table), "value") for table in asked]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def get(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
         """One key's value and the version it is from."""
-        ask = messages.GetOne(str(task), store, key, version, self._wait)
-        got = msgspec.json.decode(self._act("get", ask), type=messages.GotOne)
+        got = self.get_one(task, store, key, version)
         return Version(got.version), got.value
+
+    def get_one(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> messages.GotOne:
+        """The same with the version's clocks."""
+        ask = messages.GetOne(str(task), store, key, version, self._wait, self._log)
+        return msgspec.json.decode(self._act("get", ask), type=messages.GotOne)
 
     def scan(
         self,
@@ -81,12 +94,29 @@ class StateClient:
         limit: int | None = None,
     ) -> Scanned:
         """The entries with start <= key < stop in key order, or backwards; the first `limit` of them."""
-        ask = messages.Scan(str(task), store, version, start, stop, reverse, limit, self._wait)
+        ask = messages.Scan(str(task), store, version, start, stop, reverse, limit, self._wait, self._log)
         with self._asking("do_get"):
             reader = self._flight.do_get(flight.Ticket(msgspec.json.encode(ask)), self._options())
             table = reader.read_all()
-        found = Version(int(table.schema.metadata[messages.VERSION_METADATA]))
-        return Scanned(found, _whole(table, "key"), _whole(table, "value"))
+        told = table.schema.metadata
+        now = Now(*msgspec.json.decode(told[messages.CLOCKS_METADATA]))
+        version = Version(int(told[messages.VERSION_METADATA]))
+        return Scanned(version, _whole(table, "key"), _whole(table, "value"), now)
+
+    def scan_many(self, task: TaskId, store: str, version: Version, starts: pa.Array, stops: pa.Array) -> pa.Table:
+        """The entries of many ranges, start <= key < stop, at exactly `version`: columns `range`, `key` and `value`.
+
+        `range` (int32) is the place of the range among those asked for, and ascends; within a range keys do. A null
+        in `stops` leaves that range open. Sorted ranges are faster.
+        """
+        ask = messages.ScanMany(str(task), store, version, self._wait, self._log)
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
+        ranges = pa.table([_binary(starts), _binary(stops)], schema=_RANGES)
+        parts = [
+            _moved(self._exchange(descriptor, ranges.slice(first, _RANGES_A_CALL)), first)
+            for first in range(0, max(1, ranges.num_rows), _RANGES_A_CALL)
+        ]
+        return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
     def status(self) -> InstanceStatus:
         return msgspec.json.decode(self._act("status"), type=InstanceStatus)
@@ -119,14 +149,14 @@ class StateClient:
     def _options(self, longer: float = 0.0) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=self._deadline + longer)
 
-    def _exchange(self, descriptor: flight.FlightDescriptor, keys: pa.Array) -> pa.Array:
+    def _exchange(self, descriptor: flight.FlightDescriptor, asked: pa.Table) -> pa.Table:
         with self._asking("do_exchange"):
             writer, reader = self._flight.do_exchange(descriptor, self._options())
             with writer:
-                writer.begin(_KEYS)
-                writer.write_batch(pa.record_batch([keys], schema=_KEYS))
+                writer.begin(asked.schema)
+                writer.write_table(asked)
                 writer.done_writing()
-                return _whole(reader.read_all(), "value")
+                return reader.read_all()
 
     def _act(self, name: str, message: msgspec.Struct | None = None, longer: float = 0.0) -> bytes:
         body = b"" if message is None else msgspec.json.encode(message)
@@ -156,14 +186,24 @@ class StateClient:
 
 def _calls(keys: pa.Array) -> Iterator[pa.Array]:
     """Cuts a column so that each call stays within bounds; always at least one call."""
-    if isinstance(keys, pa.ChunkedArray):
-        keys = pa.concat_arrays(keys.chunks) if keys.num_chunks else pa.array([], pa.binary())
-    if keys.type != pa.binary():
-        keys = keys.cast(pa.binary())
     each = max(1, keys.nbytes // max(1, len(keys)))
     rows = max(1, min(_KEYS_A_CALL, _BYTES_A_CALL // each))
     for start in range(0, max(1, len(keys)), rows):
         yield keys.slice(start, rows)
+
+
+def _binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column as one array of bytes."""
+    if isinstance(column, pa.ChunkedArray):
+        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
+    return column if column.type == pa.binary() else column.cast(pa.binary())
+
+
+def _moved(entries: pa.Table, first: int) -> pa.Table:
+    """Entries of ranges from the `first` on, numbered among all."""
+    if not first:
+        return entries
+    return entries.set_column(0, "range", pc.add(entries["range"], pa.scalar(first, pa.int32())))
 
 
 def _whole(table: pa.Table, column: str) -> pa.Array:

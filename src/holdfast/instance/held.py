@@ -9,9 +9,10 @@ read; when the engine has moved on, the footing answers instead.
 """
 
 import threading
-from collections.abc import Generator
-from dataclasses import dataclass
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
+from operator import itemgetter
 from types import TracebackType
 from typing import Self
 
@@ -22,8 +23,15 @@ from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.base import Footing
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
+from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import asked_in_key_order
 from holdfast.words import NOTHING, TaskId, Version
+
+Entry = tuple[bytes, bytes]
+BEFORE_TIME = Now(wall=0)
+"""The clocks of a version without a commit, and of one that a release without clocks in its marks left on disk."""
+_RANGES_AT_ONCE = 1_024
+"""How many ranges are looked up in the overlay in one go."""
 
 
 class VersionNotHeld(HoldfastError):
@@ -51,6 +59,8 @@ class Picture:
     version: Version
     overlay: Overlay
     footing: Footing
+    now: Now
+    """The clocks of the version's commit: what a store hides at this version."""
 
     def __enter__(self) -> Self:
         return self
@@ -91,6 +101,22 @@ class Picture:
         finally:
             below.close()
 
+    def scan_many(
+        self, store: str, starts: Sequence[bytes], stops: Sequence[bytes | None]
+    ) -> Generator[tuple[int, list[Entry]], None, None]:
+        """The entries of each range that has any, with the range's place among those asked for."""
+        family = self.overlay.families[store]
+        for first in range(0, len(starts), _RANGES_AT_ONCE):
+            part = slice(first, first + _RANGES_AT_ONCE)
+            above = self.overlay.scan_many(store, starts[part], stops[part])
+            for number, known in enumerate(above, first):
+                start, stop = starts[number], stops[number]
+                if stop is not None and start >= stop:
+                    continue
+                below = [] if family.complete else self.footing.entries(store, start, stop)
+                if found := _over(known, below):
+                    yield number, found
+
     def _from_base(self, store: str, keys: pa.Array) -> pa.Array:
         base = self.footing.base
         if base.target <= self.version:
@@ -98,6 +124,20 @@ class Picture:
             if base.target <= self.version:
                 return values
         return self.footing.get_many(store, keys)
+
+
+def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
+    """Entries in key order, with what is known of some keys over it; None says deleted.
+
+    >>> _over({b"b": b"2", b"c": None}, [(b"a", b"1"), (b"c", b"3")])
+    [(b'a', b'1'), (b'b', b'2')]
+    """
+    if not known:
+        return below
+    entries = [entry for entry in below if entry[0] not in known]
+    entries += [(key, value) for key, value in known.items() if value is not None]
+    entries.sort(key=itemgetter(0))
+    return entries
 
 
 class Held:
@@ -109,6 +149,7 @@ class Held:
         self._newest: Picture | None = None
         self._furthest = NOTHING
         self._older: tuple[Picture, ...] = ()
+        self._clocks: dict[Version, Now] = {}
 
     @property
     def version(self) -> Version | None:
@@ -129,36 +170,43 @@ class Held:
             oldest = min([picture.version for picture in self._older] + [self._first_of(self._newest)])
             return oldest, self._newest.version
 
-    def advance(self, overlay: Overlay) -> None:
-        """A version further on the same footing."""
+    def advance(self, overlay: Overlay, now: Now | None = None) -> None:
+        """A version further on the same footing; `now` are its clocks, needed where it wasn't shown before."""
         with self._changed:
             assert self._newest is not None
-            self._newest = Picture(overlay.version, overlay, self._newest.footing)
+            self._newest = Picture(overlay.version, overlay, self._newest.footing, self._clock(overlay.version, now))
             self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
 
-    def move(self, overlay: Overlay, footing: Footing) -> None:
+    def move(self, overlay: Overlay, footing: Footing, now: Now | None = None) -> None:
         """Onto another footing, which belongs to this from here on. Versions before it stay on the one they had."""
         with self._changed:
             before = self._newest
             if before is not None:
                 last = min(before.version, Version(footing.version - 1))
                 self._older += tuple(
-                    Picture(version, before.overlay.at(version), before.footing.hold())
+                    Picture(version, before.overlay.at(version), before.footing.hold(), self._clock(version))
                     for version in map(Version, range(self._first_of(before), last + 1))
                 )
                 before.footing.release()
-            self._newest = Picture(overlay.version, overlay, footing)
+            self._newest = Picture(overlay.version, overlay, footing, self._clock(overlay.version, now))
             self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
+
+    def forget_older(self) -> None:
+        """Shows no versions but those on the newest footing; older ones keep files on disk."""
+        with self._changed:
+            gone, self._older = self._older, ()
+        for picture in gone:
+            picture.close()
 
     def clear(self) -> None:
         """Shows nothing any more."""
         with self._changed:
             gone = [*self._older, *([self._newest] if self._newest else [])]
-            self._newest, self._older = None, ()
+            self._newest, self._older, self._clocks = None, (), {}
             self._changed.notify_all()
         for picture in gone:
             picture.close()
@@ -171,10 +219,10 @@ class Held:
                 newest = None  # it began anew, and is on its way to where it was
             if newest is not None and (version is None or self._first_of(newest) <= version <= newest.version):
                 shown = newest.version if version is None else version
-                return Picture(shown, newest.overlay.at(shown), newest.footing.hold())
+                return Picture(shown, newest.overlay.at(shown), newest.footing.hold(), self._clock(shown))
             for picture in self._older:
                 if picture.version == version:
-                    return Picture(version, picture.overlay, picture.footing.hold())
+                    return replace(picture, footing=picture.footing.hold())
         why = "it is being restored" if newest is None else "only the last few committed versions can be read"
         raise VersionNotHeld(self._task, version, self.range, why)
 
@@ -187,6 +235,11 @@ class Held:
         at = self.version
         return at is not None and at >= version
 
+    def _clock(self, version: Version, now: Now | None = None) -> Now:
+        if now is not None:
+            self._clocks[version] = now
+        return self._clocks.get(version, BEFORE_TIME)
+
     def _first_of(self, newest: Picture) -> Version:
         return max(newest.overlay.floor, newest.footing.version)
 
@@ -195,5 +248,6 @@ class Held:
         oldest = self._newest.version - READABLE + 1
         gone = [picture for picture in self._older if picture.version < oldest]
         self._older = tuple(picture for picture in self._older if picture.version >= oldest)
+        self._clocks = {version: now for version, now in self._clocks.items() if version >= oldest}
         for picture in gone:
             picture.close()

@@ -3,6 +3,7 @@
     <state_dir>/<task>/.lock           held with flock while an instance has the task; its text names the holder
     <state_dir>/<task>/.checkpoint     readable: which log, and each store's version at the last flush
     <state_dir>/<task>/data/<engine>/  what the engine writes
+    <state_dir>/<task>/volatile/       the same for stores that aren't durable; empty beside a snapshot's data
     <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is whole
 
 The truth about how far the data is stands in the engine's own mark. `.checkpoint` is written after a flush and only
@@ -79,6 +80,7 @@ class TaskHome:
         self.path = state_dir / str(task)
         self.task = task
         self.data = self.path / "data"
+        self.volatile = self.path / "volatile"
         self.loading = self.path / "loading"
         self.saving = self.path / "saving"
         with usable(self.path):
@@ -105,7 +107,7 @@ class TaskHome:
     def wipe(self) -> None:
         """Forgets everything local; the log has it all."""
         with usable(self.path):
-            for each in (self.data, self.loading, self.saving):
+            for each in (self.data, self.volatile, self.loading, self.saving):
                 remove(each)
             (self.path / ".checkpoint").unlink(missing_ok=True)
 
@@ -114,6 +116,7 @@ class TaskHome:
         with usable(self.path):
             (self.path / ".checkpoint").unlink(missing_ok=True)
             remove(self.data)
+            remove(self.volatile)
             self.loading.rename(self.data)
             sync_folder(self.path)
 

@@ -1,6 +1,6 @@
 """One memory limit an instance, divided among its parts, and an allocator that gives back what is freed.
 
-    32 %    RocksDB: its block cache, with write buffers, indexes and filters charged to it
+    32 %    RocksDB: its block caches, with indexes and filters in them, and its write buffers (`stores/tuning.py`)
     12 %    overlays, shared by the tasks
     8 %     restore batches, shared by the tasks that restore at once
     rest    Python, requests under way, and what the allocator can't use

@@ -4,6 +4,8 @@ Small things are JSON by msgspec, bytes in it base64, so that a capture can be r
 class, kind and message, and comes out on the other side as the same kind.
 """
 
+from typing import Literal
+
 import msgspec
 
 from holdfast.errors import HoldfastError, Kind
@@ -11,6 +13,8 @@ from holdfast.instance.held import VersionNotHeld
 
 VERSION_METADATA = b"holdfast.version"
 """In the metadata of an answer's schema: the version it is from."""
+CLOCKS_METADATA = b"holdfast.clocks"
+"""The same for the version's wall and event clock, as a JSON array."""
 
 
 class ReadMany(msgspec.Struct, frozen=True):
@@ -20,6 +24,23 @@ class ReadMany(msgspec.Struct, frozen=True):
     store: str
     version: int
     wait: float = 0.0
+    log: str | None = None
+
+
+class ScanMany(msgspec.Struct, frozen=True, tag_field="do", tag="scan"):
+    """do_exchange: the entries of each of the ranges that follow, at exactly this version."""
+
+    task: str
+    store: str
+    version: int
+    wait: float = 0.0
+    log: str | None = None
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """What an exchange is for: "get" many keys, which says nothing of itself, or "scan" many ranges."""
+
+    do: Literal["get", "scan"] = "get"
 
 
 class Scan(msgspec.Struct, frozen=True):
@@ -33,6 +54,7 @@ class Scan(msgspec.Struct, frozen=True):
     reverse: bool
     limit: int | None
     wait: float = 0.0
+    log: str | None = None
 
 
 class GetOne(msgspec.Struct, frozen=True):
@@ -43,11 +65,15 @@ class GetOne(msgspec.Struct, frozen=True):
     key: bytes
     version: int | None
     wait: float = 0.0
+    log: str | None = None
 
 
 class GotOne(msgspec.Struct, frozen=True):
     version: int
     value: bytes | None
+    wall: int = 0
+    event: int | None = None
+    """The clocks of the version, by which a store hides what has expired."""
 
 
 class Committed(msgspec.Struct, frozen=True):

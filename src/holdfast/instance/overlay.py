@@ -219,6 +219,16 @@ class Overlay:
         sources = [run.scan(start, stop, reverse=reverse) for run in self.families[store].runs]
         return first_wins(sources, reverse=reverse)
 
+    def scan_many(
+        self, store: str, starts: Sequence[bytes], stops: Sequence[bytes | None]
+    ) -> list[dict[bytes, bytes | None]]:
+        """What the overlay knows of each of many ranges; None says deleted."""
+        known: list[dict[bytes, bytes | None]] = [{} for _ in starts]
+        for run in reversed(self.families[store].runs):  # the newest last, so that it has the last word
+            for number, entries in run.scan_many(starts, stops):
+                known[number].update(entries)
+        return known
+
     def _run(self, changes: Changes, version: Version) -> Run:
         return Run(changes.keys, changes.values, version, fingerprint=self.fingerprint)
 

@@ -44,7 +44,7 @@ _LOG = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's lock when another wants it. With Python's own 5 ms a lookup beside a fold waits
 for many such turns."""
-_FOLD_LOOK, _SNAPSHOT_LOOK = 0.25, 1.0
+_FOLD_LOOK, _SNAPSHOT_LOOK, _REBALANCE_LOOK = 0.25, 1.0, 5.0
 
 _version = metrics.gauge("holdfast_task_version", "The version a task's replica is at.", ["task"])
 _lag = metrics.gauge("holdfast_task_lag_versions", "How many committed versions a replica hasn't applied.", ["task"])
@@ -61,6 +61,8 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     fsync: bool = True
     state_dir: str
     tasks: tuple[str, ...]
+    copies: tuple[str, ...] = ()
+    """Tasks of global stores that are another instance's: hosted here too, and saved as snapshots there."""
     host: str = "127.0.0.1"
     port: int = 0
     rest_host: str = "127.0.0.1"
@@ -103,7 +105,8 @@ class Instance:
     def __init__(self, config: InstanceConfig) -> None:
         self.config = config
         self.events = Events()
-        self._budget = divided(config.memory_bytes, tasks=len(config.tasks), parallel=config.restore_parallel_tasks)
+        tasks = len(config.tasks) + len(config.copies)
+        self._budget = divided(config.memory_bytes, tasks=tasks, parallel=config.restore_parallel_tasks)
         self.resources = Resources(self._budget.engines)
         self.peers: dict[str, str] = dict(config.peers)
         self.app_state: messages.AppStateTold | None = None
@@ -127,10 +130,11 @@ class Instance:
             _LOG.warning(warning)
             self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", "invalid", warning))
         with contextlib.ExitStack() as undo:
-            tasks = [TaskId.parse(text) for text in config.tasks]
-            for task in tasks:
-                home = undo.enter_context(TaskHome(Path(config.state_dir), task, config.name))
-                self.replicas[task] = self._replica(home)
+            own = Path(config.state_dir)
+            for folder, names in ((own, config.tasks), (own / "everywhere" / config.name, config.copies)):
+                for task in map(TaskId.parse, names):
+                    home = undo.enter_context(TaskHome(folder, task, config.name))
+                    self.replicas[task] = self._replica(home)
             self.service = self._listening()
             undo.pop_all()
         self.mover = Mover(
@@ -153,13 +157,15 @@ class Instance:
             size=config.snapshots_bytes,
             age=timedelta(seconds=config.snapshots_age_seconds),
         )
-        self.snapshotters = {task: Snapshotter(replica, self.log, limits) for task, replica in self.replicas.items()}
+        saved = [TaskId.parse(text) for text in config.tasks]
+        self.snapshotters = {task: Snapshotter(self.replicas[task], self.log, limits) for task in saved}
         steps: dict[TaskId, Callable[[], object]] = {task: each.step for task, each in self.snapshotters.items()}
         self._snapshots = Keeper("snapshots", steps, self.events, _SNAPSHOT_LOOK)
         self._measure()
         self.mover.start()
         self._folder.start()
         self._snapshots.start()
+        threading.Thread(target=self._share_memory, name="memory", daemon=True).start()
 
     @property
     def address(self) -> str:
@@ -201,6 +207,10 @@ class Instance:
             raise messages.TaskNotHere(
                 f"instance {self.config.name!r} doesn't host task {task}; it hosts {here}. Ask the one that does."
             ) from None
+
+    @property
+    def log_id(self) -> str:
+        return self.log.id
 
     def damaged(self, task: TaskId, error: DamagedState) -> None:
         with self._rebuilding:
@@ -279,6 +289,11 @@ class Instance:
             failures=progress.failures,
             error_kind=None if progress.error_kind is None else progress.error_kind.value,
         )
+
+    def _share_memory(self) -> None:
+        """Lets the stores' caches grow and shrink with their use."""
+        while not self._stop_asked.wait(_REBALANCE_LOOK):
+            self.resources.rebalance()
 
     def _measure(self) -> None:
         for task, replica in self.replicas.items():

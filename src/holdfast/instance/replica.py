@@ -18,10 +18,12 @@ from dataclasses import dataclass
 
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import Closed, DamagedObject, HoldfastError, Kind
+from holdfast.instance import loading
 from holdfast.instance.base import Base, engine_names
 from holdfast.instance.events import Events, ProblemEvent
 from holdfast.instance.held import Held, Picture, VersionNotHeld
 from holdfast.instance.layout import GarbledCheckpoint, TaskHome, remove, usable
+from holdfast.instance.ondisk import OnDisk, Stamp, clocks_of
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.report import RestoreReport
 from holdfast.instance.source import Foreign, Source, TaskSource
@@ -38,6 +40,8 @@ _ROOM = 16 << 20
 _LOOK = 0.05
 _TIDY = 8
 """After so many versions a replica that nobody tidies does so itself."""
+_OLDER_SECONDS = 30.0
+"""How long versions before the last fold stay readable at most."""
 _WIPES = 3
 """A replica that has to begin anew more often than this within one catching up has a cause that wiping doesn't cure."""
 
@@ -73,7 +77,7 @@ class Replica:
     ) -> None:
         self.task: TaskId = home.task
         self.stores = [spec.name for spec in specs]
-        self.engine = "+".join(engine_names(specs))
+        self.engine = "+".join(engine_names([spec for spec in specs if spec.durable]))
         self.held = Held(home.task)
         self.settings = settings or ReplicaSettings()
         self._home = home
@@ -86,17 +90,20 @@ class Replica:
         self._writing = threading.RLock()
         self._publishing = threading.Lock()
         self._stopping = threading.Event()
-        self._base: Base | None = None
+        self._disk: OnDisk | None = None
+        self._moved_at = self._clock.monotonic()
         self._at = NOTHING
         self._commit = ""
-        self._ids: dict[Version, str] = {}
-        self._flushed = NOTHING
-        self._flushed_at = self._clock.monotonic()
         self._spoilt: set[Version] = set()
         self.openings = 0
         self.opened_at: Version | None = None
         self.applied_bytes = 0
         """Bytes of segments applied since it was first opened, at version `opened_at`."""
+
+    @property
+    def _base(self) -> Base | None:
+        disk = self._disk
+        return None if disk is None else disk.base
 
     # Coming and going
 
@@ -107,7 +114,7 @@ class Replica:
 
     @property
     def is_open(self) -> bool:
-        return self._base is not None
+        return self._disk is not None
 
     def open(self, *, anew: bool = False) -> None:
         """Opens what is on disk, or empties the folder where that is of no use. Never an end: the log has it all.
@@ -115,12 +122,12 @@ class Replica:
         One that is open stays as it is, unless `anew`: a reader may have opened it a moment ago, and stands on it.
         """
         with self._advancing, self._writing:
-            if self._base is not None and not anew:
+            if self._disk is not None and not anew:
                 return
             self._shut()
             try:
                 self._home.read_checkpoint()
-                self._settle(Base.open(self._home.data, self._specs, self._resources))
+                self._settle(self._open_base())
             except (DamagedState, GarbledCheckpoint, Foreign) as error:
                 self._begin_anew(error)
 
@@ -172,7 +179,7 @@ class Replica:
             wipes = 0
             while True:
                 self._check_stopping()
-                if self._base is None:
+                if self._disk is None:
                     self.open()
                 looking = self._at == NOTHING or not next_there
                 step = next_step(self._at, to, self._snapshots() if looking else (), next_there=next_there)
@@ -201,27 +208,31 @@ class Replica:
     def fold(self) -> None:
         """Writes what the overlay holds to the engine, several versions in one go, and flushes."""
         with self._writing:
-            overlay, base = self.held.overlay, self._base
-            if base is None:
+            overlay, disk = self.held.overlay, self._disk
+            if disk is None:
                 return
             if overlay is not None and overlay.version > overlay.base:
                 through = overlay.version
                 owed = overlay.owed()
-                base.apply(
-                    ((store, part) for store, run in owed.items() for part in run.changes()), self._mark(through)
-                )
-                footing = base.footing(through)
+                parts = ((store, part) for store, run in owed.items() for part in run.changes())
+                disk.apply(parts, through)
+                footing = disk.base.footing(through)
                 with self._publishing:
                     newest = self.held.overlay
                     assert newest is not None
                     lighter = newest.folded(owed, through).tidied().within(self.settings.overlay_bytes)
                     self.held.move(lighter, footing)
-                    self._ids = {version: commit for version, commit in self._ids.items() if version >= through}
-            self._flush(base)
+                    self._moved_at = self._clock.monotonic()
+            disk.flush()
 
     def tidy(self) -> None:
-        """Merges what has piled up in the overlay and keeps it within its bounds; readers notice nothing."""
+        """Merges what has piled up in the overlay and keeps it within its bounds; readers notice nothing.
+
+        Where no new version comes for long, those before the last fold are let go of, with the files they keep.
+        """
         with self._publishing:
+            if self._clock.monotonic() - self._moved_at >= _OLDER_SECONDS:
+                self.held.forget_older()
             overlay = self.held.overlay
             if overlay is not None and (overlay.untidy or overlay.nbytes > self.settings.overlay_bytes):
                 overlay = overlay.tidied()
@@ -231,11 +242,11 @@ class Replica:
 
     def fold_due(self) -> bool:
         """Whether the engine is too far behind: by versions, by time, or by what the overlay has to carry."""
-        overlay = self.held.overlay
-        if overlay is None:
+        overlay, disk = self.held.overlay, self._disk
+        if overlay is None or disk is None:
             return False
-        behind = self._at - self._flushed
-        late = behind > 0 and self._clock.monotonic() - self._flushed_at >= self.settings.flush_seconds
+        behind = self._at - disk.flushed
+        late = behind > 0 and disk.late(self.settings.flush_seconds)
         return (
             late or behind >= self.settings.flush_versions or not self._has_room_beside(overlay, overlay.newest_bytes)
         )
@@ -348,8 +359,10 @@ class Replica:
         with self._publishing:
             overlay = self.held.overlay
             assert overlay is not None
-            self._ids[version] = commit.id
-            self.held.advance(overlay.with_version(version, changes))
+            assert self._disk is not None
+            stamp = Stamp.of(commit)
+            self._disk.know(version, stamp)
+            self.held.advance(overlay.with_version(version, changes), stamp.now)
             self._at, self._commit = version, commit.id
         self.applied_bytes += self._source.state_bytes(commit)
         if version % _TIDY == 0:
@@ -366,18 +379,18 @@ class Replica:
             overlay = self.held.overlay
             if overlay is not None and overlay.version > overlay.base:
                 self.fold()
-            base = self._base
-            assert base is not None
-            self._ids = {version: last.id}
-            base.apply(self._stoppable(self._source.stream(commits), counts), self._mark(version))
+            disk = self._disk
+            assert disk is not None
+            stamp = Stamp.of(last)
+            disk.know(version, stamp)
+            disk.apply(self._stoppable(self._source.stream(commits), counts), version)
             self._at, self._commit = version, last.id
-            mark = base.mark()
+            mark = disk.base.mark()
             if mark is not None and mark.applying is None:
                 with self._publishing:
-                    self.held.move(Overlay.starting(version, self.stores), base.footing(version))
-            late = self._clock.monotonic() - self._flushed_at >= self.settings.flush_seconds
-            if late or self._at - self._flushed >= self.settings.flush_versions:
-                self._flush(base)
+                    self.held.move(Overlay.starting(version, self.stores), disk.base.footing(version), stamp.now)
+            if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:
+                disk.flush()
         self.applied_bytes += sum(self._source.state_bytes(commit) for commit in commits)
         if report.under_way:
             report.batch(version, counts)
@@ -397,18 +410,12 @@ class Replica:
             if manifest is None:
                 self._spoilt.add(version)
                 return
-            with usable(self._home.path):
-                remove(self._home.loading)
-                self._source.download(manifest, self._home.loading, self._on_bytes(manifest, report))
+            loading.download(self._source, manifest, self._home, self._on_bytes(manifest, report))
             with self._writing:
                 self._shut()
-                self._home.adopt_loaded()
-                base = Base.open(self._home.data, self._specs, self._resources)
-                mark = base.mark()
-                if mark != Mark(version, manifest.commit, self._source.log_id):
-                    base.close()
-                    raise DamagedObject(f"the snapshot of task {self.task} at version {version} holds {mark}.")
-                self._settle(base)
+                self._settle(
+                    loading.adopt(self._source, manifest, self._home, self._specs, self._resources), fresh=True
+                )
         except (DamagedObject, DamagedState, ObjectMissing) as error:
             self._spoilt.add(version)
             self._warn(error, f"the snapshot of version {version} is left aside")
@@ -431,27 +438,32 @@ class Replica:
 
     # Small parts
 
-    def _settle(self, base: Base) -> None:
-        """Takes over an opened base, if it is a part of this log's history."""
+    def _open_base(self) -> Base:
+        return Base.open(self._home.data, self._home.volatile, self._specs, self._resources)
+
+    def _settle(self, base: Base, *, fresh: bool = False) -> None:
+        """Takes over an opened base, if it is a part of this log's history. `fresh`: it didn't come from this disk."""
         try:
             mark = base.mark()
             verdict = self._source.examine(mark, self._home.path)
+            now = clocks_of(mark, self._source.commit)
+            if (fresh or mark is None) and not all(spec.durable for spec in self._specs):
+                self._source.volatile_after = self._source.newest()
             if verdict.at == verdict.whole_from:
                 overlay = Overlay.starting(verdict.at, self.stores, complete=mark is None)
                 with self._publishing:
-                    self.held.move(overlay, base.footing(verdict.at))
+                    self.held.move(overlay, base.footing(verdict.at), now)
         except BaseException:
             self.held.clear()
             base.close()
             raise
-        self._base = base
+        disk = self._disk = OnDisk(base, self._home, self._specs, self._source.log_id, self._clock)
+        disk.flushed = self._at = verdict.at
+        disk.know(self._at, Stamp("" if mark is None else mark.commit, now))
         self.openings += 1
-        self._at = self._flushed = verdict.at
         if self.opened_at is None:
             self.opened_at = verdict.at
-        self._flushed_at = self._clock.monotonic()
         self._commit = "" if mark is None else mark.commit
-        self._ids = {self._at: self._commit}
 
     def _begin_anew(self, cause: HoldfastError | None) -> None:
         """Empties the folder and opens it again. What was in it comes from the log."""
@@ -460,29 +472,18 @@ class Replica:
                 self._warn(cause, "the folder is emptied and restored from the log")
             self._shut()
             self._home.wipe()
-            self._settle(Base.open(self._home.data, self._specs, self._resources))
+            self._settle(self._open_base())
 
     def _shut(self) -> None:
         with self._publishing:
             self.held.clear()
-        base, self._base = self._base, None
+        disk, self._disk = self._disk, None
         self._at, self._commit = NOTHING, ""
-        if base is not None:
-            base.close()
+        if disk is not None:
+            disk.base.close()
 
     def _snapshots(self) -> list[Version]:
         return [version for version in self._source.snapshots() if version not in self._spoilt]
-
-    def _mark(self, version: Version) -> Mark:
-        return Mark(version, self._ids[version], self._source.log_id)
-
-    def _flush(self, base: Base) -> None:
-        mark = base.mark()
-        base.flush()
-        if mark is not None and mark.version > NOTHING:
-            self._home.write_checkpoint(mark.log, mark.commit, mark.version, self.stores)
-            self._flushed = mark.version
-        self._flushed_at = self._clock.monotonic()
 
     def _warn(self, error: HoldfastError, what: str) -> None:
         message = f"task {self.task}: {error} ({what})"

@@ -5,6 +5,7 @@ fingerprints begins; a lookup goes to the bucket, compares fingerprints, then ke
 they were written, the oldest first, so the coldest half of a run is its first half.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -21,6 +22,8 @@ from holdfast.words import Version
 
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
+_STEPS_A_RANGE = 256
+"""Looking up a range costs about as much as having so many keys as Python's bytes."""
 _CHANGES = 32_768
 
 
@@ -147,8 +150,7 @@ class Run:
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes | None]]:
         """Keys from `start` up to but without `stop`, in order."""
-        low = self._first_at_least(start)
-        high = len(self) if stop is None else self._first_at_least(stop)
+        low, high = self._span(start, stop)
         while low < high:
             taken = min(_SCAN_BLOCK, high - low)
             begin = high - taken if reverse else low
@@ -156,6 +158,32 @@ class Run:
             pairs = list(zip(self.keys.take(rows).to_pylist(), self.values.take(rows).to_pylist(), strict=True))
             yield from reversed(pairs) if reverse else pairs
             low, high = (low, begin) if reverse else (begin + taken, high)
+
+    def scan_many(
+        self, starts: Sequence[bytes], stops: Sequence[bytes | None]
+    ) -> Iterator[tuple[int, list[tuple[bytes, bytes | None]]]]:
+        """The entries of each range that has any here, with the range's place among those asked for."""
+        if len(starts) * _STEPS_A_RANGE < len(self):
+            found = [self._span(start, stop) for start, stop in zip(starts, stops, strict=True)]
+        else:
+            # With many ranges it is cheaper to have all keys as Python's than to fetch one at every halving.
+            keys: list[bytes] = self.keys.take(self.order).to_pylist()
+            found = [
+                (bisect_left(keys, start), len(keys) if stop is None else bisect_left(keys, stop))
+                for start, stop in zip(starts, stops, strict=True)
+            ]
+        spans = [(number, low, high) for number, (low, high) in enumerate(found) if low < high]
+        if not spans:
+            return
+        rows = self.order.take(pa.array(np.concatenate([np.arange(low, high) for _, low, high in spans])))
+        entries = list(zip(self.keys.take(rows).to_pylist(), self.values.take(rows).to_pylist(), strict=True))
+        first = 0
+        for number, low, high in spans:
+            yield number, entries[first : first + high - low]
+            first += high - low
+
+    def _span(self, start: bytes, stop: bytes | None) -> tuple[int, int]:
+        return self._first_at_least(start), len(self) if stop is None else self._first_at_least(stop)
 
     def _first_at_least(self, key: bytes) -> int:
         low, high = 0, len(self)

@@ -1,6 +1,7 @@
 """The state service: Arrow Flight on loopback, for Spark's tasks, for the driver and for other instances.
 
-    do_exchange   keys in, values out, at exactly the version asked for; one message of a task's whole batch
+    do_exchange   keys in, values out, or ranges in, entries out, at exactly the version asked for; one message of a
+                  task's whole batch
     do_get        a range at a version
     do_action     get, status, committed, events, app_state, peers, stop
 
@@ -11,7 +12,7 @@ whole before the first value is sent, since two sides that both write first woul
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, Protocol, TypeVar
 
@@ -23,7 +24,7 @@ from holdfast import metrics
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.events import Events
-from holdfast.instance.held import Picture, VersionNotHeld
+from holdfast.instance.held import Entry, Picture, VersionNotHeld
 from holdfast.instance.replica import Replica
 from holdfast.stores.engine import DamagedState
 from holdfast.words import TaskId, Version
@@ -36,11 +37,14 @@ else:
 _LOG = logging.getLogger(__name__)
 _SEND_ROWS = 65_536
 _SCAN_ROWS = 8_192
+_SCAN_BYTES = 4 << 20
 _READS = 3
 VALUES = pa.schema([pa.field("value", pa.binary())])
 ENTRIES = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
+IN_RANGES = pa.schema([pa.field("range", pa.int32()), *ENTRIES])
 
 _keys_read = metrics.counter("holdfast_state_keys_read", "Keys that tasks asked for in bulk.", ["task"])
+_ranges_read = metrics.counter("holdfast_state_ranges_read", "Ranges that tasks asked for in bulk.", ["task"])
 _read_seconds = metrics.histogram("holdfast_state_read_seconds", "How long a task's bulk read took.")
 
 M = TypeVar("M")
@@ -50,6 +54,9 @@ class Hosting(Protocol):
     """What the service asks of the instance it belongs to."""
 
     events: Events
+
+    @property
+    def log_id(self) -> str: ...
 
     def replica(self, task: TaskId) -> Replica:
         """The task's replica, or TaskNotHere."""
@@ -100,20 +107,39 @@ class StateService(_ServerBase):
         writer: "flight.MetadataRecordBatchWriter",
     ) -> None:
         with _telling(self._host):
-            ask = _decoded(descriptor.command, messages.ReadMany)
-            keys = _one_column(reader.read_all())
-            with _read_seconds.time():
-                values = self._read(ask, lambda picture: picture.get_many(ask.store, keys))
-            _keys_read.labels(ask.task).inc(len(keys))
-            writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
-            for start in range(0, len(values), _SEND_ROWS):
-                writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
+            asked = reader.read_all()
+            match _decoded(descriptor.command, messages.Exchange).do:
+                case "get":
+                    self._get_many(_decoded(descriptor.command, messages.ReadMany), asked, writer)
+                case "scan":
+                    self._scan_many(_decoded(descriptor.command, messages.ScanMany), asked, writer)
+
+    def _get_many(self, ask: messages.ReadMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
+        keys = _whole(asked, 0)
+        with _read_seconds.time():
+            values = self._read(ask, lambda picture: picture.get_many(ask.store, keys))
+        _keys_read.labels(ask.task).inc(len(keys))
+        writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
+        for start in range(0, len(values), _SEND_ROWS):
+            writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
+
+    def _scan_many(self, ask: messages.ScanMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
+        starts, stops = _whole(asked, 0).to_pylist(), _whole(asked, 1).to_pylist()
+        with self._picture(ask) as picture:
+            writer.begin(IN_RANGES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
+            with contextlib.closing(picture.scan_many(ask.store, starts, stops)) as entries:
+                for block in _blocks(entries):
+                    columns = [pa.array(column, type_) for column, type_ in zip(block, IN_RANGES.types, strict=True)]
+                    writer.write_batch(pa.record_batch(columns, schema=IN_RANGES))
+        _ranges_read.labels(ask.task).inc(len(starts))
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
         with _telling(self._host):
             ask = _decoded(ticket.ticket, messages.Scan)
-            picture = self._picture(ask.task, ask.store, ask.version, ask.wait)
-            schema = ENTRIES.with_metadata({messages.VERSION_METADATA: str(picture.version).encode()})
+            picture = self._picture(ask)
+            clocks = msgspec.json.encode((picture.now.wall, picture.now.event))
+            told = {messages.VERSION_METADATA: str(picture.version).encode(), messages.CLOCKS_METADATA: clocks}
+            schema = ENTRIES.with_metadata(told)
             return flight.GeneratorStream(schema, self._scanned(picture, ask, schema))
 
     def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:
@@ -130,25 +156,30 @@ class StateService(_ServerBase):
         """Reads, and once more where the replica was opened anew meanwhile, which a damaged one is."""
         for _ in range(_READS - 1):
             try:
-                with self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
+                with self._picture(ask) as picture:
                     return read(picture)
             except Closed:
                 _LOG.debug("task %s was closed under a reader", ask.task)
             except DamagedState as error:
                 self._host.damaged(TaskId.parse(ask.task), error)
-        with self._picture(ask.task, ask.store, ask.version, ask.wait) as picture:
+        with self._picture(ask) as picture:
             return read(picture)
 
-    def _picture(self, task: str, store: str, version: int | None, wait: float) -> Picture:
-        id_ = TaskId.parse(task)
-        replica = self._host.replica(id_)
-        if version is None and not self._host.caught_up(id_):
-            raise VersionNotHeld(id_, None, replica.held.range, "it is being restored")
-        if store not in replica.stores:
-            raise messages.InstanceRefused(
-                f"task {task} has no store {store!r}. It has {', '.join(sorted(replica.stores))}."
+    def _picture(self, ask: messages.ReadMany | messages.ScanMany | messages.GetOne | messages.Scan) -> Picture:
+        if ask.log is not None and ask.log != self._host.log_id:
+            raise messages.InstanceUnavailable(
+                f"this instance keeps the log {self._host.log_id}, and {ask.log} was asked for. Another app has taken "
+                "the address; ask again when the app's own instance is back."
             )
-        return replica.picture(None if version is None else Version(version), wait)
+        task = TaskId.parse(ask.task)
+        replica = self._host.replica(task)
+        if ask.version is None and not self._host.caught_up(task):
+            raise VersionNotHeld(task, None, replica.held.range, "it is being restored")
+        if ask.store not in replica.stores:
+            raise messages.InstanceRefused(
+                f"task {task} has no store {ask.store!r}. It has {', '.join(sorted(replica.stores))}."
+            )
+        return replica.picture(None if ask.version is None else Version(ask.version), ask.wait)
 
     def _scanned(
         self, picture: Picture, ask: messages.Scan, schema: pa.Schema
@@ -163,8 +194,12 @@ class StateService(_ServerBase):
 
     def _get(self, body: bytes) -> bytes:
         ask = _decoded(body, messages.GetOne)
-        got = self._read(ask, lambda picture: messages.GotOne(picture.version, picture.get(ask.store, ask.key)))
-        return msgspec.json.encode(got)
+
+        def got(picture: Picture) -> messages.GotOne:
+            value = picture.get(ask.store, ask.key)
+            return messages.GotOne(picture.version, value, picture.now.wall, picture.now.event)
+
+        return msgspec.json.encode(self._read(ask, got))
 
     def _committed(self, body: bytes) -> bytes:
         self._host.committed(Version(_decoded(body, messages.Committed).version))
@@ -218,8 +253,29 @@ def _decoded(data: bytes, kind: type[M]) -> M:
         ) from error
 
 
-def _one_column(table: pa.Table) -> pa.Array:
-    column = table.column(0).combine_chunks()
+def _blocks(
+    ranges: Iterable[tuple[int, list[Entry]]],
+) -> Iterator[tuple[list[int], list[bytes], list[bytes]]]:
+    """The entries of ranges as columns, some thousand rows or a few MiB at a time."""
+    numbers: list[int] = []
+    keys: list[bytes] = []
+    values: list[bytes] = []
+    size = 0
+    for number, entries in ranges:
+        for key, value in entries:
+            numbers.append(number)
+            keys.append(key)
+            values.append(value)
+            size += len(key) + len(value)
+            if len(keys) >= _SCAN_ROWS or size >= _SCAN_BYTES:
+                yield numbers, keys, values
+                numbers, keys, values, size = [], [], [], 0
+    if keys:
+        yield numbers, keys, values
+
+
+def _whole(table: pa.Table, place: int) -> pa.Array:
+    column = table.column(place).combine_chunks()
     if isinstance(column, pa.ChunkedArray):
         column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
     return column if column.type == pa.binary() else column.cast(pa.binary())

@@ -4,6 +4,7 @@ Commits are shared by all replicas of an instance, since each names the segments
 kept. Segments are read part by part; every part's checksum is checked where it is read.
 """
 
+import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -11,18 +12,25 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast import metrics
+from holdfast.errors import DamagedObject, HoldfastError, Kind
 from holdfast.instance.run import Run, merged
 from holdfast.instance.steps import Keep, Wipe, judge
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE
+from holdfast.log.objects import ObjectMissing
+from holdfast.log.segments import STATE, SegmentRef
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engine import Changes, Mark
 from holdfast.words import NOTHING, TaskId, Version
 
+_LOG = logging.getLogger(__name__)
 _KEPT_COMMITS = 32
 _ROW_OVERHEAD = 32
+
+_skipped = metrics.counter(
+    "holdfast_volatile_segments_skipped", "Changes of stores that aren't durable that were gone when needed.", ["store"]
+)
 
 
 class Foreign(HoldfastError):
@@ -95,6 +103,9 @@ class TaskSource:
         self._log = source.log
         self._task = task
         self._stores = list(stores)
+        self._has_told = False
+        self.volatile_after = NOTHING
+        """What isn't durable is applied of versions after this one: a replica that begins anew doesn't look back."""
 
     @property
     def log_id(self) -> str:
@@ -104,6 +115,9 @@ class TaskSource:
     def newest_known(self) -> Version:
         return self._source.newest_known
 
+    def newest(self) -> Version:
+        return self._source.newest()
+
     def commit(self, version: Version) -> Commit | None:
         return self._source.commit(version)
 
@@ -112,20 +126,43 @@ class TaskSource:
 
     def estimated_bytes(self, commit: Commit) -> int:
         """About how much memory a version's changes take once read."""
-        rows = sum(part.rows for ref in commit.of_task(self._task) for part in ref.of_kind(STATE))
-        return 2 * self.state_bytes(commit) + _ROW_OVERHEAD * rows
+        refs = commit.of_task(self._task) + self._volatile(commit)
+        parts = [part for ref in refs for part in ref.of_kind(STATE)]
+        return 2 * sum(part.length for part in parts) + _ROW_OVERHEAD * sum(part.rows for part in parts)
 
     def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
         """What a version changed in the task's stores, in the order it was written."""
         for ref in commit.of_task(self._task):
             for store, table in self._log.state_parts(ref):
-                if store not in self._stores:
-                    raise StoreNotKnown(
-                        f"version {commit.version} changes the store {store!r}, which was added after this instance "
-                        "started. Restart it."
-                    )
-                if table.num_rows:
-                    yield store, as_changes(table)
+                yield from self._known(commit, store, table)
+        for ref in self._volatile(commit):
+            for store, table in self._if_there(commit, ref):
+                yield from self._known(commit, store, table)
+
+    def _known(self, commit: Commit, store: str, table: pa.Table) -> Iterator[tuple[str, Changes]]:
+        if store not in self._stores:
+            raise StoreNotKnown(
+                f"version {commit.version} changes the store {store!r}, which was added after this instance started. "
+                "Restart it."
+            )
+        if table.num_rows:
+            yield store, as_changes(table)
+
+    def _volatile(self, commit: Commit) -> tuple[SegmentRef, ...]:
+        return commit.volatile_of(self._task) if commit.version > self.volatile_after else ()
+
+    def _if_there(self, commit: Commit, ref: SegmentRef) -> list[tuple[str, pa.Table]]:
+        """The changes of stores that aren't durable; none where the segment is gone, which is no error."""
+        try:
+            return list(self._log.state_parts(ref))
+        except (ObjectMissing, DamagedObject) as error:
+            stores = sorted(part.name for part in ref.of_kind(STATE))
+            for store in stores:
+                _skipped.labels(store).inc()
+            level, self._has_told = logging.DEBUG if self._has_told else logging.WARNING, True
+            text = "task %s goes on without what version %s changed in %s, since it isn't durable: %s"
+            _LOG.log(level, text, self._task, commit.version, ", ".join(stores), error)
+            return []
 
     def gather(self, first: Commit, to: Version, most_bytes: int) -> list[Commit]:
         """Commits to apply in one go, from `first` on: as many as fit, and at least one."""

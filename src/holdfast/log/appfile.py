@@ -1,31 +1,34 @@
 """The app's file: what the app is, written when its log begins and checked against the code at every start.
 
-A new store is an addition and gets the next file, `app/<n+1>.json`; commits name the file they were made under. A
-store that changed or went, another partition count or another app id would make stored state mean something else, so
-those are refused with everything that differs and what to do.
+A new store is an addition and gets the next file, `app/<n+1>.json`; commits name the file they were made under. So does
+a value whose shape changed in a way that can be read: the file has every shape a store has had. A key, a kind or a
+shape that can't be read, a store that went, another partition count or another app id would make stored state mean
+something else, so those are refused with everything that differs and what to do. Nothing the log knows is forgotten:
+older code that starts again, or runs beside newer code, finds the newer shapes in the file and leaves them there.
 """
 
 import uuid
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 import msgspec
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.log import commits, documents, names
+from holdfast.stores import cells, history
 from holdfast.stores.spec import StoreSpec, differences
 from holdfast.words import TaskId
 
 FORMAT = 1
 FORMATS: Final[dict[str, int]] = {
     "app": FORMAT,
-    "cell": 1,
+    "cell": cells.SHAPED_FORMAT,
     "commit": commits.FORMAT,
     "key": 1,
     "segment": 1,
     "snapshot": 1,
 }
-"""What this release writes. A log that has a higher number somewhere was written by a newer release."""
+"""What this release knows. A log that has a higher number somewhere was written by a newer release."""
 
 
 class AppChanged(HoldfastError):
@@ -73,14 +76,46 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 def first(spec: AppSpec) -> AppSpec:
     """The spec as the first file of a new log."""
-    return msgspec.structs.replace(spec, log=uuid.uuid4().hex, number=1)
+    return _in_use(msgspec.structs.replace(spec, log=uuid.uuid4().hex, number=1))
 
 
-def successor(old: AppSpec, new: AppSpec) -> AppSpec:
-    """What the log should know after `check` let `new` pass: `old` itself where nothing was added."""
-    # A release that writes higher formats must say so, or an older one would misread what it wrote.
-    same = msgspec.structs.replace(new, log=old.log, number=old.number)
+def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:
+    """What the log should know after `check` let `new` pass: `old` itself where nothing was added.
+
+    A log that is `empty` has no value of any shape, so what the code says is all there is to know.
+    """
+    stores = [
+        store if empty or (known := old.store(store.name)) is None else history.merged(known, store)
+        for store in new.stores
+    ]
+    # A log that has had a higher format has it still, whoever starts now.
+    before = {} if empty else old.formats
+    same = msgspec.structs.replace(new, log=old.log, number=old.number, stores=tuple(stores))
+    same = _in_use(same, before)
     return old if _content(same) == _content(old) else msgspec.structs.replace(same, number=old.number + 1)
+
+
+def effective(log: AppSpec, store: StoreSpec) -> StoreSpec:
+    """A store's spec for the code to go by: its own, with the shapes and the slices that the log knows of."""
+    known = log.store(store.name)
+    return store if known is None else history.effective(known, store)
+
+
+def one_way(old: AppSpec, new: AppSpec) -> list[str]:
+    """What code of before can't read of what the new code writes, one sentence each."""
+    pairs = [(known, store) for store in new.stores if (known := old.store(store.name)) is not None]
+    return [line for known, store in pairs for line in history.one_way(known, store)]
+
+
+def _in_use(spec: AppSpec, before: Mapping[str, int] = {}) -> AppSpec:
+    """The formats that are really written: cells have the later one only once a value has changed its shape.
+
+    So a release that knows the first alone can still go on with a log that needs no more.
+    """
+    shaped = any(store.schema > cells.FIRST_SCHEMA for store in spec.stores)
+    used = spec.formats if shaped else {**spec.formats, "cell": min(cells.FORMAT, spec.formats.get("cell", 1))}
+    highest = {name: max(number, before.get(name, 0)) for name, number in used.items()}
+    return msgspec.structs.replace(spec, formats=highest)
 
 
 def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
@@ -101,6 +136,10 @@ def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
             )
     known = {store.name for store in old.stores}
     found += differences(old.stores, [store for store in new.stores if store.name in known])
+    for store in old.stores:
+        changed = new.store(store.name)
+        if changed is not None and changed.codec == store.codec:
+            found += history.unreadable(store, changed)
     for store in old.stores:
         if new.store(store.name) and new.topologies.get(store.name) != old.topologies.get(store.name):
             found.append(

@@ -5,6 +5,7 @@ the older of the two newest snapshots of every task, of every sink's position, a
 than the retention. Commits, segments and positions below the floor go, and so do snapshots that are neither among a
 task's two newest nor within the retention. Above the floor only orphans go: a segment of version `w` is one once commit
 `w` exists and doesn't name it. Above the newest commit nothing is ever touched: a slow driver may still commit it.
+Segments of stores that aren't durable go ten minutes after their version, once every sink has passed it.
 
 The order is manifests, commits oldest first, segments, then files and positions. So whoever sees a manifest finds its
 files, whoever sees a commit finds its segments, and a search for the newest commit that a cleaning overtakes can tell.
@@ -26,6 +27,8 @@ _COMMITS_READ_AT_ONCE = 512
 """How many commits one cleaning reads to find orphans; after a restart it takes a few rounds to have seen them all."""
 _NAMELESS_FOR = timedelta(minutes=10)
 """How long a snapshot's file stays without a manifest at least, however short the retention."""
+VOLATILE_FOR = timedelta(minutes=10)
+"""How long segments of stores that aren't durable are kept: for a replica that restarts, or falls behind."""
 _STRAGGLERS = 64
 """An attempt of a task may outlive its commit by a while; orphans are looked for this many versions back again."""
 
@@ -49,6 +52,10 @@ class Picture:
     """The segments each commit names, for the commits that were read."""
     nameless: tuple[str, ...] = ()
     """Snapshot files that no manifest has named for long."""
+    volatile: tuple[str, ...] = ()
+    """Segments of stores that aren't durable."""
+    forgotten: Version = NOTHING
+    """The newest version whose such segments have been kept for long enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,10 +68,11 @@ class Plan:
     segments: tuple[str, ...] = ()
     files: tuple[str, ...] = ()
     positions: tuple[str, ...] = ()
+    volatile: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        return [*self.manifests, *self.commits, *self.segments, *self.files, *self.positions]
+        return [*self.manifests, *self.commits, *self.segments, *self.files, *self.positions, *self.volatile]
 
 
 def floor_of(picture: Picture) -> Version:
@@ -98,7 +106,13 @@ def plan_cleaning(picture: Picture) -> Plan:
         segments=tuple(name for name in picture.segments if _may_go(name, floor, picture)),
         files=picture.nameless,
         positions=tuple(_below(picture.positions, floor)),
+        volatile=tuple(_below(picture.volatile, Version(_forgotten(picture) + 1))),
     )
+
+
+def _forgotten(picture: Picture) -> Version:
+    """The newest version of which nobody needs what isn't durable."""
+    return min([picture.forgotten, picture.newest, *(position or NOTHING for position in picture.sinks.values())])
 
 
 def _below(listed: Iterable[str], floor: Version) -> Iterable[str]:
@@ -150,6 +164,7 @@ class Cleaner:
         storage.delete(plan.segments)
         storage.delete(plan.files)
         storage.delete(plan.positions)
+        storage.delete(plan.volatile)
         self._floor = plan.floor
         self._walls = {version: wall for version, wall in self._walls.items() if version >= plan.floor}
         self._named = {version: segments for version, segments in self._named.items() if version >= plan.floor}
@@ -160,7 +175,7 @@ class Cleaner:
         snapshots = {task: tuple(log.snapshots.versions(task)) for task in tasks}
         picture = Picture(
             newest=newest,
-            expired=self._expired(newest),
+            expired=self._older_than(self._retention, newest),
             snapshots=snapshots,
             sinks={sink: log.sinks.newest(sink) for sink in self._sinks()},
         )
@@ -168,6 +183,7 @@ class Cleaner:
         rises = floor > self._floor
         segments = self._segments(tasks, from_the_start=rises)
         named = self._read_named(segments, floor, newest)
+        volatile = self._volatile(tasks)
         return Picture(
             newest=newest,
             expired=picture.expired,
@@ -180,11 +196,18 @@ class Cleaner:
             else (),
             named=named,
             nameless=self._nameless(snapshots),
+            volatile=volatile,
+            forgotten=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
         )
 
-    def _expired(self, newest: Version) -> Version:
-        """The newest version whose wall clock lies a retention back. Walls never go back, so halving finds it."""
-        until = self._clock.now() - self._retention // timedelta(milliseconds=1)
+    def _volatile(self, tasks: Iterable[TaskId]) -> tuple[str, ...]:
+        app, storage = self._log.app, self._log.storage
+        losing = [task for task in tasks if not all(store.durable for store in app.stores_of(task))]
+        return tuple(name for task in losing for name in storage.list(names.volatile_segments(task)))
+
+    def _older_than(self, age: timedelta, newest: Version) -> Version:
+        """The newest version whose wall clock lies that far back. Walls never go back, so halving finds it."""
+        until = self._clock.now() - age // timedelta(milliseconds=1)
         low, high = min(self._floor, newest), newest
         while low < high:
             middle = Version((low + high + 1) // 2)

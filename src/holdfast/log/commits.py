@@ -4,6 +4,9 @@ Segments are written first and the commit last, so whoever sees commit `v` finds
 that no commit names never happened. A commit carries a random id and its predecessor's: whoever is told *already
 exists* reads it back, and if the id is its own it has won. It also carries everything that must be the same on every
 replica (the clocks) and everything a restart needs (Spark's batch and its offsets, verbatim).
+
+What tasks changed in stores that aren't durable stands apart, in `volatile`. Those segments are cleaned after ten
+minutes, whatever the commit says: whoever comes later does without them.
 """
 
 import os
@@ -48,10 +51,10 @@ class Writer(msgspec.Struct, frozen=True):
         return cls(driver, socket.gethostname(), os.getpid())
 
 
-class Commit(msgspec.Struct, frozen=True, kw_only=True):
+class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One version of the app."""
 
-    format: int = FORMAT
+    format: int = msgspec.field(default_factory=lambda: FORMAT)  # with a factory it is always written
     version: int
     id: str
     previous: str | None
@@ -62,10 +65,16 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True):
     segments: dict[str, tuple[SegmentRef, ...]]
     counts: dict[str, int]
     writer: Writer
+    volatile: dict[str, tuple[SegmentRef, ...]] = {}
+    """What was changed in stores that aren't durable, by task. An object named here may be gone."""
 
     def of_task(self, task: TaskId) -> tuple[SegmentRef, ...]:
         """The task's segments in the order they apply; none where it changed nothing."""
         return self.segments.get(str(task), ())
+
+    def volatile_of(self, task: TaskId) -> tuple[SegmentRef, ...]:
+        """The task's segments of stores that aren't durable."""
+        return self.volatile.get(str(task), ())
 
     def segment_names(self) -> frozenset[str]:
         """The objects this commit stands on."""

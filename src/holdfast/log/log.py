@@ -1,15 +1,17 @@
 """The log of one app: all that may be asked of it, in one place.
 
     with the driver     create_commit, sinks, app
-    with a task         write_segment
+    with a task         write_parts, write_segment
     with a replica      newest, commit, next_commit, read_part(s), snapshots
 
 Reading verifies: a truncated, altered or foreign object is an error that names it. The order of writes (segments,
 commit, sinks) is the callers'; what each write checks is here.
 """
 
+import logging
 import uuid
-from collections.abc import Iterator
+from collections.abc import Container, Iterable, Iterator
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -19,10 +21,12 @@ from holdfast.log import appfile, commits, documents, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Put, Storage
-from holdfast.log.segments import DEAD, OUTPUT, STATE, Part, Sealed, SegmentRef, open_part
+from holdfast.log.segments import DEAD, OUTPUT, STATE, Part, Sealed, SegmentRef, Unsealed, open_part, parted, seal
 from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
 from holdfast.words import NOTHING, TaskId, Version
+
+logger = logging.getLogger(__name__)
 
 _SEARCHES = 5
 """How often a search for the newest commit begins anew because a cleaning passed it; cleanings are a minute apart."""
@@ -50,6 +54,17 @@ class BrokenChain(HoldfastError):
     """A commit is not the successor of the one it was to follow."""
 
     kind = Kind.INVALID
+
+
+@dataclass(frozen=True)
+class Written:
+    """A task's segments of one version as the commit names them: those that count, and those that are soon gone."""
+
+    segments: tuple[SegmentRef, ...] = ()
+    volatile: tuple[SegmentRef, ...] = ()
+
+    def __add__(self, other: "Written") -> "Written":
+        return Written(self.segments + other.segments, self.volatile + other.volatile)
 
 
 class Log:
@@ -83,9 +98,12 @@ class Log:
         """
         if (old := _newest_app(storage)) is None:
             old = _created(storage, appfile.first(spec))
-        if cls(storage, old).newest() is not None or old.id != spec.id:
+        empty = cls(storage, old).newest() is None
+        if not empty or old.id != spec.id:
             appfile.check(old, spec, place=storage.place)
-        while (wanted := appfile.successor(old, spec)) != old:
+        for line in [] if empty else appfile.one_way(old, spec):
+            logger.warning("%s.", line)
+        while (wanted := appfile.successor(old, spec, empty=empty)) != old:
             old = _created(storage, wanted)
         return cls(storage, old)
 
@@ -162,13 +180,34 @@ class Log:
 
     # Segments
 
-    def write_segment(self, task: TaskId, version: Version, sealed: Sealed, *, inline_limit: int) -> SegmentRef:
+    def write_parts(
+        self,
+        task: TaskId,
+        version: Version,
+        parts: Iterable[Unsealed],
+        *,
+        inline_limit: int,
+        volatile: Container[str] = (),
+    ) -> Written:
+        """Seals and stores a task's parts: the state of the stores that `volatile` names in a segment of its own."""
+
+        def written(some: list[Unsealed], *, volatile: bool) -> tuple[SegmentRef, ...]:
+            if not some:
+                return ()
+            return (self.write_segment(task, version, seal(some), inline_limit=inline_limit, volatile=volatile),)
+
+        kept, lost = parted(parts, volatile)
+        return Written(written(kept, volatile=False), written(lost, volatile=True))
+
+    def write_segment(
+        self, task: TaskId, version: Version, sealed: Sealed, *, inline_limit: int, volatile: bool = False
+    ) -> SegmentRef:
         """Stores a segment under a fresh name, or, up to `inline_limit` bytes, hands it back to stand in the commit."""
         faults.point("segment.before")
         if len(sealed.data) <= inline_limit:
             ref = SegmentRef(name=None, inline=sealed.data, length=len(sealed.data), parts=sealed.parts)
         else:
-            name = names.segment(task, version, uuid.uuid4())
+            name = (names.volatile_segment if volatile else names.segment)(task, version, uuid.uuid4())
             # EXISTS can only be this very put, repeated after a lost answer: the name is random.
             self.storage.create(name, sealed.data)
             ref = SegmentRef(name=name, inline=None, length=len(sealed.data), parts=sealed.parts)

@@ -13,6 +13,7 @@ from holdfast.words import TaskId, Version
 APPS = "app/"
 COMMITS = "commits/"
 SEGMENTS = "segments/"
+VOLATILE = "volatile/"
 SNAPSHOTS = "snapshots/"
 SINKS = "sinks/"
 
@@ -58,6 +59,19 @@ def segment(task: TaskId, version: Version, unique: uuid.UUID) -> str:
     'segments/0_3/00000000000000000012-00000000-0000-0000-0000-000000000001.arrow'
     """
     return f"{segments(task)}{padded(version)}-{unique}.arrow"
+
+
+def volatile_segments(task: TaskId) -> str:
+    return f"{VOLATILE}{task}/"
+
+
+def volatile_segment(task: TaskId, version: Version, unique: uuid.UUID) -> str:
+    """A fresh name for a segment of stores that aren't durable. They stand apart, since they go by themselves.
+
+    >>> volatile_segment(TaskId(0, 3), Version(12), uuid.UUID(int=1))
+    'volatile/0_3/00000000000000000012-00000000-0000-0000-0000-000000000001.arrow'
+    """
+    return f"{volatile_segments(task)}{padded(version)}-{unique}.arrow"
 
 
 def snapshots(task: TaskId) -> str:

@@ -8,9 +8,9 @@ A state part has two columns, `key` (binary, not null) and `value` (binary; null
 columns of what they carry.
 """
 
-from collections.abc import Sequence
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 import msgspec
 import pyarrow as pa
@@ -65,8 +65,26 @@ class Sealed:
     parts: tuple[Part, ...]
 
 
+Rows: TypeAlias = "pa.Table | Sequence[pa.RecordBatch]"
+Unsealed: TypeAlias = tuple[str, str, Rows]
+"""A part before it is sealed: its kind, its name, its rows."""
+
+
+def parted(parts: Iterable[Unsealed], volatile: Container[str]) -> tuple[list[Unsealed], list[Unsealed]]:
+    """Parts that are kept, and the state of stores that aren't durable, which `volatile` names.
+
+    >>> parted([("state", "scores", []), ("state", "recent", []), ("output", "recent", [])], {"recent"})
+    ([('state', 'scores', []), ('output', 'recent', [])], [('state', 'recent', [])])
+    """
+    kept: list[Unsealed] = []
+    lost: list[Unsealed] = []
+    for part in parts:
+        (lost if part[0] == STATE and part[1] in volatile else kept).append(part)
+    return kept, lost
+
+
 def seal(
-    parts: Sequence[tuple[str, str, pa.Table | Sequence[pa.RecordBatch]]],
+    parts: Sequence[Unsealed],
     *,
     compression: Compression | None = "lz4",
 ) -> Sealed:
@@ -118,7 +136,7 @@ def open_part(data: bytes | memoryview, part: Part, *, place: str) -> pa.Table:
         raise DamagedObject(f"{place} has a part {part.kind}/{part.name} that is no Arrow stream: {error}.") from error
 
 
-def _batches(kind: str, name: str, rows: pa.Table | Sequence[pa.RecordBatch]) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+def _batches(kind: str, name: str, rows: Rows) -> tuple[pa.Schema, list[pa.RecordBatch]]:
     if kind not in KINDS:
         raise BadSegment(f"A part is of kind {', '.join(KINDS)}, not {kind!r} (part {name!r}).")
     if isinstance(rows, pa.Table):

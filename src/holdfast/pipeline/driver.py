@@ -41,10 +41,12 @@ class TaskUnavailable(HoldfastError):
 
 @dataclass(frozen=True)
 class Step:
-    """A version to be computed, and the clock it runs by."""
+    """A version to be computed, and the clocks it runs by."""
 
     version: Version
     wall: Millis
+    event: Millis | None = None
+    """The event clock of the version before."""
 
 
 ComputeTasks = Callable[[Step], Sequence[TaskResult]]
@@ -116,7 +118,7 @@ class Driver:
         previous = self._newest
         self._sinks.check()
         wall = next_wall(previous, self._clock.now())
-        results = list(compute(Step(version, wall)))
+        results = list(compute(Step(version, wall, _event(previous))))
         _raise_refusals(results)
         with steps.labels("sinks").time():
             self._sinks.catch_up(version_of(previous))
@@ -136,6 +138,7 @@ class Driver:
             spark=batch,
             segments=segments_of(results),
             counts=counts,
+            volatile={result.task: result.volatile for result in results if result.volatile},
             writer=self._writer,
         )
         self._uncertain = True
@@ -146,6 +149,11 @@ class Driver:
         self._sinks.offer(commit)
         self._on_commit(commit)
         return commit
+
+
+def _event(previous: Commit | None) -> Millis | None:
+    event = previous.clocks.event if previous else None
+    return None if event is None else Millis(event)
 
 
 def _raise_refusals(results: Sequence[TaskResult]) -> None:

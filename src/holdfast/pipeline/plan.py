@@ -12,7 +12,7 @@ What a batch needs no column for has none: turning a JVM row into Arrow costs by
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -73,7 +73,7 @@ class TablePlan:
         self._partitions = partitions
         self._max_ahead_millis = max_ahead_millis
         self.layout = layout_of(table)
-        named = [F.expr(f"{_quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
+        named = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
         self._inputs = [*named, *self._time_inputs(), *_value_inputs(table)]
         self._groups = [F.col(name) for name in (*self.layout.keys, DEAD)]
         self._aggregates = self._partial_aggregates()
@@ -108,33 +108,17 @@ class TablePlan:
         )
 
     def _dead(self, limit: int) -> str:
-        """SQL that is null for a good record, else JSON: why it can't be used, and the record."""
-        fields, timestamp = self._table.spec.key.fields, self._table.stream.timestamp
-        missing = " OR ".join(f"{_quoted(field.name)} IS NULL" for field in fields)
-        names = ", ".join(field.name for field in fields)
-        cases = [(missing, f"no key: one of {names} is null")]
-        if sizes := [f"octet_length({_quoted(field.name)})" for field in fields if field.field_type.is_variable]:
-            cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
-        if timestamp is not None:
-            cases.append((f"{_quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
-            ahead = f"event time is more than batch.max_ahead ({self._max_ahead_millis} ms) ahead of the clock"
-            cases.append((f"unix_millis(CAST({_quoted(timestamp)} AS timestamp)) > {limit}", ahead))
-        keep_nulls = "map('ignoreNullFields', 'false')"
-        whens = [
-            f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
-            for condition, reason in cases
-        ]
-        return f"CASE {' '.join(whens)} END"
+        return dead_letter(self._table.spec.key.fields, self._table.stream.timestamp, limit, self._max_ahead_millis)
 
     def _time_inputs(self) -> list[Column]:
         stream = self._table.stream
         if stream.timestamp is None:
             return []
-        instant = f"CAST({_quoted(stream.timestamp)} AS timestamp)"
+        instant = f"CAST({quoted(stream.timestamp)} AS timestamp)"
         inputs = [F.expr(f"unix_millis({instant}) AS {TIME}")]
         if any(aggregate.needs_time for _, aggregate in self._table.aggregates):
             inputs.append(F.expr(f"unix_micros({instant}) AS t"))
-            inputs += [F.expr(f"{_quoted(column)} AS s{n}") for n, column in enumerate(stream.position)]
+            inputs += [F.expr(f"{quoted(column)} AS s{n}") for n, column in enumerate(stream.position)]
         return inputs
 
     def _partial_aggregates(self) -> list[Column]:
@@ -152,6 +136,28 @@ class TablePlan:
         if self.layout.time is not None:
             columns.append(F.expr(f"max({TIME}) AS {TIME}"))
         return columns
+
+
+def dead_letter(fields: Sequence[Field], timestamp: str | None, limit: int, max_ahead_millis: int) -> str:
+    """SQL that is null for a good record, else JSON: why it can't be used, and the record.
+
+    A good record has a key, and an event time up to `limit`, in milliseconds.
+    """
+    missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
+    names = ", ".join(field.name for field in fields)
+    cases = [(missing, f"no key: one of {names} is null")]
+    if sizes := [f"octet_length({quoted(field.name)})" for field in fields if field.field_type.is_variable]:
+        cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
+    if timestamp is not None:
+        cases.append((f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
+        ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
+        cases.append((f"unix_millis(CAST({quoted(timestamp)} AS timestamp)) > {limit}", ahead))
+    keep_nulls = "map('ignoreNullFields', 'false')"
+    whens = [
+        f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
+        for condition, reason in cases
+    ]
+    return f"CASE {' '.join(whens)} END"
 
 
 @contextlib.contextmanager
@@ -196,7 +202,7 @@ def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, posi
             return [f"{pick}(struct({', '.join(order)})).{name}" for name in order]
 
 
-def _quoted(name: str) -> str:
+def quoted(name: str) -> str:
     return "`" + name.replace("`", "``") + "`"
 
 

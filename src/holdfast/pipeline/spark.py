@@ -23,13 +23,18 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from holdfast.errors import HoldfastError, Kind, TopologyError
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.plan import TablePlan
+from holdfast.pipeline.processor import Code, ProcessorWork
+from holdfast.pipeline.processor_plan import ProcessorPlan
 from holdfast.pipeline.results import TaskResult, decode
+from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import READ_ROWS, TaskWork
-from holdfast.pipeline.worker import Reach, run_partition
+from holdfast.pipeline.worker import Reach, run_idle_partition, run_partition, run_processor_partition
+from holdfast.stores.access import Now
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from holdfast.topology.processor import Processed
     from holdfast.topology.stream import Table
 
 logger = logging.getLogger(__name__)
@@ -64,6 +69,13 @@ _BY_ROWS = {
 }
 """When none can. Any limit in bytes makes Spark add up the batch's size after every row, which
 was 14 % of the JVM's time in the count benchmark (docs/decisions/0005)."""
+
+
+_ROW_BY_ROW = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+}
+"""For a processor whose records may be large: small batches, so that it can begin while Spark still makes the next."""
 
 
 _RESULT = StructType([StructField("result", BinaryType())])
@@ -116,23 +128,31 @@ def check_session(session: SparkSession) -> None:
 
 
 class SparkTasks:
-    """Runs the tasks of a version on Spark, one job a table, from one read of the source."""
+    """Runs the tasks of a version on Spark, one job a table or processor, from one read of the source."""
 
     def __init__(
         self,
         tables: Sequence[Table],
         partitions: int,
         *,
+        processors: Sequence[Processed] = (),
+        state_bytes: int = 0,
+        rewrite_entries: int = 0,
         chunk_rows: int,
         inline_bytes: int,
         max_ahead_millis: int,
     ) -> None:
         self._tables = tables
         self._plans = {table.topology: TablePlan(table, partitions, max_ahead_millis) for table in tables}
+        self._processors = processors
+        self._processor_plans = {p.topology: ProcessorPlan(p, partitions, max_ahead_millis) for p in processors}
+        self._shipped = {p.topology: ship(Code(p.processor, p.event)) for p in processors}
+        self._state_bytes = state_bytes
+        self._rewrite_entries = rewrite_entries
         self._partitions = partitions
         self._chunk_rows = chunk_rows
         # What all tasks together may put into the commit is shared out among them before they start.
-        self._inline_limit = inline_bytes // (partitions * len(tables))
+        self._inline_limit = inline_bytes // (partitions * (len(tables) + len(processors)))
 
     def compute(self, batch: DataFrame, step: Step, reach: Reach) -> list[TaskResult]:
         """The results of all tasks of this version."""
@@ -140,10 +160,13 @@ class SparkTasks:
         for name, value in _BATCH.items():
             session.conf.set(name, value)
         session.conf.set("spark.sql.shuffle.partitions", str(self._partitions))
-        several = len(self._tables) > 1
+        several = len(self._tables) + len(self._processors) > 1
         source = batch.persist() if several else batch
         try:
-            return [result for table in self._tables for result in self._table(source, table, step, reach)]
+            results = [result for table in self._tables for result in self._table(source, table, step, reach)]
+            for processed in self._processors:
+                results += self._processor(source, processed, step, reach)
+            return results
         except PySparkException as error:
             # PySpark gives an error a class of its own when its cause is the plan, the data or Python code.
             raise SparkRefused(f"Spark refused the batch: {_in_short(str(error))}") from error
@@ -164,6 +187,7 @@ class SparkTasks:
             inline_limit=self._inline_limit,
             partitions=self._partitions,
             layout=plan.layout,
+            now=Now(step.wall, step.event),
         )
         for name, value in (_BY_ROWS if plan.layout.bounded else _BY_BYTES).items():
             batch.sparkSession.conf.set(name, value)
@@ -175,6 +199,39 @@ class SparkTasks:
         with steps.labels("tasks").time():
             # As Arrow, since rows through collect() take 25 ms more before the first of them is here.
             return [decode(result) for result in tasks.toArrow()["result"].to_pylist()]
+
+    def _processor(self, batch: DataFrame, processed: Processed, step: Step, reach: Reach) -> list[TaskResult]:
+        plan = self._processor_plans[processed.topology]
+        work = ProcessorWork(
+            topology=processed.topology,
+            version=step.version,
+            now=Now(step.wall, step.event),
+            name=processed.name,
+            key=processed.key,
+            stores=processed.stores,
+            output=processed.output,
+            layout=plan.layout,
+            partitions=self._partitions,
+            chunk_rows=self._chunk_rows,
+            state_bytes=self._state_bytes,
+            rewrite_entries=self._rewrite_entries,
+            inline_limit=self._inline_limit,
+        )
+        session = batch.sparkSession
+        for name, value in (_BY_ROWS if plan.bounded else _ROW_BY_ROW).items():
+            session.conf.set(name, value)
+        shipped = self._shipped[processed.topology]
+        with steps.labels("plan").time():
+            function = partial(run_processor_partition, work, shipped, reach)
+            tasks = plan.records(batch, step.wall).mapInArrow(function, _RESULT)
+        with steps.labels("tasks").time():
+            results = tasks.toArrow()["result"].to_pylist()
+            if not results:
+                # A plan that Spark can tell to be empty runs no task at all, and time has to pass in all of them.
+                idle = partial(run_idle_partition, work, shipped, reach)
+                every = session.range(0, self._partitions, 1, self._partitions)
+                results = every.mapInArrow(idle, _RESULT).toArrow()["result"].to_pylist()
+            return [decode(result) for result in results]
 
 
 def _in_short(text: str, first: int = 4, last: int = 4) -> str:

@@ -7,18 +7,22 @@ It writes nothing but segments, under names nobody else has: Spark may run it tw
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
 from holdfast.errors import HoldfastError, Kind
-from holdfast.log.log import Log
+from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
-from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
+from holdfast.log.segments import STATE, SegmentRef
+from holdfast.pipeline.bounded import Bounded
+from holdfast.pipeline.expiring import Expiring
+from holdfast.pipeline.keeping import Keeping, Plain
 from holdfast.pipeline.plan import DEAD, Layout
-from holdfast.pipeline.results import TaskError, TaskResult, encode
-from holdfast.stores.cells import NO_TIMESTAMP, pack_many, unpack_many
+from holdfast.pipeline.results import TaskError, TaskResult, encode, of_store
+from holdfast.stores.access import Now
 from holdfast.stores.keys import decode_keys, encode_keys
 from holdfast.stores.partition import partitions_of
 from holdfast.stores.rows import decode_rows, encode_rows
@@ -32,6 +36,9 @@ READ_ROWS = 200_000
 Part = tuple[str, str, pa.Table]
 ReadState = Callable[[TaskId, str, Version, pa.Array], pa.Array]
 """(task, store, version, keys) → the cells of these keys at exactly that version, null where there is none."""
+
+ScanState = Callable[[TaskId, str, Version, bytes, bytes, int], pa.Array]
+"""(task, store, version, start, stop, limit) → the first keys with start <= key < stop at exactly that version."""
 
 
 class WrongPartition(HoldfastError):
@@ -52,6 +59,7 @@ class TaskWork:
     inline_limit: int
     partitions: int
     layout: Layout
+    now: Now
 
 
 @dataclass
@@ -67,18 +75,20 @@ class _Tally:
             self.event_time = moment
 
 
-def run(work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: Log, read: ReadState) -> TaskResult:
+def run(
+    work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: Log, read: ReadState, scan: ScanState
+) -> TaskResult:
     """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
     task = TaskId(work.topology, partition)
     tally = _Tally()
+    volatile = () if work.store.durable else (work.store.name,)
+    written = Written()
     try:
-        segments = [
-            log.write_segment(task, work.version, seal(parts), inline_limit=work.inline_limit)
-            for parts in _segments(work, task, batches, read, tally)
-        ]
+        for parts in _segments(work, task, batches, _keeping(work, task, read, scan, tally), tally):
+            written += log.write_parts(task, work.version, parts, inline_limit=work.inline_limit, volatile=volatile)
     except HoldfastError as error:
         return refused(task, error)
-    return TaskResult(str(task), tuple(segments), tally.counts, tally.event_time)
+    return TaskResult(str(task), written.segments, tally.counts, tally.event_time, volatile=written.volatile)
 
 
 def refused(task: TaskId, error: HoldfastError) -> TaskResult:
@@ -86,8 +96,22 @@ def refused(task: TaskId, error: HoldfastError) -> TaskResult:
     return TaskResult(str(task), error=TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY))
 
 
+def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tally: _Tally) -> Keeping:
+    """How this store keeps its rows, over its state at `v-1`."""
+    spec, before = work.store, Version(work.version - 1)
+
+    def get(keys: pa.Array) -> pa.Array:
+        faults.point("state.read")
+        return read(task, spec.name, before, keys)
+
+    if spec.max_entries:
+        evicted = partial(tally.add, of_store(spec.name, "evicted"))
+        return Bounded(spec, work.version, work.now, get, partial(scan, task, spec.name, before), evicted)
+    return Expiring(spec, work.now, get) if spec.slice_ms else Plain(spec, get)
+
+
 def _segments(
-    work: TaskWork, task: TaskId, batches: Iterable[pa.RecordBatch], read: ReadState, tally: _Tally
+    work: TaskWork, task: TaskId, batches: Iterable[pa.RecordBatch], keeping: Keeping, tally: _Tally
 ) -> Iterator[list[Part]]:
     """The parts of one segment after the other, each of about `chunk_rows` keys.
 
@@ -97,12 +121,14 @@ def _segments(
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
     rows = 0
     for chunk in chunks(batches, min(READ_ROWS, work.chunk_rows)):
-        for kind, name, table in _parts(work, task, chunk, read, tally):
+        for kind, name, table in _parts(work, task, chunk, keeping, tally):
             gathered.setdefault((kind, name), []).append(table)
         rows += chunk.num_rows
         if rows >= work.chunk_rows:
             yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
             gathered, rows = {}, 0
+    if (rest := keeping.rest()) is not None:
+        gathered.setdefault((STATE, work.store.name), []).append(rest)
     if gathered:
         yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
 
@@ -120,7 +146,7 @@ def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState, tally: _Tally) -> list[Part]:
+def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tally: _Tally) -> list[Part]:
     parts = []
     layout = work.layout
     tally.add("records", pc.sum(chunk[layout.rows]).as_py())
@@ -131,23 +157,24 @@ def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState, tally
         parts.append((DEAD_PART, work.store.name, letters))
         chunk = chunk.filter(pc.is_null(chunk[DEAD]))
     if chunk.num_rows:
-        parts.append((STATE, work.store.name, _merged(work, task, chunk, read)))
+        key = [_whole(chunk[name]) for name in layout.keys]
+        _check_own(work, task, key)
+        keys = encode_keys(work.store.key, key)
+        times = None if layout.time is None else _whole(chunk[layout.time])
+        changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
+        if changes is not None:
+            parts.append((STATE, work.store.name, changes))
         tally.add("keys", chunk.num_rows)
         if layout.time is not None:
             tally.saw(pc.max(chunk[layout.time]).as_py())
     return parts
 
 
-def _merged(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState) -> pa.Table:
-    """The new cells of the chunk's keys."""
+def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array) -> pa.Array:
+    """The rows of the chunk's keys after the batch; `payloads` is what they were before."""
     spec = work.store
     assert spec.value is not None
-    columns_of_key = [_whole(chunk[name]) for name in work.layout.keys]
-    _check_own(work, task, columns_of_key)
-    keys = encode_keys(spec.key, columns_of_key)
-    faults.point("state.read")
-    cells = unpack_many(read(task, spec.name, Version(work.version - 1), keys))
-    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, cells.payloads), strict=True))
+    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, payloads), strict=True))
     columns: dict[str, pa.Array] = {}
     delivered = iter(work.layout.partials)
     for reducer in work.reducers:
@@ -157,10 +184,7 @@ def _merged(work: TaskWork, task: TaskId, chunk: pa.Table, read: ReadState) -> p
         except pa.ArrowInvalid as error:
             raise _overflow(spec, reducer, keys, held, partials, error) from error
         columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
-    rows = encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
-    time = work.layout.time
-    values = pack_many(rows, None if time is None else _latest(cells.timestamps, _whole(chunk[time])))
-    return pa.table([keys, values], schema=STATE_SCHEMA)
+    return encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
 
 
 def _check_own(work: TaskWork, task: TaskId, key: list[pa.Array]) -> None:
@@ -173,10 +197,6 @@ def _check_own(work: TaskWork, task: TaskId, key: list[pa.Array]) -> None:
             f"Key {[column[stray].as_py() for column in key]} came to task {task} and belongs to partition "
             f"{where[stray]}. Nothing was written. Please report this with the pipeline's df.explain()."
         )
-
-
-def _latest(held: pa.Array, seen: pa.Array) -> pa.Array:
-    return pc.fill_null(pc.max_element_wise(held, seen), NO_TIMESTAMP)
 
 
 def _whole(column: pa.ChunkedArray) -> pa.Array:

@@ -7,29 +7,39 @@ of the app at one version. Where one can't go back that far the answer says `con
 newest stands; it is never an error, since half a second later it is right again.
 
 Nothing here waits for a replica to catch up. What isn't there yet is `NotReady`, and the caller asks again.
+
+Instances hold bytes and know no kinds of stores. Where an entry's bytes may be and whether it has expired is told here,
+by the clocks of the version that is read, with the same code that tasks read their stores with.
 """
 
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.held import VersionNotHeld
 from holdfast.log.appfile import AppSpec
-from holdfast.stores.cells import Cell, unpack
+from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.cells import NEVER, Cell, unpack
 from holdfast.stores.engine import FIRST_KEY
 from holdfast.stores.keys import encode_key
+from holdfast.stores.kinds.containers import Closing
+from holdfast.stores.kinds.expiry import ReadableEntries, ReadablePlainEntries, ReadableSlicedEntries
 from holdfast.stores.partition import partition_of
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.recency import SEQ_BYTES
+from holdfast.stores.spec import VERSIONED, StoreSpec
 from holdfast.words import TaskId, Version
 
 Entry = tuple[bytes, bytes]
 T = TypeVar("T")
 
+AFTER_ENTRIES = b"\x02"
+"""Where the entries' own keys end; after them a store keeps slices, indexes and notes."""
 _PEER_THREADS = 8
 
 
@@ -58,17 +68,34 @@ class Slice:
     entries: Sequence[Entry]
 
 
+@dataclass(frozen=True)
+class Got:
+    """The bytes of one key, and the version they are from with its clocks."""
+
+    version: Version
+    value: bytes | None
+    now: Now
+
+
+@dataclass(frozen=True)
+class TaskStore:
+    """One store of one task at a version: its bytes, and the clocks it goes by."""
+
+    version: Version
+    now: Now
+    bytes: ReadableBytes
+
+
 class TaskReader(Protocol):
     """One task's stores, wherever its replica is. With no version the newest is read; the answer tells which."""
 
     local: bool
     """Whether reads are answered in this process, so that an event loop may do them itself."""
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]: ...
+    def get(self, store: str, key: bytes, version: Version | None = None) -> Got: ...
 
-    def scan(
-        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
-    ) -> Slice: ...
+    def at(self, store: str, version: Version | None = None) -> AbstractContextManager[TaskStore]:
+        """A store to read for the length of a block, all at one version."""
 
 
 @dataclass(frozen=True)
@@ -158,9 +185,33 @@ class StoreReader:
         return Lookup(spec, task, encode_key(spec.key, values), reader is None or reader.local)
 
     def get(self, lookup: Lookup, version: Version | None = None) -> Found:
+        """What a key has in the task it belongs to."""
         try:
-            at, data = self._task(lookup.task).get(lookup.spec.name, lookup.key, version)
-            return Found(at, lookup.task, None if data is None else unpack(data))
+            return self._found(lookup, version)
+        except HoldfastError as error:
+            self._on_error(lookup.spec.name, error)
+            raise
+
+    def elsewhere(self, lookup: Lookup) -> list[Lookup]:
+        """The other tasks of the store, in which a key may be that its user keeps by another one than the stream's."""
+        others = [task for task in self.tasks_of(lookup.spec.name) if task != lookup.task]
+        return [replace(lookup, task=task) for task in others]
+
+    def search(self, lookup: Lookup, missed: Found) -> Found:
+        """Looks elsewhere for a key that isn't in the task it belongs to."""
+        try:
+            others = {each.task: each for each in self.elsewhere(lookup)}
+            found = self._on_each(list(others), lambda task: self._found(others[task], None))
+        except HoldfastError as error:
+            self._on_error(lookup.spec.name, error)
+            raise
+        return next((each for each in found if each.cell is not None), missed)
+
+    def read(self, lookup: Lookup, read: Callable[[TaskStore], T]) -> tuple[Version, T]:
+        """What `read` makes of the store in the task a key belongs to."""
+        try:
+            with self._task(lookup.task).at(lookup.spec.name) as store:
+                return store.version, read(store)
         except HoldfastError as error:
             self._on_error(lookup.spec.name, error)
             raise
@@ -169,10 +220,13 @@ class StoreReader:
         self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
     ) -> Page:
         """Up to `limit` entries with start <= key < stop, at `version` while every replica holds it."""
-        tasks = self.tasks_of(store)
+        tasks, spec = self.tasks_of(store), self.spec(store)
 
         def scan(task: TaskId, at: Version | None) -> Slice:
-            return self._task(task).scan(store, start, stop, limit=limit + 1, version=at)
+            with self._task(task).at(store, at) as found:
+                rows = entries_of(spec, found.bytes, found.now).scan(start, stop or AFTER_ENTRIES, reverse=False)
+                with Closing(rows) as entries:
+                    return Slice(found.version, list(itertools.islice(entries, limit + 1)))
 
         try:
             slices = self._at_one_version(tasks, scan, version)
@@ -183,18 +237,32 @@ class StoreReader:
         versions = {part.version for part in slices}
         return Page(min(versions), len(versions) == 1, entries[:limit], len(entries) > limit)
 
+    def _found(self, lookup: Lookup, version: Version | None) -> Found:
+        spec, task = lookup.spec, lookup.task
+        reader = self._task(task)
+        if spec.slice_ms and spec.kind != VERSIONED:
+            with reader.at(spec.name, version) as store:
+                data = entries_of(spec, store.bytes, store.now).find(lookup.key)
+                return Found(store.version, task, None if data is None else cell_of(spec, data))
+        got = reader.get(spec.name, lookup.key, version)
+        cell = None if got.value is None else cell_of(spec, got.value)
+        if cell is not None and cell.expires != NEVER and cell.expires <= got.now.wall:
+            cell = None
+        return Found(got.version, task, cell)
+
     def probe(self, store: str) -> list[Probe]:
         """Reads the first entry of each part of the store, as a check that it can be read at all."""
 
         def read(task: TaskId) -> Probe:
             try:
-                part = self._task(task).scan(store, FIRST_KEY, None, limit=1)
-                for _, value in part.entries:
-                    unpack(value)
+                with self._task(task).at(store) as found:
+                    with Closing(found.bytes.scan(FIRST_KEY, None)) as entries:
+                        for _, value in itertools.islice(entries, 1):
+                            unpack(value)
             except HoldfastError as error:
                 self._on_error(store, error)
                 return Probe(task, None, error)
-            return Probe(task, part.version, None)
+            return Probe(task, found.version, None)
 
         return self._on_each(self.tasks_of(store), read)
 
@@ -236,6 +304,19 @@ class StoreReader:
                 "instances."
             )
         return reader
+
+
+def entries_of(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> ReadableEntries:
+    """The entries of a store by their own keys, without what has expired; of a versioned one the latest values."""
+    if spec.slice_ms and spec.kind != VERSIONED:
+        return ReadableSlicedEntries(spec, bytes_, now)
+    return ReadablePlainEntries(bytes_, now)
+
+
+def cell_of(spec: StoreSpec, data: bytes) -> Cell:
+    """A cell as its user knows it: without what the store itself keeps in front of the value."""
+    cell = unpack(data)
+    return replace(cell, payload=cell.payload[SEQ_BYTES:]) if spec.max_entries else cell
 
 
 def merged(parts: Iterable[Sequence[Entry]]) -> Iterable[Entry]:

@@ -6,7 +6,8 @@ need. A value that user code stored is shown as it was packed. In both, what JSO
 """
 
 import base64
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from typing import Protocol
 
 import msgspec
 
@@ -19,7 +20,11 @@ from holdfast.stores.values import codec_of
 HIDDEN = "#"
 """What the name of a column has that is nobody's but the merge's; see topology.reducers."""
 
-Renderer = Callable[[bytes], object]
+
+class Renderer(Protocol):
+    """From a value's payload, and the schema it was written in, to its JSON."""
+
+    def __call__(self, payload: bytes, schema: int | None = None) -> object: ...
 
 
 def renderer(spec: StoreSpec) -> Renderer:
@@ -29,10 +34,10 @@ def renderer(spec: StoreSpec) -> Renderer:
     except TopologyError:
         return _render_bytes
     if spec.value is None:
-        return lambda payload: to_json(codec.decode(payload))
+        return lambda payload, schema=None: to_json(codec.decode(payload, schema))
 
-    def render_row(payload: bytes) -> object:
-        return {name: to_json(value) for name, value in codec.decode(payload).items() if HIDDEN not in name}
+    def render_row(payload: bytes, schema: int | None = None) -> object:
+        return {name: to_json(value) for name, value in codec.decode(payload, schema).items() if HIDDEN not in name}
 
     return render_row
 
@@ -68,6 +73,6 @@ def _member(name: object) -> str:
     return rendered if isinstance(rendered, str) else msgspec.json.encode(rendered).decode()
 
 
-def _render_bytes(payload: bytes) -> object:
+def _render_bytes(payload: bytes, schema: int | None = None) -> object:
     """A codec that this process doesn't have: the bytes themselves."""
     return base64.b64encode(payload).decode()

@@ -20,12 +20,13 @@ from starlette.routing import BaseRoute, Route
 from holdfast import metrics
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
+from holdfast.query import timed
 from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_key
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
-from holdfast.query.reader import Found, Lookup, Page, StoreReader
+from holdfast.query.reader import Found, Lookup, Page, StoreReader, cell_of
 from holdfast.query.render import Renderer, renderer, shown_fields
-from holdfast.stores.cells import NEVER, NO_TIMESTAMP, Cell, unpack
+from holdfast.stores.cells import NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.engine import FIRST_KEY
 from holdfast.stores.keys import decode_key, encode_key, prefix_range
 from holdfast.stores.spec import StoreSpec
@@ -33,6 +34,9 @@ from holdfast.words import Version
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
+_TIMED = ("windows", "sessions", "history")
+_LIMITS = ("ttl_ms", "retention_ms", "window_ms", "grace_ms", "max_entries")
+"""What bounds a store, shown where it has any."""
 
 _requests = metrics.counter("holdfast_rest_requests", "REST requests by path and status.", ["path", "status"])
 _seconds = metrics.histogram("holdfast_rest_request_seconds", "How long REST requests took.", ["path"])
@@ -76,6 +80,7 @@ def create_app(
         "/v1/stores": queries.stores,
         "/v1/stores/{store}/keys/{key:path}": queries.key,
         "/v1/stores/{store}/range": queries.range,
+        **{f"/v1/stores/{{store}}/{path}/{{key:path}}": queries.timed(path) for path in _TIMED},
         "/v1/state": queries.state,
     }
     app = Starlette(
@@ -104,14 +109,48 @@ class _Queries:
     async def key(self, request: Request) -> Response:
         _parameters(request, allowed=())
         spec = self._reader.spec(request.path_params["store"])
-        values = parse_key(spec.key, _key_in_path(request, spec))
+        timed.check_path(spec, "keys")
+        values = parse_key(spec.key, _key_in_path(request, spec, "keys"))
         lookup = self._reader.find(spec.name, values)
         found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
+        if found.cell is None and _kept_by_user(spec):
+            found = await asyncio.to_thread(self._reader.search, lookup, found)
         return self._answer(lookup, found, values)
+
+    def timed(self, path: str) -> Endpoint:
+        """The endpoint for what is kept by key and time: windows, sessions or history."""
+
+        async def answer(request: Request) -> Response:
+            spec = self._reader.spec(request.path_params["store"])
+            given = _parameters(request, allowed=("from", "to", "limit"))
+            timed.check_path(spec, path)
+            limit = _limit(given.get("limit"))
+            values = parse_key(spec.key, _key_in_path(request, spec, path))
+            key = values[0] if len(values) == 1 else values
+            lookups = [self._reader.find(spec.name, values)]
+            if _kept_by_user(spec):
+                lookups += self._reader.elsewhere(lookups[0])
+            read = timed.items(spec, path, key, given, limit)
+
+            def asked() -> Response:
+                for lookup in lookups:
+                    version, found = self._reader.read(lookup, read)
+                    if found:
+                        break
+                else:
+                    lookup = lookups[0]
+                body = {"store": spec.name, "key": render_key(spec.key, values), path: found[:limit]}
+                where = {"more": len(found) > limit, "version": version, "task": str(lookup.task)}
+                return json_response({**body, **where})
+
+            return await asyncio.to_thread(asked)
+
+        return answer
 
     async def range(self, request: Request) -> Response:
         spec = self._reader.spec(request.path_params["store"])
         given = _parameters(request, allowed=("from", "to", "limit", "cursor"))
+        timed.check_path(spec, "range")
         limit = _limit(given.get("limit"))
         start, stop = _bounds(spec, given)
         cursor = None
@@ -141,6 +180,9 @@ class _Queries:
             "codec": spec.codec,
             "engine": spec.engine,
             "partitions": self._reader.app.partitions,
+            **{name: limit for name in _LIMITS if (limit := getattr(spec, name))},
+            **({} if spec.durable else {"durable": False}),
+            **({"everywhere": True} if spec.everywhere else {}),
         }
 
     def _answer(self, lookup: Lookup, found: Found, values: Sequence[object]) -> Response:
@@ -183,7 +225,7 @@ class _Queries:
         except (HoldfastError, ValueError, OverflowError) as error:
             return {"key": None, "value": None, "error": f"key {key.hex()} can't be read: {error}"}
         try:
-            return {"key": shown_key, **_shown(self._renderers[spec.name], unpack(value))}
+            return {"key": shown_key, **_shown(self._renderers[spec.name], cell_of(spec, value))}
         except HoldfastError as error:
             return {"key": shown_key, "value": None, "error": _unreadable(spec.name, str(shown_key), error).message}
 
@@ -217,7 +259,7 @@ class _Counted:
 
 def _shown(render: Renderer, cell: Cell) -> dict[str, object]:
     """A value with what its envelope says; times in milliseconds since 1970, left out where there are none."""
-    shown: dict[str, object] = {"value": render(cell.payload)}
+    shown: dict[str, object] = {"value": render(cell.payload, cell.schema)}
     if cell.timestamp != NO_TIMESTAMP:
         shown["timestamp"] = cell.timestamp
     if cell.expires != NEVER:
@@ -234,9 +276,14 @@ def _unreadable(store: str, key: str, error: Exception) -> Problem:
     )
 
 
-def _key_in_path(request: Request, spec: StoreSpec) -> str:
+def _kept_by_user(spec: StoreSpec) -> bool:
+    """Whether a processor keeps the store, which may do so by another key than the one its stream is spread by."""
+    return spec.value is None
+
+
+def _key_in_path(request: Request, spec: StoreSpec, path: str) -> str:
     """The key's text from the path as it was sent: decoded here, since servers replace what is no UTF-8 silently."""
-    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/keys/", 1)[1]
+    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/%s/" % path.encode(), 1)[1]
     try:
         return unquote_to_bytes(sent).decode()
     except UnicodeDecodeError:

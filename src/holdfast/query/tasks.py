@@ -7,21 +7,26 @@ same task a moment later, whatever happened to its replica between.
 
 import logging
 import threading
-from collections.abc import Callable
-from contextlib import closing
-from itertools import islice
-from typing import cast
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+
+import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
+from holdfast.instance.held import Picture
 from holdfast.instance.process import Instance
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore import Phase
-from holdfast.query.reader import Entry, NotReady, Slice, TaskReader
+from holdfast.instance.storebytes import StoreBytes
+from holdfast.query.reader import Entry, Got, NotReady, TaskReader, TaskStore
+from holdfast.stores.access import Now
 from holdfast.stores.engine import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
 
 log = logging.getLogger(__name__)
+
+_FIRST_PAGE, _LARGEST_PAGE = 128, 8_192
 
 PEER_DEADLINE_SECONDS = 2.0
 """How long another instance may take. Stopping waits for nobody, but a client does."""
@@ -62,28 +67,24 @@ class LocalTask:
         self._floor = Floor(replica.task)
         self._rebuild = threading.Lock()
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
-        self._check_caught_up()
-        seen = self._floor.seen
-        try:
-            with self._replica.held.picture(version) as picture:
-                if version is None:
-                    self._floor.rise(picture.version, seen)
-                return picture.version, picture.get(store, key)
-        except DamagedState as error:
-            raise self._rebuilding(error) from error
+    def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
+        with self._picture(version) as picture:
+            return Got(picture.version, picture.get(store, key), picture.now)
 
-    def scan(
-        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
-    ) -> Slice:
+    @contextmanager
+    def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
+        with self._picture(version) as picture:
+            yield TaskStore(picture.version, picture.now, StoreBytes(picture, store))
+
+    @contextmanager
+    def _picture(self, version: Version | None) -> Iterator[Picture]:
         self._check_caught_up()
         seen = self._floor.seen
         try:
             with self._replica.held.picture(version) as picture:
                 if version is None:
                     self._floor.rise(picture.version, seen)
-                with closing(picture.scan(store, start, stop)) as entries:
-                    return Slice(picture.version, list(islice(entries, limit)))
+                yield picture
         except DamagedState as error:
             raise self._rebuilding(error) from error
 
@@ -109,6 +110,37 @@ class LocalTask:
             self._rebuild.release()
 
 
+class PeerBytes:
+    """A store of a task on another instance, at one version."""
+
+    def __init__(self, client: StateClient, task: TaskId, store: str, version: Version) -> None:
+        self._client = client
+        self._place = task, store, version
+
+    def get(self, key: bytes) -> bytes | None:
+        return self.get_many([key])[0]
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = self._client.get_many(*self._place, pa.array(keys, pa.binary())).to_pylist()
+        return found
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
+        """A page after the other, each larger: most readers want a few entries, and some want all."""
+        rows = _FIRST_PAGE
+        while True:
+            page = self._client.scan(*self._place, start, stop, reverse, rows)
+            yield from zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True)
+            if len(page.keys) < rows:
+                return
+            last: bytes = page.keys[-1].as_py()
+            start, stop = (start, last) if reverse else (last + b"\x00", stop)
+            rows = min(_LARGEST_PAGE, 4 * rows)
+
+    def approximate_count(self) -> int:
+        task, store, _ = self._place
+        return next(found.stores.get(store, 0) for found in self._client.status().tasks if found.task == str(task))
+
+
 class PeerTask:
     """A task on another instance, which has `PEER_DEADLINE_SECONDS` to answer."""
 
@@ -120,23 +152,20 @@ class PeerTask:
         self._newest = newest
         self._floor = Floor(task)
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
+    def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
         seen = self._floor.seen
-        at, value = self._client.get(self._task, store, key, version)
+        got = self._client.get_one(self._task, store, key, version)
         if version is None:
-            self._check(at, seen)
-        return at, value
+            self._check(Version(got.version), seen)
+        return Got(Version(got.version), got.value, Now(got.wall, got.event))
 
-    def scan(
-        self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
-    ) -> Slice:
+    @contextmanager
+    def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
         seen = self._floor.seen
-        found = self._client.scan(self._task, store, version, start, stop, limit=limit)
+        opening = self._client.scan(self._task, store, version, limit=0)  # which version there is, and its clocks
         if version is None:
-            self._check(found.version, seen)
-        keys, values = found.keys.to_pylist(), found.values.to_pylist()
-        entries = cast(list[Entry], list(zip(keys, values, strict=True)))  # a scan has no nulls
-        return Slice(found.version, entries)
+            self._check(opening.version, seen)
+        yield TaskStore(opening.version, opening.now, PeerBytes(self._client, self._task, store, opening.version))
 
     def _check(self, version: Version, seen: Version) -> None:
         # An answer at the newest version this instance knows of is no restoring replica's. Only for an older one the
@@ -179,7 +208,7 @@ class Tasks:
         with self._lock:
             if (task, address) not in self._peers:
                 if address not in self._clients:
-                    self._clients[address] = StateClient(address, PEER_DEADLINE_SECONDS)
+                    self._clients[address] = StateClient(address, PEER_DEADLINE_SECONDS, self._instance.log.id)
                 newest = self._instance.source
                 self._peers[task, address] = PeerTask(self._clients[address], task, lambda: newest.newest_known)
             return self._peers[task, address]

@@ -111,6 +111,24 @@ class BatchSettings(Section):
         ),
         Between(1_000, 100_000_000),
     ] = 1_000_000
+    rewrite_entries: Annotated[
+        int,
+        About(
+            "How many entries of each of a processor's stores a task looks at in a version, to bring values of an "
+            "older shape to the newest. 0: a value is rewritten when it is next written. See docs/shapes.md.",
+            why_none="values keep the shape they were written in",
+        ),
+        Between(0, 1_000_000),
+    ] = 0
+    state_bytes: Annotated[
+        Size,
+        About(
+            "The most bytes of changes that one task of a processor may hold in a version. A task with more stops the "
+            "app: take smaller batches or more partitions.",
+            kafka="statestore.cache.max.bytes",
+        ),
+        Between(1 * MIB, 16 * GIB),
+    ] = Size("512MiB")
     read_deadline: Annotated[
         Duration,
         About(
@@ -216,6 +234,14 @@ class StateSettings(Section):
         str | None,
         About("The folder of local state. Nothing means `<base_dir>/<app>/state`.", kafka="state.dir"),
     ] = None
+    engine: Annotated[
+        str,
+        About(
+            "The engine of stores that name none: `rocksdb`, `memory`, or one of your own by its place, "
+            "`module:Class`. Fixed for a store once it is in the log.",
+            kafka="dsl.store.suppliers.class",
+        ),
+    ] = "rocksdb"
     flush_interval: Annotated[
         Duration,
         About(

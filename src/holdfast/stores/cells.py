@@ -1,23 +1,26 @@
 """Cells: the envelope every stored value is in.
 
 A value carries its format number and has room for a timestamp and an expiry from the first release on, so that adding
-either to a store changes no stored byte. Format 1 is
+either to a store changes no stored byte. Formats 1 and 2 are
 
-    0x01 | timestamp, 8 bytes big-endian | expires, 8 bytes big-endian | payload
+    0x01 |                              timestamp, 8 bytes big-endian | expires, 8 bytes big-endian | payload
+    0x02 | schema, 2 bytes big-endian | timestamp, 8 bytes big-endian | expires, 8 bytes big-endian | payload
 
-both in milliseconds since 1970; no timestamp is the smallest number there is, no expiry is 0.
+Both times are in milliseconds since 1970; no timestamp is the smallest number there is, no expiry is 0. The schema is
+the number of the shape the payload was written in. Format 1 is schema 1 and format 2 any later one, so a cell has one
+form only, and a store whose values never changed shape pays nothing for those that did.
 """
 
 import struct
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import DamagedObject
+from holdfast.errors import DamagedObject, TopologyError
 from holdfast.stores.bytecolumns import (
     LARGEST,
     TooManyBytes,
@@ -29,16 +32,25 @@ from holdfast.stores.bytecolumns import (
     numbers_at,
     offsets_of,
     retyped,
+    valid_of,
     with_nulls,
 )
 from holdfast.stores.components import fixed_numbers
 
 FORMAT = 1
+SHAPED_FORMAT = 2
+FIRST_SCHEMA = 1
+LAST_SCHEMA = 2**16 - 1
 NEVER = 0
 NO_TIMESTAMP = -(2**63)
 HEADER_BYTES = 17
+SHAPED_HEADER_BYTES = 19
 
 _HEADER = struct.Struct(">Bqq")
+_SHAPED_HEADER = struct.Struct(">BHqq")
+_COLUMNS = [("timestamp", ">i8"), ("expires", ">i8")]
+_HEADERS = np.dtype([("format", "u1"), *_COLUMNS])
+_SHAPED_HEADERS = np.dtype([("format", "u1"), ("schema", ">u2"), *_COLUMNS])
 _NOTHING = pa.scalar(b"", pa.binary())
 
 
@@ -49,14 +61,16 @@ class Cell:
     payload: bytes
     timestamp: int = NO_TIMESTAMP
     expires: int = NEVER
+    schema: int = FIRST_SCHEMA
 
 
 class Cells(NamedTuple):
-    """A column of stored values, taken apart; null in all three where there was none."""
+    """A column of stored values, taken apart; null in all four where there was none."""
 
     payloads: pa.BinaryArray
     timestamps: pa.Int64Array
     expires: pa.Int64Array
+    schemas: pa.UInt16Array
 
 
 def pack(cell: Cell) -> bytes:
@@ -65,58 +79,84 @@ def pack(cell: Cell) -> bytes:
     >>> pack(Cell(b"abc", timestamp=7)).hex()
     '0100000000000000070000000000000000616263'
     """
-    return _HEADER.pack(FORMAT, cell.timestamp, cell.expires) + cell.payload
+    if cell.schema == FIRST_SCHEMA:
+        return _HEADER.pack(FORMAT, cell.timestamp, cell.expires) + cell.payload
+    _check_schema(cell.schema)
+    return _SHAPED_HEADER.pack(SHAPED_FORMAT, cell.schema, cell.timestamp, cell.expires) + cell.payload
 
 
 def unpack(data: bytes) -> Cell:
-    if len(data) < HEADER_BYTES or data[0] != FORMAT:
+    if len(data) >= HEADER_BYTES and data[0] == FORMAT:
+        _, timestamp, expires = _HEADER.unpack_from(data)
+        return Cell(data[HEADER_BYTES:], timestamp, expires)
+    if len(data) < SHAPED_HEADER_BYTES or data[0] != SHAPED_FORMAT:
         raise _damaged(data)
-    _, timestamp, expires = _HEADER.unpack_from(data)
-    return Cell(data[HEADER_BYTES:], timestamp, expires)
+    _, schema, timestamp, expires = _SHAPED_HEADER.unpack_from(data)
+    if schema <= FIRST_SCHEMA:
+        raise _damaged(data)
+    return Cell(data[SHAPED_HEADER_BYTES:], timestamp, expires, schema)
 
 
 def pack_many(
-    payloads: pa.BinaryArray, timestamps: pa.Int64Array | None = None, expires: pa.Int64Array | None = None
+    payloads: pa.BinaryArray,
+    timestamps: pa.Int64Array | None = None,
+    expires: pa.Int64Array | None = None,
+    *,
+    schema: int = FIRST_SCHEMA,
 ) -> pa.BinaryArray:
-    """A column of cells; a null payload gives a null cell, a null timestamp or expiry none."""
+    """A column of cells of one schema; a null payload gives a null cell, a null timestamp or expiry none."""
     payloads = as_type(payloads, pa.binary())
     rows = len(payloads)
-    total = rows * HEADER_BYTES + int(lengths_of(payloads).sum(dtype=np.int64))
+    if schema == FIRST_SCHEMA:
+        headers = np.empty(rows, dtype=_HEADERS)
+        headers["format"] = FORMAT
+    else:
+        _check_schema(schema)
+        headers = np.empty(rows, dtype=_SHAPED_HEADERS)
+        headers["format"], headers["schema"] = SHAPED_FORMAT, schema
+    width = headers.dtype.itemsize
+    total = rows * width + int(lengths_of(payloads).sum(dtype=np.int64))
     if total > LARGEST:
         raise TooManyBytes(total)
-    headers = np.empty(rows, dtype=np.dtype([("format", "u1"), ("timestamp", ">i8"), ("expires", ">i8")]))
-    headers["format"] = FORMAT
     headers["timestamp"] = _numbers(timestamps, NO_TIMESTAMP)
     headers["expires"] = _numbers(expires, NEVER)
-    return pc.binary_join_element_wise(
-        from_matrix(headers.view(np.uint8).reshape(rows, HEADER_BYTES)), payloads, _NOTHING
-    )
+    return pc.binary_join_element_wise(from_matrix(headers.view(np.uint8).reshape(rows, width)), payloads, _NOTHING)
 
 
 def unpack_many(cells: pa.BinaryArray) -> Cells:
-    """The parts of a column of cells."""
+    """The parts of a column of cells, of whatever schemas."""
     cells = as_type(cells, pa.binary())
     offsets = offsets_of(cells)
+    there = valid_of(cells)
     starts, stops = offsets[:-1], offsets[1:]
-    if cells.null_count == 0:
-        _check(cells, starts, stops)
-        return Cells(
-            cut(cells, starts + np.int32(HEADER_BYTES), stops),
-            pa.array(numbers_at(cells, starts + np.int32(1), ">i8")),
-            pa.array(numbers_at(cells, starts + np.int32(9), ">i8")),
-        )
-    there = cells.is_valid().to_numpy(zero_copy_only=False)
+    if there is not None:
+        starts, stops = starts[there], stops[there]
+    schemas = _checked_schemas(cells, starts, stops)
+    if schemas is None:
+        begins = starts + np.int32(HEADER_BYTES)
+        schemas = np.full(len(starts), FIRST_SCHEMA, dtype=np.uint16)
+    else:
+        header = np.where(schemas == FIRST_SCHEMA, HEADER_BYTES, SHAPED_HEADER_BYTES)
+        begins = starts + header.astype(np.int32)
+    timestamps = numbers_at(cells, begins - np.int32(16), ">i8")
+    expires = numbers_at(cells, begins - np.int32(8), ">i8")
+    if there is None:
+        return Cells(cut(cells, begins, stops), pa.array(timestamps), pa.array(expires), pa.array(schemas))
     nulls = ~there
-    _check(cells, starts[there], stops[there])
-    timestamps, expires = np.zeros((2, len(cells)), dtype=np.int64)
-    timestamps[there] = numbers_at(cells, starts[there] + np.int32(1), ">i8")
-    expires[there] = numbers_at(cells, starts[there] + np.int32(9), ">i8")
-    payloads = cut(cells, np.where(there, starts + np.int32(HEADER_BYTES), stops), stops)
+    all_begins = offsets[1:].copy()  # a null's payload is empty
+    all_begins[there] = begins
     return Cells(
-        retyped(payloads, pa.binary(), nulls),
-        with_nulls(timestamps, pa.int64(), nulls),
-        with_nulls(expires, pa.int64(), nulls),
+        retyped(cut(cells, all_begins, offsets[1:]), pa.binary(), nulls),
+        with_nulls(_spread(timestamps, there), pa.int64(), nulls),
+        with_nulls(_spread(expires, there), pa.int64(), nulls),
+        with_nulls(_spread(schemas, there), pa.uint16(), nulls),
     )
+
+
+def _spread(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    whole = np.zeros(len(there), dtype=values.dtype)
+    whole[there] = values
+    return whole
 
 
 def _numbers(column: pa.Int64Array | None, default: int) -> npt.NDArray[np.int64] | int:
@@ -126,19 +166,45 @@ def _numbers(column: pa.Int64Array | None, default: int) -> npt.NDArray[np.int64
     return fixed_numbers(column.fill_null(default) if column.null_count else column)
 
 
-def _check(cells: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32]) -> None:
-    short = stops - starts < HEADER_BYTES
-    if short.any():
-        raise _damaged(bytes_of(cells)[starts[short][0] : stops[short][0]].tobytes())
-    other = bytes_of(cells)[starts] != FORMAT
-    if other.any():
-        raise _damaged(bytes_of(cells)[starts[other][0] : stops[other][0]].tobytes())
+def _checked_schemas(
+    cells: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32]
+) -> npt.NDArray[np.uint16] | None:
+    """The schema of each cell, None where all are of the first; an error for the first that is no cell."""
+    lengths = stops - starts
+    _refuse(cells, starts, stops, lengths < HEADER_BYTES)
+    formats = bytes_of(cells)[starts]
+    shaped = formats != FORMAT
+    if not shaped.any():
+        return None
+    _refuse(cells, starts, stops, shaped & ((formats != SHAPED_FORMAT) | (lengths < SHAPED_HEADER_BYTES)))
+    schemas = np.full(len(starts), FIRST_SCHEMA, dtype=np.uint16)
+    schemas[shaped] = numbers_at(cells, starts[shaped] + np.int32(1), ">u2")
+    _refuse(cells, starts, stops, shaped & (schemas <= FIRST_SCHEMA))
+    return schemas
+
+
+def _refuse(
+    cells: pa.BinaryArray,
+    starts: npt.NDArray[np.int32],
+    stops: npt.NDArray[np.int32],
+    wrong: npt.NDArray[np.bool_],
+) -> None:
+    if wrong.any():
+        raise _damaged(bytes_of(cells)[starts[wrong][0] : stops[wrong][0]].tobytes())
+
+
+def _check_schema(number: int) -> None:
+    if not FIRST_SCHEMA <= number <= LAST_SCHEMA:
+        raise TopologyError(f"a schema has a number from {FIRST_SCHEMA} to {LAST_SCHEMA}, not {number}.")
 
 
 def _damaged(data: bytes) -> DamagedObject:
-    if data and data[0] != FORMAT:
+    if data and data[0] not in (FORMAT, SHAPED_FORMAT):
         return DamagedObject(
-            f"a stored value has format {data[0]} and this release reads {FORMAT}. Use the release that wrote it, or "
-            "run verify."
+            f"a stored value has format {data[0]} and this release reads {FORMAT} and {SHAPED_FORMAT}. Use the release "
+            "that wrote it, or run verify."
         )
-    return DamagedObject(f"a stored value has {len(data)} bytes and the smallest has {HEADER_BYTES}. Run verify.")
+    smallest = SHAPED_HEADER_BYTES if data and data[0] == SHAPED_FORMAT else HEADER_BYTES
+    if len(data) >= smallest:
+        return DamagedObject(f"a stored value of format {SHAPED_FORMAT} says that it has schema {data[2]}. Run verify.")
+    return DamagedObject(f"a stored value has {len(data)} bytes and the smallest has {smallest}. Run verify.")

@@ -20,15 +20,17 @@ import contextlib
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar, cast
+from typing import Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.errors import DamagedObject, HoldfastError, Kind
 from holdfast.stores.bytecolumns import is_sorted, key_order
+from holdfast.stores.openiters import OPEN
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 
 CHUNK_ROWS = 1_000
@@ -118,12 +120,18 @@ class ForeignMark(HoldfastError):
 
 @dataclass(frozen=True)
 class Mark:
-    """Which version of which history the data is at. `applying=w`: serve nothing until `w` is whole."""
+    """Which version of which history the data is at. `applying=w`: serve nothing until `w` is whole.
+
+    `wall` and `event` are the clocks of the version's commit, so that whoever opens the data knows what of it has
+    expired without that commit. Marks of earlier releases don't have them.
+    """
 
     version: Version
     commit: str
     log: str
     applying: Version | None = None
+    wall: int | None = field(default=None, repr=False)
+    event: int | None = field(default=None, repr=False)
 
 
 @dataclass(frozen=True)
@@ -188,6 +196,13 @@ class Engine(Protocol):
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
         """Moves all families to the mark's version; see the top of this module for the order of writes."""
 
+    def drop(self, family: str, start: bytes, stop: bytes) -> None:
+        """Hides all keys with start <= key < stop at once, and frees their room some time after.
+
+        Called by the one who applies, between two applies. Marks stay as they are: a drop that was lost in a kill is
+        simply asked for again. Views taken before still see the range, and what is applied after it is there.
+        """
+
     def view(self) -> View:
         """A picture of now. Waits for an apply that is under way."""
 
@@ -209,6 +224,13 @@ class Engine(Protocol):
 S = TypeVar("S")
 
 
+@runtime_checkable
+class Rebalanced(Protocol):
+    """A shared part that moves memory about."""
+
+    def rebalance(self) -> None: ...
+
+
 class Resources:
     """What the engines of one process share, within one memory limit.
 
@@ -228,9 +250,20 @@ class Resources:
                 self._shared[kind] = make(self.memory_bytes)
             return cast(S, self._shared[kind])
 
+    def rebalance(self) -> None:
+        """Moves memory to where it is used, and names views left open. The instance calls this every few seconds."""
+        with self._lock:
+            shared = list(self._shared.values())
+        for each in shared:
+            if isinstance(each, Rebalanced):
+                each.rebalance()
+        OPEN.name_long_open()
+
 
 class EngineFactory(Protocol):
-    def __call__(self, path: Path, families: Sequence[str], resources: Resources) -> Engine: ...
+    """What opens an engine. `holdfast.testing.EngineConformance` holds one of your own to all it must do."""
+
+    def __call__(self, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> Engine: ...
 
 
 class _StoredMark(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -239,6 +272,8 @@ class _StoredMark(msgspec.Struct, frozen=True, omit_defaults=True):
     commit: str
     log: str
     applying: int | None = None
+    wall: int | None = None
+    event: int | None = None
 
 
 _MARKS = msgspec.json.Decoder(_StoredMark)
@@ -250,7 +285,9 @@ def pack_mark(mark: Mark) -> bytes:
     >>> pack_mark(Mark(Version(7), "c7", "log-1"))
     b'{"format":1,"version":7,"commit":"c7","log":"log-1"}'
     """
-    return msgspec.json.encode(_StoredMark(1, mark.version, mark.commit, mark.log, mark.applying))
+    return msgspec.json.encode(
+        _StoredMark(1, mark.version, mark.commit, mark.log, mark.applying, mark.wall, mark.event)
+    )
 
 
 def unpack_mark(data: bytes) -> Mark:
@@ -264,7 +301,7 @@ def unpack_mark(data: bytes) -> Mark:
             "state; it is restored from the log."
         )
     applying = None if stored.applying is None else Version(stored.applying)
-    return Mark(Version(stored.version), stored.commit, stored.log, applying)
+    return Mark(Version(stored.version), stored.commit, stored.log, applying, stored.wall, stored.event)
 
 
 def whole_mark(marks: Iterable[Mark | None]) -> Mark | None:

@@ -13,6 +13,7 @@ import os
 import threading
 import weakref
 from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import msgspec
@@ -24,6 +25,7 @@ from holdfast import faults
 from holdfast.errors import Closed
 from holdfast.stores.bytecolumns import as_type
 from holdfast.stores.engine import (
+    CHUNK_ROWS,
     FIRST_KEY,
     Changes,
     DamagedState,
@@ -35,6 +37,8 @@ from holdfast.stores.engine import (
     ended,
     folder_bytes,
 )
+from holdfast.stores.openiters import OPEN
+from holdfast.stores.spec import StoreSpec
 
 CONTENTS = "memory.json"
 _SCAN_ROWS = 512
@@ -59,7 +63,8 @@ class _Contents(msgspec.Struct, frozen=True):
 class MemoryEngine:
     """An `Engine` on sorted dictionaries."""
 
-    def __init__(self, path: Path, families: Sequence[str], resources: Resources) -> None:
+    def __init__(self, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> None:
+        families = [spec.name for spec in stores]
         self._path = path
         self._lock = threading.RLock()
         self._views: weakref.WeakSet[_MemoryView] = weakref.WeakSet()
@@ -93,6 +98,7 @@ class MemoryEngine:
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
         with self._lock:
             self._live()
+            self._outdate()
             faults.point("apply.before")
             before = self._mark
             self._mark = begun(before, mark)
@@ -121,11 +127,26 @@ class MemoryEngine:
                 self._bytes -= len(key)
                 del store[key]
 
+    def drop(self, family: str, start: bytes, stop: bytes) -> None:
+        start = max(start, FIRST_KEY)
+        while True:
+            with self._lock:  # let go after each chunk, so that readers have their turn
+                store = self._family(family)
+                keys = list(islice(store.irange(start, stop, inclusive=(True, False)), CHUNK_ROWS))
+                if not keys:
+                    return
+                self._outdate()
+                self._write(family, store, keys, [None] * len(keys))
+
     def view(self) -> "_MemoryView":
         with self._lock:
             view = _MemoryView(self._path, self._live(), self._lock)
             self._views.add(view)
             return view
+
+    def _outdate(self) -> None:
+        for view in list(self._views):
+            OPEN.outdated(view.noted)
 
     def flush(self) -> None:
         self._live()
@@ -184,6 +205,8 @@ class _MemoryView:
         self._path = path
         self._live: dict[str, SortedDict[bytes, bytes]] | None = live
         self._lock = lock
+        self.noted = OPEN.view(str(path))
+        weakref.finalize(self, OPEN.close, self.noted)
         self._overwritten: dict[str, SortedDict[bytes, bytes | None]] = {name: SortedDict() for name in live}
 
     def keep(self, family: str, key: bytes, value: bytes | None) -> None:
@@ -202,7 +225,7 @@ class _MemoryView:
         self, family: str, start: bytes, stop: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
         self._family(family)
-        return self._entries(family, max(start, FIRST_KEY), stop, reverse)
+        return OPEN.watched(family, self._entries(family, max(start, FIRST_KEY), stop, reverse))
 
     def _entries(self, family: str, start: bytes, stop: bytes | None, reverse: bool) -> Iterator[tuple[bytes, bytes]]:
         low, high, open_low = start, stop, False
@@ -245,6 +268,7 @@ class _MemoryView:
         with self._lock:
             self._live = None
             self._overwritten = {}
+        OPEN.close(self.noted)
 
     def _family(self, name: str) -> "SortedDict[bytes, bytes]":
         if self._live is None:

@@ -1,12 +1,18 @@
-"""The engines there are, by name. A new one is a module and a line here; the contract tests find it in this table."""
+"""The engines there are, by name. A new one is a module and a line here; the contract tests find it in this table.
+
+A user's own needs no line: it is named by its place, `module:Class`, which every instance can import.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import cast
 
 from holdfast.errors import TopologyError
 from holdfast.stores.engine import Engine, EngineFactory, Resources
 from holdfast.stores.memory import MemoryEngine
+from holdfast.stores.places import imported
 from holdfast.stores.rocksdb import RocksEngine
+from holdfast.stores.spec import StoreSpec
 
 ENGINES: dict[str, EngineFactory] = {
     "rocksdb": RocksEngine,
@@ -14,9 +20,21 @@ ENGINES: dict[str, EngineFactory] = {
 }
 
 
-def open_engine(name: str, path: Path, families: Sequence[str], resources: Resources) -> Engine:
+def engine_factory(name: str) -> EngineFactory:
+    """What opens an engine of that name.
+
+    >>> engine_factory("memory") is engine_factory("holdfast.stores.memory:MemoryEngine") is MemoryEngine
+    True
+    """
+    if name in ENGINES:
+        return ENGINES[name]
+    if ":" in name:
+        return cast(EngineFactory, imported(name, f"engine {name!r}"))
+    raise TopologyError(
+        f"there is no engine {name!r}. Use one of {', '.join(sorted(ENGINES))}, or 'module:Class' for one of your own."
+    )
+
+
+def open_engine(name: str, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> Engine:
     """Opens a folder, or makes it. A folder that a checkpoint made is opened the same way."""
-    factory = ENGINES.get(name)
-    if factory is None:
-        raise TopologyError(f"there is no engine {name!r}. Use one of {', '.join(sorted(ENGINES))}.")
-    return factory(path, families, resources)
+    return engine_factory(name)(path, stores, resources)

@@ -1,7 +1,7 @@
 """The aggregates a user names in `.aggregate(...)`: what to compute of which column.
 
 They are plain values. `topology.reducers` turns one into columns once the type of its input is known, and
-`pipeline.plan` into Spark expressions.
+`pipeline.plan` into Spark expressions. One with `from_now=True` may be added to a table that has records already.
 """
 
 from __future__ import annotations
@@ -30,6 +30,8 @@ class Aggregate:
 
     function: Function
     column: str | Column | None = None
+    from_now: bool = False
+    """Whether it may be added to a table that has records already: it then leaves those out."""
 
     @property
     def needs_time(self) -> bool:
@@ -40,40 +42,40 @@ class Aggregate:
         return f"{self.function.value}({'*' if self.column is None else self.column})"
 
 
-def count(column: str | Column | None = None) -> Aggregate:
+def count(column: str | Column | None = None, *, from_now: bool = False) -> Aggregate:
     """How many records; of a column, how many where it isn't null.
 
     >>> str(count()), str(count("bpm"))
     ('count(*)', 'count(bpm)')
     """
-    return Aggregate(Function.COUNT, column)
+    return Aggregate(Function.COUNT, column, from_now)
 
 
-def sum(column: str | Column) -> Aggregate:
+def sum(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The sum, null when every value is null. Whole numbers that leave 64 bits stop the app with the key."""
-    return Aggregate(Function.SUM, column)
+    return Aggregate(Function.SUM, column, from_now)
 
 
-def min(column: str | Column) -> Aggregate:
+def min(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The smallest value; nulls don't count and NaN is larger than every number, as in Spark."""
-    return Aggregate(Function.MIN, column)
+    return Aggregate(Function.MIN, column, from_now)
 
 
-def max(column: str | Column) -> Aggregate:
+def max(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The largest value; nulls don't count and NaN is larger than every number, as in Spark."""
-    return Aggregate(Function.MAX, column)
+    return Aggregate(Function.MAX, column, from_now)
 
 
-def mean(column: str | Column) -> Aggregate:
+def mean(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The average of the values that aren't null: a double, or for decimals a decimal with four more digits."""
-    return Aggregate(Function.MEAN, column)
+    return Aggregate(Function.MEAN, column, from_now)
 
 
-def first(column: str | Column) -> Aggregate:
+def first(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The value of the earliest record by event time, then by source position. It may be null, as in Spark."""
-    return Aggregate(Function.FIRST, column)
+    return Aggregate(Function.FIRST, column, from_now)
 
 
-def last(column: str | Column) -> Aggregate:
+def last(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The value of the latest record by event time, then by source position. It may be null, as in Spark."""
-    return Aggregate(Function.LAST, column)
+    return Aggregate(Function.LAST, column, from_now)

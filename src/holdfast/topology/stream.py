@@ -10,16 +10,29 @@ from __future__ import annotations
 import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TopologyError
 from holdfast.stores.keys import encode_keys
-from holdfast.stores.registry import ENGINES
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.options import ROCKSDB, Length, known_engine, store_spec
+from holdfast.stores.spec import KEY_VALUE, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
+from holdfast.topology.events import shape_of
+from holdfast.topology.processor import (
+    Processed,
+    Processor,
+    check_processor,
+    key_as_python,
+    name_of,
+    parse_output,
+    spec_of,
+    stores_of,
+)
 from holdfast.topology.reducers import HIDDEN, Reducer, bind
 from holdfast.topology.sink import Sink
 
@@ -78,6 +91,14 @@ class Stream:
             _type_of(self.frame, column)
         return Grouped(self, tuple(columns) or self.key)
 
+    def process(self, processor: type[Processor], *, output: str | None = None, name: str | None = None) -> Processed:
+        """Hands every record to a processor of the user's own, by the stream's key.
+
+        `output` names the columns of what it forwards, `"player string, n bigint"`, key first; `name` is what its
+        output goes by, the class's unless given.
+        """
+        return self.builder.add_processor(self, processor, output, name)
+
 
 @dataclass(frozen=True)
 class Grouped:
@@ -118,9 +139,51 @@ class Aggregated:
     grouped: Grouped
     aggregates: tuple[tuple[str, Aggregate], ...]
 
-    def store(self, name: str, *, engine: str = "rocksdb") -> Table:
-        """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries."""
-        return self.grouped.stream.builder.add_table(self, name, engine)
+    def store(
+        self,
+        name: str,
+        *,
+        engine: str | None = None,
+        max_entries: int | None = None,
+        ttl: Length | None = None,
+        retention: Length | None = None,
+        durable: bool = True,
+        profile: str = "balanced",
+        codec: str | None = None,
+        everywhere: bool = False,
+        rocksdb_options: str | None = None,
+    ) -> Table:
+        """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries.
+
+        `ttl="1h"`: a key that no record came for in that time is gone, and starts anew with its next one. Nothing is
+        sent to sinks when it goes. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted
+        is a delete in the log and in the sinks, where `_deleted` is true. `engine` is the setting `state.engine` unless
+        named here. The other options mean what they mean for a processor's store.
+        """
+        builder = self.grouped.stream.builder
+        where = f"store({name!r})"
+        if codec not in (None, ROWS):
+            raise TopologyError(
+                f"{where}: codec={codec!r} is not possible for aggregates: their rows are merged as columns, which "
+                f"only {ROWS!r} has. Leave codec out, or keep the values in a processor's store."
+            )
+        make = partial(
+            store_spec,
+            name,
+            KEY_VALUE,
+            codec=ROWS,
+            engine=engine,
+            default_engine=builder.engine,
+            ttl=ttl,
+            max_entries=max_entries,
+            retention=retention,
+            durable=durable,
+            everywhere=everywhere,
+            profile=profile,
+            rocksdb_options=rocksdb_options,
+            where=where,
+        )
+        return builder.add_table(self, name, make)
 
 
 @dataclass(frozen=True)
@@ -159,6 +222,12 @@ class SinkNode:
     sink: Sink
 
 
+ROWS = "rows/1"
+"""The codec of aggregates."""
+
+DELETED = "_deleted"
+"""The column by which a sink tells a deleted key, in the rows of a store that can delete."""
+
 DEAD_LETTERS = "dead-letters"
 """The output of records that can't be used: no key, no event time, or too far ahead of the clock."""
 
@@ -166,9 +235,11 @@ DEAD_LETTERS = "dead-letters"
 class Builder:
     """What a pipeline has so far. An app has one; it turns into tasks, stores and sinks at start."""
 
-    def __init__(self) -> None:
+    def __init__(self, engine: str = ROCKSDB) -> None:
+        self.engine = known_engine(engine, "the setting state.engine")
         self.source: DataFrame | None = None
         self.tables: list[Table] = []
+        self.processors: list[Processed] = []
         self.sinks: list[SinkNode] = []
 
     def add_stream(
@@ -195,11 +266,17 @@ class Builder:
         self.source = frame
         return Stream(self, frame, keys, timestamp, positions)
 
-    def add_table(self, aggregated: Aggregated, name: str, engine: str) -> Table:
-        if engine not in ENGINES:
-            raise TopologyError(f"store({name!r}, engine={engine!r}): there are {', '.join(sorted(ENGINES))}.")
-        if any(table.name == name for table in self.tables):
-            raise TopologyError(f"There are two stores named {name!r}. Every store has a name of its own.")
+    def go_by(self, known: Callable[[StoreSpec], StoreSpec]) -> None:
+        """Has every store go by what the log knows of it besides what the code says."""
+        self.tables = [replace(table, spec=known(table.spec)) for table in self.tables]
+        self.processors = [
+            replace(each, stores=tuple((attribute, known(spec)) for attribute, spec in each.stores))
+            for each in self.processors
+        ]
+
+    def add_table(self, aggregated: Aggregated, name: str, make: Callable[..., StoreSpec]) -> Table:
+        """A table in the store that `make` gives for its key and value."""
+        self._check_unused(name)
         stream, columns = aggregated.grouped.stream, aggregated.grouped.columns
         for column in (*columns, *([stream.timestamp] if stream.timestamp else [])):
             _type_of(stream.frame, column)
@@ -215,10 +292,63 @@ class Builder:
         )
         results = tuple(reducer.fields[0] for reducer in reducers)
         hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])
-        spec = StoreSpec(name=name, key=key, value=Schema(results + hidden), codec="rows/1", engine=engine)
-        table = Table(self, len(self.tables), spec, stream, aggregated.aggregates, reducers)
+        from_now = tuple(label for label, aggregate in aggregated.aggregates if aggregate.from_now)
+        spec = msgspec.structs.replace(make(key=key, value=Schema(results + hidden)), from_now=from_now)
+        if spec.max_entries and DELETED in (field.name for field in key.fields + results):
+            raise TopologyError(
+                f"store({name!r}): a column is named {DELETED!r}, which is how sinks are told of a key that "
+                "max_entries evicted. Give it another name."
+            )
+        table = Table(self, self._next_topology(), spec, stream, aggregated.aggregates, reducers)
         self.tables.append(table)
         return table
+
+    def add_processor(
+        self, stream: Stream, processor: type[Processor], output: str | None, name: str | None
+    ) -> Processed:
+        check_processor(processor)
+        chosen = name or name_of(processor)
+        check_name(chosen)
+        if chosen in self._outputs():
+            raise TopologyError(
+                f"There are two outputs named {chosen!r}. Give the processor another name: process(..., name='...')."
+            )
+        for column in (*stream.key, *([stream.timestamp] if stream.timestamp else []), *stream.position):
+            _type_of(stream.frame, column)
+        key = key_as_python(Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in stream.key)))
+        encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
+        stores: list[tuple[str, StoreSpec]] = []
+        for attribute, declared in stores_of(processor).items():
+            spec = spec_of(declared, self.engine)
+            self._check_unused(spec.name)
+            if any(spec.name == other.name for _, other in stores):
+                raise TopologyError(f"There are two stores named {spec.name!r}. Every store has a name of its own.")
+            stores.append((attribute, spec))
+        columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
+        processed = Processed(
+            self,
+            self._next_topology(),
+            chosen,
+            processor,
+            stream,
+            key,
+            shape_of(processor.process, columns),
+            tuple(stores),
+            None if output is None else parse_output(output),
+        )
+        self.processors.append(processed)
+        return processed
+
+    def _next_topology(self) -> int:
+        return len(self.tables) + len(self.processors)
+
+    def _check_unused(self, store: str) -> None:
+        specs = [table.spec for table in self.tables] + [spec for each in self.processors for spec in each.specs]
+        if any(spec.name == store for spec in specs):
+            raise TopologyError(f"There are two stores named {store!r}. Every store has a name of its own.")
+
+    def _outputs(self) -> set[str]:
+        return {table.name for table in self.tables} | {each.name for each in self.processors} | {DEAD_LETTERS}
 
     def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
         if not isinstance(sink, Sink):

@@ -1,29 +1,40 @@
-"""What a sink gets of a commit: the rows of one table, or the dead letters, read back from the segments.
+"""What a sink gets of a commit, from its segments: a table's rows, what a processor forwarded, or the dead letters.
 
 For a table the rows are its changed keys with their results, made from the state part: what is stored and what is sent
-can't differ, and a version's rows are there for as long as its segments are.
+can't differ, and a version's rows are there for as long as its segments are. Where a store can delete, each row says in
+a column `_deleted` whether its key is gone; its results are null then. Stores that never do have no such column.
 """
 
+import logging
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
+from holdfast.log.objects import ObjectMissing
 from holdfast.stores.cells import unpack_many
-from holdfast.stores.keys import decode_keys
-from holdfast.stores.rows import decode_rows
+from holdfast.stores.keys import FORMAT, decode_keys
+from holdfast.stores.recency import split_seqs
+from holdfast.stores.rowcolumns import decode_layouts
+from holdfast.stores.slices import split_sliced_keys
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import HIDDEN
 from holdfast.topology.sink import Rows
+from holdfast.topology.stream import DELETED
 from holdfast.words import TaskId
+
+logger = logging.getLogger(__name__)
+
+_GONE = "version %d: what store %r changed was gone before a sink had it: the store isn't durable"
 
 
 @dataclass(frozen=True)
 class TableOutput:
-    """The changed rows of a table: key columns, then results."""
+    """The changed rows of a table: key columns, then results, then `_deleted` where the store can delete."""
 
     spec: StoreSpec
     topology: int
@@ -31,17 +42,42 @@ class TableOutput:
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
         for task, number, table in _parts(log, commit, "state", self.spec.name):
             if task.topology == self.topology:
-                yield Rows(task, number, self._decode(table))
+                yield Rows(task, number, self.decode(table))
 
-    def _decode(self, table: pa.Table) -> pa.Table:
+    def decode(self, table: pa.Table) -> pa.Table:
+        """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
         assert self.spec.value is not None
         keys, cells = table["key"].combine_chunks(), table["value"].combine_chunks()
+        if self.spec.slice_ms:
+            _, keys = split_sliced_keys(keys)
+        if self.spec.max_entries:
+            entries = pc.starts_with(keys, FORMAT)
+            keys, cells = keys.filter(entries), cells.filter(entries)
+        found = unpack_many(cells)
+        payloads = found.payloads
+        if self.spec.max_entries:
+            _, payloads = split_seqs(payloads)
         columns = dict(zip((f.name for f in self.spec.key.fields), decode_keys(self.spec.key, keys), strict=True))
-        rows = decode_rows(self.spec.value, unpack_many(cells).payloads)
-        for field, column in zip(self.spec.value.fields, rows, strict=True):
+        results = decode_layouts(self.spec, payloads, found.schemas)
+        for field, column in zip(self.spec.value.fields, results, strict=True):
             if HIDDEN not in field.name:
                 columns[field.name] = column
+        if self.spec.max_entries:
+            columns[DELETED] = cells.is_null()
         return pa.table(columns)
+
+
+@dataclass(frozen=True)
+class ProcessorOutput:
+    """The rows a processor forwarded, in the order it did so within a task."""
+
+    name: str
+    topology: int
+
+    def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
+        for task, number, table in _parts(log, commit, "output", self.name):
+            if task.topology == self.topology:
+                yield Rows(task, number, table)
 
 
 @dataclass(frozen=True)
@@ -64,14 +100,21 @@ class _Letter(msgspec.Struct):
     record: msgspec.Raw
 
 
-Output = TableOutput | DeadLetters
+Output = TableOutput | ProcessorOutput | DeadLetters
 
 
 def _parts(log: Log, commit: Commit, kind: str, name: str | None) -> Iterator[tuple[TaskId, int, pa.Table]]:
-    for task, refs in sorted(commit.segments.items(), key=lambda item: TaskId.parse(item[0])):
+    for task in sorted(map(TaskId.parse, commit.segments.keys() | commit.volatile.keys())):
         number = 0
-        for ref in refs:
+        for ref in (*commit.of_task(task), *commit.volatile_of(task)):
             for part in ref.parts:
                 if part.kind == kind and name in (None, part.name):
-                    yield TaskId.parse(task), number, log.read_part(ref, part)
+                    try:
+                        table = log.read_part(ref, part)
+                    except ObjectMissing:
+                        if ref not in commit.volatile_of(task):
+                            raise
+                        logger.warning(_GONE, commit.version, part.name)
+                        continue
+                    yield task, number, table
                     number += 1

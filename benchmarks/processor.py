@@ -1,0 +1,145 @@
+"""A Python processor that counts per key, against Spark's own Python state API, on the same Parquet files.
+
+    tws       transformWithState (Row) on RocksDB with changelog checkpointing: a ValueState a key, into no sink
+    holdfast  hf.Processor with a KeyValueStore, snapshots on, the log on disk as a user has it
+
+Both run Python for each key and keep a count. Time is Spark's own `triggerExecution` of each micro-batch.
+The first batch is left out, medians are taken over the rest, the order alternates from repeat to repeat.
+"""
+
+import argparse
+import logging
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pyspark.sql import DataFrame, Row, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+
+import holdfast as hf
+from benchmarks.common import console, finish, median, scratch, show, spark_session, write_batches
+
+KEYS = RECORDS = 200_000
+QUICK_RECORDS = 100_000
+PARTITIONS = 2
+FILES = 2
+FSYNC = False
+"""Spark's checkpoint files on a local disk are written without fsync; so is Holdfast's log here. Printed."""
+
+
+class Counting(hf.Processor):
+    """The count as a user of Holdfast writes it."""
+
+    counts = hf.KeyValueStore("counts", key=int, value=int)
+
+    def process(self, key: int, event: Any, ctx: hf.Context) -> None:
+        self.counts[key] = self.counts.get(key, 0) + 1
+
+
+class SparkCounting(StatefulProcessor):
+    """The count as a user of Spark writes it."""
+
+    def init(self, handle: StatefulProcessorHandle) -> None:
+        self._count = handle.getValueState("count", "count long")
+
+    def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
+        held = self._count.get() if self._count.exists() else None
+        count = (held[0] if held else 0) + sum(1 for _ in rows)
+        self._count.update((count,))
+        yield Row(key=key[0], count=count)
+
+    def close(self) -> None:
+        pass
+
+
+def read(spark: SparkSession, data: Path) -> DataFrame:
+    return spark.readStream.schema("key long").option("maxFilesPerTrigger", FILES).parquet(str(data))
+
+
+def seconds_of(query: StreamingQuery) -> list[float]:
+    """How long each batch with rows took."""
+    return [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"] > 0]
+
+
+def run_tws(spark: SparkSession, data: Path, work: Path) -> list[float]:
+    counted = (
+        read(spark, data)
+        .groupBy("key")
+        .transformWithState(SparkCounting(), "key long, count long", outputMode="Update", timeMode="None")
+    )
+    query = (
+        counted.writeStream.outputMode("update")
+        .option("checkpointLocation", str(work / "checkpoint"))
+        .format("noop")
+        .start()
+    )
+    query.processAllAvailable()
+    taken = seconds_of(query)
+    query.stop()
+    return taken
+
+
+def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
+    settings = hf.Settings(
+        base_dir=str(work),
+        partitions=PARTITIONS,
+        log=hf.LogSettings(fsync=FSYNC),
+        rest=hf.RestSettings(port=0),
+        snapshots=hf.SnapshotSettings(bytes="32MiB"),
+    )
+    app = hf.App("bench", settings=settings, spark=spark)
+    app.stream(read(spark, data), key="key").process(Counting)
+    with app:
+        app.process_all_available()
+        return seconds_of(app.query)
+
+
+CONTENDERS: dict[str, Callable[[SparkSession, Path, Path], list[float]]] = {"tws": run_tws, "holdfast": run_holdfast}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="one repeat of 4 batches, each of half the records")
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    repeats, batches, records = (1, 4, QUICK_RECORDS) if arguments.quick else (2, 7, RECORDS)
+    spark = spark_session(
+        **{
+            "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.streaming.stateStore.providerClass": (
+                "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+            ),
+            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+        }
+    )
+    chosen = arguments.contenders.split(",")
+    taken: dict[str, list[float]] = {name: [] for name in chosen}
+    with scratch("processor") as folder:
+        data = folder / "data"
+        write_batches(data, "uniform", keys_in_all=KEYS, records=records, batches=batches, files=FILES)
+        for repeat in range(repeats):
+            for name in chosen if repeat % 2 == 0 else chosen[::-1]:
+                work = folder / f"{name}-{repeat}"
+                seconds = CONTENDERS[name](spark, data, work)
+                console.print(f"  {name}: {', '.join(f'{s:.2f}' for s in seconds)} s")
+                taken[name] += seconds[1:]
+                shutil.rmtree(work, ignore_errors=True)
+    rates = {name: records / median(values) for name, values in taken.items()}
+    show(
+        f"{KEYS:,} keys, batches of {records:,}, fsync {'on' if FSYNC else 'off'} on both sides",
+        ["contender", "records/s", "s a batch"],
+        [[name, f"{rate:,.0f}", records / rate] for name, rate in rates.items()],
+    )
+    figures: dict[str, float] = {f"{name}_records_per_s": rate for name, rate in rates.items()}
+    if "holdfast" in rates:
+        figures["records_per_s"] = rates["holdfast"]
+        if "tws" in rates:
+            figures["vs_tws"] = rates["holdfast"] / rates["tws"]
+    finish(**figures, repeats=repeats, batches=batches, fsync=FSYNC, quick=arguments.quick)
+
+
+if __name__ == "__main__":
+    main()

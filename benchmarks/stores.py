@@ -1,0 +1,320 @@
+"""Stores through their typed views against raw rocksdict, which is handed the same bytes, in the same run.
+
+    put          entries set by key, collected as a task collects them, and written in sorted batches
+    get          one key after the other
+    multi-get    a thousand keys at a time
+    window       the last 60 windows of one key
+    session      an event merged into its key's session: one range read, one entry written
+    scan         every entry, in order
+
+Raw moves the same bytes with rocksdict and does nothing else: keys and cells are ready-made, and what it reads stays
+bytes. For multi-gets and windows there is a third contender, "by hand": rocksdict, and the few lines that make keys and
+read times and values, as someone without stores writes them. Databases have equal options. Repeats alternate; the
+medians count.
+"""
+
+import argparse
+import gc
+import random
+import struct
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, cast
+
+import msgspec
+import rocksdict as rd
+
+import holdfast as hf
+from benchmarks.common import finish, median, scratch, show
+from holdfast.stores.kinds.keying import beginning_encoder, time_bytes
+from holdfast.stores.slices import slice_prefix
+
+BATCH = 1_000
+WINDOWS = 60
+MINUTE = 60_000
+START = 1_700_000_000_000
+NOW = hf.Now(wall=START + WINDOWS * MINUTE, event=START + WINDOWS * MINUTE)
+
+
+class Player(msgspec.Struct):
+    name: str
+    games: int
+    best: float
+
+
+class Database:
+    """A RocksDB as ordered bytes: reads go to it, writes wait for `flush`, as a task's wait for its version's end."""
+
+    def __init__(self, folder: Path) -> None:
+        options = rd.Options(raw_mode=True)
+        options.create_if_missing(True)
+        self.db = rd.Rdict(str(folder), options)
+        self._write = rd.WriteOptions()
+        self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # an attribute, whatever the stub says
+        self.changes: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        if key in self.changes:
+            return self.changes[key]
+        found: bytes | None = self.db.get(key)
+        return found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return cast(list[bytes | None], self.db.get(cast(Any, keys)))
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        bounds = rd.ReadOptions()
+        if stop is not None:
+            bounds.set_iterate_upper_bound(stop)
+        yield from cast(Any, self.db.items(from_key=start, read_opt=bounds))  # `bounds` has to live as long
+
+    def raw_scan(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
+        """A range as one writes it with rocksdict."""
+        found = []
+        for key, value in cast(Any, self.db.items(from_key=start)):
+            if key >= stop:
+                break
+            found.append((key, value))
+        return found
+
+    def approximate_count(self) -> int:
+        return 0
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.changes[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.changes[key] = None
+
+    def flush(self) -> None:
+        self.write(self.changes)
+        self.changes = {}
+
+    def write(self, changes: dict[bytes, bytes | None]) -> None:
+        """Sorted, a batch at a time."""
+        keys = sorted(changes)
+        for start in range(0, len(keys), BATCH):
+            batch = rd.WriteBatch(raw_mode=True)
+            for key in keys[start : start + BATCH]:
+                value = changes[key]
+                if value is None:
+                    del batch[key]
+                else:
+                    batch[key] = value
+            self.db.write(batch, self._write)
+
+    def settle(self) -> None:
+        """On disk and in one level, so that both sides read alike."""
+        self.db.flush()
+        self.db.compact_range(None, None)
+
+
+def seconds(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return time.perf_counter() - began
+
+
+class Points:
+    """A key-value store of players."""
+
+    def __init__(self, folder: Path, entries: int) -> None:
+        self.entries = entries
+        self.names = [f"player-{n:07d}" for n in range(entries)]
+        self.players = [Player(name, n, n / 3) for n, name in enumerate(self.names)]
+        self.asked = random.Random(7).sample(self.names, min(entries, 50_000))
+        self.typed, self.raw = Database(folder / "typed"), Database(folder / "raw")
+        self.store = hf.KeyValueStore("players", value=Player).bind(self.typed, NOW)
+        self.store.update(zip(self.names[:1], self.players[:1], strict=True))
+        cells = hf.KeyValueStore("players", value=Player).bind(collected := Database(folder / "bytes"), NOW)
+        cells.update(zip(self.names, self.players, strict=True))
+        self.bytes = dict(collected.changes)
+        self.keys = [b"\x01" + name.encode() for name in self.asked]
+
+    def typed_put(self) -> None:
+        store, typed = self.store, self.typed
+        for start in range(0, self.entries, 50 * BATCH):
+            names, players = self.names[start : start + 50 * BATCH], self.players[start : start + 50 * BATCH]
+            store.update(zip(names, players, strict=True))
+            typed.flush()
+
+    def raw_put(self) -> None:
+        pairs = list(self.bytes.items())
+        for start in range(0, self.entries, 50 * BATCH):
+            self.raw.write(dict(pairs[start : start + 50 * BATCH]))
+
+    def typed_get(self) -> None:
+        get = self.store.get
+        for name in self.asked:
+            get(name)
+
+    def raw_get(self) -> None:
+        get = self.raw.db.get
+        for key in self.keys:
+            get(key)
+
+    def typed_many(self) -> None:
+        for start in range(0, len(self.asked), BATCH):
+            self.store.get_many(self.asked[start : start + BATCH])
+
+    def raw_many(self) -> None:
+        for start in range(0, len(self.keys), BATCH):
+            self.raw.get_many(self.keys[start : start + BATCH])
+
+    def hand_many(self) -> None:
+        decode = msgspec.msgpack.Decoder(Player).decode
+        for start in range(0, len(self.asked), BATCH):
+            found = self.raw.get_many([b"\x01" + name.encode() for name in self.asked[start : start + BATCH]])
+            [None if cell is None else decode(cell[17:]) for cell in found]
+
+    def typed_scan(self) -> None:
+        for _ in self.store.scan():
+            pass
+
+    def raw_scan(self) -> None:
+        for _ in self.raw.raw_scan(b"\x01", b"\x02"):
+            pass
+
+
+class Windows:
+    """A window store of counts: `WINDOWS` windows of a minute for each key."""
+
+    def __init__(self, folder: Path, keys: int) -> None:
+        self.names = [f"player-{n:05d}" for n in range(keys)]
+        self.database = Database(folder / "windows")
+        declared = hf.WindowStore("plays", value=int, size="1m")
+        self.store = declared.bind(self.database, NOW)
+        for n, name in enumerate(self.names):
+            for window in range(WINDOWS):
+                self.store.put(name, n + window, START + window * MINUTE)
+        self.database.flush()
+        self.database.settle()
+        self.store = declared.bind(self.database, NOW)
+        encode, slice_ms = beginning_encoder(declared.spec().key), declared.spec().slice_ms
+        first, last = START, START + (WINDOWS - 1) * MINUTE
+        self.ranges = [
+            [
+                (
+                    slice_prefix(number) + encode(name) + time_bytes(first),
+                    slice_prefix(number) + encode(name) + time_bytes(last + 1),
+                )
+                for number in range(first // slice_ms, last // slice_ms + 1)
+            ]
+            for name in self.names
+        ]
+
+    def typed_fetch(self) -> None:
+        for name in self.names:
+            found = list(self.store.fetch(name, from_=START, to=START + (WINDOWS - 1) * MINUTE))
+            assert len(found) == WINDOWS
+
+    def raw_fetch(self) -> None:
+        for ranges in self.ranges:
+            found: list[tuple[bytes, bytes]] = []
+            for start, stop in ranges:
+                found += self.database.raw_scan(start, stop)
+            assert len(found) == WINDOWS
+
+    def hand_fetch(self) -> None:
+        decode, number = msgspec.msgpack.Decoder(int).decode, struct.Struct(">Q").unpack_from
+        for ranges in self.ranges:
+            found: list[tuple[int, int]] = []
+            for start, stop in ranges:
+                for key, cell in cast(Any, self.database.db.items(from_key=start)):
+                    if key >= stop:
+                        break
+                    found.append((number(key, -8)[0] - 2**63, decode(cell[17:])))
+            assert len(found) == WINDOWS
+
+
+class Sessions:
+    """A session store of counts: events a second apart, each of which extends its key's session."""
+
+    def __init__(self, folder: Path, keys: int) -> None:
+        self.names = [f"player-{n:05d}" for n in range(keys)]
+        self.typed, self.raw = Database(folder / "sessions"), Database(folder / "raw-sessions")
+        self.declared = hf.SessionStore("visits", value=int, gap="30s")
+        self.time = START
+        self.encode = beginning_encoder(self.declared.spec().key)
+        self.cell = b"\x01" + (-(2**63)).to_bytes(8, "big", signed=True) + bytes(8) + b"\x01"
+        self.typed_merge()
+        self.raw_merge()
+
+    def typed_merge(self) -> None:
+        self.time += 1_000
+        store = self.declared.bind(self.typed, NOW)
+        for name in self.names:
+            store.merge(name, self.time, None, lambda one, other: (one + other) % 100, 1)
+        self.typed.flush()
+
+    def raw_merge(self) -> None:
+        number = slice_prefix(self.time // self.declared.spec().slice_ms)
+        changes: dict[bytes, bytes | None] = {}
+        after = time_bytes(self.time - 30_000)
+        for name in self.names:
+            own = number + self.encode(name)
+            for key, _ in self.raw.raw_scan(own + after, own + b"\xff" * 17):
+                changes[key] = None
+            changes[own + time_bytes(self.time) + time_bytes(START)] = self.cell
+        self.raw.write(changes)
+
+
+Contenders = tuple[int, Sequence[Callable[[], object]]]
+"""How many operations, and who does them: the store, raw and, for some, by hand."""
+
+
+def measured(contests: dict[str, Contenders], repeats: int) -> dict[str, list[float]]:
+    """Operations a second of each contender, by contest, as medians over the repeats."""
+    taken: dict[str, list[list[float]]] = {name: [[] for _ in who] for name, (_, who) in contests.items()}
+    for repeat in range(repeats):
+        for name, (operations, who) in contests.items():
+            order = list(enumerate(who))
+            for side, work in order if repeat % 2 == 0 else order[::-1]:
+                taken[name][side].append(operations / seconds(work))
+    return {name: [median(rates) for rates in sides] for name, sides in taken.items()}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="fewer entries and three repeats")
+    arguments = parser.parse_args()
+    entries, keys, repeats = (50_000, 300, 3) if arguments.quick else (500_000, 2_000, 7)
+    with scratch("stores") as folder:
+        points, windows, sessions = Points(folder, entries), Windows(folder, keys), Sessions(folder, keys)
+        found = measured({"put": (entries, [points.typed_put, points.raw_put])}, repeats)
+        points.typed.settle()
+        points.raw.settle()
+        gc.freeze()  # the data of the benchmark itself is not to be collected again and again
+        asked = len(points.asked)
+        found |= measured(
+            {
+                "get": (asked, [points.typed_get, points.raw_get]),
+                "multi_get": (asked, [points.typed_many, points.raw_many, points.hand_many]),
+                "scan": (entries, [points.typed_scan, points.raw_scan]),
+                "window": (keys, [windows.typed_fetch, windows.raw_fetch, windows.hand_fetch]),
+                "session": (keys, [sessions.typed_merge, sessions.raw_merge]),
+            },
+            repeats,
+        )
+    show(
+        f"{entries:,} entries, {keys:,} keys with {WINDOWS} windows each",
+        ["operation", "store/s", "raw/s", "by hand/s", "of raw"],
+        [
+            [name, *(f"{rate:,.0f}" for rate in rates), *([""] if len(rates) == 2 else []), rates[0] / rates[1]]
+            for name, rates in found.items()
+        ],
+    )
+    ratio = {name: rates[0] / rates[1] for name, rates in found.items()}
+    finish(
+        point_vs_raw=min(ratio["put"], ratio["multi_get"]),
+        window_vs_raw=ratio["window"],
+        **{f"{name}_vs_raw": value for name, value in ratio.items() if name != "window"},
+        **{f"{name}_vs_by_hand": rates[0] / rates[2] for name, rates in found.items() if len(rates) == 3},
+        **{f"{name}_per_s": rates[0] for name, rates in found.items()},
+        quick=arguments.quick,
+    )
+
+
+if __name__ == "__main__":
+    main()

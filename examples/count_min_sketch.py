@@ -1,0 +1,118 @@
+"""A store of one's own: counts of very many things in little room, never too low and seldom much too high.
+
+A count-min sketch is a few rows of counters. An item adds to one counter in each row, chosen by a hash of the item;
+what was counted for it is at most the smallest of its counters. With 4 rows of 2,048 a count is too high by more than
+0.13 % of all that was counted in fewer than 2 of 100 cases, in 64 KiB a key, however many items there are.
+
+The kind is a key layout and a typed view, as every kind is: the counters of a key lie in blocks of 64, each a cell
+under (key, row, block), so that an update writes one small cell a row and not the whole sketch. Log, restore, standbys,
+queries by version and crash safety come with the bytes.
+
+    class Pages(hf.Processor):
+        visits = CountMinSketch("page-visits")
+
+        def process(self, key, event, ctx):
+            self.visits.add(key, event.url)
+            ctx.forward(key, {"url": event.url, "about": self.visits.estimate(key, event.url)})
+
+python examples/count_min_sketch.py     counts words in a sketch, and shows how far off it is
+"""
+
+import random
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Unpack
+
+import numpy as np
+import numpy.typing as npt
+import xxhash
+
+import holdfast as hf
+from holdfast.stores.kinds.base import Options, ReadAhead, Store, View
+
+ROWS = 4
+WIDTH = 2_048
+BLOCK = 64
+"""Counters in one cell. Width over block is how many cells a row has at most."""
+
+Counters = npt.NDArray[np.uint64]
+
+
+def places(item: str) -> Iterator[tuple[int, int, int]]:
+    """Where an item is counted: row, block and place in the block, one a row.
+
+    >>> len(list(places("alice"))), list(places("alice")) == list(places("alice"))
+    (4, True)
+    """
+    for row in range(ROWS):
+        place = xxhash.xxh3_64_intdigest(item.encode(), seed=row) % WIDTH
+        yield row, place // BLOCK, place % BLOCK
+
+
+class ReadOnlyCountMinSketch(View[str, bytes]):
+    """Reads a sketch: what REST, a query and a test see."""
+
+    def estimate(self, key: str, item: str) -> int:
+        """How often an item was counted: never too low."""
+        return min(int(self._block(key, row, block)[at]) for row, block, at in places(item))
+
+    def total(self, key: str) -> int:
+        """How much was counted for a key in all; every row has it."""
+        return sum(int(self._block(key, 0, block).sum()) for block in range(WIDTH // BLOCK))
+
+    def _block(self, key: str, row: int, block: int) -> Counters:
+        cell = self._bytes.get(self._encode((key, row, block)))
+        if cell is None:
+            return np.zeros(BLOCK, np.uint64)
+        return np.frombuffer(self._values.read(cell), np.uint64).copy()
+
+
+class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
+    """A sketch a key.
+
+    >>> visits = CountMinSketch("visits").bind(hf.DictBytes(), hf.Now(wall=0))
+    >>> visits.add("home", "alice", 3); visits.add("home", "bob")
+    >>> visits.estimate("home", "alice"), visits.estimate("home", "carol"), visits.total("home")
+    (3, 0, 4)
+    """
+
+    VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyCountMinSketch
+
+    def __init__(self, name: str, **options: Unpack[Options]) -> None:
+        # The key in the log is what lies in the bytes: the user's key, the row and the block.
+        options["codec"] = "bytes"
+        super().__init__(name, key=(str, int, int), value=bytes, kind_options={}, options=options)
+
+    def add(self, key: str, item: str, number: int = 1) -> None:
+        """Counts an item."""
+        for row, block, at in places(item):
+            counters = self._block(key, row, block)
+            counters[at] += np.uint64(number)
+            self._writable.put(self._encode((key, row, block)), self._values.cell(counters.tobytes()))
+
+    def read_only(self) -> ReadOnlyCountMinSketch:
+        return self._as(ReadOnlyCountMinSketch)
+
+    def read_ahead(self, keys: Sequence[str], times: Sequence[int]) -> ReadAhead:
+        """The whole sketch of each key: which blocks, only the items know."""
+        firsts = [self._encode((key, 0, 0)) for key in dict.fromkeys(keys)]
+        lasts = [self._encode((key, ROWS, 0)) for key in dict.fromkeys(keys)]
+        return ReadAhead([], list(zip(firsts, lasts, strict=True)))
+
+
+def main() -> None:
+    dice = random.Random(7)
+    sketch = CountMinSketch("words").bind(hf.DictBytes(), hf.Now(wall=0))
+    truth: dict[str, int] = {}
+    for _ in range(100_000):
+        word = f"word-{int(dice.paretovariate(0.7)) % 50_000}"
+        number = dice.randrange(1, 20)
+        truth[word] = truth.get(word, 0) + number
+        sketch.add("book", word, number)
+    print(f"{len(truth):,} words, {sum(truth.values()):,} counted in {ROWS * WIDTH * 8 // 1024} KiB")
+    print(f"{'word':<14}{'counted':>10}{'estimate':>10}")
+    for word in sorted(truth, key=lambda each: -truth[each])[:5]:
+        print(f"{word:<14}{truth[word]:>10,}{sketch.estimate('book', word):>10,}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,44 @@
+"""Loading a snapshot: a task's folder as another replica had it at some version, in place of what is here.
+
+It is downloaded beside the data, moved in its place when it is whole, opened, and checked against the manifest. Stores
+that aren't durable are in no snapshot: they begin empty, at the snapshot's version.
+"""
+
+from collections.abc import Callable, Sequence
+
+from holdfast.errors import DamagedObject
+from holdfast.instance.base import Base
+from holdfast.instance.layout import TaskHome, remove, usable
+from holdfast.instance.source import TaskSource
+from holdfast.log.snapshots import Manifest
+from holdfast.stores.engine import Mark, Resources
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import Version
+
+
+def download(source: TaskSource, manifest: Manifest, home: TaskHome, on_bytes: Callable[[int], None]) -> None:
+    """Brings a snapshot beside the data; `on_bytes` is told of each piece."""
+    with usable(home.path):
+        remove(home.loading)
+        source.download(manifest, home.loading, on_bytes)
+
+
+def adopt(
+    source: TaskSource, manifest: Manifest, home: TaskHome, specs: Sequence[StoreSpec], resources: Resources
+) -> Base:
+    """Puts what was downloaded in the place of the data, which nobody may have open, and opens it."""
+    home.adopt_loaded()
+    base = Base.open(home.data, home.volatile, specs, resources)
+    version = Version(manifest.version)
+    try:
+        if not any(spec.durable for spec in specs):
+            # The snapshot of a task without durable stores is empty. It only says from which version on to go.
+            base.stamp(Mark(version, manifest.commit, source.log_id))
+        mark = base.mark()
+        found = None if mark is None else (mark.version, mark.commit, mark.log, mark.applying)
+        if found != (version, manifest.commit, source.log_id, None):
+            raise DamagedObject(f"the snapshot of task {home.task} at version {version} holds {mark}.")
+    except BaseException:
+        base.close()
+        raise
+    return base

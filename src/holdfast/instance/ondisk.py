@@ -1,0 +1,106 @@
+"""What of a replica is on disk: the engines, the marks they get, when they were flushed, and what is dropped.
+
+Whoever applies a version says which commit it is and what its clocks are; both go into the mark. Slices that the
+clocks of that version hide are dropped right after it. Every reader of that version or a later one hides them by the
+same clocks, and readers of earlier ones stand on footings taken before, so when they go changes no answer.
+"""
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from holdfast import faults, metrics
+from holdfast.clock import Clock
+from holdfast.instance.base import Base
+from holdfast.instance.held import BEFORE_TIME
+from holdfast.instance.layout import TaskHome
+from holdfast.log.commits import Commit
+from holdfast.stores.access import Now
+from holdfast.stores.engine import Changes, Mark
+from holdfast.stores.slices import slices_to_drop
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import NOTHING, Version
+
+_drops = metrics.counter("holdfast_slices_dropped", "How often a replica dropped slices of a store.", ["store"])
+
+
+@dataclass(frozen=True)
+class Stamp:
+    """The commit of a version, as much of it as a mark remembers."""
+
+    commit: str
+    now: Now
+
+    @classmethod
+    def of(cls, commit: Commit) -> "Stamp":
+        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event))
+
+
+def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> Now:
+    """The clocks of what is on disk: as its mark has them, or else as the log's commit of that version does."""
+    if mark is None or mark.version == NOTHING:
+        return BEFORE_TIME
+    if mark.wall is not None:
+        return Now(mark.wall, mark.event)
+    found = commit(mark.version)
+    return BEFORE_TIME if found is None else Stamp.of(found).now
+
+
+class OnDisk:
+    """The base of one replica and how far it is. All but `know` is for whoever holds the replica's writing lock."""
+
+    def __init__(self, base: Base, home: TaskHome, specs: Sequence[StoreSpec], log: str, clock: Clock) -> None:
+        self.base = base
+        self._home = home
+        self._stores = [spec.name for spec in specs]
+        self._sliced = [spec for spec in specs if spec.slice_ms]
+        self._log = log
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._stamps: dict[Version, Stamp] = {}
+        self._dropped: dict[str, bytes] = {}
+        self.flushed = NOTHING
+        self._flushed_at = clock.monotonic()
+
+    def know(self, version: Version, stamp: Stamp) -> None:
+        """Tells which commit a version is that may be applied some time."""
+        with self._lock:
+            self._stamps[version] = stamp
+
+    def apply(self, changes: Iterable[tuple[str, Changes]], version: Version) -> None:
+        """Moves the engines to a version that is known, and drops what its clocks hide."""
+        stamp = self._stamps[version]
+        mark = Mark(version, stamp.commit, self._log, wall=stamp.now.wall, event=stamp.now.event)
+        self.base.apply(changes, mark)
+        with self._lock:
+            self._stamps = {known: each for known, each in self._stamps.items() if known >= version}
+        for store, start, stop in self._hidden(stamp.now):
+            faults.point("drop.before")
+            self.base.drop(store, start, stop)
+            self._dropped[store] = stop
+            _drops.labels(store).inc()
+            faults.point("drop.after")
+
+    def _hidden(self, now: Now) -> Iterator[tuple[str, bytes, bytes]]:
+        """The ranges that are hidden now and weren't when slices were last dropped; at first all that are."""
+        for spec in self._sliced:
+            if (hidden := slices_to_drop(spec, now.wall, now.event)) is None:
+                continue
+            start, stop = hidden
+            # An app's first event time may lie before the wall clock it had until then: hiding begins anew from there.
+            if (last := self._dropped.get(spec.name)) is not None and last <= stop:
+                start = last
+            if start < stop:
+                yield spec.name, start, stop
+
+    def late(self, seconds: float) -> bool:
+        """Whether the last flush is so long ago."""
+        return self._clock.monotonic() - self._flushed_at >= seconds
+
+    def flush(self) -> None:
+        mark = self.base.mark()
+        self.base.flush()
+        if mark is not None and mark.version > NOTHING:
+            self._home.write_checkpoint(mark.log, mark.commit, mark.version, self._stores)
+            self.flushed = mark.version
+        self._flushed_at = self._clock.monotonic()

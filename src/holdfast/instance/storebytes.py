@@ -1,0 +1,28 @@
+"""One store of a picture as the bytes that a typed store reads: this is how queries see a replica."""
+
+from collections.abc import Iterator, Sequence
+
+import pyarrow as pa
+
+from holdfast.instance.held import Picture
+
+
+class StoreBytes:
+    """A store at one version, as `ReadableBytes`. The picture is the caller's to close."""
+
+    def __init__(self, picture: Picture, store: str) -> None:
+        self._picture = picture
+        self._store = store
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._picture.get(self._store, key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = self._picture.get_many(self._store, pa.array(keys, pa.binary())).to_pylist()
+        return found
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        return self._picture.scan(self._store, start, stop, reverse=reverse)
+
+    def approximate_count(self) -> int:
+        return self._picture.footing.base.approximate_count(self._store)

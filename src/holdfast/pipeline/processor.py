@@ -1,0 +1,223 @@
+"""One task of a processor: a user's Python over the records of one partition, in one version.
+
+Records come in the order of their event times. For each chunk of them the stores are read ahead in bulk, then `process`
+runs record by record over memory alone, and at the end all changes and all forwarded rows are sealed into a segment.
+As in every task nothing else is written, so Spark may run it twice. It runs in every version, also without records:
+what expires and what is evicted depends on the clock, not on who writes.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast import faults
+from holdfast.errors import BadValue, HoldfastError
+from holdfast.log.log import Log, Written
+from holdfast.log.segments import DEAD as DEAD_PART
+from holdfast.log.segments import OUTPUT, STATE
+from holdfast.pipeline.plan import DEAD
+from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
+from holdfast.pipeline.running import RunningProcessor
+from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState
+from holdfast.pipeline.task import Part, WrongPartition, chunks, refused
+from holdfast.pipeline.values import events_of, keys_of, values_of, whole
+from holdfast.stores.access import Now
+from holdfast.stores.partition import partitions_of
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.topology.events import EventShape
+from holdfast.topology.processor import Context, Processor
+from holdfast.words import TaskId, Version
+
+CHUNK_ROWS = 50_000
+"""How many records are Python objects at a time, and read ahead for at once."""
+
+
+@dataclass(frozen=True)
+class ProcessorLayout:
+    """Which columns a task gets, by name; a column of the key may be one of the event's."""
+
+    event: tuple[str, ...]
+    keys: tuple[str, ...]
+    time: str | None
+
+
+@dataclass(frozen=True)
+class ProcessorWork:
+    """What every task of a processor does in one version. Travels from the driver to the workers."""
+
+    topology: int
+    version: Version
+    now: Now
+    name: str
+    key: Schema
+    stores: tuple[tuple[str, StoreSpec], ...]
+    output: Schema | None
+    layout: ProcessorLayout
+    partitions: int
+    chunk_rows: int
+    state_bytes: int
+    inline_limit: int
+    rewrite_entries: int = 0
+
+
+@dataclass(frozen=True)
+class Code:
+    """What a task runs of the user's: the processor's class, and what its events are."""
+
+    processor: type[Processor]
+    event: EventShape
+
+
+def run_processor(
+    work: ProcessorWork,
+    code: Code,
+    partition: int,
+    batches: Iterable[pa.RecordBatch],
+    log: Log,
+    before: StateBefore,
+) -> TaskResult:
+    """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
+    task = ProcessorTask(work, code, partition, before if work.version > 1 else Nothing())
+    volatile = [spec.name for _, spec in work.stores if not spec.durable]
+    written = Written()
+    try:
+        for parts in task.segments(batches):
+            written += log.write_parts(task.id, work.version, parts, inline_limit=work.inline_limit, volatile=volatile)
+    except HoldfastError as error:
+        return refused(task.id, error)
+    tally = task.tally
+    return TaskResult(str(task.id), written.segments, tally.counts, tally.event_time, volatile=written.volatile)
+
+
+@dataclass
+class ProcessorTask:
+    """The Arrow side of a running processor: records in, parts of segments out."""
+
+    work: ProcessorWork
+    code: Code
+    partition: int
+    before: StateBefore
+    tally: Tally = field(default_factory=Tally)
+
+    def __post_init__(self) -> None:
+        work = self.work
+        self.id = TaskId(work.topology, self.partition)
+        budget = Budget(work.state_bytes)
+        self._states = {spec.name: StoreState(spec.name, self.before, budget) for _, spec in work.stores}
+
+    def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
+        """The parts of one segment after the other. The stores' changes are in the last."""
+        work, tally = self.work, self.tally
+        running = RunningProcessor(
+            self.code.processor,
+            work.stores,
+            self._states,
+            Context(work.version, work.now, self.partition, work.output, partial(_add, tally)),
+            key=work.key,
+            event_times=work.layout.time is not None,
+            count=lambda store, name, number: tally.add(of_store(store, name), number),
+        )
+        gathered: list[Part] = []
+        running.begin()
+        for chunk in chunks(batches, min(CHUNK_ROWS, work.chunk_rows)):
+            gathered += self._records(running, chunk)
+            if sum(table.num_rows for _, _, table in gathered) >= work.chunk_rows:
+                yield gathered
+                gathered = []
+        running.end()
+        if work.rewrite_entries:
+            running.rewrite(work.rewrite_entries)
+        gathered += self._forwarded(running)
+        gathered += self._changed()
+        if gathered:
+            yield gathered
+
+    def _records(self, running: RunningProcessor, chunk: pa.Table) -> list[Part]:
+        """Works through a chunk; its dead letters and what it forwarded are parts."""
+        parts: list[Part] = []
+        self.tally.add("records", chunk.num_rows)
+        if chunk[DEAD].null_count < chunk.num_rows:
+            letters = chunk[DEAD].drop_null()
+            self.tally.add("dead", len(letters))
+            times = pa.array([1] * len(letters), pa.int64())
+            parts.append((DEAD_PART, self.work.name, pa.table({"letter": letters, "times": times})))
+            chunk = chunk.filter(pc.is_null(chunk[DEAD]))
+        if chunk.num_rows:
+            layout = self.work.layout
+            columns = {name: whole(chunk[name]) for name in dict.fromkeys((*layout.event, *layout.keys))}
+            key_columns = [columns[name] for name in layout.keys]
+            self._check_own(key_columns)
+            if layout.time is not None:
+                times = values_of(whole(chunk[layout.time]))
+                self.tally.saw(max(times))
+            else:
+                times = [self.work.now.wall] * chunk.num_rows
+            events = events_of(self.code.event, [columns[name] for name in layout.event], chunk.num_rows)
+            faults.point("state.read")
+            running.work(keys_of(key_columns), events, times)
+            parts += self._forwarded(running)
+        return parts
+
+    def _check_own(self, key: Sequence[pa.Array]) -> None:
+        """That the exchange was by key: each key hashes to this very partition."""
+        work = self.work
+        where = partitions_of(work.key, key, work.partitions)
+        strays = (where != self.partition).nonzero()[0]
+        if len(strays):
+            stray = int(strays[0])
+            raise WrongPartition(
+                f"Key {[column[stray].as_py() for column in key]} came to task {self.id} and belongs to partition "
+                f"{where[stray]}. Nothing was written. Please report this with the pipeline's df.explain()."
+            )
+
+    def _forwarded(self, running: RunningProcessor) -> list[Part]:
+        rows = running.take_forwarded()
+        if not rows:
+            return []
+        assert self.work.output is not None
+        return [(OUTPUT, self.work.name, output_table(self.work.output, rows))]
+
+    def _changed(self) -> list[Part]:
+        parts: list[Part] = []
+        for name, state in self._states.items():
+            if state.changes:
+                parts.append((STATE, name, state.table()))
+                self.tally.add("keys", len(state.changes))
+        return parts
+
+
+def _add(tally: Tally, name: str, number: int) -> None:
+    tally.add(of_user(name), number)
+
+
+def output_table(schema: Schema, rows: Sequence[tuple[object, ...]]) -> pa.Table:
+    """Forwarded rows as columns.
+
+    >>> output_table(Schema.of(player="string", n="int"), [("ann", 3)]).to_pylist()
+    [{'player': 'ann', 'n': 3}]
+    """
+    arrow = schema.arrow
+    columns = []
+    for place, (column, values) in enumerate(zip(arrow, zip(*rows, strict=True), strict=True)):
+        try:
+            columns.append(pa.array(values, column.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise _misfit(column, place, rows, error) from error
+    return pa.table(columns, schema=arrow)
+
+
+def _misfit(column: pa.Field, place: int, rows: Sequence[tuple[object, ...]], error: Exception) -> BadValue:
+    """Says which row it was: a column only knows that there was one."""
+    for row in rows:
+        try:
+            pa.array([row[place]], column.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return BadValue(
+                f"The forwarded row {row!r} has {row[place]!r} as {column.name}, which is to be {column.type}. Forward "
+                "a value of that type, or change it in stream.process(..., output=...)."
+            )
+    return BadValue(f"The forwarded column {column.name} can't be {column.type}: {error}.")

@@ -1,0 +1,177 @@
+"""A processor at work: an object of the user's class, its stores bound, fed one record after the other.
+
+This is all there is to running a processor, with Spark or without: a task feeds it chunks of its partition,
+`holdfast.testing.ProcessorTest` single records.
+"""
+
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Final
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.pipeline.state import StoreState
+from holdfast.retry import is_retryable
+from holdfast.stores.access import Now
+from holdfast.stores.kinds.base import Store
+from holdfast.stores.rewrite import progress_of
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.topology.processor import Context, Processor, stores_of
+
+_OWN_CODE = str(Path(__file__).parents[1])
+_LONGEST = 500
+
+BEGINNING: Final = -(2**62)
+"""The event clock before the first event: an app that starts with last year's records is to keep them."""
+
+
+class ProcessorFailed(HoldfastError):
+    """A user's processor raised. Nothing of the batch was committed."""
+
+    kind = Kind.INVALID
+
+
+class RunningProcessor:
+    """One object of a processor, for one partition of one version."""
+
+    def __init__(
+        self,
+        processor: type[Processor],
+        stores: Sequence[tuple[str, StoreSpec]],
+        states: Mapping[str, StoreState],
+        context: Context,
+        *,
+        key: Schema,
+        event_times: bool,
+        count: Callable[[str, str, int], None],
+    ) -> None:
+        self.context = context
+        self._count = count
+        self._states = states
+        self._name = processor.__name__
+        self._names_more = processor.ahead is not Processor.ahead
+        declared = stores_of(processor)
+        self._bound: dict[str, Any] = {}
+        self._ahead: list[tuple[Any, StoreState]] = []
+        now = now_of_stores(context.now, event_times=event_times)
+        for attribute, spec in stores:
+            state = states[spec.name]
+            bound = declared[attribute].bind(state, now, _counter(count, spec.name), spec=spec)
+            self._bound[attribute] = bound
+            if [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
+                self._ahead.append((bound, state))
+        try:
+            self._object = processor()
+        except Exception as error:
+            raise self._failed("__init__()", error) from error
+        for attribute, bound in self._bound.items():
+            setattr(self._object, attribute, bound)
+
+    def store(self, attribute: str) -> Any:
+        """A bound store by the attribute it is of the class."""
+        return self._bound[attribute]
+
+    def begin(self) -> None:
+        for bound in self._bound.values():
+            bound.begin_version()
+        try:
+            self._object.init(self.context)
+        except Exception as error:
+            raise self._failed("init()", error) from error
+
+    def work(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
+        """A chunk of records, in their order."""
+        for state in self._states.values():
+            state.forget()
+        for bound, state in self._ahead:
+            _read_ahead(bound, state, keys, times)
+        key: Any = None
+        event: Any = None
+        context, process = self.context, self._object.process
+        try:
+            if self._names_more:
+                self._read_named(keys, events, times)
+            for key, event, context.timestamp in zip(keys, events, times, strict=True):
+                process(key, event, context)
+        except Exception as error:
+            raise self._failed("process()", error, (key, event)) from error
+
+    def _read_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
+        """Reads ahead what the processor itself says it will look up."""
+        named: dict[int, tuple[list[Any], list[int]]] = {}
+        ahead = self._object.ahead
+        for key, event, time in zip(keys, events, times, strict=True):
+            for store, other in ahead(key, event):
+                wanted, when = named.setdefault(id(store), ([], []))
+                wanted.append(other)
+                when.append(time)
+        for bound in self._bound.values():
+            if id(bound) in named:
+                _read_ahead(bound, self._states[bound.name], *named[id(bound)])
+
+    def end(self) -> None:
+        try:
+            self._object.close()
+        except Exception as error:
+            raise self._failed("close()", error) from error
+        for bound in self._bound.values():
+            bound.end_of_version()
+
+    def rewrite(self, entries: int) -> None:
+        """Brings some entries of each store to the newest shape of its values, from where the last version ended."""
+        for bound in self._bound.values():
+            if not isinstance(bound, Store):
+                continue  # a kind of the user's own keeps its values as it likes
+            before = progress_of(self._states[bound.name])
+            after = bound.rewriter().step(self._states[bound.name], entries)
+            done = after.rewritten - (before.rewritten if before is not None and before.schema == after.schema else 0)
+            if done:
+                self._count(bound.name, "rewritten", done)
+
+    def take_forwarded(self) -> list[tuple[object, ...]]:
+        """The rows forwarded since the last call."""
+        rows, self.context.rows = self.context.rows, []
+        return rows
+
+    def _failed(self, what: str, error: Exception, record: tuple[object, object] | None = None) -> HoldfastError:
+        if isinstance(error, HoldfastError) and is_retryable(error):
+            return error
+        said = traceback.format_exception_only(error)[-1].strip()
+        of = "" if record is None else f" for the key {_short(record[0])} and the event {_short(record[1])}"
+        return ProcessorFailed(
+            f"{self._name}.{what} raised {said}{_place(error)}{of}. Nothing of the batch was committed. Mend the "
+            "processor, or filter such records out before process(); the app goes on with this batch at its next start."
+        )
+
+
+def _read_ahead(bound: Any, state: StoreState, keys: Sequence[Any], times: Sequence[int]) -> None:
+    ahead = bound.read_ahead(keys, times)
+    state.read_ahead(ahead.keys, ahead.ranges)
+
+
+def now_of_stores(now: Now, *, event_times: bool) -> Now:
+    """The time the stores go by. Before the first event nothing is too old, whatever the wall clock says.
+
+    >>> now_of_stores(Now(wall=9), event_times=True).stream == BEGINNING, now_of_stores(Now(wall=9), event_times=False)
+    (True, Now(wall=9, event=None))
+    """
+    return Now(now.wall, BEGINNING) if event_times and now.event is None else now
+
+
+def _counter(count: Callable[[str, str, int], None], store: str) -> Callable[[str, int], None]:
+    return lambda name, number: count(store, name, number)
+
+
+def _place(error: Exception) -> str:
+    """Where in the user's own code it happened: its deepest line that isn't Holdfast's."""
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
+    if not frames:
+        return ""
+    last = frames[-1]
+    return f" at {last.filename}:{last.lineno}, in {last.name}: {last.line or '(no source)'}"
+
+
+def _short(value: object) -> str:
+    text = repr(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"

@@ -1,0 +1,125 @@
+"""A user's classes on their way to Spark's workers.
+
+What stands in an importable module travels by name. What stands in the script or notebook itself, `__main__`, has no
+name a worker could import and travels as a whole. Spark's pickler does that for plain classes, but makes a
+`msgspec.Struct` without fields, and leaves annotations as text that means nothing in a worker. Both are seen to here.
+"""
+
+import inspect
+import io
+import types
+import typing
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+from pyspark import cloudpickle
+
+from holdfast.errors import HoldfastError, TopologyError
+
+_MAIN = "__main__"
+_CACHE = "__msgspec_cache__"
+_OWN = frozenset({_CACHE, "__dict__", "__weakref__", "__doc__", "__match_args__", "__signature__", "__annotations__"})
+
+
+def ship(code: object) -> bytes:
+    """Classes, or something with classes in it, ready to travel with every task."""
+    sink = io.BytesIO()
+    try:
+        _Pickler(sink).dump(code)  # type: ignore[no-untyped-call]
+    except HoldfastError:
+        raise
+    except Exception as error:  # pickling runs code of whatever it meets
+        raise TopologyError(
+            f"A processor can't be sent to Spark's workers: {error}. Keep connections, locks and sessions out of the "
+            f"class and of the globals that it uses; open them in init(). It was {code}."
+        ) from error
+    return sink.getvalue()
+
+
+@lru_cache(maxsize=64)
+def unship(data: bytes) -> Any:
+    """The same again. The same bytes give the same classes, so what is cached for a class stays."""
+    return cloudpickle.loads(data)
+
+
+class _Pickler(cloudpickle.CloudPickler):
+    def reducer_override(self, obj: Any) -> Any:
+        if isinstance(obj, type) and _is_local(obj):
+            if issubclass(obj, msgspec.Struct):
+                return _empty_struct, _skeleton(obj), _members(obj), None, None, _fill
+            _resolve(obj)
+            if _CACHE in vars(obj):
+                delattr(obj, _CACHE)  # msgspec makes it anew
+        return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+def _is_local(obj: type) -> bool:
+    return obj.__module__ == _MAIN or "<locals>" in obj.__qualname__
+
+
+def _resolve(obj: type) -> None:
+    """Replaces annotations that are text by what they mean, while their names can still be looked up."""
+    texts = inspect.get_annotations(obj)
+    if any(isinstance(text, str) for text in texts.values()):
+        try:
+            hints = typing.get_type_hints(obj, include_extras=True)
+        except NameError:
+            return  # names of the function the class stands in: whoever needs the types says so
+        obj.__annotations__ = {name: hints[name] for name in texts}
+
+
+def _skeleton(obj: type[msgspec.Struct]) -> tuple[Any, ...]:
+    """What makes a Struct of the same fields. Types and methods come after, since they may name the class itself."""
+    config = obj.__struct_config__
+    names = ("frozen", "eq", "order", "array_like", "gc", "omit_defaults", "forbid_unknown_fields", "weakref", "dict")
+    options = {name: getattr(config, name) for name in names}
+    options["cache_hash"] = getattr(config, "cache_hash", False)
+    options["tag"], options["tag_field"] = config.tag, config.tag_field
+    fields = [
+        (field.name, field.encode_name, field.default, field.default_factory) for field in msgspec.structs.fields(obj)
+    ]
+    keyword = {p.name for p in inspect.signature(obj).parameters.values() if p.kind is p.KEYWORD_ONLY}
+    return obj.__name__, obj.__qualname__, obj.__module__, fields, keyword, options
+
+
+def _members(obj: type[msgspec.Struct]) -> dict[str, Any]:
+    """Methods, properties and constants, those of Struct base classes too, and the fields' types."""
+    members: dict[str, Any] = {}
+    for each in reversed(obj.__mro__):
+        if issubclass(each, msgspec.Struct) and each is not msgspec.Struct:
+            members |= {
+                name: value
+                for name, value in vars(each).items()
+                if name not in _OWN
+                and not name.startswith("__struct_")
+                and not isinstance(value, types.MemberDescriptorType)
+            }
+    members["__annotations__"] = typing.get_type_hints(obj, include_extras=True)
+    members["__doc__"] = obj.__doc__
+    return {name: value for name, value in members.items() if name not in ("__module__", "__qualname__")}
+
+
+def _empty_struct(
+    name: str, qualname: str, module: str, fields: list[Any], keyword: set[str], options: dict[str, Any]
+) -> type[msgspec.Struct]:
+    positional = [_field(*each) for each in fields if each[0] not in keyword]
+    made = msgspec.defstruct(name, positional, module=module, **options)
+    if keyword:
+        last = [_field(*each) for each in fields if each[0] in keyword]
+        made = msgspec.defstruct(name, last, bases=(made,), module=module, kw_only=True, **options)
+    made.__qualname__ = qualname
+    return made
+
+
+def _field(name: str, encoded: str, default: Any, factory: Any) -> tuple[Any, ...]:
+    extra = {} if encoded == name else {"name": encoded}
+    if factory is not msgspec.NODEFAULT:
+        return name, Any, msgspec.field(default_factory=factory, **extra)
+    return name, Any, msgspec.field(default=default, **extra)
+
+
+def _fill(made: type[msgspec.Struct], members: dict[str, Any]) -> type[msgspec.Struct]:
+    for name, value in members.items():
+        setattr(made, name, value)
+    return made

@@ -1,0 +1,334 @@
+"""A task's state: each store as it was at `v-1`, under what the task has written since.
+
+A read sees the task's own writes first, then what was read ahead for the records at hand, and asks the instance only
+for what neither has. Writes stay here until the task seals them, so many of one key become one. The bytes of `v-1`
+never change, so whatever was read once is true for as long as the task runs.
+"""
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from enum import Enum
+from typing import Final, Protocol
+
+import pyarrow as pa
+from sortedcontainers import SortedList
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.log.segments import STATE_SCHEMA
+from holdfast.stores.keys import after_prefix
+
+FIRST_PAGE: Final = 1_000
+"""How many entries of a range that was not read ahead are asked for first. A range with fewer is remembered."""
+LATER_PAGES: Final = 20_000
+ENTRY_BYTES: Final = 150
+"""What an entry takes in memory beside its key and value, by measurement: two objects and a place in a dictionary."""
+
+Range = tuple[bytes, bytes | None]
+Entries = Sequence[tuple[bytes, bytes]]
+
+
+class TooMuchState(HoldfastError):
+    """A task wrote more in one version than it may keep in memory."""
+
+    kind = Kind.INVALID
+
+
+class StateBefore(Protocol):
+    """A task's stores at `v-1`, wherever they are."""
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        """The values of keys; None where there is none."""
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
+        """The first `limit` entries of a range, in order or backwards."""
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
+        """All entries of several ranges that don't overlap, given in order, in the order of their keys."""
+
+    def approximate_count(self, store: str) -> int: ...
+
+
+class _Unknown(Enum):
+    UNKNOWN = 0
+
+
+UNKNOWN: Final = _Unknown.UNKNOWN
+
+
+class Budget:
+    """How many bytes of changes a task may still hold; all its stores share it."""
+
+    __slots__ = ("left", "limit")
+
+    def __init__(self, limit: int) -> None:
+        self.limit = self.left = limit
+
+    def exceeded(self, store: str) -> TooMuchState:
+        return TooMuchState(
+            f"A task holds more than {self.limit:,} bytes of changes in one version (the last was to store {store!r}), "
+            "which is the setting batch.state_bytes. Raise it, or take smaller batches (batch.max_records, "
+            "batch.max_files) or more partitions."
+        )
+
+
+class StoreState:
+    """One store in one task: ordered bytes to read and to change.
+
+    >>> state = StoreState("scores", Nothing(), Budget(1 << 20))
+    >>> state.put(b"b", b"2"); state.put(b"a", b"1"); state.delete(b"b")
+    >>> state.get(b"a"), state.get(b"b"), list(state.scan(b"a", None))
+    (b'1', None, [(b'a', b'1')])
+    """
+
+    __slots__ = ("_before", "_budget", "_ends", "_read", "_spans", "_written", "changes", "name")
+
+    def __init__(self, name: str, before: StateBefore, budget: Budget) -> None:
+        self.name = name
+        self.changes: dict[bytes, bytes | None] = {}
+        """What the task has written; None is a delete."""
+        self._before = before
+        self._budget = budget
+        self._ends: dict[bytes, bytes] = {}
+        """The last key of each area at `v-1`, where it was asked for; areas are told by a key's first byte."""
+        self._read: dict[bytes, bytes | None] = {}
+        self._spans = Spans()
+        self._written: SortedList[bytes] | None = None
+        """The keys of the changes in order, from the first scan that needs them on."""
+
+    # Reading
+
+    def get(self, key: bytes) -> bytes | None:
+        value = self.changes.get(key, UNKNOWN)
+        if value is UNKNOWN:
+            value = self._read.get(key, UNKNOWN)
+            if value is UNKNOWN:
+                return self._fetch(key)
+        return value
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.read_ahead(keys)
+        return [self.get(key) for key in keys]
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries in order. Whoever iterates may write: keys are those of the call, values those of the moment."""
+        if stop is not None and start >= stop:
+            return iter(())
+        own = self._own(start, stop)
+        before = self._spans.find(start, stop)
+        if before is None and self._is_new(start, stop):
+            before = []
+        if before is None:
+            page = self._before.scan(self.name, start, stop, reverse=reverse, limit=FIRST_PAGE)
+            if len(page) == FIRST_PAGE:
+                return self._paged(start, stop, page, own, reverse)
+            self._remember([(start, stop)], page if not reverse else page[::-1])
+            before = self._spans.find(start, stop)
+            assert before is not None
+        keys = _merged(before, own)
+        return self._entries(reversed(keys) if reverse else keys)
+
+    def approximate_count(self) -> int:
+        return self._before.approximate_count(self.name) + sum(value is not None for value in self.changes.values())
+
+    # Writing
+
+    def put(self, key: bytes, value: bytes) -> None:
+        changes = self.changes
+        old = changes.get(key, UNKNOWN)
+        if old is UNKNOWN:
+            grown = len(key) + len(value) + ENTRY_BYTES
+            if self._written is not None:
+                self._written.add(key)
+        else:
+            grown = len(value) - (len(old) if old is not None else 0)
+        changes[key] = value
+        budget = self._budget
+        budget.left -= grown
+        if budget.left < 0:
+            raise budget.exceeded(self.name)
+
+    def delete(self, key: bytes) -> None:
+        self.put(key, b"")
+        self.changes[key] = None
+
+    # Around a chunk of records
+
+    def read_ahead(self, keys: Iterable[bytes], ranges: Iterable[Range] = ()) -> None:
+        """Asks for these in bulk, leaving out what is known already."""
+        changes, read = self.changes, self._read
+        wanted = sorted({key for key in keys if key not in changes and key not in read})
+        if wanted:
+            read.update(zip(wanted, self._before.get_many(self.name, wanted), strict=True))
+        spans = [span for span in united(ranges) if self._spans.find(*span) is None]
+        if spans:
+            self._remember(spans, self._before.scan_many(self.name, spans))
+
+    def forget(self) -> None:
+        """Drops what was read, for the next chunk."""
+        self._read = {}
+        self._spans = Spans()
+
+    def table(self) -> pa.Table:
+        """The changes as a state part."""
+        keys, values = pa.array(self.changes.keys(), pa.binary()), pa.array(self.changes.values(), pa.binary())
+        return pa.table([keys, values], schema=STATE_SCHEMA)
+
+    def _own(self, start: bytes, stop: bytes | None) -> list[bytes]:
+        """The keys of the changes within a range, in order."""
+        if not self.changes:
+            return []  # a store that is only scanned before its first write needs no order
+        if self._written is None:
+            self._written = SortedList(self.changes)
+        return list(self._written.irange(start, stop, inclusive=(True, False)))
+
+    def _fetch(self, key: bytes) -> bytes | None:
+        if self._spans.covers(key) or self._is_new(key, key):
+            return None
+        value = self._before.get_many(self.name, [key])[0]
+        self._read[key] = value
+        return value
+
+    def _is_new(self, start: bytes, stop: bytes | None) -> bool:
+        """Whether a range lies behind everything its area had at `v-1`.
+
+        As time goes on windows, sessions and entries with a TTL come to slices that nobody has written to yet. To know
+        where the last one ends is one question for all of them.
+        """
+        area = start[:1]
+        if stop is None or stop > after_prefix(area):  # type: ignore[operator]
+            return False
+        if area not in self._ends:
+            last = self._before.scan(self.name, area, after_prefix(area), reverse=True, limit=1)
+            self._ends[area] = last[0][0] if last else area
+        return start > self._ends[area]
+
+    def _remember(self, spans: Sequence[Range], entries: Entries) -> None:
+        self._read.update(entries)
+        self._spans.add(spans, [key for key, _ in entries])
+
+    def _entries(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+        for key in keys:
+            value = self.get(key)
+            if value is not None:
+                yield key, value
+
+    def _paged(
+        self, start: bytes, stop: bytes | None, page: Entries, own: Sequence[bytes], reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """A long range, a page at a time, with the task's own writes in their places."""
+        waiting = list(own) if reverse else list(reversed(own))
+        while page:
+            last = page[-1][0]
+            mine = []
+            while waiting and (waiting[-1] >= last if reverse else waiting[-1] <= last):
+                mine.append(waiting.pop())
+            there = dict(page)
+            for key in sorted({*there, *mine}, reverse=reverse):
+                value = self.changes.get(key, UNKNOWN)
+                if value is UNKNOWN:
+                    value = there[key]
+                if value is not None:
+                    yield key, value
+            if reverse:
+                page = self._before.scan(self.name, start, last, reverse=True, limit=LATER_PAGES)
+            else:
+                page = self._before.scan(self.name, last + b"\x00", stop, reverse=False, limit=LATER_PAGES)
+        yield from self._entries(reversed(waiting))
+
+
+class Spans:
+    """Ranges of which everything is known: where they begin and end, and the keys in them."""
+
+    __slots__ = ("_keys", "_starts", "_stops")
+
+    def __init__(self) -> None:
+        self._starts: list[bytes] = []
+        self._stops: list[bytes | None] = []
+        self._keys: list[bytes] = []
+
+    def find(self, start: bytes, stop: bytes | None) -> list[bytes] | None:
+        """The keys of a range that lies within a span; None where it doesn't."""
+        at = bisect_right(self._starts, start) - 1
+        if at < 0 or not _reaches(self._stops[at], stop):
+            return None
+        keys = self._keys
+        return keys[bisect_left(keys, start) : len(keys) if stop is None else bisect_left(keys, stop)]
+
+    def covers(self, key: bytes) -> bool:
+        at = bisect_right(self._starts, key) - 1
+        if at < 0:
+            return False
+        stop = self._stops[at]
+        return stop is None or key < stop
+
+    def add(self, spans: Sequence[Range], keys: Sequence[bytes]) -> None:
+        """More of them, in order and apart from each other, with all their keys in order."""
+        if not self._starts:
+            self._starts, self._stops = [start for start, _ in spans], [stop for _, stop in spans]
+            self._keys = list(keys)
+            return
+        for start, stop in spans:
+            there = keys[bisect_left(keys, start) : len(keys) if stop is None else bisect_left(keys, stop)]
+            self._insert(start, stop, there)
+
+    def _insert(self, start: bytes, stop: bytes | None, keys: Sequence[bytes]) -> None:
+        """One span, in place: those it touches become one with it."""
+        at = bisect_left(self._keys, start)
+        self._keys[at : len(self._keys) if stop is None else bisect_left(self._keys, stop)] = keys
+        first = bisect_left(self._starts, start)
+        if first and _reaches(self._stops[first - 1], start):
+            first -= 1
+            start = self._starts[first]
+        last = first
+        while last < len(self._starts) and _reaches(stop, self._starts[last]):
+            end = self._stops[last]
+            stop = None if stop is None or end is None else max(stop, end)
+            last += 1
+        self._starts[first:last] = [start]
+        self._stops[first:last] = [stop]
+
+
+def united(ranges: Iterable[Range]) -> list[Range]:
+    """The same ranges in order, with those that touch made one.
+
+    >>> united([(b"c", b"d"), (b"a", b"b"), (b"a", b"c"), (b"x", None)])
+    [(b'a', b'd'), (b'x', None)]
+    """
+    found: list[Range] = []
+    for start, stop in sorted(ranges, key=lambda each: each[0]):
+        if stop is not None and stop <= start:
+            continue
+        if found and _reaches(found[-1][1], start):
+            first, last = found[-1]
+            found[-1] = (first, None if last is None or stop is None else max(last, stop))
+        else:
+            found.append((start, stop))
+    return found
+
+
+def _reaches(stop: bytes | None, to: bytes | None) -> bool:
+    """Whether a span that ends at `stop` goes as far as `to`."""
+    return stop is None or (to is not None and to <= stop)
+
+
+def _merged(one: Sequence[bytes], other: Sequence[bytes]) -> list[bytes]:
+    """Two ordered lists of keys as one, each key once."""
+    if not other:
+        return list(one)
+    return sorted({*one, *other}) if one else list(other)
+
+
+class Nothing:
+    """The state before the first version."""
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [None] * len(keys)
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
+        return []
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
+        return []
+
+    def approximate_count(self, store: str) -> int:
+        return 0

@@ -1,0 +1,128 @@
+"""What is kept by key and time, as JSON: the windows, the sessions and the history of one key.
+
+Each kind of store has its own question; asking another one is an error that names the path to use. Times are in
+milliseconds since 1970, or ISO with a zone, or `-1h`: that long before the store's time at the version that is read.
+"""
+
+import datetime as dt
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import SettingsError, TopologyError
+from holdfast.query.problems import Problem
+from holdfast.query.reader import TaskStore
+from holdfast.query.render import to_json
+from holdfast.settings import parse_duration
+from holdfast.stores.access import Now
+from holdfast.stores.kinds.base import View, millis
+from holdfast.stores.kinds.containers import Closing
+from holdfast.stores.kinds.session import ReadOnlySessionStore
+from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
+from holdfast.stores.kinds.window import ReadOnlyWindowStore
+from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
+
+Item = dict[str, object]
+
+PATHS: Mapping[str, tuple[str, ...]] = {
+    KEY_VALUE: ("keys", "range"),
+    TIMESTAMPED: ("keys", "range"),
+    VERSIONED: ("keys", "range", "history"),
+    WINDOW: ("windows",),
+    SESSION: ("sessions",),
+}
+"""What a store of each kind can be asked, as it stands in a URL. Of a versioned one, keys and ranges are the latest."""
+
+_WRITTEN = {"range": "range?from=&to=", "keys": "keys/{key}"}
+
+
+def check_path(spec: StoreSpec, path: str) -> None:
+    """Refuses a question that a store of this kind has no answer to; any answer would be a lie."""
+    known = PATHS.get(spec.kind)
+    if known is None:
+        raise Problem(
+            400,
+            "wrong_kind",
+            f"Store {spec.name!r} is of the app's own kind {spec.kind}: how its entries lie isn't known here.",
+            "Keep what is to be queried in a store of one of Holdfast's kinds beside it.",
+            {"kind": spec.kind},
+        )
+    if path not in known:
+        ways = ", ".join(f"/v1/stores/{spec.name}/{_WRITTEN.get(each, f'{each}/{{key}}?from=&to=')}" for each in known)
+        raise Problem(
+            400, "wrong_kind", f"Store {spec.name!r} is a {spec.kind} store.", f"Ask {ways}.", {"kind": spec.kind}
+        )
+
+
+def items(
+    spec: StoreSpec, path: str, key: Any, given: Mapping[str, str], limit: int
+) -> Callable[[TaskStore], list[Item]]:
+    """A reader of one key's windows, sessions or history: one more than `limit` of them, to tell whether there are."""
+
+    def read(store: TaskStore) -> list[Item]:
+        from_, to = _time(given, "from", store.now), _time(given, "to", store.now)
+        found = {"windows": _windows, "sessions": _sessions, "history": _history}[path]
+        with Closing(found(spec, store, key, from_, to)) as rows:
+            return list(itertools.islice(rows, limit + 1))
+
+    return read
+
+
+def _windows(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to: int | None) -> Iterator[Item]:
+    view = _view(ReadOnlyWindowStore, spec, store)
+    with view.fetch(key, from_=from_, to=to) as windows:
+        for start, value in windows:
+            yield {"start": start, "end": start + spec.window_ms, "value": to_json(value)}
+
+
+def _sessions(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to: int | None) -> Iterator[Item]:
+    view = _view(ReadOnlySessionStore, spec, store)
+    with view.find(key, from_, to) as sessions:
+        for session, value in sessions:
+            yield {"start": session.start, "end": session.end, "value": to_json(value)}
+
+
+def _history(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to: int | None) -> Iterator[Item]:
+    view = _view(ReadOnlyVersionedKeyValueStore, spec, store)
+    with view.history(key, from_, to) as records:
+        for record in records:
+            yield {"value": to_json(record.value), "timestamp": record.timestamp, "valid_to": record.valid_to}
+
+
+def _view(kind: Callable[..., Any], spec: StoreSpec, store: TaskStore) -> Any:
+    """The store as its kind reads it. Values of a codec that this process doesn't have are bytes."""
+    try:
+        view: View[Any, Any] = kind(spec, store.bytes, store.now)
+    except TopologyError:
+        view = kind(msgspec.structs.replace(spec, codec="bytes/1"), store.bytes, store.now)
+    return view
+
+
+def _time(given: Mapping[str, str], name: str, now: Now) -> int | None:
+    text = given.get(name)
+    if text is None:
+        return None
+    try:
+        return parse_time(text, now)
+    except (ValueError, OverflowError, SettingsError):
+        what = "Give milliseconds since 1970, an ISO time with a zone such as 2026-01-31T12:00:00Z, or -1h."
+        raise Problem(400, "bad_time", f"{name}={text[:100]!r} is no time.", what) from None
+
+
+def parse_time(text: str, now: Now) -> int:
+    """A time in milliseconds since 1970.
+
+    >>> now = Now(wall=0, event=10_000_000)
+    >>> parse_time("1500", now), parse_time("1970-01-01T00:00:02Z", now), parse_time("-1h", now)
+    (1500, 2000, 6400000)
+    """
+    if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 19:
+        return int(text)
+    if text.startswith("-"):
+        return now.stream - parse_duration(text[1:]) // dt.timedelta(milliseconds=1)
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(text)
+    return millis(moment)

@@ -1,0 +1,87 @@
+"""What a typed store stands on: one store's bytes in order, and the time it goes by.
+
+A task gives a store its overlay over the state at `v-1`, a query a replica's picture, a test a dictionary. The store
+knows key layouts and clocks; where the bytes live is not its business.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from sortedcontainers import SortedDict
+
+
+@dataclass(frozen=True)
+class Now:
+    """The time of a version, in milliseconds: the same on every replica, since it stands in the commit.
+
+    In a task of version `v`: the wall clock of `v`, chosen before the tasks run, and the event clock of `v-1`. For a
+    query at `v`: both of `v`.
+    """
+
+    wall: int
+    event: int | None = None
+
+    @property
+    def stream(self) -> int:
+        """What retention goes by: event time, or the wall clock in an app that has none.
+
+        >>> Now(wall=9_000, event=5_000).stream, Now(wall=9_000).stream
+        (5000, 9000)
+        """
+        return self.wall if self.event is None else self.event
+
+
+class ReadableBytes(Protocol):
+    """One store's bytes, in order."""
+
+    def get(self, key: bytes) -> bytes | None: ...
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        """Entries with start <= key < stop in the order of the keys, or backwards."""
+
+    def approximate_count(self) -> int: ...
+
+
+class OrderedBytes(ReadableBytes, Protocol):
+    """One store's bytes, in order, to be changed."""
+
+    def put(self, key: bytes, value: bytes) -> None: ...
+
+    def delete(self, key: bytes) -> None: ...
+
+
+class DictBytes:
+    """Ordered bytes in a dictionary, for tests and for a processor without Spark.
+
+    >>> store = DictBytes()
+    >>> store.put(b"b", b"2"); store.put(b"a", b"1")
+    >>> list(store.scan(b"a", None))
+    [(b'a', b'1'), (b'b', b'2')]
+    """
+
+    def __init__(self) -> None:
+        self.entries: SortedDict[bytes, bytes] = SortedDict()
+
+    def get(self, key: bytes) -> bytes | None:
+        found: bytes | None = self.entries.get(key)
+        return found
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        return [self.entries.get(key) for key in keys]
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        # The keys are listed first, so that whoever iterates may write.
+        keys = list(self.entries.irange(start, stop, inclusive=(True, False), reverse=reverse))
+        return ((key, self.entries[key]) for key in keys if key in self.entries)
+
+    def approximate_count(self) -> int:
+        return len(self.entries)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        self.entries[key] = value
+
+    def delete(self, key: bytes) -> None:
+        self.entries.pop(key, None)

@@ -1,0 +1,1 @@
+"""Codecs, one a module. `holdfast.stores.values` has the table of them and finds the one of a store."""

@@ -1,0 +1,148 @@
+"""Avro: records without their field names, half the room of MessagePack. An extra: `pip install 'holdfast[avro]'`.
+
+Avro's bytes can only be read with the schema they were written in. It follows from the shape, and the shapes a store
+has had stand in the app's file, each under its number. So unlike other codecs Avro needs a new number for every change
+of shape, also for a field with a default. Dates, times, UUIDs and decimals are texts, which lose nothing.
+"""
+
+import io
+import re
+import struct
+from collections.abc import Mapping
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from holdfast.errors import BadValue, DamagedObject, TopologyError
+from holdfast.stores.codecs.base import CodecMissing, UnreadableValue, name_of
+from holdfast.stores.shapetext import Around, Choices, Fixed, Many, Mapped, OneOf, Record, Scalar, Shape, text_of
+
+AVRO = "avro/1"
+
+V = TypeVar("V")
+
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SCALARS = {"null": "null", "bool": "boolean", "int": "long", "float": "double", "str": "string", "bytes": "bytes"}
+_TEXTS = ("datetime", "date", "time", "timedelta", "uuid", "decimal")
+_NATIVE = (bytes, bytearray, memoryview)
+_WRITE_ERRORS = (TypeError, ValueError, AttributeError, KeyError, OverflowError, struct.error)
+_READ_ERRORS = (*_WRITE_ERRORS, EOFError, IndexError, MemoryError)
+
+
+class Avro(Generic[V]):
+    """Values of one Python type, as Avro, with the shapes they were written in by number."""
+
+    id = AVRO
+
+    def __init__(self, type_: type[V], shape: Shape, number: int, written: Mapping[int, Shape]) -> None:
+        try:
+            import fastavro
+        except ImportError as error:
+            raise CodecMissing("avro", "fastavro") from error
+        self._library: Any = fastavro
+        self._type = type_
+        self._number = number
+        self._schemas = {n: fastavro.parse_schema(avro_schema(each)) for n, each in {**written, number: shape}.items()}
+        self._own = self._schemas[number]
+
+    def encode(self, value: V) -> bytes:
+        return self.write_plain(self.to_plain(value))
+
+    def decode(self, data: bytes) -> V:
+        return self.from_plain(self.read_plain(data, self._number))
+
+    def read_plain(self, data: bytes, schema: int) -> Any:
+        if schema not in self._schemas:
+            raise UnreadableValue(
+                f"a stored value has schema {schema}, and this process knows {_listed(self._schemas)}. Avro needs the "
+                "schema a value was written in: start the app anew, so that it reads the newest app file."
+            )
+        stream = io.BytesIO(data)
+        try:
+            plain = self._library.schemaless_reader(stream, self._schemas[schema], None)
+        except _READ_ERRORS as error:
+            raise self._damaged(f"{type(error).__name__} {error}") from error
+        if stream.tell() != len(data):
+            raise self._damaged(f"it ends at byte {stream.tell()} of {len(data)}")
+        return plain
+
+    def write_plain(self, plain: Any) -> bytes:
+        stream = io.BytesIO()
+        try:
+            self._library.schemaless_writer(stream, self._own, plain)
+        except _WRITE_ERRORS as error:
+            raise BadValue(f"{plain!r} can't be stored as Avro: {error}. Give a {name_of(self._type)}.") from error
+        return stream.getvalue()
+
+    def to_plain(self, value: V) -> Any:
+        try:
+            return msgspec.to_builtins(value, builtin_types=_NATIVE)
+        except TypeError as error:
+            raise BadValue(f"{value!r} can't be stored: {error}. Give a {name_of(self._type)}.") from error
+
+    def from_plain(self, plain: Any) -> V:
+        try:
+            return msgspec.convert(plain, self._type, builtin_types=_NATIVE)
+        except msgspec.MsgspecError as error:
+            raise self._damaged(str(error)) from error
+
+    def _damaged(self, fact: str) -> DamagedObject:
+        return DamagedObject(
+            f"a stored value can't be read as {name_of(self._type)}: {fact}. Give the type it was written with; a "
+            "field that was added needs a default."
+        )
+
+
+def avro_schema(shape: Shape) -> Any:
+    """The Avro schema of a shape.
+
+    >>> from holdfast.stores.shapetext import parse
+    >>> avro_schema(parse("{who: str, best?: float | null}"))["fields"][1]
+    {'name': 'best', 'type': ['double', 'null']}
+    """
+    return _Schemas().of(shape, ())
+
+
+class _Schemas:
+    """Gives records names, which Avro wants: r0, r1 ... in the order they stand in the shape."""
+
+    def __init__(self) -> None:
+        self._records = 0
+
+    def of(self, shape: Shape, around: tuple[str, ...]) -> Any:
+        match shape:
+            case Scalar(name) if name in _SCALARS:
+                return _SCALARS[name]
+            case Scalar(name) if name in _TEXTS:
+                return "string"
+            case Choices(values):
+                kinds = sorted({_SCALARS[{str: "str", int: "int"}.get(type(value), "null")] for value in values})
+                return kinds[0] if len(kinds) == 1 else kinds
+            case Many(item):
+                return {"type": "array", "items": self.of(item, around)}
+            case Mapped(Scalar("str"), value):
+                return {"type": "map", "values": self.of(value, around)}
+            case OneOf(members):
+                found = [self.of(member, around) for member in members]
+                flat = [each for one in found for each in (one if isinstance(one, list) else [one])]
+                return [each for n, each in enumerate(flat) if each not in flat[:n]]
+            case Around(levels) if levels <= len(around):
+                return around[-levels]
+            case Record(by_position=False):
+                return self._record(shape, around)
+            case Fixed() | Record() | Mapped() | Scalar() | Around():
+                raise TopologyError(f"Avro has no form for {text_of(shape)}. Change the type, or take another codec.")
+
+    def _record(self, shape: Record, around: tuple[str, ...]) -> dict[str, Any]:
+        name = f"r{self._records}"
+        self._records += 1
+        fields = []
+        for field in shape.fields:
+            if not _NAME.fullmatch(field.name):
+                raise TopologyError(f"Avro has no field named {field.name!r}. Use letters, digits and '_'.")
+            fields.append({"name": field.name, "type": self.of(field.shape, (*around, name))})
+        return {"type": "record", "name": name, "fields": fields}
+
+
+def _listed(schemas: Mapping[int, Any]) -> str:
+    return ", ".join(str(number) for number in sorted(schemas))

@@ -1,0 +1,173 @@
+"""MessagePack and JSON: any type msgspec knows (dataclasses, Structs, tuples, dates ...).
+
+Both write a record as a map of its fields, so a reader finds what it knows by name and passes over the rest.
+MessagePack is the default: half the room of JSON and faster. JSON is for those who read the store with other tools.
+"""
+
+import datetime as dt
+import math
+from typing import Any, Generic, Protocol, TypeVar, get_origin
+
+import msgspec
+
+from holdfast.errors import BadValue, DamagedObject, TopologyError
+from holdfast.stores.codecs.base import Quick, name_of
+
+MESSAGE_PACK = "msgpack/1"
+JSON = "json/1"
+
+V = TypeVar("V")
+V_co = TypeVar("V_co", covariant=True)
+
+
+class _Encoder(Protocol):
+    def encode(self, value: Any, /) -> bytes: ...
+
+
+class _Decoder(Protocol[V_co]):
+    def decode(self, data: bytes, /) -> V_co: ...
+
+
+class _Packed(Generic[V]):
+    """What the two share."""
+
+    native: tuple[type, ...] = ()
+    """Types besides JSON's that the format has of its own."""
+    kept: tuple[type, ...] = ()
+    """Types that the encoder writes in its own way; one of them may come back as text."""
+
+    def __init__(self, type_: type[V]) -> None:
+        self._type = type_
+        # A class can be checked at a glance; anything else (a union, an Annotated) by reading back what was written.
+        plain = get_origin(type_) or type_
+        self._class = plain if isinstance(plain, type) else None
+        self._encoder = self._make_encoder()
+        self._any = self._make_decoder(Any)
+        try:
+            self._decoder: _Decoder[V] = self._make_decoder(type_)
+        except TypeError as error:
+            raise TopologyError(f"{name_of(type_)} can't be a store's value type: {error}.") from error
+
+    def encode(self, value: V) -> bytes:
+        data = self.write_plain(value)
+        if self._class is None or not isinstance(value, self._class):
+            self._check(value, data)
+        return data
+
+    def decode(self, data: bytes) -> V:
+        try:
+            return self._decoder.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._damaged(error) from error
+
+    def read_plain(self, data: bytes, schema: int) -> Any:
+        try:
+            return self._any.decode(data)
+        except (msgspec.MsgspecError, UnicodeDecodeError) as error:
+            raise self._damaged(error) from error
+
+    def write_plain(self, plain: Any) -> bytes:
+        try:
+            return self._encoder.encode(plain)
+        except (TypeError, msgspec.MsgspecError, OverflowError) as error:
+            raise BadValue(f"{plain!r} can't be stored: {error}. Use a type msgspec can write.") from error
+
+    def to_plain(self, value: V) -> Any:
+        if self._class is None or not isinstance(value, self._class):
+            self._check(value, self.write_plain(value))
+        return msgspec.to_builtins(value, builtin_types=self.kept, str_keys=not self.native)
+
+    def from_plain(self, plain: Any) -> V:
+        try:
+            return msgspec.convert(plain, self._type, builtin_types=self.native, str_keys=not self.native)
+        except msgspec.MsgspecError as error:
+            raise self._damaged(error) from error
+
+    def _check(self, value: V, data: bytes) -> None:
+        try:
+            self._decoder.decode(data)
+        except msgspec.MsgspecError as error:
+            found = type(value).__name__
+            raise BadValue(
+                f"{value!r} is a {found}, and the store's values are {name_of(self._type)}. Give one of those."
+            ) from error
+
+    def _damaged(self, error: Exception) -> DamagedObject:
+        return DamagedObject(
+            f"a stored value can't be read as {name_of(self._type)}: {error}. Give the type it was written with; a "
+            "field that was added needs a default."
+        )
+
+    def _make_encoder(self) -> _Encoder:
+        raise NotImplementedError
+
+    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
+        raise NotImplementedError
+
+
+class MessagePack(_Packed[V]):
+    """Values of one Python type, as MessagePack.
+
+    >>> codec = MessagePack(dict[str, int])
+    >>> codec.decode(codec.encode({"ann": 3}))
+    {'ann': 3}
+    >>> MessagePack(int).encode("three")
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.BadValue: 'three' is a str, and the store's values are int. Give one of those.
+    """
+
+    id = MESSAGE_PACK
+    native = (bytes, bytearray, memoryview)
+    kept = (*native, dt.datetime)
+
+    @property
+    def quick(self) -> Quick | None:
+        """The way for values of just the store's class, where it has one."""
+        if self._class is None:
+            return None
+        failures = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, OverflowError)
+        return Quick(self._class, self._encoder.encode, self._decoder.decode, failures)
+
+    def _make_encoder(self) -> _Encoder:
+        return msgspec.msgpack.Encoder()
+
+    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
+        return msgspec.msgpack.Decoder(type_)
+
+
+class Json(_Packed[V]):
+    """Values of one Python type, as JSON.
+
+    >>> Json(dict[str, list[int]]).encode({"ann": [3]})
+    b'{"ann":[3]}'
+    >>> Json(float).encode(float("nan"))
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.BadValue: nan can't be stored: JSON has no nan. Store None, or take codec="msgpack".
+    """
+
+    id = JSON
+
+    def write_plain(self, plain: Any) -> bytes:
+        data = super().write_plain(plain)
+        # msgspec writes NaN and infinities as null, which would read back as something else, or not at all.
+        if b"null" in data and (lost := _not_finite(msgspec.to_builtins(plain))) is not None:
+            raise BadValue(f'{plain!r} can\'t be stored: JSON has no {lost}. Store None, or take codec="msgpack".')
+        return data
+
+    def _make_encoder(self) -> _Encoder:
+        return msgspec.json.Encoder()
+
+    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
+        return msgspec.json.Decoder(type_)
+
+
+def _not_finite(plain: Any) -> float | None:
+    if isinstance(plain, float):
+        return None if math.isfinite(plain) else plain
+    if isinstance(plain, dict):
+        plain = list(plain.values())
+    if isinstance(plain, list | tuple):
+        return next((found for item in plain if (found := _not_finite(item)) is not None), None)
+    return None

@@ -1,0 +1,52 @@
+"""The kinds of stores: each a key layout, cells and a typed view over one partition's bytes.
+
+A new kind is one module here and one line below; a user's own is a subclass of `base.Store` anywhere, and the log has
+its place, `module:Class`. `view_of` reads a store of any kind from what the log remembers of it.
+"""
+
+from importlib import import_module
+from typing import Any
+
+from holdfast.errors import TopologyError
+from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.kinds.base import Store, View
+from holdfast.stores.kinds.keyvalue import KeyValueStore
+from holdfast.stores.kinds.session import SessionStore
+from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
+from holdfast.stores.kinds.versioned import VersionedKeyValueStore
+from holdfast.stores.kinds.window import WindowStore
+from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
+
+STORES: dict[str, type[Store[Any, Any]]] = {
+    KEY_VALUE: KeyValueStore,
+    TIMESTAMPED: TimestampedKeyValueStore,
+    VERSIONED: VersionedKeyValueStore,
+    WINDOW: WindowStore,
+    SESSION: SessionStore,
+}
+
+
+def store_class(kind: str) -> type[Store[Any, Any]]:
+    """The class of a kind: one of Holdfast's, or the one at `module:Class`.
+
+    >>> store_class("window").__name__
+    'WindowStore'
+    """
+    if kind in STORES:
+        return STORES[kind]
+    module, _, name = kind.partition(":")
+    try:
+        found = getattr(import_module(module), name) if name else None
+    except (ImportError, AttributeError) as error:
+        raise TopologyError(
+            f"the store kind {kind!r} can't be loaded: {error}. Install the package it is in, here too."
+        ) from error
+    if not (isinstance(found, type) and issubclass(found, Store)):
+        known = ", ".join(STORES)
+        raise TopologyError(f"{kind!r} is no kind of store. There are {known}, and your own as 'module:Class'.")
+    return found
+
+
+def view_of(spec: StoreSpec, bytes_: ReadableBytes, now: Now, *, value: Any = Any) -> View[Any, Any]:
+    """Reads a store as it is at one time, knowing only what the log remembers of it."""
+    return store_class(spec.kind).VIEW(spec, bytes_, now, value=value)

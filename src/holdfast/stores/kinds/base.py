@@ -1,0 +1,266 @@
+"""What stores of every kind share: being declared, being bound, and the values in their cells.
+
+The class a user declares a store with is the class he uses it by:
+
+    class Sessions(hf.Processor):
+        sessions = hf.KeyValueStore("user-sessions", value=UserSession)
+
+Declared, it is a name, types and options, and `spec()` is what the log remembers of it. `bind` gives a working copy:
+the bytes of one partition, the time of one version and somewhere to count. A kind of one's own is a subclass of
+`Store`.
+"""
+
+import datetime as dt
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
+
+import msgspec
+
+from holdfast.errors import BadValue, HoldfastError, Kind, SettingsError, TopologyError
+from holdfast.settings.units import parse_duration
+from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
+from holdfast.stores.keys import key_schema
+from holdfast.stores.kinds.coding import Values, codec_for
+from holdfast.stores.kinds.keying import Encoder, key_encoder, keys_decoder, keys_encoder
+from holdfast.stores.options import ROCKSDB, Length, store_spec
+from holdfast.stores.rewrite import Rewriter
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.stores.values import Codec, StoreCodec, codec_id, schema_of
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+Count = Callable[[str, int], None]
+"""Counts something of a store: a name and how many."""
+
+Time = int | dt.datetime
+"""Milliseconds since 1970, or a datetime with a time zone."""
+
+REFUSED = "expired"
+"""Counts writes that came too late: what they would have written is hidden already."""
+REMOVED = "removed"
+"""Counts entries that were removed because their own TTL was over."""
+EVICTED = "evicted"
+"""Counts entries that `max_entries` had no room for."""
+LATE = "late"
+"""Counts puts that were ignored because the store has a newer value by event time."""
+
+NOTES = b"\x05"
+"""The area of what a store remembers for itself."""
+
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_MILLISECOND = dt.timedelta(milliseconds=1)
+
+
+class NotBound(HoldfastError):
+    """A declared store was used as if it had data."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, store: object, name: str) -> None:
+        super().__init__(
+            f"{type(store).__name__}({name!r}) is a declaration and has no data here. Use it as self.<name> within a "
+            "processor's process(), or give it some with store.bind(DictBytes(), Now(wall=0))."
+        )
+
+
+class Options(TypedDict, total=False):
+    """What every store can be told; see `holdfast.stores.options` for what is possible."""
+
+    codec: str | Codec[Any] | None
+    engine: str | None
+    durable: bool
+    profile: str
+    everywhere: bool
+    rocksdb_options: str | None
+
+
+@dataclass(frozen=True)
+class ReadAhead:
+    """What a task may fetch in bulk before it uses a store: single keys, and ranges from start to before stop."""
+
+    keys: list[bytes]
+    ranges: list[tuple[bytes, bytes]]
+
+
+def millis(time: Time) -> int:
+    """A time in milliseconds since 1970.
+
+    >>> millis(dt.datetime(1970, 1, 1, 0, 0, 1, tzinfo=dt.UTC)), millis(5)
+    (1000, 5)
+    """
+    if type(time) is int:
+        return time
+    if isinstance(time, dt.datetime) and time.tzinfo is not None:
+        return (time - _EPOCH) // _MILLISECOND
+    if isinstance(time, dt.datetime):
+        raise BadValue(f"{time!r} has no time zone. Say which one, such as tzinfo=datetime.UTC.")
+    raise BadValue(f"{time!r} is no time. Give milliseconds since 1970 or a datetime with a time zone.")
+
+
+def length_in_ms(length: Length | int, option: str, store: str) -> int:
+    """A length of time given where a store is used: a text, a timedelta or milliseconds.
+
+    >>> length_in_ms("1s", "ttl", "scores"), length_in_ms(5, "ttl", "scores")
+    (1000, 5)
+    """
+    given = dt.timedelta(milliseconds=length) if type(length) is int else length
+    try:
+        found = parse_duration(given) // _MILLISECOND  # type: ignore[arg-type]
+    except SettingsError as error:
+        raise BadValue(f"store {store!r}: {option}={length!r}: {error}") from None
+    if found <= 0:
+        raise BadValue(f"store {store!r}: {option}={length!r} is no time at all. Give a millisecond or more.")
+    return found
+
+
+class View(Generic[K, V]):
+    """Reads one store's typed entries from bytes in order, as they are at one time.
+
+    Made from what the log remembers of a store, values are plain dicts, lists and numbers unless a type is given.
+    """
+
+    _name: str
+    _spec: StoreSpec
+    _bytes: ReadableBytes
+    _now: Now
+    _values: Values[V]
+    _encode: Encoder
+    _encode_many: Callable[[Sequence[Any]], list[bytes]]
+    _decode_many: Callable[[Sequence[bytes]], list[Any]]
+
+    def __init__(
+        self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, *, value: Any = Any, codec: Codec[V] | None = None
+    ) -> None:
+        self._name = spec.name
+        self._attach(spec, bytes_, now, codec_for(spec, value, codec))
+
+    @property
+    def name(self) -> str:
+        return self._name
+
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        """Makes this a view of these bytes at this time. A kind adds what it needs."""
+        self._spec, self._bytes, self._now = spec, bytes_, now
+        self._values = Values(codec)
+        self._encode, self._encode_many = key_encoder(spec.key), keys_encoder(spec.key)
+        self._decode_many = keys_decoder(spec.key)
+
+    def approximate_count(self) -> int:
+        """About how many entries there are; an engine may count one that was rewritten lately more than once."""
+        return self._bytes.approximate_count()
+
+    def _as(self, view: type["ViewType"]) -> "ViewType":
+        """The same as a view that has fewer methods."""
+        found = view.__new__(view)
+        found.__dict__.update(self.__dict__)
+        return found
+
+
+ViewType = TypeVar("ViewType", bound=View[Any, Any])
+
+
+class Store(View[K, V]):
+    """A declared store of any kind. What the declaration can't know is asked of the bound copy only."""
+
+    KIND: ClassVar[str | None] = None
+    """The kind in the log; a user's own is named by the place of its class."""
+    VIEW: ClassVar[type[View[Any, Any]]] = View
+    """What reads a store of this kind from what the log remembers of it."""
+
+    _writable: OrderedBytes
+    _count: Count
+
+    def __init__(
+        self, name: str, *, key: Any, value: Any, kind_options: Mapping[str, Any] = {}, options: Options = {}
+    ) -> None:
+        self._name = name
+        self._key_schema = _schema_of(key)
+        self._type = value
+        self._options: dict[str, Any] = {**kind_options, **options}
+        self._codec = self._options.pop("codec", None)
+        self._declared = self._described()  # what can't be is told on the line that asked for it
+
+    @classmethod
+    def kind(cls) -> str:
+        return cls.KIND or f"{cls.__module__}:{cls.__qualname__}"
+
+    def spec(self, *, default_engine: str = ROCKSDB) -> StoreSpec:
+        """What the log remembers of this store. Without an engine of its own it has the app's."""
+        if self.engine is not None or default_engine == self._declared.engine:
+            return self._declared
+        return msgspec.structs.replace(self._declared, engine=default_engine)
+
+    def _described(self) -> StoreSpec:
+        codec = codec_id(self._codec)
+        schema = schema_of(self._type, codec)
+        spec = store_spec(
+            self._name,
+            self.kind(),
+            key=self._key_schema,
+            codec=codec,
+            where=f"{type(self).__name__}({self._name!r})",
+            **self._options,
+        )
+        if schema is None:
+            return spec
+        return msgspec.structs.replace(spec, schema=schema.number, schemas=(schema,))
+
+    @property
+    def engine(self) -> str | None:
+        """The engine the user named, if any."""
+        engine: str | None = self._options.get("engine")
+        return engine
+
+    def bind(
+        self,
+        bytes_: OrderedBytes,
+        now: Now,
+        count: Count = lambda name, number: None,
+        *,
+        spec: StoreSpec | None = None,
+    ) -> Self:
+        """A working copy over one partition's bytes, at the time of one version. `spec`: as the log has it."""
+        bound = type(self).__new__(type(self))
+        bound.__dict__.update(self.__dict__)
+        bound._writable, bound._count = bytes_, count
+        own = None if isinstance(self._codec, str) else self._codec
+        spec = spec or self.spec()
+        bound._attach(spec, bytes_, now, codec_for(spec, self._type, own))
+        return bound
+
+    def begin_version(self) -> None:
+        """Called by a task on every bound store before the first record of a version."""
+
+    def end_of_version(self) -> None:
+        """Called by a task on every bound store after the last record of a version."""
+
+    def rewriter(self) -> Rewriter:
+        """The pass that brings old entries of a bound store to the newest shape of its values."""
+        own = None if isinstance(self._codec, str) else self._codec
+        return Rewriter(self._spec, codec_for(self._spec, self._type, own), self._now)
+
+    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
+        """What is likely to be read for records with these keys and event times."""
+        return ReadAhead(self._encode_many(list(dict.fromkeys(keys))), [])
+
+    def __getattr__(self, attribute: str) -> Any:
+        # Only asked for what isn't there: what `_attach` sets is missing in a declaration.
+        if attribute.startswith("_") and not attribute.startswith("__") and "_bytes" not in self.__dict__:
+            raise NotBound(self, self.__dict__.get("_name", ""))
+        raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._name!r})"
+
+
+def _schema_of(key: Any) -> Schema:
+    if isinstance(key, Schema):
+        return key
+    if isinstance(key, tuple | list):
+        if not key:
+            raise TopologyError("key=() names no types. Name at least one, such as key=(str, int).")
+        return key_schema(tuple[tuple(key)])  # type: ignore[misc]
+    return key_schema(key)

@@ -1,0 +1,264 @@
+"""Where the entries of a key-value store are, and when they are over.
+
+A store without a TTL keeps entries as they are, at their own keys. One that was put with a TTL of its own is hidden
+from then on, and found through the expiry index when it is to be removed:
+
+    0x03 | expires, 8 bytes big-endian, sign bit flipped | own key  →  empty cell
+
+A store with a TTL for all keeps them in slices (see `stores.slices`): a put goes to the newest, so an older copy is
+shadowed, and slices go whole. Both hide what is over by the wall clock of the version, whether its bytes are there or
+not.
+"""
+
+import itertools
+import struct
+from collections.abc import Iterator, Sequence
+from typing import Protocol
+
+from holdfast.errors import BadValue
+from holdfast.stores import cells
+from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
+from holdfast.stores.cells import FORMAT, NEVER, Cell
+from holdfast.stores.kinds.keying import time_at, time_bytes
+from holdfast.stores.kinds.merging import Row, first_of_each, scan_slices
+from holdfast.stores.slices import live_prefixes
+from holdfast.stores.spec import StoreSpec
+
+INDEX = b"\x03"
+EMPTY = cells.pack(Cell(b""))
+AT_MOST = 10_000
+"""How many expired entries a version removes; those left wait, hidden, for the next."""
+
+_U64 = struct.Struct(">Q")
+_NEVER = bytes(8)
+_PLAIN = EMPTY
+"""What a cell without timestamp and expiry begins with: almost all do, and then nothing else has to be looked at."""
+
+
+class ReadableEntries(Protocol):
+    """Cells by an entry's own key, without what is over."""
+
+    def find(self, key: bytes) -> bytes | None: ...
+
+    def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]: ...
+
+    def places(self, keys: Sequence[bytes]) -> list[bytes]:
+        """Where these entries may be stored."""
+
+    def quiet(self) -> "ReadableEntries":
+        """The same for a reader whose reads change nothing."""
+
+
+class Entries(ReadableEntries, Protocol):
+    """Cells by an entry's own key, to be changed."""
+
+    def expiry(self, ttl_ms: int | None) -> int:
+        """When an entry that is written now is over; NEVER if it isn't."""
+
+    def put(self, key: bytes, cell: bytes, expires: int) -> None: ...
+
+    def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None: ...
+
+    def remove(self, key: bytes) -> bytes | None:
+        """Removes an entry, and returns its cell unless it was over."""
+
+    def begin_version(self) -> int:
+        """Removes what is over where that has to be done one by one, and says how many."""
+
+    def end_of_version(self) -> int:
+        """Lets go of what there is no room for, and says how many."""
+
+
+def index_key(expires: int, key: bytes) -> bytes:
+    """An entry's row in the expiry index.
+
+    >>> index_key(1, b"\\x01ann").hex(" ")
+    '03 80 00 00 00 00 00 00 01 01 61 6e 6e'
+    """
+    return INDEX + time_bytes(expires) + key
+
+
+def expires_of(cell: bytes) -> int:
+    """When a cell is over.
+
+    >>> expires_of(cells.pack(Cell(b"", expires=7)))
+    7
+    """
+    return cells.unpack(cell).expires
+
+
+class Clock:
+    """Tells what is over at one moment, from a cell's bytes as they are: this is asked of every cell that is read."""
+
+    def __init__(self, wall: int) -> None:
+        self._wall = _U64.pack(max(wall, 0))
+
+    def shows(self, cell: bytes) -> bool:
+        expires = cell[9:17] if cell[0] == FORMAT else _U64.pack(expires_of(cell))
+        return expires == _NEVER or expires > self._wall
+
+
+class ReadablePlainEntries:
+    """Entries at their own keys."""
+
+    def __init__(self, bytes_: ReadableBytes, now: Now) -> None:
+        self._get, self._get_many, self._scan = bytes_.get, bytes_.get_many, bytes_.scan
+        self._shows = Clock(now.wall).shows
+
+    def find(self, key: bytes) -> bytes | None:
+        cell = self._get(key)
+        return cell if cell is not None and (cell.startswith(_PLAIN) or self._shows(cell)) else None
+
+    def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        shows = self._shows
+        return [
+            cell if cell is not None and (cell.startswith(_PLAIN) or shows(cell)) else None
+            for cell in self._get_many(keys)
+        ]
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
+        shows = self._shows
+        rows = self._scan(start, stop, reverse=reverse)
+        return (row for row in rows if row[1].startswith(_PLAIN) or shows(row[1]))
+
+    def places(self, keys: Sequence[bytes]) -> list[bytes]:
+        return list(keys)
+
+    def quiet(self) -> ReadableEntries:
+        return self
+
+
+class PlainEntries(ReadablePlainEntries):
+    """Entries at their own keys, to be changed; those with a TTL are in the expiry index."""
+
+    def __init__(self, bytes_: OrderedBytes, now: Now) -> None:
+        super().__init__(bytes_, now)
+        self._bytes = bytes_
+        self._wall = now.wall
+
+    def expiry(self, ttl_ms: int | None) -> int:
+        return NEVER if ttl_ms is None else self._wall + ttl_ms
+
+    def put(self, key: bytes, cell: bytes, expires: int) -> None:
+        if expires != NEVER:
+            # An entry that is put again and again is to have one row. Without a TTL the old row is left to its time.
+            old = self._bytes.get(key)
+            if old is not None and (was := expires_of(old)) not in (NEVER, expires):
+                self._bytes.delete(index_key(was, key))
+            self._bytes.put(index_key(expires, key), EMPTY)
+        self._bytes.put(key, cell)
+
+    def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None:
+        put = self._bytes.put
+        if expires == NEVER:
+            for key, cell in zip(keys, cells, strict=True):
+                put(key, cell)
+        else:
+            for key, cell in zip(keys, cells, strict=True):
+                self.put(key, cell, expires)
+
+    def remove(self, key: bytes) -> bytes | None:
+        cell = self._bytes.get(key)
+        if cell is None:
+            return None
+        self._bytes.delete(key)
+        if (expires := expires_of(cell)) != NEVER:
+            self._bytes.delete(index_key(expires, key))
+        return cell if self._shows(cell) else None
+
+    def begin_version(self) -> int:
+        rows = self._bytes.scan(INDEX, INDEX + time_bytes(self._wall + 1))
+        over = [row for row, _ in itertools.islice(rows, AT_MOST)]
+        removed = 0
+        for row, cell in zip(over, self._bytes.get_many([row[9:] for row in over]), strict=True):
+            self._bytes.delete(row)
+            if cell is not None and expires_of(cell) == time_at(row, 1):  # or it was put again since
+                self._bytes.delete(row[9:])
+                removed += 1
+        return removed
+
+    def end_of_version(self) -> int:
+        return 0
+
+
+class ReadableSlicedEntries:
+    """Entries in the slices of a store with a TTL."""
+
+    def __init__(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> None:
+        self._prefixes = live_prefixes(spec, now.wall)
+        self._newest, *self._older = self._prefixes
+        self._readable = bytes_
+        self._get, self._get_many = bytes_.get, bytes_.get_many
+        self._shows = Clock(now.wall).shows
+
+    def find(self, key: bytes) -> bytes | None:
+        cell = self._copy(key)
+        return cell if cell is not None and self._shows(cell) else None
+
+    def _copy(self, key: bytes) -> bytes | None:
+        """The newest copy, whether it is over or not."""
+        cell = self._get(self._newest + key)
+        if cell is not None:
+            return cell
+        return next((c for c in self._get_many([prefix + key for prefix in self._older]) if c is not None), None)
+
+    def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: dict[bytes, bytes] = {}
+        for prefix in self._prefixes:
+            missing = [key for key in keys if key not in found]
+            if not missing:
+                break
+            copies = zip(missing, self._get_many([prefix + key for key in missing]), strict=True)
+            found.update((key, cell) for key, cell in copies if cell is not None)
+        return [cell if (cell := found.get(key)) is not None and self._shows(cell) else None for key in keys]
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
+        shows = self._shows
+        newest = first_of_each(scan_slices(self._readable, self._prefixes, start, stop, reverse=reverse))
+        return (row for row in newest if shows(row[1]))
+
+    def places(self, keys: Sequence[bytes]) -> list[bytes]:
+        return [prefix + key for prefix in self._prefixes for key in keys]
+
+    def quiet(self) -> ReadableEntries:
+        return self
+
+
+class SlicedEntries(ReadableSlicedEntries):
+    """Entries in slices, to be changed: a put goes to the newest, a removal to all that have a copy."""
+
+    def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
+        super().__init__(spec, bytes_, now)
+        self._bytes = bytes_
+        self._wall, self._ttl_ms = now.wall, spec.ttl_ms
+
+    def expiry(self, ttl_ms: int | None) -> int:
+        if ttl_ms is not None and ttl_ms > self._ttl_ms:
+            raise BadValue(
+                f"ttl={ttl_ms:,} ms is longer than the store's own of {self._ttl_ms:,} ms, after which its entries go. "
+                "Give a shorter one, or the store a longer one."
+            )
+        return self._wall + (self._ttl_ms if ttl_ms is None else ttl_ms)
+
+    def put(self, key: bytes, cell: bytes, expires: int) -> None:
+        self._bytes.put(self._newest + key, cell)
+
+    def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None:
+        put, newest = self._bytes.put, self._newest
+        for key, cell in zip(keys, cells, strict=True):
+            put(newest + key, cell)
+
+    def remove(self, key: bytes) -> bytes | None:
+        places = [prefix + key for prefix in self._prefixes]
+        found = [(place, cell) for place, cell in zip(places, self._get_many(places), strict=True) if cell is not None]
+        for place, _ in found:
+            self._bytes.delete(place)
+        return found[0][1] if found and self._shows(found[0][1]) else None
+
+    def begin_version(self) -> int:
+        return 0
+
+    def end_of_version(self) -> int:
+        return 0

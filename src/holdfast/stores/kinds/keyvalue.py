@@ -1,0 +1,229 @@
+"""The key-value store: a value by key, for as long as it is wanted.
+
+Without options an entry stays until it is deleted. With `ttl=` every entry goes some time after it was put, by the
+wall clock; `put(..., ttl=)` says so of one entry. With `max_entries=` a partition keeps the entries used last. Where
+entries lie in each case is `expiry` and `lru`; this is the typed view.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, TypeVar, Unpack, overload
+
+from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
+from holdfast.stores.cells import NO_TIMESTAMP
+from holdfast.stores.kinds.base import EVICTED, REMOVED, Options, ReadAhead, Store, View, length_in_ms
+from holdfast.stores.kinds.coding import Values
+from holdfast.stores.kinds.containers import ReadableContainer, WritableContainer, batches
+from holdfast.stores.kinds.expiry import (
+    Entries,
+    PlainEntries,
+    ReadableEntries,
+    ReadablePlainEntries,
+    ReadableSlicedEntries,
+    SlicedEntries,
+)
+from holdfast.stores.kinds.lru import LEAD, BoundedEntries
+from holdfast.stores.options import Length
+from holdfast.stores.spec import KEY_VALUE, StoreSpec
+from holdfast.stores.values import StoreCodec
+
+K = TypeVar("K")
+V = TypeVar("V")
+R = TypeVar("R")
+D = TypeVar("D")
+K1 = TypeVar("K1")
+K2 = TypeVar("K2")
+K3 = TypeVar("K3")
+
+
+class KeyValueOptions(Options, total=False):
+    """What a key-value store can be told."""
+
+    ttl: Length | None
+    max_entries: int | None
+    refresh_on_read: bool
+
+
+class ReadableEntryStore(ReadableContainer[K, V, R]):
+    """What the key-value stores share when they are read: which entries there are, and what is over."""
+
+    _found: ReadableEntries
+
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self._values = Values(codec, LEAD if spec.max_entries else 0)
+        self._found = ReadableSlicedEntries(spec, bytes_, now) if spec.slice_ms else ReadablePlainEntries(bytes_, now)
+
+    def _read(self, cell: bytes) -> R:
+        raise NotImplementedError
+
+    def _read_many(self, cells: Sequence[bytes]) -> list[R]:
+        return [self._read(cell) for cell in cells]
+
+    def get_many(self, keys: Sequence[K]) -> list[R | None]:
+        """What each of these keys has: one question for all of them."""
+        read = self._read
+        found = self._found.find_many(self._encode_many(keys))
+        return [None if cell is None else read(cell) for cell in found]
+
+    def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Iterable[tuple[K, R]]]:
+        for rows in batches(self._found.scan(start, stop, reverse=reverse)):
+            keys, cells = zip(*rows, strict=True)
+            yield zip(self._decode_many(keys), self._read_many(cells), strict=True)
+
+
+class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, V, R]):
+    """What the key-value stores share when they are written to."""
+
+    _entries_: Entries
+    _expires: int
+    """When an entry that is put without a TTL of its own is over."""
+
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self._entries_ = self._found = _entries(spec, self._writable, now)
+        self._expires = self._entries_.expiry(None)
+
+    def delete(self, key: K) -> R | None:
+        """Removes a key, and returns what it had."""
+        cell = self._entries_.remove(self._encode(key))
+        return None if cell is None else self._read(cell)
+
+    def begin_version(self) -> None:
+        if removed := self._entries_.begin_version():
+            self._count(REMOVED, removed)
+
+    def end_of_version(self) -> None:
+        if evicted := self._entries_.end_of_version():
+            self._count(EVICTED, evicted)
+
+    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
+        return ReadAhead(self._entries_.places(self._encode_many(list(dict.fromkeys(keys)))), [])
+
+    def _expiry(self, ttl: Length | int | None) -> int:
+        if ttl is None:
+            return self._expires
+        return self._entries_.expiry(length_in_ms(ttl, "ttl", self.name))
+
+    def _quiet_as(self, view: type["Readable"]) -> "Readable":
+        found = self._as(view)
+        found._found = self._found.quiet()
+        return found
+
+
+Readable = TypeVar("Readable", bound=ReadableEntryStore[Any, Any, Any])
+
+
+class ReadOnlyKeyValueStore(ReadableEntryStore[K, V, V]):
+    """Reads a key-value store.
+
+    >>> from holdfast.stores.access import DictBytes
+    >>> store = KeyValueStore("scores", value=int).bind(DictBytes(), Now(wall=0))
+    >>> store.put("ann", 3)
+    >>> view = store.read_only()
+    >>> view.get("ann"), view.get("bob"), hasattr(view, "put")
+    (3, None, False)
+    """
+
+    @overload
+    def get(self, key: K) -> V | None: ...
+
+    @overload
+    def get(self, key: K, default: D) -> V | D: ...
+
+    def get(self, key: K, default: object = None) -> object:
+        """What a key has, or the default."""
+        cell = self._found.find(self._encode(key))
+        return default if cell is None else self._values.read(cell)
+
+    def _find(self, key: K) -> V | None:
+        return self.get(key)
+
+    def __contains__(self, key: K) -> bool:
+        return self._found.find(self._encode(key)) is not None
+
+    def _read(self, cell: bytes) -> V:
+        return self._values.read(cell)
+
+    def _read_many(self, cells: Sequence[bytes]) -> list[V]:
+        return self._values.read_many(cells)
+
+    def get_many(self, keys: Sequence[K]) -> list[V | None]:
+        """What each of these keys has: one question for all of them."""
+        return self._values.read_known(self._found.find_many(self._encode_many(keys)))
+
+
+class KeyValueStore(EntryStore[K, V, V], ReadOnlyKeyValueStore[K, V]):
+    """A value by key.
+
+    >>> from holdfast.stores.access import DictBytes
+    >>> scores = KeyValueStore("scores", key=(str, int), value=float).bind(DictBytes(), Now(wall=0))
+    >>> scores["ann", 1] = 3.5
+    >>> scores["ann", 1], ("bob", 1) in scores, dict(scores.prefix("ann"))
+    (3.5, False, {('ann', 1): 3.5})
+    """
+
+    KIND: ClassVar[str | None] = KEY_VALUE
+    VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyKeyValueStore
+
+    @overload
+    def __init__(self: "KeyValueStore[str, V]", name: str, *, value: type[V], **options: Unpack[KeyValueOptions]): ...
+
+    @overload
+    def __init__(self, name: str, *, key: type[K], value: type[V], **options: Unpack[KeyValueOptions]): ...
+
+    @overload
+    def __init__(
+        self: "KeyValueStore[tuple[K1, K2], V]",
+        name: str,
+        *,
+        key: tuple[type[K1], type[K2]],
+        value: type[V],
+        **options: Unpack[KeyValueOptions],
+    ): ...
+
+    @overload
+    def __init__(
+        self: "KeyValueStore[tuple[K1, K2, K3], V]",
+        name: str,
+        *,
+        key: tuple[type[K1], type[K2], type[K3]],
+        value: type[V],
+        **options: Unpack[KeyValueOptions],
+    ): ...
+
+    def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[KeyValueOptions]):
+        super().__init__(name, key=key, value=value, kind_options={}, options=options)
+
+    def put(self, key: K, value: V | None, ttl: Length | int | None = None) -> None:
+        """Sets a key's value, for as long as `ttl` if given; None deletes, as in Kafka Streams."""
+        encoded = self._encode(key)
+        if value is None:
+            self._entries_.remove(encoded)
+            return
+        expires = self._expires if ttl is None else self._expiry(ttl)
+        self._entries_.put(encoded, self._values.cell(value, NO_TIMESTAMP, expires), expires)
+
+    def __setitem__(self, key: K, value: V) -> None:
+        self.put(key, value)
+
+    def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
+        """Sets many keys, given as a mapping or as pairs. This is the quick way to set a thousand."""
+        pairs = iter(entries.items() if isinstance(entries, Mapping) else entries)
+        for batch in batches(pairs):
+            keys, values = zip(*batch, strict=True)
+            if type(None) in set(map(type, values)):
+                for key, value in batch:
+                    self.put(key, value)
+            else:
+                cells = self._values.cells(values, self._expires)
+                self._entries_.put_many(self._encode_many(keys), cells, self._expires)
+
+    def read_only(self) -> ReadOnlyKeyValueStore[K, V]:
+        """The same entries, without the methods that change them."""
+        return self._quiet_as(ReadOnlyKeyValueStore)
+
+
+def _entries(spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> Entries:
+    if spec.max_entries:
+        return BoundedEntries(spec, bytes_, now)
+    return SlicedEntries(spec, bytes_, now) if spec.slice_ms else PlainEntries(bytes_, now)

@@ -1,0 +1,218 @@
+"""The session store: a value by key and session, from the first of its events to the last.
+
+An entry is stored at key, end and start, in the slice of its end: whoever looks for sessions that reach into a span
+begins at the earliest end. A session is there while its end is later than the stream's time less the retention.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
+
+from holdfast.errors import BadValue
+from holdfast.stores.kinds.base import Options, ReadAhead, Time, View, length_in_ms, millis
+from holdfast.stores.kinds.containers import Closing, close
+from holdfast.stores.kinds.keying import time_at, time_bytes
+from holdfast.stores.kinds.merging import Row
+from holdfast.stores.kinds.timed import TimedStore, TimedView
+from holdfast.stores.options import Length
+from holdfast.stores.spec import SESSION
+
+K = TypeVar("K")
+V = TypeVar("V")
+K1 = TypeVar("K1")
+K2 = TypeVar("K2")
+K3 = TypeVar("K3")
+
+
+class Session(NamedTuple, Generic[K]):
+    """A key's session: the times of its first and its last event, in milliseconds since 1970."""
+
+    key: K
+    start: int
+    end: int
+
+
+class SessionOptions(Options, total=False):
+    """What a session store can be told."""
+
+    gap: Length | None
+    grace: Length
+    retention: Length | None
+
+
+class ReadOnlySessionStore(TimedView[K, V]):
+    """Reads a session store."""
+
+    TIMES = 2
+
+    def get(self, key: K, start: Time, end: Time) -> V | None:
+        """The value of one session."""
+        first, last = millis(start), millis(end)
+        if last <= self._kept_after:
+            return None
+        cell = self._bytes.get(self._place(last, self._own(key, first, last)))
+        return None if cell is None else self._values.read(cell)
+
+    def find(
+        self, key: K, earliest_end: Time | None = None, latest_start: Time | None = None, *, reverse: bool = False
+    ) -> Closing[tuple[Session[K], V]]:
+        """A key's sessions that end at the earliest then and start at the latest then, in the order of their ends.
+
+        These are the ones that overlap the span between the two times. None leaves an end open.
+        """
+        first, latest = self._span(earliest_end, latest_start)
+        return Closing(self._find(key, first, latest, reverse=reverse))
+
+    def find_keys(
+        self,
+        key_from: K | None,
+        key_to: K | None,
+        earliest_end: Time | None = None,
+        latest_start: Time | None = None,
+        *,
+        reverse: bool = False,
+    ) -> Closing[tuple[Session[K], V]]:
+        """The same for the keys from one to another, both included, in the order of keys, then of ends."""
+        first, latest = self._span(earliest_end, latest_start)
+        rows = self._scan_keys(self._slices(first, None), key_from, key_to, reverse=reverse)
+        return Closing(self._sessions(rows, first, latest))
+
+    def fetch(self, key: K, *, reverse: bool = False) -> Closing[tuple[Session[K], V]]:
+        """All sessions of a key, in the order of their ends."""
+        return self.find(key, reverse=reverse)
+
+    def _own(self, key: K, start: int, end: int) -> bytes:
+        return self._beginning(key) + time_bytes(end) + time_bytes(start)
+
+    def _span(self, earliest_end: Time | None, latest_start: Time | None) -> tuple[int, int | None]:
+        kept = self._kept_after + 1
+        first = kept if earliest_end is None else max(kept, millis(earliest_end))
+        return first, None if latest_start is None else millis(latest_start)
+
+    def _find(self, key: K, first: int, latest: int | None, *, reverse: bool) -> Iterator[tuple[Session[K], V]]:
+        own, read = self._beginning(key), self._values.read
+        start, stop = own + time_bytes(first), own + b"\xff" * 17
+        slices = self._slices(first, None)
+        for prefix in reversed(slices) if reverse else slices:
+            rows = self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)
+            try:
+                for stored, cell in rows:
+                    began = time_at(stored, -8)
+                    if latest is None or began <= latest:
+                        yield Session(key, began, time_at(stored, -16)), read(cell)
+            finally:
+                close(rows)
+
+    def _sessions(self, rows: Iterator[Row], first: int, latest: int | None) -> Iterator[tuple[Session[K], V]]:
+        try:
+            for own, cell in rows:
+                start, end = time_at(own, -8), time_at(own, -16)
+                if end >= first and (latest is None or start <= latest):
+                    yield Session(self._key_of(own), start, end), self._values.read(cell)
+        finally:
+            close(rows)
+
+
+class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
+    """A value by key and session.
+
+    >>> from holdfast.stores.access import DictBytes, Now
+    >>> visits = SessionStore("visits", value=int, gap="10s").bind(DictBytes(), Now(wall=0))
+    >>> visits.merge("ann", 5_000, None, lambda one, other: one + other, 1)
+    Session(key='ann', start=5000, end=5000)
+    >>> visits.merge("ann", 9_000, None, lambda one, other: one + other, 1)
+    Session(key='ann', start=5000, end=9000)
+    >>> list(visits.fetch("ann"))
+    [(Session(key='ann', start=5000, end=9000), 2)]
+    """
+
+    KIND: ClassVar[str | None] = SESSION
+    VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlySessionStore
+
+    @overload
+    def __init__(self: "SessionStore[str, V]", name: str, *, value: type[V], **options: Unpack[SessionOptions]): ...
+
+    @overload
+    def __init__(self, name: str, *, key: type[K], value: type[V], **options: Unpack[SessionOptions]): ...
+
+    @overload
+    def __init__(
+        self: "SessionStore[tuple[K1, K2], V]",
+        name: str,
+        *,
+        key: tuple[type[K1], type[K2]],
+        value: type[V],
+        **options: Unpack[SessionOptions],
+    ): ...
+
+    @overload
+    def __init__(
+        self: "SessionStore[tuple[K1, K2, K3], V]",
+        name: str,
+        *,
+        key: tuple[type[K1], type[K2], type[K3]],
+        value: type[V],
+        **options: Unpack[SessionOptions],
+    ): ...
+
+    def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[SessionOptions]):
+        super().__init__(name, key=key, value=value, kind_options={}, options=options)
+
+    def put(self, session: Session[K], value: V | None) -> None:
+        """Sets the value of a session; None removes it."""
+        start, end = millis(session.start), millis(session.end)
+        if start > end:
+            raise BadValue(f"{session} starts after it ends. Give its first event's time as start, its last's as end.")
+        if self._refused(end):
+            return
+        own = self._own(session.key, start, end)
+        if value is None:
+            self._writable.delete(self._place(end, own))
+        else:
+            self._put_in_slice(end, own, self._values.cell(value))
+
+    def remove(self, session: Session[K]) -> None:
+        """Removes a session."""
+        start, end = millis(session.start), millis(session.end)
+        self._writable.delete(self._place(end, self._own(session.key, start, end)))
+
+    def merge(
+        self, key: K, at: Time, gap: Length | int | None, merge_values: Callable[[V, V], V], initial: V
+    ) -> Session[K] | None:
+        """Adds an event to a key's sessions: those within the gap of it become one, with their values merged.
+
+        The gap is a length of time such as "30m", or milliseconds; None is the one the store was declared with. The
+        values are merged in the order of their sessions, and `initial`, the event's own, last. None: the event is
+        so late that its session would be hidden already; then it is refused and counted.
+        """
+        time, gap_ms = millis(at), self._gap_ms(gap)
+        near = list(self.find(key, time - gap_ms, time + gap_ms))
+        if not near and self._refused(time):
+            return None
+        start, end = time, time
+        merged: V | None = None
+        for session, value in near:
+            start, end = min(start, session.start), max(end, session.end)
+            merged = value if merged is None else merge_values(merged, value)
+        found = Session(key, start, end)
+        for session, _ in near:
+            if session != found:
+                self.remove(session)
+        self.put(found, initial if merged is None else merge_values(merged, initial))
+        return found
+
+    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
+        gap = self._spec.window_ms
+        return self._ranges_ahead(keys, times, lambda first, last: (first - gap, None))
+
+    def read_only(self) -> ReadOnlySessionStore[K, V]:
+        """The same sessions, without the methods that change them."""
+        return self._as(ReadOnlySessionStore)
+
+    def _gap_ms(self, gap: Length | int | None) -> int:
+        if gap is not None:
+            return length_in_ms(gap, "gap", self.name)
+        if not self._spec.window_ms:
+            raise BadValue(
+                f'store {self.name!r} has no gap. Give merge() one, such as "30m", or declare the store with gap=.'
+            )
+        return self._spec.window_ms

@@ -1,0 +1,111 @@
+"""The timestamped key-value store: a value by key, with the event time it is from.
+
+What an out-of-order put does is the user's choice: with `late="newest"` the value with the newest event time stays,
+whenever it arrives; with `late="last"` the last put wins. A delete forgets the key's time along with its value.
+"""
+
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
+
+from holdfast.stores.cells import unpack
+from holdfast.stores.kinds.base import LATE, Time, View, millis
+from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
+from holdfast.stores.options import Length
+from holdfast.stores.spec import TIMESTAMPED
+
+K = TypeVar("K")
+V = TypeVar("V")
+K1 = TypeVar("K1")
+K2 = TypeVar("K2")
+K3 = TypeVar("K3")
+
+
+class ValueAndTimestamp(NamedTuple, Generic[V]):
+    """A value and the event time it is from, in milliseconds since 1970."""
+
+    value: V
+    timestamp: int
+
+
+class TimestampedOptions(KeyValueOptions, total=False):
+    """What a timestamped store can be told."""
+
+    late: Literal["newest", "last"]
+
+
+class ReadOnlyTimestampedKeyValueStore(ReadableEntryStore[K, V, ValueAndTimestamp[V]]):
+    """Reads a timestamped key-value store."""
+
+    def _find(self, key: K) -> ValueAndTimestamp[V] | None:
+        cell = self._found.find(self._encode(key))
+        return None if cell is None else self._read(cell)
+
+    def _read(self, cell: bytes) -> ValueAndTimestamp[V]:
+        return ValueAndTimestamp(self._values.read(cell), unpack(cell).timestamp)
+
+
+class TimestampedKeyValueStore(
+    EntryStore[K, V, ValueAndTimestamp[V]], ReadOnlyTimestampedKeyValueStore[K, V], Generic[K, V]
+):
+    """A value by key, with its event time.
+
+    >>> from holdfast.stores.access import DictBytes, Now
+    >>> places = TimestampedKeyValueStore("places", value=str).bind(DictBytes(), Now(wall=0))
+    >>> places.put("ann", "Oslo", 2_000); places.put("ann", "Rome", 1_000)
+    >>> places.get("ann")
+    ValueAndTimestamp(value='Oslo', timestamp=2000)
+    """
+
+    KIND: ClassVar[str | None] = TIMESTAMPED
+    VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyTimestampedKeyValueStore
+
+    @overload
+    def __init__(
+        self: "TimestampedKeyValueStore[str, V]", name: str, *, value: type[V], **options: Unpack[TimestampedOptions]
+    ): ...
+
+    @overload
+    def __init__(self, name: str, *, key: type[K], value: type[V], **options: Unpack[TimestampedOptions]): ...
+
+    @overload
+    def __init__(
+        self: "TimestampedKeyValueStore[tuple[K1, K2], V]",
+        name: str,
+        *,
+        key: tuple[type[K1], type[K2]],
+        value: type[V],
+        **options: Unpack[TimestampedOptions],
+    ): ...
+
+    @overload
+    def __init__(
+        self: "TimestampedKeyValueStore[tuple[K1, K2, K3], V]",
+        name: str,
+        *,
+        key: tuple[type[K1], type[K2], type[K3]],
+        value: type[V],
+        **options: Unpack[TimestampedOptions],
+    ): ...
+
+    def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[TimestampedOptions]):
+        super().__init__(name, key=key, value=value, kind_options={}, options=options)
+
+    def put(self, key: K, value: V | None, timestamp: Time, ttl: Length | int | None = None) -> None:
+        """Sets a key's value and event time; None deletes. What a late one does is the store's `late`."""
+        encoded, time = self._encode(key), millis(timestamp)
+        if self._spec.late == "newest":
+            there = self._entries_.find(encoded)
+            if there is not None and unpack(there).timestamp > time:
+                self._count(LATE, 1)
+                return
+        if value is None:
+            self._entries_.remove(encoded)
+            return
+        expires = self._expiry(ttl)
+        self._entries_.put(encoded, self._values.cell(value, time, expires), expires)
+
+    def __setitem__(self, key: K, value: ValueAndTimestamp[V]) -> None:
+        self.put(key, *value)
+
+    def read_only(self) -> ReadOnlyTimestampedKeyValueStore[K, V]:
+        """The same entries, without the methods that change them."""
+        return self._quiet_as(ReadOnlyTimestampedKeyValueStore)

@@ -1,0 +1,29 @@
+"""Places: how a user's own class or function is named so that another process finds it, `module:name`."""
+
+import importlib
+from collections.abc import Callable
+from typing import Any
+
+from holdfast.errors import TopologyError
+
+
+def imported(place: str, what: str) -> Callable[..., Any]:
+    """What stands at a place. `what` says in an error what it is wanted for.
+
+    >>> imported("os.path:basename", "a test")("/a/b")
+    'b'
+    """
+    module, separator, name = place.partition(":")
+    if not (module and separator and name):
+        raise TopologyError(f"{what}: {place!r} names no place. Write 'module:name'.")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise TopologyError(
+            f"{what}: {place!r} can't be imported here: {error}. Install the module, or put it on PYTHONPATH, on every "
+            "host with an instance."
+        ) from error
+    if not callable(found):
+        raise TopologyError(f"{what}: {place!r} is a {type(found).__name__} and can't be called.")
+    called: Callable[..., Any] = found
+    return called

@@ -1,0 +1,156 @@
+"""Events: a record as a processor sees it, with its columns as attributes.
+
+Without an annotation an event has every column of the stream. With one, `def process(self, key, event: Scored, ctx)`,
+it is an object of that Struct or dataclass, and only the columns it names are carried to the task.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import keyword
+import types
+import typing
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import TopologyError
+from holdfast.stores.types import FieldType
+
+
+@dataclass(frozen=True)
+class EventShape:
+    """The columns of an event in the order they make one, and the class it is of (None: one made for them)."""
+
+    columns: tuple[str, ...]
+    type: type | None = None
+    converted: tuple[Any, ...] = ()
+    """For each column the type that its values are made into one by one; None where they come as they are."""
+
+    def maker(self) -> Callable[..., object]:
+        """Makes an event of its columns' values, given in their order."""
+        if self.type is None:
+            return _struct(self.columns)
+        if _takes_in_order(self.type, self.columns):
+            return self.type
+        columns, chosen = self.columns, self.type
+        return lambda *values: chosen(**dict(zip(columns, values, strict=True)))
+
+
+def shape_of(process: Callable[..., object], columns: Mapping[str, str]) -> EventShape:
+    """The shape of the events of `process`, given the stream's columns with their Spark types."""
+    annotated = annotation_of(process)
+    if annotated is None:
+        for column in columns:
+            if not column.isidentifier() or keyword.iskeyword(column) or column.startswith("__"):
+                raise TopologyError(
+                    f"The column {column!r} can't be an attribute of an event. Rename it before process(), or "
+                    "annotate the event with a dataclass that leaves it out."
+                )
+        return EventShape(tuple(columns))
+    hints = typing.get_type_hints(annotated)
+    chosen, converted = [], []
+    for name, required in _fields(annotated):
+        if name not in columns:
+            if required:
+                raise TopologyError(
+                    f"{annotated.__name__}.{name} has no column and no default. The stream has {', '.join(columns)}."
+                )
+            continue
+        chosen.append(name)
+        converted.append(_conversion(annotated, name, hints[name], columns[name]))
+    return EventShape(tuple(chosen), annotated, tuple(converted))
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """The fields of a forwarded value."""
+    if isinstance(value, Mapping):
+        return value
+    if isinstance(value, msgspec.Struct):
+        return msgspec.structs.asdict(value)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    raise TopologyError(
+        f"ctx.forward() takes a mapping, a Struct or a dataclass as value, and got {value!r}. Such as "
+        "ctx.forward(key, {'n': 3})."
+    )
+
+
+@lru_cache(maxsize=256)
+def _struct(columns: tuple[str, ...]) -> type[msgspec.Struct]:
+    return msgspec.defstruct("Event", [(column, Any) for column in columns], frozen=True, gc=False)
+
+
+def annotation_of(process: Callable[..., object]) -> type | None:
+    """The class that the event parameter is annotated with."""
+    parameters = list(inspect.signature(process).parameters.values())
+    if len(parameters) != 4:
+        raise TopologyError(
+            f"{process.__qualname__} takes {len(parameters)} arguments; write process(self, key, event, ctx)."
+        )
+    raw = parameters[2].annotation
+    if raw is inspect.Parameter.empty:
+        return None
+    if isinstance(raw, str):
+        try:
+            alone = types.SimpleNamespace(__annotations__={"event": raw})
+            raw = typing.get_type_hints(alone, getattr(process, "__globals__", {}))["event"]
+        except NameError as error:
+            raise TopologyError(
+                f"The event of {process.__qualname__} is to be {raw}, which can't be found: {error}. Define it in the "
+                "module, not inside a function, and not for type checkers alone."
+            ) from error
+    if raw is Any or raw is object:
+        return None
+    if isinstance(raw, type) and (issubclass(raw, msgspec.Struct) or dataclasses.is_dataclass(raw)):
+        return raw
+    raise TopologyError(
+        f"{process.__qualname__} wants its event as {raw}. Annotate it with a msgspec.Struct or a dataclass whose "
+        "fields are columns of the stream, or not at all."
+    )
+
+
+def _fields(annotated: Any) -> list[tuple[str, bool]]:
+    """The fields a constructor takes, and whether each has to be given."""
+    if issubclass(annotated, msgspec.Struct):
+        return [(field.name, field.required) for field in msgspec.structs.fields(annotated)]
+    return [
+        (field.name, field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
+        for field in dataclasses.fields(annotated)
+        if field.init
+    ]
+
+
+def _conversion(annotated: type, name: str, wanted: Any, column: str) -> Any:
+    """None where a column's values are of the wanted type as they come; else the type to make of them."""
+    try:
+        given: type = FieldType.parse(column).python
+    except TopologyError:
+        return wanted  # arrays, maps and structs: msgspec makes lists, dicts and objects of them
+    options = _options(wanted)
+    if wanted is Any or given in options or (given is int and float in options):
+        return None
+    raise TopologyError(
+        f"{annotated.__name__}.{name} is to be {wanted}, and the column {name!r} is of type {column}, which is "
+        f"{given.__name__} in Python. Change one of the two."
+    )
+
+
+def _options(wanted: Any) -> Sequence[Any]:
+    if typing.get_origin(wanted) in (typing.Union, types.UnionType):
+        return typing.get_args(wanted)
+    if typing.get_origin(wanted) is typing.Annotated:
+        return _options(typing.get_args(wanted)[0])
+    return (wanted,)
+
+
+def _takes_in_order(chosen: type, columns: tuple[str, ...]) -> bool:
+    """Whether the constructor takes just these columns by position."""
+    parameters = list(inspect.signature(chosen).parameters.values())[: len(columns)]
+    return [p.name for p in parameters] == list(columns) and all(
+        p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters
+    )

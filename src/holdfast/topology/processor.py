@@ -1,0 +1,248 @@
+"""Processors: a user's own Python, one record after the other, over any number of stores.
+
+A processor is a class. Its stores are class attributes, its work is `process(key, event, ctx)`, and what it forwards is
+an output that sinks can take. Nothing here runs anything: `pipeline.processor` makes an object of the class in each
+task of each version, gives it its stores and hands it the task's records in the order of their event times.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+
+from holdfast.errors import BadValue, TopologyError
+from holdfast.stores.access import Now, OrderedBytes
+from holdfast.stores.spec import StoreSpec, check_name
+from holdfast.stores.types import Field, Schema
+from holdfast.topology.events import EventShape, as_mapping
+from holdfast.words import Version
+
+if TYPE_CHECKING:
+    from holdfast.topology.sink import Sink
+    from holdfast.topology.stream import Builder, Stream
+
+Count = Callable[[str, int], None]
+
+
+@runtime_checkable
+class DeclaredStore(Protocol):
+    """A store as a class attribute of a processor: it says what it is, and is given its bytes in a task."""
+
+    @property
+    def name(self) -> str: ...
+
+    def spec(self, *, default_engine: str = ...) -> StoreSpec: ...
+
+    def bind(self, bytes_: OrderedBytes, now: Now, count: Count, *, spec: StoreSpec | None = None) -> Any: ...
+
+
+class Context:
+    """What a processor is told about the record at hand, and what it hands on."""
+
+    __slots__ = ("_columns", "_count", "_pick", "now", "partition", "rows", "timestamp", "version")
+
+    def __init__(self, version: Version, now: Now, partition: int, output: Schema | None, count: Count) -> None:
+        self.version = version
+        """The version this task is a part of."""
+        self.now = now
+        """The clocks of this version: `now.wall`, and `now.event`, the event time of the version before."""
+        self.partition = partition
+        self.timestamp = now.wall
+        """The record's event time in milliseconds; the wall clock's in a stream without event times."""
+        self.rows: list[tuple[object, ...]] = []
+        self._columns = None if output is None else output.names
+        self._count = count
+        self._pick: dict[int, Callable[[Mapping[str, object]], tuple[object, ...]]] = {}
+
+    def forward(self, key: object, value: Mapping[str, object] | object) -> None:
+        """Sends a row to the processor's output: the key in its first columns, the value in the others.
+
+        A tuple as key fills as many columns as it has parts, None fills none. The value has one entry a column left: a
+        mapping, a Struct or a dataclass.
+        """
+        parts = key if isinstance(key, tuple) else () if key is None else (key,)
+        row = value if isinstance(value, dict) else as_mapping(value)
+        pick = self._pick.get(len(parts)) or self._picker(len(parts))
+        try:
+            self.rows.append(parts + pick(row))
+        except KeyError:
+            raise self._misfit(parts, row) from None
+        if len(row) + len(parts) != len(self._columns or ()):
+            self.rows.pop()
+            raise self._misfit(parts, row)
+
+    @property
+    def has_output(self) -> bool:
+        """Whether columns were named for what is forwarded."""
+        return self._columns is not None
+
+    def count(self, name: str, number: int = 1) -> None:
+        """Adds to a number of the user's own, which the commit and the metrics have by this name."""
+        self._count(name, number)
+
+    def _picker(self, parts: int) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
+        if self._columns is None:
+            raise TopologyError(
+                "ctx.forward() needs to know the output's columns. Name them: stream.process(..., output='player "
+                "string, n bigint')."
+            )
+        rest = self._columns[parts:]
+        if len(rest) == 0:
+            pick: Callable[[Mapping[str, object]], tuple[object, ...]] = lambda row: ()  # noqa: E731
+        elif len(rest) == 1:
+            only = rest[0]
+            pick = lambda row: (row[only],)  # noqa: E731
+        else:
+            pick = itemgetter(*rest)
+        self._pick[parts] = pick
+        return pick
+
+    def _misfit(self, parts: tuple[object, ...], row: Mapping[str, object]) -> BadValue:
+        columns = self._columns or ()
+        return BadValue(
+            f"ctx.forward() got the key {parts!r} and the value {dict(row)!r}; the output has the columns "
+            f"{', '.join(columns)}. The key fills the first {len(parts)}, the value must have just "
+            f"{', '.join(columns[len(parts) :]) or 'nothing'}."
+        )
+
+
+class Processor:
+    """A user's own step. Derive from it, name the stores as class attributes, and write `process`.
+
+        class Visits(hf.Processor):
+            visits = hf.KeyValueStore("visits", value=int)
+
+            def process(self, key, event, ctx):
+                self.visits[key] = self.visits.get(key, 0) + 1
+                ctx.forward(key, {"visits": self.visits[key]})
+
+    One object works through one partition of one version. What must outlast it belongs in a store; what it does to the
+    outside world may happen more than once.
+    """
+
+    def init(self, ctx: Context) -> None:
+        """Called once before the first record of a version, also where there is none."""
+
+    def process(self, key: Any, event: Any, ctx: Context) -> None:
+        """One record: its key, its columns as attributes of `event`, and what else there is to know."""
+
+    def ahead(self, key: Any, event: Any) -> Iterable[tuple[Any, Any]]:
+        """Which entries `process` will look up under other keys than the record's: pairs of a store and a key.
+
+        They are read in bulk before `process` runs, so that it needn't ask for each by itself:
+
+            def ahead(self, key, event):
+                yield self.orders, event.order_id
+        """
+        return ()
+
+    def close(self) -> None:
+        """Called once after the last record of a version."""
+
+
+@dataclass(frozen=True)
+class Processed:
+    """A processor in a pipeline, with everything the batch needs to run it."""
+
+    builder: Builder
+    topology: int
+    """The number of its sub-topology, in the order of what the app declares."""
+    name: str
+    processor: type[Processor]
+    stream: Stream
+    key: Schema
+    """The record's key as Python has it: every whole number is a bigint, every fraction a double."""
+    event: EventShape
+    stores: tuple[tuple[str, StoreSpec], ...]
+    """The attribute and the spec of each store."""
+    output: Schema | None
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        return tuple(spec for _, spec in self.stores)
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
+        """Sends what each version forwarded to `sink`, after the version exists. Returns the same again."""
+        if self.output is None:
+            raise TopologyError(
+                f"{self.processor.__name__} forwards nothing yet. Name the columns of what it forwards: "
+                "stream.process(..., output='player string, n bigint')."
+            )
+        self.builder.add_sink(self.name, sink, name)
+        return self
+
+
+def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:
+    """The stores among a class's attributes, those of its base classes first, in the order they are written."""
+    found: dict[str, DeclaredStore] = {}
+    for each in reversed(processor.__mro__):
+        for attribute, value in vars(each).items():
+            if not isinstance(value, type) and isinstance(value, DeclaredStore):
+                found[attribute] = value
+            else:
+                found.pop(attribute, None)
+    return found
+
+
+def spec_of(declared: DeclaredStore, engine: str) -> StoreSpec:
+    """A declared store's spec, on the app's engine where it names none."""
+    return declared.spec(default_engine=engine)
+
+
+def check_processor(processor: object) -> type[Processor]:
+    """Raises for what is no processor that could run."""
+    if not isinstance(processor, type) or not issubclass(processor, Processor):
+        shown = processor.__name__ if isinstance(processor, type) else repr(processor)
+        raise TopologyError(
+            f"stream.process() takes a class that derives from hf.Processor, and got {shown}. Hand over the class "
+            "itself; every task makes an object of it."
+        )
+    if processor.process is Processor.process:
+        raise TopologyError(f"{processor.__name__} has no process(self, key, event, ctx). Write one.")
+    return processor
+
+
+def name_of(processor: type[Processor]) -> str:
+    """The name of a processor that was given none, from its class's.
+
+    >>> name_of(type("UserSessions", (Processor,), {}))
+    'user-sessions'
+    """
+    name = re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "-", processor.__name__).lower().strip("_")
+    check_name(name)
+    return name
+
+
+def parse_output(text: str | Schema) -> Schema:
+    """The columns of an output, as Spark writes them.
+
+    >>> print(parse_output("player string, paid decimal(10, 2), n long"))
+    player string, paid decimal(10,2), n bigint
+    """
+    if isinstance(text, Schema):
+        return text
+    fields = []
+    for part in re.split(r",(?![^(]*\))", text):
+        name, _, kind = part.strip().replace(":", " ", 1).partition(" ")
+        if not name or not kind.strip():
+            raise TopologyError(
+                f"output={text!r} can't be read at {part.strip()!r}. Write a name and a type for each column, such as "
+                "output='player string, n bigint'."
+            )
+        fields.append(Field(name.strip("`"), kind.strip()))
+    return Schema(tuple(fields))
+
+
+_AS_PYTHON = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float": "double"}
+
+
+def key_as_python(key: Schema) -> Schema:
+    """The key's types as a store's key in Python has them, so that both hash to the same partition.
+
+    >>> print(key_as_python(Schema.of(player="string", level="int")))
+    player string, level bigint
+    """
+    return Schema(tuple(Field(field.name, _AS_PYTHON.get(field.type, field.type)) for field in key.fields))

@@ -1,0 +1,56 @@
+"""The processor that crash tests kill: six stores of five kinds, on real Spark.
+
+    python -m tests.crash.players <folder>           runs until all input is worked through, then compares
+
+The folder carries over from one life to the next. The verdict compares every store and the file sink with a plain
+program over the same input.
+"""
+
+import json
+import logging
+import random
+import sys
+from pathlib import Path
+
+import holdfast as hf
+from tests.apps import write
+from tests.test_processors import ARROW, Model, check, delivered, players_app, records
+
+FILES = 10
+
+
+def write_input(folder: Path) -> None:
+    dice = random.Random(11)
+    for number in range(FILES):
+        write(folder / "input", number, records(number, dice), ARROW)
+
+
+def model() -> Model:
+    """What a plain program makes of the same records."""
+    dice, found = random.Random(11), Model()
+    for number in range(FILES):
+        found.batch(records(number, dice))
+    return found
+
+
+def main(folder: Path) -> None:
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
+    spark = hf.App("session", settings=hf.Settings(spark=hf.SparkSettings(master="local[2]"))).spark
+    app = players_app(
+        spark,
+        folder,
+        log=hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
+        snapshots=hf.SnapshotSettings(bytes="8KiB", age="1s"),
+        state=hf.StateSettings(flush_versions=2),
+    )
+    true = model()
+    with app:
+        app.process_all_available()
+        check(app, true)
+    rows = [(row["player"], row["games"], row["at"]) for row in delivered(folder / "out")]
+    assert sorted(rows) == sorted(true.forwarded)
+    print(json.dumps({"version": app.version, "players": len(true.totals)}))
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

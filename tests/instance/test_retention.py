@@ -1,0 +1,104 @@
+"""Slices are dropped when a replica folds, whenever that is, and nobody can tell from an answer when it was."""
+
+import random
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
+from holdfast.log.commits import Clocks
+from holdfast.stores.access import Now
+from holdfast.words import Version
+from tests.instance.app_log import TASK, AppLog, Place, abandon, new_url
+from tests.instance.timed import KEYS, STORES, Twin, answers, specs
+
+EAGER = ReplicaSettings(overlay_bytes=1_000, batch_bytes=2_000, flush_versions=1)
+LAZY = ReplicaSettings(flush_versions=1_000)
+
+
+def asked(replica: Replica, version: Version) -> dict[str, Any]:
+    with replica.picture(version) as picture:
+        return answers(picture)
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(seed=st.integers(0, 10**6))
+def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
+    engine: str, seed: int, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    chance = random.Random(seed)
+    app = AppLog(new_url(), specs=specs(engine))
+    twin = Twin(app)
+    folder = tmp_path_factory.mktemp("retention")
+    eager, lazy = Place(folder / "eager").replica(app, EAGER), Place(folder / "lazy").replica(app, LAZY)
+    for _ in range(25):
+        version = twin.step(chance)
+        eager.catch_up(version)
+        if chance.random() < 0.7:
+            eager.fold()
+        lazy.catch_up(version)
+        if chance.random() < 0.05:
+            lazy.fold()
+        held = max(1, eager.held.range[0], lazy.held.range[0])  # type: ignore[index]
+        for readable in map(Version, range(held, version + 1)):
+            assert asked(eager, readable) == asked(lazy, readable) == twin.expected(readable)
+        if chance.random() < 0.05:
+            Snapshotter(eager, app.log, SnapshotLimits()).save()
+        if chance.random() < 0.1:
+            abandon(eager) if chance.random() < 0.5 else eager.close()
+            eager = Place(folder / "eager").replica(app, EAGER)
+    fresh = Place(folder / "fresh").replica(app)
+    fresh.catch_up(app.version)
+    assert asked(fresh, app.version) == twin.expected(app.version)
+    for replica in (eager, lazy, fresh):
+        replica.close()
+
+
+def test_a_mark_tells_the_clocks_of_what_is_on_disk(place: Place) -> None:
+    app = AppLog(new_url(), specs=specs("rocksdb"))
+    app.commit({TASK: {}}, Clocks(5_000, 4_000, {"0": 4_000}))
+    replica = place.replica(app)
+    replica.catch_up(app.version)
+    replica.close()
+    replica = place.replica(app)
+    with replica.picture() as picture:
+        assert picture.now == Now(5_000, 4_000)
+    replica.close()
+
+
+def test_a_version_keeps_its_clocks_while_it_can_be_read(place: Place) -> None:
+    app = AppLog(new_url(), specs=specs("rocksdb"))
+    replica = place.replica(app)
+    for wall in (1_000, 2_000, 3_000):
+        app.commit({TASK: {}}, Clocks(wall, None, {}))
+        replica.catch_up(app.version)
+        replica.fold()
+    for version in (1, 2, 3):
+        with replica.picture(Version(version)) as picture:
+            assert picture.now == Now(version * 1_000)
+    replica.close()
+
+
+def test_a_clock_that_begins_before_the_wall_clock_hides_anew_from_there(place: Place) -> None:
+    """An app's first records may be years old; until then its windows were kept by the wall clock."""
+    app = AppLog(new_url(), specs=specs("memory"))
+    twin = Twin(app)
+    replica = place.replica(app, EAGER)
+    twin.commit(Now(10**12), {})
+    for event in range(0, 200_000, 5_000):
+        version = twin.commit(Now(10**12, event), {"windows": [(KEYS[0], event)]})
+        replica.catch_up(version)
+        replica.fold()
+        assert asked(replica, version) == twin.expected(version)
+    with replica.picture() as picture:
+        assert len(list(picture.footing.scan("windows", b"", None, reverse=False))) < 20
+    replica.close()
+
+
+def test_the_stores_are_of_all_kinds_that_are_sliced() -> None:
+    sliced = {store.spec().kind for store in STORES.values() if store.spec().slice_ms}
+    assert sliced == {"key-value", "window", "session", "versioned"}

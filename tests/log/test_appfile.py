@@ -1,0 +1,278 @@
+"""The app's file: what may change between two starts, what is kept of it, and what is refused with a way out."""
+
+import logging
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.errors import BadValue
+from holdfast.log import appfile
+from holdfast.log.appfile import AppChanged, AppSpec
+from holdfast.log.log import Log
+from holdfast.log.objects import Storage
+from holdfast.stores.cells import Cell, pack, pack_many, unpack_many
+from holdfast.stores.codecs.base import UnreadableValue
+from holdfast.stores.history import effective, merged, row_layouts
+from holdfast.stores.rowcolumns import decode_layouts, newest_rows
+from holdfast.stores.rows import encode_row
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.stores.values import codec_of
+from tests.log.making import app_spec, grow
+from tests.stores.shaping import First, Gained, Tenths, spec_of
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def table(name: str = "counts", from_now: Any = (), **columns: str) -> StoreSpec:
+    return StoreSpec(
+        name=name, key=Schema.of(player="string"), value=Schema.of(**columns), codec="rows/1", from_now=from_now
+    )
+
+
+def start(storage: Storage, *stores: StoreSpec) -> Log:
+    """A start of the app, and a version made by it."""
+    log = Log.create_or_open(storage, app_spec(*stores))
+    grow(log, 1)
+    return log
+
+
+def refused(storage: Storage, *stores: StoreSpec) -> str:
+    with pytest.raises(AppChanged) as raised:
+        Log.create_or_open(storage, app_spec(*stores))
+    return str(raised.value)
+
+
+def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
+    data = (GOLDEN / "app-1-shapes.json").read_bytes()
+    first = msgspec.structs.replace(appfile.first(app_spec(spec_of(First))), log="l0g")
+    known = appfile.successor(first, app_spec(spec_of(Tenths)))
+    assert appfile.decode(data, 2, place="here") == known
+    assert appfile.encode(known) == data
+
+
+def test_a_shape_that_can_be_read_gets_the_next_file_and_keeps_the_old_one(storage: Storage) -> None:
+    start(storage, spec_of(First))
+    log = start(storage, spec_of(Tenths))
+    assert log.app.number == 2
+    assert log.app.formats["cell"] == 2
+    assert log.app_at(1).formats["cell"] == 1
+    store = log.app.store("scores")
+    assert store is not None
+    assert [version.number for version in store.schemas] == [1, 2]
+    assert Log.create_or_open(storage, app_spec(spec_of(Tenths))).app.number == 2
+
+
+def test_code_may_go_back_and_forth_where_each_reads_the_other(storage: Storage) -> None:
+    """A rolling deployment: old and new code start in turns on one log."""
+    numbers = [start(storage, spec_of(type_)).app.number for type_ in (First, Gained, First, Gained, First)]
+    assert numbers == [1, 2, 2, 2, 2]
+    log = Log.open(storage)
+    assert appfile.effective(log.app, spec_of(First)).schema == 1
+    assert len(appfile.effective(log.app, spec_of(First)).schemas) == 2
+
+
+def test_code_that_cannot_read_the_newer_shape_is_refused_and_was_warned_of(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    start(storage, spec_of(First))
+    with caplog.at_level(logging.WARNING):
+        start(storage, spec_of(Tenths))
+    assert "can't read what this code writes" in caplog.text
+    assert "start the newer code" in refused(storage, spec_of(First))
+
+
+def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) -> None:
+    @dataclass
+    class Levels:
+        user: str
+        score: int
+        level: int
+
+    start(storage, spec_of(First))
+    told = refused(storage, spec_of(Levels))
+    assert "level has no default" in told
+    assert "declare an upcaster: @hf.shape(version=2, upcasters={1: ...})" in told
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"kind": "window"},
+        {"key": Schema.of(k="bigint")},
+        {"codec": "json/1"},
+        {"engine": "memory"},
+        {"window_ms": 5},
+        {"duplicates": True},
+        {"durable": False},
+        {"everywhere": True},
+        {"ttl_ms": 5},
+        {"max_entries": 5},
+    ],
+    ids=lambda change: next(iter(change)),
+)
+def test_what_cannot_change_in_place_says_so(storage: Storage, change: dict[str, Any]) -> None:
+    start(storage, spec_of(First))
+    told = refused(storage, msgspec.structs.replace(spec_of(First), **change))
+    assert "Not possible in place: give the store a new name, or the app a new id" in told
+
+
+@pytest.mark.parametrize(
+    "change", [{"profile": "read-heavy"}, {"late": "last"}, {"refresh_on_read": True}, {"options_hook": "a:b"}]
+)
+def test_what_stored_bytes_do_not_depend_on_may_change(storage: Storage, change: dict[str, Any]) -> None:
+    start(storage, spec_of(First))
+    assert start(storage, msgspec.structs.replace(spec_of(First), **change)).app.number == 2
+
+
+def test_a_ttl_may_grow_and_its_slices_stay(storage: Storage) -> None:
+    start(storage, spec_of(First, ttl_ms=8_000, slice_ms=1_000))
+    longer = spec_of(First, ttl_ms=80_000, slice_ms=10_000)
+    log = start(storage, longer)
+    found = appfile.effective(log.app, longer)
+    assert (found.ttl_ms, found.slice_ms) == (80_000, 1_000)
+    assert "could come back" in refused(storage, spec_of(First, ttl_ms=8_000, slice_ms=1_000))
+
+
+def test_a_log_without_a_version_keeps_no_history(storage: Storage) -> None:
+    Log.create_or_open(storage, app_spec(spec_of(First)))
+    log = Log.create_or_open(storage, app_spec(spec_of(Tenths)))
+    store = log.app.store("scores")
+    assert store is not None
+    assert [version.number for version in store.schemas] == [2]
+
+
+def test_a_file_from_before_there_were_shapes_takes_the_first_it_is_told(storage: Storage) -> None:
+    start(storage, msgspec.structs.replace(spec_of(First), schemas=()))
+    store = start(storage, spec_of(Gained)).app.store("scores")
+    assert store is not None
+    assert [version.number for version in store.schemas] == [1]
+
+
+# Aggregates
+
+
+def test_an_aggregate_that_begins_in_the_middle_has_to_say_so(storage: Storage) -> None:
+    start(storage, table(n="bigint"))
+    told = refused(storage, table(n="bigint", peak="double"))
+    assert "gained the aggregate peak" in told
+    assert "from_now=True" in told
+    log = start(storage, table(n="bigint", peak="double", from_now=("peak",)))
+    store = log.app.store("counts")
+    assert store is not None
+    assert (log.app.number, store.schema) == (2, 2)
+    assert [version.fields for version in store.schemas] == ["{n: bigint}", "{n: bigint, peak: double}"]
+
+
+def test_hidden_columns_come_and_go_with_their_aggregate(storage: Storage) -> None:
+    mean = {"avg": "double", "avg#sum": "double", "avg#count": "bigint"}
+    start(storage, table(n="bigint"))
+    assert refused(storage, table(n="bigint", **mean)).count("gained the aggregate") == 1
+    start(storage, table(n="bigint", from_now=("avg",), **mean))
+    assert start(storage, table(n="bigint")).app.number == 3
+
+
+def test_an_aggregate_that_changed_under_its_name_is_refused(storage: Storage) -> None:
+    start(storage, table(n="bigint", best="double"))
+    assert "column n bigint in the log and double" in refused(storage, table(n="double", best="double"))
+    told = refused(storage, table(**{"n": "bigint", "best": "double", "best#time": "bigint"}))
+    assert "best in the log without best#time" in told
+
+
+def test_losing_an_aggregate_needs_no_word_and_having_it_again_does(storage: Storage) -> None:
+    start(storage, table(n="bigint", peak="double"))
+    assert start(storage, table(n="bigint")).app.number == 2
+    assert "gained the aggregate peak" in refused(storage, table(n="bigint", peak="double"))
+
+
+def spec_after(*layouts: dict[str, str]) -> StoreSpec:
+    spec = table(**layouts[0])
+    for layout in layouts[1:]:
+        spec = merged(spec, table(**layout))
+    return spec
+
+
+def cells_of(spec: StoreSpec, rows: list[tuple[int, tuple[Any, ...]] | None]) -> pa.Array:
+    layouts = row_layouts(spec)
+    made = [None if row is None else pack(Cell(encode_row(layouts[row[0]], row[1]), schema=row[0])) for row in rows]
+    return pa.array(made, pa.binary())
+
+
+def test_old_rows_read_as_the_newest_with_null_for_what_they_did_not_have() -> None:
+    spec = spec_after(
+        {"n": "bigint", "who": "string"}, {"n": "bigint"}, {"peak": "double", "n": "bigint", "who": "string"}
+    )
+    rows: list[Any] = [(1, (1, "ann")), None, (2, (2,)), (3, (9.5, 3, "bob"))]
+    parts = unpack_many(cells_of(spec, rows))
+    columns = [column.to_pylist() for column in decode_layouts(spec, parts.payloads, parts.schemas)]
+    # `who` went and came back: what it was before is not what it would be now.
+    assert columns == [[None, None, None, 9.5], [1, None, 2, 3], [None, None, None, "bob"]]
+    codec = codec_of(spec)
+    assert codec.decode(parts.payloads[0].as_py(), 1) == {"peak": None, "n": 1, "who": None}
+    assert codec.decode(parts.payloads[3].as_py(), 3) == {"peak": 9.5, "n": 3, "who": "bob"}
+
+
+_TYPES = {"a": "bigint", "b": "string", "c": "double"}
+_LAYOUTS = st.lists(
+    st.lists(st.sampled_from(sorted(_TYPES)), min_size=1, unique=True), min_size=1, max_size=4, unique_by=tuple
+)
+_VALUES: dict[str, st.SearchStrategy[Any]] = {
+    "a": st.none() | st.integers(-9, 9),
+    "b": st.none() | st.text(max_size=4),
+    "c": st.none() | st.floats(allow_nan=False),
+}
+
+
+@given(_LAYOUTS, st.data())
+def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str]], data: st.DataObject) -> None:
+    spec = spec_after(*({name: _TYPES[name] for name in layout} for layout in layouts))
+    known = row_layouts(spec)
+    assert sorted(known) == list(range(1, spec.schema + 1))
+    row = st.sampled_from(sorted(known)).flatmap(
+        lambda number: st.tuples(st.just(number), st.tuples(*(_VALUES[name] for name in known[number].names)))
+    )
+    rows = data.draw(st.lists(st.none() | row, max_size=8))
+    parts = unpack_many(cells_of(spec, rows))
+    codec = codec_of(spec)
+    wanted = [None if r is None else codec.decode(encode_row(known[r[0]], r[1]), r[0]) for r in rows]
+    assert spec.value is not None
+    for name, column in zip(spec.value.names, decode_layouts(spec, parts.payloads, parts.schemas), strict=True):
+        column.validate(full=True)
+        assert column.to_pylist() == [None if row is None else row[name] for row in wanted]
+    again = newest_rows(spec, parts.payloads, parts.schemas)
+    assert again.to_pylist() == [None if row is None else codec.encode(row) for row in wanted]
+
+
+def test_rows_of_one_layout_are_not_touched() -> None:
+    spec = spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
+    payloads = pa.array([encode_row(row_layouts(spec)[2], (1, 2.0)), None], pa.binary())
+    parts = unpack_many(pack_many(payloads, schema=2))
+    assert newest_rows(spec, parts.payloads, parts.schemas) is parts.payloads
+    nothing = unpack_many(pa.nulls(2, pa.binary()))
+    assert newest_rows(spec, nothing.payloads, nothing.schemas) is nothing.payloads
+
+
+def test_a_row_newer_than_the_process_is_told_and_never_guessed() -> None:
+    old, new = table(n="bigint"), spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
+    parts = unpack_many(cells_of(new, [(2, (1, 2.0))]))
+    for read in (lambda: codec_of(old).decode(b"", 2), lambda: decode_layouts(old, parts.payloads, parts.schemas)):
+        with pytest.raises(UnreadableValue, match="has schema 2, and this process knows up to 1"):
+            read()
+
+
+def test_effective_rows_are_numbered_by_the_log() -> None:
+    log = spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
+    assert effective(log, table(n="bigint", peak="double")).schema == 2
+    with pytest.raises(BadValue):
+        codec_of(log).encode({"other": 1})
+
+
+def test_an_app_that_is_new_has_the_first_cell_format() -> None:
+    first = appfile.first(AppSpec(id="a", partitions=1, stores=(table(n="bigint"),), topologies={"counts": 0}))
+    assert first.formats["cell"] == 1

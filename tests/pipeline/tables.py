@@ -1,0 +1,107 @@
+"""One task of a table, version after version, over a state in a dictionary: what it keeps and what sinks would see."""
+
+import uuid
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import pyarrow as pa
+
+from holdfast.log.appfile import AppSpec
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.pipeline.plan import Layout
+from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.sinks.outputs import TableOutput
+from holdfast.pipeline.task import TaskWork, run
+from holdfast.stores.access import Now
+from holdfast.stores.keys import encode_key
+from holdfast.stores.options import store_spec
+from holdfast.stores.spec import KEY_VALUE, StoreSpec
+from holdfast.stores.types import Field, Schema
+from holdfast.topology.aggregates import count, sum
+from holdfast.topology.reducers import bind
+from holdfast.words import TaskId, Version
+
+KEY = Schema((Field("player", "string"),))
+VALUE = Schema((Field("n", "bigint"), Field("total", "bigint")))
+REDUCERS = (bind("n", count(), None), bind("total", sum("x"), "bigint"))
+
+Batch = Mapping[str, tuple[int, int]]
+"""Player → (points, event time in ms): one record a player."""
+
+
+def spec_with(**options: Any) -> StoreSpec:
+    return store_spec("scores", KEY_VALUE, key=KEY, value=VALUE, codec="rows/1", **options)
+
+
+@dataclass
+class OneTask:
+    """Runs a table's task and applies what it wrote, as a replica does."""
+
+    spec: StoreSpec
+    timed: bool = True
+    cells: dict[bytes, bytes] = field(default_factory=dict)
+    version: int = 0
+    asked: list[int] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        app = AppSpec(id="app", partitions=1, stores=(self.spec,), topologies={"scores": 0})
+        self.log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app)
+
+    def step(self, batch: Batch, wall: int, *, chunk_rows: int = 1_000) -> TaskResult:
+        work = TaskWork(
+            topology=0,
+            version=Version(self.version + 1),
+            store=self.spec,
+            reducers=REDUCERS,
+            chunk_rows=chunk_rows,
+            inline_limit=1 << 20,
+            partitions=1,
+            layout=Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time="_time" if self.timed else None),
+            now=Now(wall),
+        )
+        rows = [self._rows({player: batch[player]}) for player in batch]
+        result = run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan)
+        assert result.error is None, result.error
+        self.changed = [table for ref in (*result.segments, *result.volatile) for _, table in self.log.state_parts(ref)]
+        for table in self.changed:
+            for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+                if value is None:
+                    self.cells.pop(key, None)
+                else:
+                    self.cells[key] = value
+        self.version += 1
+        return result
+
+    def sent(self) -> list[dict[str, Any]]:
+        """What sinks get of the last version."""
+        return [row for table in self.changed for row in TableOutput(self.spec, 0).decode(table).to_pylist()]
+
+    def area(self, first: int) -> dict[bytes, bytes]:
+        """The bytes of one area of the store's key space."""
+        return {key: value for key, value in self.cells.items() if key[0] == first}
+
+    def _read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
+        assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
+        self.asked.append(len(keys))
+        return pa.array([self.cells.get(key) for key in keys.to_pylist()], pa.binary())
+
+    def _scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
+        assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
+        return pa.array(sorted(key for key in self.cells if start <= key < stop)[:limit], pa.binary())
+
+    def _rows(self, batch: Batch) -> pa.RecordBatch:
+        columns = {
+            "_dead": pa.nulls(len(batch), pa.string()),
+            "k0": pa.array(list(batch), pa.string()),
+            "p0": pa.array([1] * len(batch), pa.int64()),
+            "p1": pa.array([points for points, _ in batch.values()], pa.int64()),
+        }
+        if self.timed:
+            columns["_time"] = pa.array([time for _, time in batch.values()], pa.int64())
+        return pa.RecordBatch.from_pydict(columns)
+
+
+def key_of(player: str) -> bytes:
+    return encode_key(KEY, [player])

@@ -1,0 +1,130 @@
+"""A task's state: its own writes over the state before, read ahead or asked for, is one ordered map."""
+
+from collections.abc import Sequence
+from typing import cast
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.pipeline import state as states
+from holdfast.pipeline.state import Budget, Entries, Range, Spans, StoreState, TooMuchState, united
+from holdfast.stores.access import DictBytes
+
+KEYS = st.binary(min_size=1, max_size=2)
+PLENTY = 1 << 30
+
+
+class Before:
+    """The state before, which counts how often it is asked."""
+
+    def __init__(self, entries: dict[bytes, bytes]) -> None:
+        self.held = DictBytes()
+        self.held.entries.update(entries)
+        self.asked = 0
+
+    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        self.asked += 1
+        assert list(keys) == sorted(set(keys)), "asked for in order, each once"
+        return self.held.get_many(keys)
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
+        self.asked += 1
+        return list(self.held.scan(start, stop, reverse=reverse))[:limit]
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
+        self.asked += 1
+        assert list(ranges) == united(ranges), "in order and apart from each other"
+        return [entry for start, stop in ranges for entry in self.held.scan(start, stop)]
+
+    def approximate_count(self, store: str) -> int:
+        return self.held.approximate_count()
+
+
+def ranges() -> st.SearchStrategy[Range]:
+    return st.tuples(KEYS, st.none() | KEYS)
+
+
+OPERATIONS = st.one_of(
+    st.tuples(st.just("put"), KEYS, st.binary(max_size=2)),
+    st.tuples(st.just("delete"), KEYS),
+    st.tuples(st.just("get"), KEYS),
+    st.tuples(st.just("get_many"), st.lists(KEYS, max_size=4)),
+    st.tuples(st.just("scan"), ranges(), st.booleans()),
+    st.tuples(st.just("ahead"), st.lists(KEYS, max_size=4), st.lists(ranges(), max_size=3)),
+    st.just(("forget",)),
+)
+
+
+@given(st.dictionaries(KEYS, st.binary(max_size=2), max_size=12), st.lists(OPERATIONS, max_size=40), st.integers(1, 5))
+def test_it_is_one_ordered_map(before: dict[bytes, bytes], operations: list[tuple[object, ...]], page: int) -> None:
+    model = DictBytes()
+    model.entries.update(before)
+    state = StoreState("store", Before(before), Budget(PLENTY))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(states, "FIRST_PAGE", page)  # so that short ranges are paged too
+        patch.setattr(states, "LATER_PAGES", page)
+        for what, *given_ in operations:
+            match what:
+                case "put" | "delete":
+                    getattr(model, what)(*given_)
+                    getattr(state, what)(*given_)
+                case "get" | "get_many":
+                    assert getattr(state, what)(*given_) == getattr(model, what)(*given_)
+                case "scan":
+                    span, reverse = cast(tuple[Range, bool], tuple(given_))
+                    assert list(state.scan(*span, reverse=reverse)) == list(model.scan(*span, reverse=reverse))
+                case "ahead":
+                    state.read_ahead(*given_)  # type: ignore[arg-type]
+                case "forget":
+                    state.forget()
+    written = dict(zip(*[column.to_pylist() for column in state.table().columns], strict=True))
+    applied = {**before, **written}
+    assert {key: value for key, value in applied.items() if value is not None} == dict(model.entries)
+
+
+def test_what_was_read_ahead_is_not_asked_for_again() -> None:
+    before = Before({b"a1": b"1", b"a3": b"3", b"b": b"4"})
+    state = StoreState("store", before, Budget(PLENTY))
+    state.read_ahead([b"b", b"c", b"b"], [(b"a", b"b"), (b"x", b"z")])
+    assert before.asked == 2
+    assert [state.get(key) for key in (b"b", b"c", b"a1", b"a2", b"y")] == [b"4", None, b"1", None, None]
+    assert list(state.scan(b"a2", b"a9")) == [(b"a3", b"3")]
+    assert list(state.scan(b"x", b"y")) == []
+    assert before.asked == 2
+    assert list(state.scan(b"a", b"c")) == [(b"a1", b"1"), (b"a3", b"3"), (b"b", b"4")]
+    assert list(state.scan(b"a", b"bb", reverse=True)) == [(b"b", b"4"), (b"a3", b"3"), (b"a1", b"1")]
+    assert before.asked == 3, "a short range is remembered"
+
+
+def test_whoever_iterates_may_write() -> None:
+    state = StoreState("store", Before({bytes([n]): b"" for n in range(1, 9)}), Budget(PLENTY))
+    for key, _ in state.scan(b"\x01", None):
+        state.delete(key)
+        state.put(key + b"\x00", b"new")
+    assert [key[0] for key, _ in state.scan(b"\x01", None)] == list(range(1, 9))
+    assert all(value == b"new" for _, value in state.scan(b"\x01", None))
+
+
+def write_many(state: StoreState) -> None:
+    for n in range(1_000):
+        state.put(b"%d" % n, b"x" * 10)
+
+
+def test_more_changes_than_allowed_are_refused_with_the_setting() -> None:
+    budget = Budget(10_000)
+    one, other = StoreState("one", Before({}), budget), StoreState("other", Before({}), budget)
+    for _ in range(1_000):
+        one.put(b"same", b"x" * 100)  # one entry, however often it is written
+    with pytest.raises(TooMuchState, match=r"10,000 bytes.*'other'.*batch\.state_bytes"):
+        write_many(other)
+
+
+@given(st.lists(ranges(), max_size=8), st.binary(min_size=1, max_size=3))
+def test_spans_cover_just_what_was_added(added: list[Range], key: bytes) -> None:
+    at_once, one_by_one = Spans(), Spans()
+    at_once.add(united(added), [])
+    for span in united(added)[::-1]:
+        one_by_one.add([span], [])
+    expected = any(start <= key and (stop is None or key < stop) for start, stop in added)
+    assert at_once.covers(key) == one_by_one.covers(key) == expected

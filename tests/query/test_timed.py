@@ -1,0 +1,209 @@
+"""REST on stores of every kind: nothing that has expired is shown, and nothing that is there is missing."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import httpx2
+import pytest
+
+from holdfast.log.appfile import AppSpec
+from holdfast.query.rest import AppStateInfo, create_app
+from holdfast.query.server import serve
+from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.kinds.keyvalue import KeyValueStore
+from holdfast.stores.kinds.session import Session, SessionStore
+from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
+from holdfast.stores.kinds.versioned import VersionedKeyValueStore
+from holdfast.stores.kinds.window import WindowStore
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.words import TaskId
+from tests.query.held import World
+
+STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
+SINGLE = KeyValueStore("single", value=int, durable=False, everywhere=True)
+SLICED = KeyValueStore("sliced", value=int, ttl="20s")
+BOUNDED = KeyValueStore("bounded", value=int, max_entries=3)
+PLACES = TimestampedKeyValueStore("places", value=str, ttl="20s")
+WINDOWS = WindowStore("plays", value=dict, size="10s", retention="1m")
+SESSIONS = SessionStore("visits", key=(str, int), value=int, gap="5s", retention="1m")
+PRICES = VersionedKeyValueStore("prices", value=int, retention="1m")
+AUDIT = KeyValueStore("audit", value=str)
+OWN = StoreSpec(name="sketch", kind="shop.sketches:Sketch", key=Schema.of(k="string"), codec="bytes/1")
+DECLARED: tuple[Any, ...] = (SINGLE, SLICED, BOUNDED, PLACES, WINDOWS, SESSIONS, PRICES, AUDIT)
+SPECS = (*(store.spec(default_engine="memory") for store in DECLARED), OWN)
+APP = AppSpec(id="game", partitions=2, stores=SPECS, topologies={spec.name: 0 for spec in SPECS})
+START = 1_000_000
+
+
+def write(world: World, store: Any, key: tuple[object, ...], now: Now, *puts: tuple[Any, ...]) -> None:
+    """Puts into one store of the task that has the key, at the version it is at, as a task would."""
+    spec = store.spec(default_engine="memory")
+    held = world.tasks[world.task_of(spec, key)]
+    bytes_ = DictBytes()
+    bytes_.entries.update(held.versions[max(held.versions)].get(spec.name, {}))
+    bound = store.bind(bytes_, now)
+    for put in puts:
+        bound.put(*put)
+    bound.end_of_version()
+    held.write(max(held.versions) + 1, spec.name, dict(bytes_.entries))
+
+
+@pytest.fixture
+def world() -> World:
+    world = World(APP)
+    old, young = Now(START, START), Now(START + 15_000, START + 15_000)
+    for name in ("ann", "bob", "cleo"):
+        write(world, SLICED, (name,), old, (name, 1))
+        write(world, SINGLE, (name,), old, (name, 1))
+        write(world, PLACES, (name,), old, (name, "Oslo", START))
+    write(world, SLICED, ("bob",), young, ("bob", 2))
+    write(world, SINGLE, ("bob",), young, ("bob", 2, "10s"))
+    write(world, BOUNDED, ("ann",), old, ("ann", 7))
+    starts = range(START - 50_000, START + 1, 10_000)
+    write(world, WINDOWS, ("ann",), old, *[("ann", {"n": n}, start) for n, start in enumerate(starts)])
+    visits = [Session(("ann", 1), START - 40_000, START - 30_000), Session(("ann", 1), START - 9_000, START)]
+    write(world, SESSIONS, ("ann", 1), old, *[(visit, n) for n, visit in enumerate(visits)])
+    prices = [("tea", 3, START - 50_000), ("tea", 4, START - 20_000), ("tea", 5, START)]
+    write(world, PRICES, ("tea",), old, *prices)
+    for task in world.tasks.values():
+        last = max(task.versions)
+        task.versions = {20: task.versions[last]}
+        task.now = young
+    return world
+
+
+@pytest.fixture
+def rest(world: World) -> Iterator[httpx2.Client]:
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as client:
+            yield client
+
+
+def at(world: World, seconds: int) -> None:
+    for task in world.tasks.values():
+        task.now = Now(START + seconds * 1_000, START + seconds * 1_000)
+
+
+def keys(body: dict[str, Any]) -> list[object]:
+    return [entry["key"] for entry in body["entries"]]
+
+
+def test_entries_of_a_store_with_a_ttl_are_found_through_its_slices(rest: httpx2.Client, world: World) -> None:
+    found = rest.get("/sliced/keys/bob").json()
+    assert (found["value"], found["expires"], found["version"]) == (2, START + 35_000, 20)
+    assert keys(rest.get("/sliced/range").json()) == ["ann", "bob", "cleo"]
+    at(world, 20)
+    assert rest.get("/sliced/keys/ann").json()["error"] == "key_not_found"
+    assert keys(rest.get("/sliced/range").json()) == ["bob"]
+    assert rest.get("/places/keys/ann").status_code == 404
+
+
+def test_a_cursor_goes_on_in_slices(rest: httpx2.Client) -> None:
+    first = rest.get("/sliced/range?limit=1").json()
+    second = rest.get("/sliced/range", params={"limit": "1", "cursor": first["cursor"]}).json()
+    third = rest.get("/sliced/range", params={"cursor": second["cursor"]}).json()
+    assert (keys(first), keys(second), keys(third)) == (["ann"], ["bob"], ["cleo"])
+    assert third["cursor"] is None
+
+
+def test_an_entry_with_a_ttl_of_its_own_is_hidden_when_it_is_over(rest: httpx2.Client, world: World) -> None:
+    assert rest.get("/single/keys/bob").json()["value"] == 2
+    at(world, 25)
+    assert rest.get("/single/keys/bob").status_code == 404
+    assert keys(rest.get("/single/range").json()) == ["ann", "cleo"]
+    assert keys(rest.get("/single/range?limit=1").json()) == ["ann"]
+
+
+def test_a_bounded_store_shows_its_values_and_nothing_of_its_index(rest: httpx2.Client) -> None:
+    assert rest.get("/bounded/keys/ann").json()["value"] == 7
+    assert rest.get("/bounded/range").json()["entries"] == [{"key": "ann", "value": 7}]
+
+
+def test_a_timestamped_value_comes_with_its_time(rest: httpx2.Client) -> None:
+    found = rest.get("/places/keys/ann").json()
+    assert (found["value"], found["timestamp"]) == ("Oslo", START)
+
+
+def test_windows_of_a_key(rest: httpx2.Client, world: World) -> None:
+    body = rest.get(f"/plays/windows/ann?from={START - 20_000}&to={START - 10_000}").json()
+    windows = [
+        {"start": START - 20_000, "end": START - 10_000, "value": {"n": 3}},
+        {"start": START - 10_000, "end": START, "value": {"n": 4}},
+    ]
+    task = str(world.task_of(WINDOWS.spec(), ("ann",)))
+    assert body == {"store": "plays", "key": "ann", "windows": windows, "more": False, "version": 20, "task": task}
+    assert [each["value"]["n"] for each in rest.get("/plays/windows/ann?from=-30s").json()["windows"]] == [4, 5]
+    assert [each["value"]["n"] for each in rest.get("/plays/windows/ann").json()["windows"]] == [1, 2, 3, 4, 5]
+    cut = rest.get("/plays/windows/ann?limit=2").json()
+    assert (len(cut["windows"]), cut["more"]) == (2, True)
+    at(world, 40)
+    assert [each["value"]["n"] for each in rest.get("/plays/windows/ann").json()["windows"]] == [4, 5]
+    assert rest.get("/plays/windows/nobody").json()["windows"] == []
+
+
+def test_sessions_of_a_key(rest: httpx2.Client, world: World) -> None:
+    path = '/visits/sessions/["ann", 1]'
+    shown = [(each["start"], each["end"], each["value"]) for each in rest.get(path).json()["sessions"]]
+    assert shown == [(START - 40_000, START - 30_000, 0), (START - 9_000, START, 1)]
+    overlapping = rest.get(path, params={"from": str(START - 20_000)}).json()["sessions"]
+    assert [each["value"] for each in overlapping] == [1]
+    at(world, 35)
+    assert [each["value"] for each in rest.get(path).json()["sessions"]] == [1]
+
+
+def test_history_and_the_latest_value(rest: httpx2.Client, world: World) -> None:
+    assert rest.get("/prices/keys/tea").json()["value"] == 5
+    assert rest.get("/prices/range").json()["entries"] == [{"key": "tea", "value": 5, "timestamp": START}]
+    history = rest.get("/prices/history/tea").json()["history"]
+    assert [(each["value"], each["timestamp"], each["valid_to"]) for each in history] == [
+        (3, START - 50_000, START - 20_000),
+        (4, START - 20_000, START),
+        (5, START, None),
+    ]
+    at(world, 45)
+    assert [each["value"] for each in rest.get("/prices/history/tea").json()["history"]] == [4, 5]
+
+
+@pytest.mark.parametrize(
+    ("path", "instead"),
+    [
+        ("/plays/keys/ann", "/v1/stores/plays/windows/{key}?from=&to="),
+        ("/plays/range", "/v1/stores/plays/windows/{key}?from=&to="),
+        ("/visits/keys/%5B%22ann%22,1%5D", "/v1/stores/visits/sessions/{key}?from=&to="),
+        ("/single/windows/ann", "/v1/stores/single/keys/{key}"),
+        ("/prices/sessions/tea", "/v1/stores/prices/history/{key}?from=&to="),
+        ("/sketch/keys/a", "a store of one of Holdfast's kinds"),
+    ],
+)
+def test_another_kind_of_question_names_the_right_one(rest: httpx2.Client, path: str, instead: str) -> None:
+    response = rest.get(path)
+    assert (response.status_code, response.json()["error"]) == (400, "wrong_kind")
+    assert instead in response.json()["what_to_do"]
+
+
+@pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "-1 parsec", "1e3"])
+def test_a_time_that_is_none_is_refused(rest: httpx2.Client, text: str) -> None:
+    response = rest.get("/plays/windows/ann", params={"from": text})
+    assert (response.status_code, response.json()["error"]) == (400, "bad_time")
+
+
+def test_a_key_that_its_processor_keeps_elsewhere_is_found(rest: httpx2.Client, world: World) -> None:
+    own = world.task_of(AUDIT.spec(), ("event-1",))
+    other = TaskId(0, 1 - own.partition)
+    bytes_ = DictBytes()
+    AUDIT.bind(bytes_, Now(START)).put("event-1", "seen")
+    world.tasks[other].write(21, "audit", dict(bytes_.entries))
+    world.tasks[own].write(21, "audit")
+    found = rest.get("/audit/keys/event-1").json()
+    assert (found["value"], found["task"]) == ("seen", str(other))
+    assert rest.get("/audit/keys/event-2").status_code == 404
+
+
+def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:
+    base = str(rest.base_url).rstrip("/")
+    stores = {each["store"]: each for each in httpx2.get(base).json()["stores"]}
+    assert (stores["plays"]["retention_ms"], stores["plays"]["window_ms"]) == (60_000, 10_000)
+    assert (stores["bounded"]["max_entries"], stores["sliced"]["ttl_ms"]) == (3, 20_000)
+    assert stores["audit"].keys() & {"ttl_ms", "durable", "everywhere"} == set()
+    assert (stores["single"]["durable"], stores["single"]["everywhere"]) == (False, True)

@@ -1,0 +1,360 @@
+"""What each kind of store should answer, from nothing but dictionaries.
+
+A model keeps everything it was told and decides what is visible when it is asked. The operations are drawn as plain
+tuples; a model and its store are given the same ones.
+"""
+
+from typing import Any, Protocol
+
+from hypothesis import strategies as st
+
+import holdfast as hf
+
+KEYS = ["a", "a\0", "b", "ab"]
+TIMES = st.integers(0, 60_000) | st.integers(0, 60).map(lambda n: n * 1_000)
+NEVER = 10**15
+Answers = dict[str, Any]
+
+
+class Model(Protocol):
+    """A kind of store: how to declare it, what can be done to it, and what it should then answer."""
+
+    def declared(self) -> Any: ...
+
+    def operations(self) -> st.SearchStrategy[tuple[Any, ...]]: ...
+
+    def do(self, operation: tuple[Any, ...], now: hf.Now) -> None: ...
+
+    def end_of_version(self) -> None: ...
+
+    def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        """Everything that can be asked at these times."""
+
+    def ask(self, store: Any, at: list[int]) -> Answers:
+        """The same questions, of a store."""
+
+
+class KeyValue:
+    """Entries with a value and an expiry; the least recently used beyond a number go when a version ends."""
+
+    def __init__(self, *, ttl: int | None = None, most: int | None = None, refresh: bool = False) -> None:
+        self.ttl, self.most, self.refresh = ttl, most, refresh
+        self.entries: dict[str, tuple[int, int]] = {}
+
+    def declared(self) -> Any:
+        ttl = None if self.ttl is None else f"{self.ttl}ms"
+        return hf.KeyValueStore("s", value=int, ttl=ttl, max_entries=self.most, refresh_on_read=self.refresh)
+
+    def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
+        key = st.sampled_from(KEYS)
+        ttl = st.none() | st.integers(1, self.ttl or 20_000)
+        return st.one_of(
+            st.tuples(st.just("put"), key, st.integers(0, 99), ttl),
+            st.tuples(st.just("delete"), key),
+            st.tuples(st.just("get"), key),
+        )
+
+    def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
+        what, key, *rest = operation
+        if what == "put":
+            value, ttl = rest
+            ttl = ttl or self.ttl
+            self.entries.pop(key, None)
+            self.entries[key] = (value, NEVER if ttl is None else now.wall + ttl)
+        elif what == "delete":
+            self.entries.pop(key, None)
+        elif self.refresh and key in self.entries and self.entries[key][1] > now.wall:
+            self.entries[key] = self.entries.pop(key)
+
+    def end_of_version(self) -> None:
+        while self.most is not None and len(self.entries) > self.most:
+            del self.entries[next(iter(self.entries))]
+
+    def apply(self, store: Any, operation: tuple[Any, ...]) -> None:
+        what, key, *rest = operation
+        if what == "put":
+            store.put(key, rest[0], ttl=rest[1])
+        elif what == "delete":
+            store.delete(key)
+        else:
+            store.get(key)
+
+    def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        there = {key: value for key, (value, expires) in sorted(self.entries.items()) if expires > now.wall}
+        return {
+            "get": [there.get(key) for key in KEYS],
+            "scan": list(there.items()),
+            "back": list(there.items())[::-1],
+            "range": [(key, value) for key, value in there.items() if "a\0" <= key <= "ab"],
+        }
+
+    def ask(self, store: Any, at: list[int]) -> Answers:
+        assert store.get_many(KEYS) == [store.get(key) for key in KEYS]
+        return {
+            "get": [store.get(key) for key in KEYS],
+            "scan": list(store.scan()),
+            "back": list(store.scan(reverse=True)),
+            "range": list(store.range("a\0", "ab")),
+        }
+
+
+class Timestamped:
+    """Entries with a value, an event time and an expiry."""
+
+    def __init__(self, late: Any, *, ttl: int | None = None) -> None:
+        self.late, self.ttl = late, ttl
+        self.entries: dict[str, tuple[int, int, int]] = {}
+
+    def declared(self) -> Any:
+        ttl = None if self.ttl is None else f"{self.ttl}ms"
+        return hf.TimestampedKeyValueStore("s", value=int, late=self.late, ttl=ttl)
+
+    def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
+        return st.tuples(st.just("put"), st.sampled_from(KEYS), st.none() | st.integers(0, 99), TIMES)
+
+    def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
+        _, key, value, time = operation
+        there = self.entries.get(key)
+        if self.late == "newest" and there is not None and there[1] > time and there[2] > now.wall:
+            return
+        self.entries.pop(key, None)
+        if value is not None:
+            self.entries[key] = (value, time, NEVER if self.ttl is None else now.wall + self.ttl)
+
+    def end_of_version(self) -> None:
+        pass
+
+    def apply(self, store: Any, operation: tuple[Any, ...]) -> None:
+        store.put(*operation[1:])
+
+    def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        return {"scan": [(key, (v, t)) for key, (v, t, expires) in sorted(self.entries.items()) if expires > now.wall]}
+
+    def ask(self, store: Any, at: list[int]) -> Answers:
+        return {"scan": [(key, tuple(found)) for key, found in store.scan()]}
+
+
+class Window:
+    """Values by key and start."""
+
+    def __init__(self, *, retention: int = 20_000, duplicates: bool = False) -> None:
+        self.retention, self.duplicates = retention, duplicates
+        self.entries: dict[tuple[str, int], list[int]] = {}
+
+    def declared(self) -> Any:
+        keep = f"{self.retention}ms"
+        return hf.WindowStore("s", value=int, size="1s", retention=keep, duplicates=self.duplicates)
+
+    def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
+        key = st.sampled_from(KEYS)
+        return st.one_of(
+            st.tuples(st.just("put"), key, st.integers(0, 99), TIMES),
+            st.tuples(st.just("delete"), key, TIMES),
+        )
+
+    def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
+        what, key, *rest = operation
+        start = rest[-1]
+        if what == "delete" or (not self.duplicates and start > now.stream - self.retention):
+            self.entries.pop((key, start), None)
+        if what == "put" and start > now.stream - self.retention:
+            self.entries.setdefault((key, start), []).append(rest[0])
+
+    def end_of_version(self) -> None:
+        pass
+
+    def apply(self, store: Any, operation: tuple[Any, ...]) -> None:
+        getattr(store, operation[0])(*operation[1:])
+
+    def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        kept = now.stream - self.retention
+        there = [
+            ((key, start), value)
+            for (key, start), values in sorted(self.entries.items())
+            for value in values
+            if start > kept
+        ]
+        first, last = min(at), max(at)
+        inside = [((key, start), value) for (key, start), value in there if first <= start <= last]
+        return {
+            "one": [next((v for k, v in reversed(there) if k == (key, t)), None) for key in KEYS for t in at],
+            "fetch": [[(s, v) for (k, s), v in inside if k == key] for key in KEYS],
+            "back": [[(s, v) for (k, s), v in there if k == key][::-1] for key in KEYS],
+            "all": inside,
+            "all back": inside[::-1],
+            "keys": [((k, s), v) for (k, s), v in inside if "a\0" <= k <= "ab"],
+        }
+
+    def ask(self, store: Any, at: list[int]) -> Answers:
+        first, last = min(at), max(at)
+
+        def plain(rows: Any) -> list[tuple[tuple[str, int], int]]:
+            return [((windowed.key, windowed.start), value) for windowed, value in rows]
+
+        return {
+            "one": [store.fetch(key, time) for key in KEYS for time in at],
+            "fetch": [list(store.fetch(key, from_=first, to=last)) for key in KEYS],
+            "back": [list(store.fetch(key, reverse=True)) for key in KEYS],
+            "all": plain(store.fetch_all(first, last)),
+            "all back": plain(store.fetch_all(first, last, reverse=True)),
+            "keys": plain(store.fetch_keys("a\0", "ab", first, last)),
+        }
+
+
+class Sessions:
+    """Values by key, start and end."""
+
+    def __init__(self, *, retention: int = 20_000) -> None:
+        self.retention = retention
+        self.entries: dict[tuple[str, int, int], int] = {}
+
+    def declared(self) -> Any:
+        return hf.SessionStore("s", value=int, gap="2s", retention=f"{self.retention}ms")
+
+    def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
+        key = st.sampled_from(KEYS)
+        return st.one_of(
+            st.tuples(st.just("put"), key, TIMES, st.integers(0, 5_000), st.integers(0, 99)),
+            st.tuples(st.just("remove"), key, TIMES, st.integers(0, 5_000)),
+            st.tuples(st.just("merge"), key, TIMES),
+        )
+
+    def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
+        what, key, time, *rest = operation
+        kept = now.stream - self.retention
+        if what == "put" and time + rest[0] > kept:
+            self.entries[key, time, time + rest[0]] = rest[1]
+        elif what == "remove":
+            self.entries.pop((key, time, time + rest[0]), None)
+        elif what == "merge":
+            near = [
+                (k, start, end)
+                for k, start, end in self.entries
+                if k == key and end > kept and end >= time - 2_000 and start <= time + 2_000
+            ]
+            if near or time > kept:
+                value = sum(self.entries.pop(each) for each in near) + 1
+                start = min([time, *(each[1] for each in near)])
+                end = max([time, *(each[2] for each in near)])
+                self.entries[key, start, end] = value
+
+    def end_of_version(self) -> None:
+        pass
+
+    def apply(self, store: Any, operation: tuple[Any, ...]) -> None:
+        what, key, time, *rest = operation
+        if what == "put":
+            store.put(hf.Session(key, time, time + rest[0]), rest[1])
+        elif what == "remove":
+            store.remove(hf.Session(key, time, time + rest[0]))
+        else:
+            store.merge(key, time, None, lambda one, other: one + other, 1)
+
+    def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        kept = now.stream - self.retention
+        there = sorted(((k, e, s), v) for (k, s, e), v in self.entries.items() if e > kept)
+        found = [((k, s, e), v) for (k, e, s), v in there]
+        first, last = min(at), max(at)
+        near = [((k, s, e), v) for (k, s, e), v in found if e >= first and s <= last]
+        return {
+            "fetch": [[each for each in found if each[0][0] == key] for key in KEYS],
+            "find": [[each for each in near if each[0][0] == key] for key in KEYS],
+            "back": [[each for each in near if each[0][0] == key][::-1] for key in KEYS],
+            "keys": [each for each in near if "a\0" <= each[0][0] <= "ab"],
+            "all back": near[::-1],
+            "get": [v for (_, _, _), v in found],
+        }
+
+    def ask(self, store: Any, at: list[int]) -> Answers:
+        first, last = min(at), max(at)
+
+        def plain(rows: Any) -> list[tuple[tuple[str, int, int], int]]:
+            return [(tuple(session), value) for session, value in rows]
+
+        return {
+            "fetch": [plain(store.fetch(key)) for key in KEYS],
+            "find": [plain(store.find(key, first, last)) for key in KEYS],
+            "back": [plain(store.find(key, first, last, reverse=True)) for key in KEYS],
+            "keys": plain(store.find_keys("a\0", "ab", first, last)),
+            "all back": plain(store.find_keys(None, None, first, last, reverse=True)),
+            "get": [store.get(*session) for session, _ in store.find_keys(None, None)],
+        }
+
+
+class Versioned:
+    """For each key what was said at which time; None is a delete."""
+
+    def __init__(self, *, retention: int = 20_000) -> None:
+        self.retention = retention
+        self.said: dict[str, dict[int, int | None]] = {}
+
+    def declared(self) -> Any:
+        return hf.VersionedKeyValueStore("s", value=int, retention=f"{self.retention}ms")
+
+    def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
+        return st.tuples(st.just("put"), st.sampled_from(KEYS), st.none() | st.integers(0, 99), TIMES)
+
+    def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
+        _, key, value, time = operation
+        if time >= now.stream - self.retention:
+            self.said.setdefault(key, {})[time] = value
+
+    def end_of_version(self) -> None:
+        pass
+
+    def apply(self, store: Any, operation: tuple[Any, ...]) -> None:
+        store.put(*operation[1:])
+
+    def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        kept = now.stream - self.retention
+        first, last = max(min(at), kept), max(at)
+        records = {key: self._records(key) for key in KEYS}
+        history = {
+            key: [(v, f, t) for v, f, t in records[key] if f <= last and (t is None or t > first) and first <= last]
+            for key in KEYS
+        }
+        return {
+            "latest": [next((r for r in records[key] if r[2] is None), None) for key in KEYS],
+            "as of": [
+                next((r for r in records[key] if r[1] <= time and (r[2] is None or time < r[2])), None)
+                if time >= kept
+                else None
+                for key in KEYS
+                for time in at
+            ],
+            "history": list(history.values()),
+            "back": [rows[::-1] for rows in history.values()],
+        }
+
+    def _records(self, key: str) -> list[tuple[int, int, int | None]]:
+        said = sorted(self.said.get(key, {}).items())
+        ends = [*(time for time, _ in said[1:]), None][: len(said)]
+        return [(value, time, end) for (time, value), end in zip(said, ends, strict=True) if value is not None]
+
+    def ask(self, store: Any, at: list[int]) -> Answers:
+        first, last = min(at), max(at)
+
+        def plain(record: Any) -> Any:
+            return None if record is None else tuple(record)
+
+        return {
+            "latest": [plain(store.get(key)) for key in KEYS],
+            "as of": [plain(store.get(key, as_of=time)) for key in KEYS for time in at],
+            "history": [[tuple(each) for each in store.history(key, first, last)] for key in KEYS],
+            "back": [[tuple(each) for each in store.history(key, first, last, reverse=True)] for key in KEYS],
+        }
+
+
+MODELS: dict[str, Any] = {
+    "key-value": KeyValue,
+    "ttl": lambda: KeyValue(ttl=9_000),
+    "max-entries": lambda: KeyValue(most=2),
+    "max-entries-refreshed": lambda: KeyValue(most=2, refresh=True),
+    "max-entries-ttl": lambda: KeyValue(most=3, ttl=9_000),
+    "timestamped-newest": lambda: Timestamped("newest"),
+    "timestamped-last-ttl": lambda: Timestamped("last", ttl=9_000),
+    "window": Window,
+    "window-duplicates": lambda: Window(duplicates=True),
+    "session": Sessions,
+    "versioned": Versioned,
+}

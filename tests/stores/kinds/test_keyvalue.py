@@ -1,0 +1,341 @@
+"""The key-value store: typed keys and values over ordered bytes, as Kafka Streams' and Python's users know it."""
+
+import datetime as dt
+import pickle
+from collections import Counter
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.errors import BadKey, BadValue, TopologyError
+from holdfast.stores.cells import unpack
+from holdfast.stores.kinds import view_of
+from holdfast.stores.kinds.expiry import AT_MOST
+
+
+class Player(msgspec.Struct):
+    name: str
+    best: int = 0
+
+
+def store(key: Any, value: Any, **options: Any) -> hf.KeyValueStore[Any, Any]:
+    return hf.KeyValueStore[Any, Any]("things", key=key, value=value, **options).bind(hf.DictBytes(), hf.Now(wall=0))
+
+
+def test_put_get_delete() -> None:
+    players = store(str, Player)
+    assert players.get("ann") is None
+    players.put("ann", Player("Ann", 3))
+    assert players.get("ann") == Player("Ann", 3)
+    assert players["ann"] == Player("Ann", 3)
+    assert "ann" in players
+    assert "bob" not in players
+    assert players.delete("ann") == Player("Ann", 3)
+    assert players.delete("ann") is None
+    players["bob"] = Player("Bob")
+    assert players.approximate_count() == 1
+    players.put("bob", None)
+    assert players.get("bob") is None
+    for use in (lambda: players["bob"], lambda: players.__delitem__("bob"), lambda: players.pop("bob")):
+        with pytest.raises(KeyError):
+            use()
+
+
+def test_it_is_the_container_people_know() -> None:
+    counts = store(str, int)
+    assert counts.get("a", 7) == 7
+    assert counts.setdefault("a", 1) == 1
+    assert counts.setdefault("a", 2) == 1
+    counts.update({"b": 2})
+    counts.update([("c", 3), ("d", 4)])
+    assert list(counts) == list(counts.keys()) == ["a", "b", "c", "d"]
+    assert list(counts.values()) == [1, 2, 3, 4]
+    assert list(counts.items("b", "c")) == [("b", 2), ("c", 3)]
+    assert dict(counts.items()) == {"a": 1, "b": 2, "c": 3, "d": 4}
+    assert counts.pop("d") == 4
+    assert counts.pop("d", None) is None
+    del counts["c"]
+    assert counts.get_many(["a", "c", "b"]) == [1, None, 2]
+    assert bool(counts)
+    with pytest.raises(TypeError, match="approximate_count"):
+        len(counts)
+
+
+def test_put_if_absent_returns_what_was_there() -> None:
+    counts = store(int, int)
+    assert counts.put_if_absent(1, 10) is None
+    assert counts.put_if_absent(1, 11) == 10
+    assert counts.get(1) == 10
+
+
+def test_ranges_include_both_ends() -> None:
+    counts = store(int, int)
+    for n in (-2, -1, 0, 5, 7):
+        counts[n] = n
+    assert [key for key, _ in counts.range(-1, 5)] == [-1, 0, 5]
+    assert [key for key, _ in counts.range(None, 0)] == [-2, -1, 0]
+    assert [key for key, _ in counts.range(1)] == [5, 7]
+    assert [key for key, _ in counts.reverse_range(-1, 5)] == [5, 0, -1]
+    assert [key for key, _ in counts.scan(reverse=True)] == [7, 5, 0, -1, -2]
+    assert list(counts.range(5, -1)) == []
+    assert list(counts.scan()) == [(n, n) for n in (-2, -1, 0, 5, 7)]
+
+
+def test_iterators_close() -> None:
+    counts = store(int, int)
+    counts.update((n, n) for n in range(5))
+    with counts.scan() as entries:
+        assert next(entries) == (0, 0)
+    assert list(entries) == []
+    keys = counts.keys()
+    assert next(keys) == 0
+    keys.close()
+    assert list(keys) == []
+
+
+def test_prefixes_of_texts_and_of_tuples() -> None:
+    words = store(str, int)
+    for word in ("a", "ab", "abc", "ac", "b"):
+        words[word] = 1
+    assert [key for key, _ in words.prefix("ab")] == ["ab", "abc"]
+    assert [key for key, _ in words.prefix("a", reverse=True)] == ["ac", "abc", "ab", "a"]
+    pairs = store((str, int), int)
+    for pair in (("a", 2), ("a", 1), ("ab", 1), ("b", 1)):
+        pairs[pair] = 1
+    assert [key for key, _ in pairs.prefix("a")] == [("a", 1), ("a", 2)]
+    assert [key for key, _ in pairs.prefix(("a",), partial=True)] == [("a", 1), ("a", 2), ("ab", 1)]
+    assert [key for key, _ in pairs.range(("a", 2), ("b", 0))] == [("a", 2), ("ab", 1)]
+
+
+@given(st.dictionaries(st.tuples(st.text(max_size=3), st.integers(-3, 3)), st.integers()), st.data())
+def test_it_agrees_with_a_sorted_dictionary(entries: dict[tuple[str, int], int], data: st.DataObject) -> None:
+    things = store(tuple[str, int], int)
+    for key, value in entries.items():
+        things[key] = value if -(2**63) <= value < 2**64 else 0
+    edges = st.none() | st.tuples(st.text(max_size=3), st.integers(-3, 3))
+    low, high = data.draw(edges), data.draw(edges)
+    wanted = [key for key in sorted(entries) if (low is None or key >= low) and (high is None or key <= high)]
+    assert [key for key, _ in things.range(low, high)] == wanted
+    assert [key for key, _ in things.reverse_range(low, high)] == wanted[::-1]
+
+
+def test_a_stored_value_is_a_cell() -> None:
+    bytes_ = hf.DictBytes()
+    declared = hf.KeyValueStore("things", value=int)
+    declared.bind(bytes_, hf.Now(wall=0))["a"] = 5
+    assert {key: unpack(data).payload for key, data in bytes_.entries.items()} == {b"\x01a": b"\x05"}
+    view = view_of(declared.spec(), bytes_, hf.Now(wall=0))
+    assert isinstance(view, hf.ReadOnlyKeyValueStore)
+    assert view.get("a") == 5
+
+
+def test_keys_of_another_type_are_refused() -> None:
+    with pytest.raises(BadKey, match="key=5 is an int"):
+        store(str, int).get(5)
+    with pytest.raises(BadKey, match="1 parts"):
+        store(tuple[str, int], int).get(("a",))
+    with pytest.raises(BadKey, match="2 parts"):
+        store((str, int), int).get("a")
+    with pytest.raises(BadKey, match="limit"):
+        store(str, int).get("é" * 40_000)
+    with pytest.raises(BadKey, match="UTF-8"):
+        store(str, int).get("\ud800")
+
+
+def test_a_declaration_has_no_data_and_says_so() -> None:
+    declared = hf.KeyValueStore("things", value=int)
+    for use in (lambda: declared.get("a"), lambda: declared.put("a", 1), declared.scan):
+        with pytest.raises(hf.NotBound, match=r"KeyValueStore\('things'\) is a declaration"):
+            use()
+    assert not hasattr(declared, "nothing_of_the_kind")
+    assert declared.name == "things"
+
+
+def test_a_declaration_travels_to_tasks() -> None:
+    declared = pickle.loads(pickle.dumps(hf.KeyValueStore("players", value=Player, ttl="1h")))
+    bound = declared.bind(hf.DictBytes(), hf.Now(wall=0))
+    bound["ann"] = Player("Ann")
+    assert bound["ann"] == Player("Ann")
+
+
+def test_read_only_views_have_no_way_to_write() -> None:
+    counts = store(str, int)
+    counts["a"] = 1
+    view = counts.read_only()
+    assert view["a"] == 1
+    for name in ("put", "delete", "pop", "update", "setdefault", "put_if_absent", "bind", "__setitem__", "__delitem__"):
+        assert not hasattr(view, name), name
+    counts["b"] = 2
+    assert dict(view.items()) == {"a": 1, "b": 2}
+
+
+# Time
+
+
+def test_every_entry_of_a_store_with_a_ttl_is_over_after_it() -> None:
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", value=int, ttl="8s")
+    declared.bind(bytes_, hf.Now(wall=1_000))["a"] = 1
+    assert declared.bind(bytes_, hf.Now(wall=8_999)).get("a") == 1
+    assert declared.bind(bytes_, hf.Now(wall=9_000)).get("a") is None
+    declared.bind(bytes_, hf.Now(wall=5_000))["a"] = 2
+    assert declared.bind(bytes_, hf.Now(wall=12_999)).get("a") == 2
+    assert list(declared.bind(bytes_, hf.Now(wall=12_999)).scan()) == [("a", 2)]
+    assert declared.bind(bytes_, hf.Now(wall=12_999)).delete("a") == 2
+    assert not [key for key in bytes_.entries if unpack(bytes_.entries[key]).expires > 12_999]
+
+
+def test_one_entry_may_be_over_sooner_than_the_store_says() -> None:
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", value=int, ttl="8s")
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first["a"] = 1
+    first.put("a", 2, ttl="1s")
+    assert first.get("a") == 2
+    # The older copy, which would have lived on, is not what comes back.
+    assert declared.bind(bytes_, hf.Now(wall=1_000)).get("a") is None
+    with pytest.raises(BadValue, match="longer than the store's own of 8,000 ms"):
+        first.put("a", 3, ttl="9s")
+
+
+def test_a_ttl_that_was_changed_still_shows_the_newest_copy() -> None:
+    bytes_ = hf.DictBytes()
+    long = hf.KeyValueStore("seen", value=int, ttl="8s")
+    short = hf.KeyValueStore("seen", value=int, ttl="2s")
+    long.bind(bytes_, hf.Now(wall=1_500))["a"] = 1
+    later = short.bind(bytes_, hf.Now(wall=2_500), spec=msgspec.structs.replace(short.spec(), slice_ms=1_000))
+    later["a"] = 2
+    assert later.get("a") == 2
+
+
+def test_an_entry_with_a_ttl_of_its_own_is_hidden_then_removed() -> None:
+    counted = Counter[str]()
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", value=int)
+    first = declared.bind(bytes_, hf.Now(wall=1_000))
+    first.put("a", 1, ttl="1s")
+    first.put("a", 2, ttl="2s")
+    first.put("b", 3, ttl=dt.timedelta(seconds=1))
+    first.put("c", 4, ttl=1_000)
+    first.put("c", 5)
+    assert len([key for key in bytes_.entries if key[0] == 3]) == 3
+    later = declared.bind(bytes_, hf.Now(wall=2_000), lambda name, number: counted.update({name: number}))
+    assert dict(later.items()) == {"a": 2, "c": 5}
+    assert b"\x01b" in bytes_.entries
+    later.begin_version()
+    assert counted == {"removed": 1}
+    assert b"\x01b" not in bytes_.entries
+    last = declared.bind(bytes_, hf.Now(wall=3_000))
+    last.begin_version()
+    assert dict(last.items()) == {"c": 5}
+    assert list(bytes_.entries) == [b"\x01c"]
+
+
+def test_a_version_removes_a_bounded_number() -> None:
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", key=int, value=int)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    for n in range(AT_MOST + 5):
+        first.put(n, n, ttl=1)
+    declared.bind(bytes_, hf.Now(wall=10)).begin_version()
+    assert len(bytes_.entries) == 10
+    assert list(declared.bind(bytes_, hf.Now(wall=10)).scan()) == []
+
+
+@pytest.mark.parametrize("ttl", ["0s", "later", 0, -5])
+def test_a_ttl_that_cannot_be_is_refused(ttl: Any) -> None:
+    with pytest.raises(BadValue, match="ttl="):
+        store(str, int).put("a", 1, ttl=ttl)
+
+
+# Room
+
+
+def test_the_least_recently_written_go() -> None:
+    counted = Counter[str]()
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2)
+
+    def version(*puts: tuple[str, int]) -> None:
+        bound = declared.bind(bytes_, hf.Now(wall=0), lambda name, number: counted.update({name: number}))
+        bound.begin_version()
+        for key, value in puts:
+            bound[key] = value
+            assert bound[key] == value
+        bound.end_of_version()
+
+    version(("a", 1), ("b", 2))
+    version(("a", 3))
+    version(("c", 4))
+    assert dict(declared.bind(bytes_, hf.Now(wall=0)).items()) == {"a": 3, "c": 4}
+    assert counted == {"evicted": 1}
+    version(("d", 5), ("e", 6), ("f", 7))
+    assert dict(declared.bind(bytes_, hf.Now(wall=0)).items()) == {"e": 6, "f": 7}
+    assert len(bytes_.entries) == 2 + 2 + 1, "two entries, their places in the index, and the count"
+
+
+def test_what_came_and_went_in_one_version_is_never_written() -> None:
+    class Written(hf.DictBytes):
+        touched: set[bytes] = set()
+
+        def put(self, key: bytes, value: bytes) -> None:
+            self.touched.add(key)
+            super().put(key, value)
+
+        def delete(self, key: bytes) -> None:
+            self.touched.add(key)
+            super().delete(key)
+
+    bytes_ = Written()
+    bound = hf.KeyValueStore("recent", key=int, value=int, max_entries=10).bind(bytes_, hf.Now(wall=0))
+    for n in range(10_000):
+        bound[n] = n
+    bound.end_of_version()
+    assert len(bytes_.entries) == len(bytes_.touched) == 21
+    assert [key for key, _ in bound.scan()] == list(range(9_990, 10_000))
+
+
+@pytest.mark.parametrize("refresh", [True, False])
+def test_a_read_refreshes_where_it_is_asked_to(refresh: bool) -> None:
+    bytes_ = hf.DictBytes()
+    declared = hf.KeyValueStore("recent", value=int, max_entries=2, refresh_on_read=refresh)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first["a"], first["b"] = 1, 2
+    first.end_of_version()
+    second = declared.bind(bytes_, hf.Now(wall=0))
+    assert second.read_only().get("b") == 2, "a view that only looks refreshes nothing"
+    assert second.get("a") == 1
+    second["c"] = 3
+    second.end_of_version()
+    assert set(declared.bind(bytes_, hf.Now(wall=0))) == ({"a", "c"} if refresh else {"b", "c"})
+
+
+def test_impossible_settings_are_errors_where_they_are_written() -> None:
+    with pytest.raises(TopologyError, match=r"KeyValueStore\('a'\): ttl=\"0s\" is too short"):
+        hf.KeyValueStore("a", value=int, ttl="0s")
+    with pytest.raises(TopologyError, match="max_entries=0"):
+        hf.KeyValueStore("a", value=int, max_entries=0)
+    with pytest.raises(TopologyError, match="Say max_entries"):
+        hf.KeyValueStore("a", value=int, refresh_on_read=True)
+    with pytest.raises(TopologyError, match='retention="1h" is shorter than a window\'s size of 2h'):
+        hf.WindowStore("a", value=int, size="2h", retention="1h")
+    with pytest.raises(TopologyError, match="can't name a store"):
+        hf.KeyValueStore("A b", value=int)
+    with pytest.raises(TopologyError, match="names no types"):
+        store((), int)
+
+
+def test_the_app_chooses_the_engine_of_a_store_that_names_none() -> None:
+    assert hf.KeyValueStore("a", value=int).spec(default_engine="memory").engine == "memory"
+    assert hf.KeyValueStore("a", value=int, engine="rocksdb").spec(default_engine="memory").engine == "rocksdb"
+
+
+def test_read_ahead_names_every_place_an_entry_may_be() -> None:
+    bytes_ = hf.DictBytes()
+    plain = hf.KeyValueStore("a", value=int).bind(bytes_, hf.Now(wall=0))
+    assert plain.read_ahead(["x", "y", "x"], [0, 0, 0]).keys == [b"\x01x", b"\x01y"]
+    for wall in (0, 3_500, 8_000):
+        hf.KeyValueStore("a", value=int, ttl="8s").bind(bytes_, hf.Now(wall=wall))["x"] = wall
+    sliced = hf.KeyValueStore("a", value=int, ttl="8s").bind(bytes_, hf.Now(wall=8_001))
+    ahead = sliced.read_ahead(["x"], [0])
+    assert len(ahead.keys) == 9
+    assert sum(key in bytes_.entries for key in ahead.keys) == 3

@@ -1,0 +1,77 @@
+"""Every kind of store against its model: time moves, data comes late, replicas restart and drop slices when they like.
+
+At every version all replicas answer like the model: through the bound store within the version, and through a view
+made from nothing but the spec after it.
+"""
+
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from holdfast.stores.access import Now
+from holdfast.stores.kinds import view_of
+from tests.stores.kinds.models import MODELS, TIMES
+from tests.stores.kinds.worlds import DictWorld, EngineWorld
+
+SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
+
+
+def histories(model: Any) -> st.SearchStrategy[Any]:
+    """Versions: how far both clocks moved on, what was done, where to look, and whether a replica restarts."""
+    version = st.tuples(
+        st.tuples(st.integers(0, 12_000), st.integers(0, 12_000)),
+        st.lists(model.operations(), max_size=8),
+        st.lists(TIMES, min_size=1, max_size=3),
+        st.booleans(),
+    )
+    return st.lists(version, min_size=1, max_size=8)
+
+
+def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None:
+    declared = model.declared()
+    wall, event = 0, 0 if event_time else None
+    for (wall_moved, event_moved), operations, at, restart in history:
+        wall += wall_moved
+        now = Now(wall, event)
+        store = declared.bind(world.writing(), now)
+        store.begin_version()
+        for operation in operations:
+            model.do(operation, now)
+            model.apply(store, operation)
+        assert model.ask(store.read_only(), at) == model.answers(now, at)
+        store.end_of_version()
+        model.end_of_version()
+        event = None if event is None else event + event_moved
+        after = Now(wall, event)
+        world.commit(after, restart=restart)
+        wanted = model.answers(after, at)
+        for replica in world.replicas():
+            assert model.ask(view_of(declared.spec(), replica, after), at) == wanted
+
+
+@pytest.mark.parametrize("event_time", [True, False], ids=["event-time", "wall-clock"])
+@pytest.mark.parametrize("kind", MODELS)
+@given(data=st.data())
+@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.DataObject) -> None:
+    model = MODELS[kind]()
+    run(model, DictWorld(model.declared().spec()), data.draw(histories(model)), event_time=event_time)
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("kind", MODELS)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None, suppress_health_check=SLOW)
+def test_two_replicas_answer_alike_at_every_version(kind: str, engine: str, data: st.DataObject) -> None:
+    model = MODELS[kind]()
+    history = data.draw(histories(model))
+    with tempfile.TemporaryDirectory(prefix="holdfast-kinds-") as folder:
+        world = EngineWorld(model.declared().spec(), engine, Path(folder))
+        try:
+            run(model, world, history, event_time=True)
+        finally:
+            world.close()

@@ -1,0 +1,114 @@
+"""Types that the tests of codecs and shapes share: one value type as it changes from release to release."""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import holdfast as hf
+from holdfast.stores.codecs.packed import MessagePack
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from holdfast.stores.values import StoreCodec, codec_of, schema_of
+
+
+@dataclass
+class First:
+    """Release 1."""
+
+    user: str
+    score: int
+
+
+@dataclass
+class Gained:
+    """Release 2: two fields more, with defaults. No word is needed."""
+
+    user: str
+    score: int
+    tags: list[str] = field(default_factory=list)
+    best: float | None = None
+
+
+@hf.shape(aliases={"player": "user"})
+@dataclass
+class Renamed:
+    """Release 3: `user` is called `player`."""
+
+    player: str
+    score: int
+    tags: list[str] = field(default_factory=list)
+
+
+@hf.shape(version=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
+@dataclass
+class Tenths:
+    """Release 4: scores are what they were, divided by ten."""
+
+    player: str
+    score: float
+    tags: list[str] = field(default_factory=list)
+
+
+@hf.shape(version=3, aliases={"player": "user"})
+@dataclass
+class Named:
+    """Release 5: the name is a record."""
+
+    player: dict[str, str]
+    score: float = 0.0
+
+    @hf.upcast(from_=1)
+    @staticmethod
+    def to_tenths(old: dict[str, Any]) -> dict[str, Any]:
+        return {**old, "score": old["score"] / 10}
+
+    @hf.upcast(from_=2)
+    @staticmethod
+    def to_names(old: dict[str, Any]) -> dict[str, Any]:
+        return {**old, "user": {"first": old["user"]}}
+
+
+RELEASES: list[type] = [First, Gained, Renamed, Tenths, Named]
+
+
+class Reversed(MessagePack[Any]):
+    """A user's own codec: MessagePack, backwards."""
+
+    id = "tests.stores.shaping:Reversed"
+
+    def write_plain(self, plain: Any) -> bytes:
+        return super().write_plain(plain)[::-1]
+
+    def read_plain(self, data: bytes, schema: int) -> Any:
+        return super().read_plain(data[::-1], schema)
+
+    def encode(self, value: Any) -> bytes:
+        return self.write_plain(value)
+
+    def decode(self, data: bytes) -> Any:
+        return super().decode(data[::-1])
+
+
+class Opaque:
+    """A user's own codec that can't be read without its type."""
+
+    id = "tests.stores.shaping:Opaque"
+
+    def __init__(self, type_: Any = None) -> None:
+        self.type = type_
+
+    def encode(self, value: str) -> bytes:
+        return value.encode("utf-16")
+
+    def decode(self, data: bytes) -> str:
+        return data.decode("utf-16")
+
+
+def spec_of(type_: Any, codec: str = "msgpack/1", **options: Any) -> StoreSpec:
+    """What code with this value type says of its store."""
+    schema = schema_of(type_, codec)
+    shapes: dict[str, Any] = {} if schema is None else {"schema": schema.number, "schemas": (schema,)}
+    return StoreSpec(name="scores", key=Schema.of(k="string"), codec=codec, **shapes, **options)
+
+
+def typed(type_: Any, codec: str = "msgpack/1") -> StoreCodec[Any]:
+    return codec_of(spec_of(type_, codec), type_)

@@ -1,0 +1,74 @@
+"""Options become a spec, and what can't be is refused with the numbers and what to do."""
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from holdfast.errors import TopologyError
+from holdfast.stores.options import store_spec
+from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
+from holdfast.stores.types import Schema
+
+HOUR, DAY = 3_600_000, 86_400_000
+
+
+def made(kind: str = KEY_VALUE, **options: Any) -> StoreSpec:
+    return store_spec("s", kind, key=Schema.of(k="string"), codec="msgpack/1", **options)
+
+
+def test_without_options_nothing_is_written_that_was_not_before() -> None:
+    assert made() == StoreSpec(name="s", key=Schema.of(k="string"), codec="msgpack/1")
+
+
+def test_durations_are_texts_or_timedeltas() -> None:
+    assert made(ttl="1h30m").ttl_ms == made(ttl=timedelta(minutes=90)).ttl_ms == 90 * 60_000
+
+
+def test_retention_is_the_larger_of_a_day_and_what_an_entry_needs() -> None:
+    assert made(WINDOW, size="1h", grace="5m").retention_ms == DAY
+    assert made(WINDOW, size="7d", grace="1d").retention_ms == 8 * DAY
+    assert made(SESSION, gap="2d").retention_ms == 2 * DAY
+    assert made(SESSION).retention_ms == DAY
+    assert made(WINDOW, size="1h", retention="1h").retention_ms == HOUR
+
+
+def test_entries_are_in_slices_where_a_length_of_time_says_how_long_they_are_kept() -> None:
+    assert made(ttl="8h").slice_ms == HOUR
+    assert made(TIMESTAMPED, ttl="2s").slice_ms == 1_000
+    assert made(VERSIONED, retention="8h").slice_ms == HOUR
+    assert made(max_entries=10, ttl="8h").slice_ms == 0, "it is bounded already"
+
+
+def test_the_apps_engine_holds_where_a_store_names_none() -> None:
+    assert made(default_engine="memory").engine == "memory"
+    assert made(engine="rocksdb", default_engine="memory").engine == "rocksdb"
+    assert made(engine="my.engines:Tree").engine == "my.engines:Tree"
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "says"),
+    [
+        (WINDOW, {"size": "1h", "grace": "10m", "retention": "1h"}, '"1h" is shorter .* 1h and its grace of 10m'),
+        (WINDOW, {}, "needs size="),
+        (WINDOW, {"size": "0s"}, '"0s" is too short'),
+        (WINDOW, {"size": "1h", "ttl": "2h"}, 'retention="2h"'),
+        (WINDOW, {"size": "1h", "max_entries": 5}, "max_entries=5 is for key-value"),
+        (SESSION, {"gap": "2d", "retention": "1d"}, '"1d" is shorter than a session\'s gap of 2d'),
+        (VERSIONED, {}, "needs retention="),
+        (KEY_VALUE, {"retention": "6h"}, 'say ttl="6h"; to keep .* window store'),
+        (KEY_VALUE, {"ttl": "0s"}, '"0s" is too short. Take 1ms'),
+        (KEY_VALUE, {"ttl": "soon"}, "'soon' is no duration"),
+        (KEY_VALUE, {"max_entries": 0}, "max_entries=0 is not possible"),
+        (KEY_VALUE, {"max_entries": True}, "max_entries=True is not possible"),
+        (KEY_VALUE, {"refresh_on_read": True}, "Say max_entries="),
+        (KEY_VALUE, {"engine": "rocks"}, "memory, rocksdb"),
+        (KEY_VALUE, {"profile": "fast"}, "balanced, .*bulk-load"),
+        (KEY_VALUE, {"rocksdb_options": "tune"}, "'module:function'"),
+        (TIMESTAMPED, {"late": "never"}, "newest, last"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_what_to_do(kind: str, options: dict[str, Any], says: str) -> None:
+    with pytest.raises(TopologyError, match=says) as refused:
+        made(kind, **options)
+    assert str(refused.value).startswith("store 's': ")

@@ -1,0 +1,41 @@
+"""What the log remembers of a store: as it was always written, and what a change is told as."""
+
+import msgspec
+import pytest
+
+from holdfast.errors import TopologyError
+from holdfast.stores.keys import key_schema
+from holdfast.stores.spec import StoreSpec, differences
+from holdfast.stores.types import Schema
+
+
+def test_specs_survive_json_as_they_always_did() -> None:
+    spec = StoreSpec(name="scores", key=Schema.of(player="string"), value=Schema.of(n="bigint"), codec="rows/1")
+    data = (
+        b'{"name":"scores","kind":"key-value","key":{"fields":[{"name":"player","type":"string"}]},'
+        b'"value":{"fields":[{"name":"n","type":"bigint"}]},"codec":"rows/1","engine":"rocksdb","format":1}'
+    )
+    assert msgspec.json.encode(spec) == data
+    assert msgspec.json.decode(data, type=StoreSpec) == spec
+
+
+def test_differences_are_sentences() -> None:
+    old = StoreSpec(name="scores", key=Schema.of(player="string"), codec="msgpack/1")
+    new = StoreSpec(
+        name="scores", key=Schema.of(player="bigint"), value=Schema.of(n="int"), codec="rows/1", engine="memory"
+    )
+    anew = ". Not possible in place: give the store a new name, or the app a new id"
+    assert differences([old], [old]) == []
+    assert differences([old], [new, StoreSpec(name="a", key=old.key, codec="rows/1")]) == [
+        "store 'a' is in the code and not in the log",
+        "store 'scores' has codec msgpack/1 in the log and rows/1 in the code" + anew,
+        "store 'scores' has engine rocksdb in the log and memory in the code" + anew,
+        "store 'scores' has key (player string) in the log and (player bigint) in the code" + anew,
+        "store 'scores' has value (no schema) in the log and (n int) in the code" + anew,
+    ]
+
+
+@pytest.mark.parametrize("name", ["", "Scores", "-a", "a b", "a/b", "x" * 101, "é"])
+def test_a_name_that_cannot_be_a_folder_everywhere_is_refused(name: str) -> None:
+    with pytest.raises(TopologyError, match="can't name a store"):
+        StoreSpec(name=name, key=key_schema(str), codec="msgpack/1")

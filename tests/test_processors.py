@@ -1,0 +1,361 @@
+"""Processors on real Spark: stores of different kinds in one, a restart in the middle, and what stops an app."""
+
+import json
+import random
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
+
+import holdfast as hf
+from examples import sessions
+from holdfast.errors import BadKey, TopologyError
+from holdfast.instance.client import StateClient
+from holdfast.pipeline.driver import TaskFailed
+from holdfast.states import AppState
+from holdfast.stores.access import DictBytes, Now
+from holdfast.topology.processor import stores_of
+from holdfast.words import TaskId, Version
+from tests.apps import get, held, settings, write
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ARROW = pa.schema(
+    [("player", pa.string()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("place", pa.int32())]
+)
+SCHEMA = "player string, points long, at timestamp, place int"
+GAP_MS = 20_000
+
+
+class Totals(msgspec.Struct, frozen=True):
+    games: int = 0
+    points: int = 0
+
+
+class Played(msgspec.Struct):
+    """What the processor wants of a record. `place` stays behind."""
+
+    points: int
+    at: datetime
+
+
+class Players(hf.Processor):
+    """Five kinds of stores, each used as it is meant to be."""
+
+    totals = hf.KeyValueStore("totals", value=Totals)
+    latest = hf.TimestampedKeyValueStore("latest", value=int)
+    minutes = hf.WindowStore("minutes", value=int, size="1m", retention="1d")
+    sessions = hf.SessionStore("sessions", value=int, gap="20s", retention="1d")
+    levels = hf.VersionedKeyValueStore("levels", value=int, retention="1d")
+    seen: hf.KeyValueStore[tuple[str, int], int] = hf.KeyValueStore("seen", key=(str, int), value=int, ttl="1d")
+
+    def ahead(self, key: str, event: Played) -> Iterator[tuple[Any, Any]]:
+        yield self.seen, (key, event.points)
+
+    def process(self, key: str, event: Played, ctx: hf.Context) -> None:
+        was = self.totals.get(key, Totals())
+        self.totals[key] = Totals(was.games + 1, was.points + event.points)
+        self.latest.put(key, event.points, ctx.timestamp)
+        minute = ctx.timestamp // 60_000 * 60_000
+        self.minutes.put(key, (self.minutes.fetch(key, minute) or 0) + 1, minute)
+        self.sessions.merge(key, ctx.timestamp, None, lambda one, other: one + other, 1)
+        self.levels.put(key, event.points, event.at)
+        self.seen[key, event.points] = self.seen.get((key, event.points), 0) + 1
+        if (was.games + 1) % 5 == 0:
+            ctx.forward(key, {"games": was.games + 1, "at": event.at})
+
+
+@dataclass
+class Model:
+    """The same in dictionaries, record by record."""
+
+    totals: dict[str, Totals] = field(default_factory=dict)
+    latest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    minutes: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    sessions: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
+    levels: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
+    seen: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    forwarded: list[tuple[str, int, datetime]] = field(default_factory=list)
+
+    def batch(self, records: Sequence[dict[str, Any]]) -> None:
+        for record in sorted(records, key=lambda r: (r["at"], r["place"])):
+            self.record(record["player"], record["points"], record["at"])
+
+    def record(self, player: str, points: int, at: datetime) -> None:
+        time = round(at.timestamp() * 1000)
+        was = self.totals.get(player, Totals())
+        self.totals[player] = Totals(was.games + 1, was.points + points)
+        if player not in self.latest or time >= self.latest[player][1]:
+            self.latest[player] = (points, time)
+        self.minutes[player, time // 60_000 * 60_000] += 1
+        start, end, number = time, time, 1
+        apart = []
+        for first, last, count in self.sessions[player]:
+            if last >= time - GAP_MS and first <= time + GAP_MS:
+                start, end, number = min(start, first), max(end, last), number + count
+            else:
+                apart.append((first, last, count))
+        self.sessions[player] = sorted([*apart, (start, end, number)])
+        self.levels[player][time] = points
+        self.seen[player, points] += 1
+        if (was.games + 1) % 5 == 0:
+            self.forwarded.append((player, was.games + 1, at))
+
+
+def records(number: int, dice: random.Random, each: int = 60) -> list[dict[str, Any]]:
+    """One file's: mostly newer than the last one's, some far behind it."""
+    begin = NOON + timedelta(minutes=3 * number)
+    return [
+        {
+            "player": f"player-{dice.randrange(9)}",
+            "points": dice.randrange(5),
+            "at": begin - timedelta(milliseconds=dice.choice([0, 0, 600_000]) - dice.randrange(200_000)),
+            "place": place,
+        }
+        for place in range(each)
+    ]
+
+
+def read(spark: SparkSession, folder: Path) -> DataFrame:
+    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
+
+
+def players_app(spark: SparkSession, folder: Path, **changes: Any) -> hf.App:
+    app = hf.App("players", settings=settings(folder, **changes), spark=spark)
+    stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at", position="place")
+    stream.process(Players, output="player string, games bigint, at timestamp").sink(hf.files(str(folder / "out")))
+    return app
+
+
+def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
+    """The processor's stores over everything the instances hold, as they are at the newest version."""
+    assert app._runtime is not None
+    runtime = app._runtime
+    reach = runtime._reach()
+    newest = runtime._log.newest()
+    assert newest is not None
+    now = Now(newest.clocks.wall, newest.clocks.event)
+    found = {}
+    for attribute, declared in stores_of(processor).items():
+        bytes_ = DictBytes()
+        for task, addresses in reach.replicas.items():
+            if TaskId.parse(task).topology == runtime._spec().topologies[declared.name]:
+                with StateClient(addresses[0]) as client:
+                    entries = client.scan(TaskId.parse(task), declared.name, Version(newest.version))
+                assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest"}
+                bytes_.entries.update(zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True))
+        found[attribute] = declared.bind(bytes_, now, lambda name, number: None)
+    return found
+
+
+def delivered(folder: Path) -> list[dict[str, Any]]:
+    marks = sorted((folder / "_versions").glob("*.json"))
+    files = [entry["file"] for mark in marks for entry in json.loads(mark.read_text())["files"]]
+    return [row for file in files for row in pq.read_table(folder / file).to_pylist()]
+
+
+def check(app: hf.App, model: Model) -> None:
+    stores = bound(app, Players)
+    assert dict(stores["totals"].items()) == model.totals
+    assert {key: tuple(value) for key, value in stores["latest"].items()} == model.latest
+    # A slice that one partition has and another hasn't is noted by each for itself, so windows are asked for by key.
+    for player in model.totals:
+        windows = {(player, start): number for start, number in stores["minutes"].fetch(player, from_=0)}
+        assert windows == {key: number for key, number in model.minutes.items() if key[0] == player}
+        sessions = [(session.start, session.end, number) for session, number in stores["sessions"].fetch(player)]
+        assert sessions == model.sessions[player]
+        history = {record.timestamp: record.value for record in stores["levels"].history(player)}
+        assert history == model.levels[player]
+    assert dict(stores["seen"].items()) == model.seen
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+def test_stores_of_every_kind_are_as_a_plain_program_would_have_them(
+    engine: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    dice, model = random.Random(4), Model()
+    state: dict[str, Any] = {"state": hf.StateSettings(engine=engine)}
+    for number in range(3):
+        batch = records(number, dice)
+        write(tmp_path / "input", number, batch, ARROW)
+        model.batch(batch)
+    with players_app(spark, tmp_path, **state) as app:
+        app.process_all_available()
+        assert app.state is AppState.RUNNING, app.cause
+        check(app, model)
+    for number in range(3, 6):
+        batch = records(number, dice)
+        write(tmp_path / "input", number, batch, ARROW)
+        model.batch(batch)
+    with players_app(spark, tmp_path, **state) as app:
+        app.process_all_available()
+        assert app.state is AppState.RUNNING, app.cause
+        assert app.version == 6
+        check(app, model)
+        status, answer = get(app, "/v1/stores/totals/keys/player-3")
+        assert (status, answer["value"]) == (200, msgspec.structs.asdict(model.totals["player-3"]))
+    rows = [(row["player"], row["games"], row["at"]) for row in delivered(tmp_path / "out")]
+    assert sorted(rows) == sorted(model.forwarded)
+    for player in model.totals:
+        assert [row for row in rows if row[0] == player] == [row for row in model.forwarded if row[0] == player]
+
+
+class Careful(hf.Processor):
+    """Raises for what it doesn't know."""
+
+    games = hf.KeyValueStore("games", value=int)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        if event.points == 13:
+            raise ValueError("nobody scores 13")
+        self.games[key] = self.games.get(key, 0) + 1
+
+
+def record(player: str | None, points: int, at: datetime | None = NOON) -> dict[str, Any]:
+    return {"player": player, "points": points, "at": at, "place": 0}
+
+
+def careful_app(spark: SparkSession, folder: Path, **changes: Any) -> hf.App:
+    app = hf.App("careful", settings=settings(folder, **changes), spark=spark)
+    app.stream(read(spark, folder / "input"), key="player", timestamp="at").process(Careful)
+    return app
+
+
+def test_a_processor_that_raises_stops_the_app_with_the_record(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [record("ann", 1), record("bob", 1)], ARROW)
+    write(tmp_path / "input", 2, [record("ann", 2), record("bob", 13)], ARROW)
+    app = careful_app(spark, tmp_path).start()
+    assert app._states.wait_for(AppState.ERROR, timeout=60), app.state
+    assert isinstance(app.cause, TaskFailed), app.cause
+    for part in ("'bob'", "points=13", "ValueError: nobody scores 13", "test_processors.py"):
+        assert part in str(app.cause)
+    assert held(app, "games") == {"ann": 1, "bob": 1}, "nothing of the batch counts"
+    app.stop()
+
+
+def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+    ahead = datetime.now(UTC) + timedelta(days=2)
+    batch = [record("ann", 1), record(None, 7), record("bob", 2, None), record("x", 3, ahead)]
+    write(tmp_path / "input", 1, batch, ARROW)
+    with careful_app(spark, tmp_path) as app:
+        app.process_all_available()
+        assert held(app, "games") == {"ann": 1}
+    files = (tmp_path / "base" / "careful" / "dead-letters").glob("[0-9]*.json")
+    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert sorted(letter["reason"].split(":")[0].split(" is ")[0] for letter in letters) == [
+        "event time",
+        "no event time",
+        "no key",
+    ]
+    assert all(json.loads(letter["record"])["place"] == 0 for letter in letters)
+
+
+def test_more_state_than_allowed_stops_the_app_with_the_setting(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [record("x" * 10_000 + str(n), 1) for n in range(400)], ARROW)
+    app = careful_app(spark, tmp_path, batch=hf.BatchSettings(state_bytes="1MiB")).start()
+    assert app._states.wait_for(AppState.ERROR, timeout=60), app.state
+    assert "batch.state_bytes" in str(app.cause)
+    app.stop()
+
+
+class Clocked(hf.Processor):
+    """Notes the versions it was run in, also those without a record of its own."""
+
+    runs = hf.KeyValueStore("runs", key=int, value=int)
+
+    def init(self, ctx: hf.Context) -> None:
+        self.runs[ctx.partition] = self.runs.get(ctx.partition, 0) + 1
+        ctx.forward(ctx.partition, {"version": ctx.version, "event": ctx.now.event})
+
+    def process(self, key: tuple[str, int], event: Any, ctx: hf.Context) -> None:
+        ctx.count("records")
+        assert isinstance(key, tuple)
+
+
+@pytest.mark.parametrize("nothing", ["points < 0", "false"])
+def test_every_partition_runs_in_every_version(nothing: str, spark: SparkSession, tmp_path: Path) -> None:
+    """Spark runs no task at all of a plan that it can tell to be empty."""
+    for number in (1, 2):
+        write(tmp_path / "input", number, [record("ann", 1, NOON + timedelta(seconds=number))], ARROW)
+    sink = hf.memory()
+    app = hf.App("clocked", settings=settings(tmp_path, partitions=3), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key=["player", "place"], timestamp="at")
+    stream.group_by("player").count().store("counts")
+    stream.where(nothing).process(Clocked, output="partition int, version int, event bigint").sink(sink)
+    text = app.describe()
+    assert "Sub-topology 1, tasks 1_0 to 1_2" in text
+    assert "processor clocked (Clocked)" in text
+    assert "store runs (key-value on rocksdb), key (key bigint)" in text
+    assert "forwards partition int, version int, event bigint" in text
+    with app:
+        app.process_all_available()
+        assert app.state is AppState.RUNNING, app.cause
+        assert held(app, "counts") == {"ann": {"count": 2}}
+        stored = bound(app, Clocked)["runs"]
+        assert dict(stored.items()) == {0: 2, 1: 2, 2: 2}
+    event = round((NOON + timedelta(seconds=1)).timestamp() * 1000)
+    assert [sorted((r["partition"], r["event"]) for r in sink.versions[Version(v)]) for v in (1, 2)] == [
+        [(0, None), (1, None), (2, None)],
+        [(0, event), (1, event), (2, event)],
+    ]
+
+
+class ByNumber(hf.Processor):
+    """Keyed by an int column, which Python and its stores know as one kind of whole number."""
+
+    places = hf.KeyValueStore("places", key=int, value=str)
+
+    def process(self, key: int, event: Any, ctx: hf.Context) -> None:
+        self.places[key] = event.player
+
+
+def test_a_key_of_a_small_type_is_found_by_queries(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [{**record(f"p{n}", 1), "place": n} for n in range(20)], ARROW)
+    app = hf.App("numbers", settings=settings(tmp_path), spark=spark)
+    app.stream(read(spark, tmp_path / "input"), key="place").process(ByNumber)
+    with app:
+        app.process_all_available()
+        assert [get(app, f"/v1/stores/places/keys/{n}")[1]["value"] for n in range(20)] == [f"p{n}" for n in range(20)]
+
+
+def test_the_example_puts_clicks_together(spark: SparkSession, tmp_path: Path) -> None:
+    sessions.write_clicks(tmp_path / "clicks")
+    app = sessions.build(spark, tmp_path)
+    with app:
+        app.process_all_available()
+        assert app.state is AppState.RUNNING, app.cause
+        assert held(app, "visitors")["ann"] == {"clicks": 4, "last_page": "shoes"}
+        visits = bound(app, sessions.Visits)["visits"]
+        noon = round(NOON.timestamp() * 1000)
+        assert [(s.start - noon, s.end - noon, n) for s, n in visits.fetch("ann")] == [(0, 70 * 60_000, 4)]
+        assert [n for _, n in visits.fetch("bob")] == [1, 2]
+
+
+def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    app = hf.App("refused", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    careful = stream.process(Careful)
+    with pytest.raises(TopologyError, match="two outputs named 'careful'"):
+        stream.process(Careful)
+    with pytest.raises(TopologyError, match="two stores named 'games'"):
+        stream.process(Careful, name="again")
+    with pytest.raises(TopologyError, match="two stores named 'games'"):
+        stream.group_by().count().store("games")
+    with pytest.raises(TopologyError, match="output="):
+        careful.sink(hf.memory())
+    with pytest.raises(TopologyError, match="Played.points has no column"):
+        stream.drop("points").process(Players)
+    with pytest.raises(BadKey, match="a decimal can't be a key"):
+        stream.with_column("player", F.lit(1).cast("decimal(3,1)")).process(ByNumber)
+    assert len(app._builder.processors) == 1

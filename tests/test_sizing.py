@@ -1,0 +1,122 @@
+"""The sizing calculator against real stores, scaled down: what it says is what disk, tables and log have."""
+
+import json
+import random
+import re
+from datetime import timedelta
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+import rocksdict as rd
+from typer.testing import CliRunner
+
+from holdfast.cli import app
+from holdfast.errors import SettingsError
+from holdfast.log.segments import STATE, STATE_SCHEMA, seal
+from holdfast.sizing import LEAST_MEMORY, Load, kafka_streams_rule, parse_growth, sized
+from holdfast.stores.cells import Cell, pack
+from holdfast.stores.engine import Changes, Mark, Resources
+from holdfast.stores.keys import encode_keys
+from holdfast.stores.registry import open_engine
+from holdfast.stores.types import Schema
+from holdfast.words import Version
+from tests.stores.making import specs
+
+KEYS, STORES, VALUE, KEY = 50_000, 3, 200, 16
+LOAD = Load(keys=KEYS, stores=STORES, value_bytes=VALUE, key_bytes=KEY, retention=timedelta(days=1))
+
+
+def entries(seed: int, *, value: int = VALUE, key: int = KEY) -> pa.Table:
+    """Cells under encoded keys of a text, as a store has them."""
+    dice = random.Random(seed)
+    names = pa.array(sorted({f"{dice.getrandbits(64):0{key}x}" for _ in range(KEYS)}))
+    values = [pack(Cell(dice.randbytes(value))) for _ in range(len(names))]
+    return pa.table([encode_keys(Schema.of(k="string"), [names]), pa.array(values, pa.binary())], schema=STATE_SCHEMA)
+
+
+@pytest.fixture(scope="module")
+def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The load written in ten versions, so that there are several files, and closed."""
+    folder = tmp_path_factory.mktemp("sized") / "state"
+    names = [f"store-{n}" for n in range(STORES)]
+    engine = open_engine("rocksdb", folder, specs(names), Resources(64 << 20))
+    tables = {name: entries(n) for n, name in enumerate(names)}
+    for version in range(1, 11):
+        changes = []
+        for name, table in tables.items():
+            mine = table.take(pa.array(range(version - 1, len(table), 10)))
+            changes.append((name, Changes(mine["key"].combine_chunks(), mine["value"].combine_chunks())))
+        engine.apply(changes, Mark(Version(version), f"c{version}", "log-1"))
+    engine.close()
+    return folder
+
+
+def test_state_on_disk_is_what_was_said(closed: Path) -> None:
+    found = sum(path.stat().st_size for path in closed.glob("*.sst"))
+    assert found == pytest.approx(sized(LOAD).state.bytes, rel=0.15)
+
+
+def test_filters_and_indexes_are_what_was_said(closed: Path) -> None:
+    families = [name for name in rd.Rdict.list_cf(str(closed)) if name != "default"]
+    db = rd.Rdict(str(closed), rd.Options(raw_mode=True), {name: rd.Options(raw_mode=True) for name in families})
+    sizes = 0
+    for name in families:
+        text = db.get_column_family(name).property_value("rocksdb.aggregated-table-properties") or ""
+        parts = [re.search(rf"{part} block size[^=]*=(\d+)", text) for part in ("index", "filter")]
+        sizes += sum(int(part[1]) for part in parts if part)
+    db.close()
+    said = sized(changed(LOAD, hot=0.0)).in_cache.bytes
+    assert sizes == pytest.approx(said, rel=0.3)
+
+
+def changed(load: Load, **changes: float) -> Load:
+    return Load(**{**{name: getattr(load, name) for name in load.__dataclass_fields__}, **changes})
+
+
+def test_the_log_is_what_was_said() -> None:
+    data = sum(len(seal([(STATE, "s", entries(n))]).data) for n in range(STORES))
+    size = sized(LOAD)
+    assert data == pytest.approx(size.log.bytes - 2 * size.state.bytes, rel=0.15)
+
+
+def test_more_of_anything_is_more_of_everything() -> None:
+    small = sized(LOAD)
+    for more in (
+        changed(LOAD, keys=2 * KEYS),
+        changed(LOAD, value_bytes=3 * VALUE),
+        changed(LOAD, growth_a_day=0.5),
+    ):
+        for less_line, more_line in zip(small.lines(), sized(more).lines(), strict=True):
+            assert more_line.bytes > less_line.bytes or less_line.bytes == LEAST_MEMORY
+    twice = sized(changed(LOAD, standbys=1, instances=1))
+    assert twice.disk.bytes == pytest.approx(2 * small.disk.bytes)
+    assert twice.log.bytes == small.log.bytes
+
+
+def test_the_usual_rule_for_kafka_streams_is_about_5_gb() -> None:
+    assert kafka_streams_rule(8, 3) == pytest.approx(5e9, rel=0.06)
+
+
+@pytest.mark.parametrize("text", ["2%", "2/d", "x%/d", "2%/y", ""])
+def test_a_growth_that_is_none_is_refused(text: str) -> None:
+    with pytest.raises(SettingsError, match="2%/d"):
+        parse_growth(text)
+
+
+@pytest.mark.parametrize("wrong", [{"keys": 0}, {"stores": 0}, {"standbys": -1}, {"hot": 1.5}, {"compressed": -0.1}])
+def test_a_load_that_cannot_be_is_refused(wrong: dict[str, float]) -> None:
+    with pytest.raises(SettingsError, match=next(iter(wrong))):
+        changed(LOAD, **wrong)
+
+
+COMMAND = "--keys 5e6 --value-bytes 200 --partitions 8 --stores 3 --standbys 1 --retention 7d --growth 2%/d"
+
+
+def test_the_command_prints_figures_with_their_formulas() -> None:
+    result = CliRunner().invoke(app, ["size", *COMMAND.split()])
+    assert result.exit_code == 0, result.output
+    for said in ("17,230,285", "memory limit, of each instance", "5,000,000 keys x 3 stores x 1.149 growth", "Kafka"):
+        assert said in result.output
+    found = json.loads(CliRunner().invoke(app, ["size", *COMMAND.split(), "--json"]).output)
+    assert found["log"]["bytes"] > found["state, one replica of all tasks"]["bytes"]

@@ -1,0 +1,207 @@
+"""Tables with options on real Spark: what expires, what is evicted, what sinks hear of it, and what a restore gives."""
+
+import json
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pyarrow.parquet as pq
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.clock import ManualClock
+from holdfast.errors import TopologyError
+from holdfast.instance.client import StateClient
+from holdfast.log.appfile import AppChanged
+from holdfast.stores.cells import unpack
+from holdfast.stores.keys import decode_key
+from holdfast.stores.partition import partition_of
+from holdfast.stores.slices import split_sliced
+from holdfast.stores.types import Schema
+from holdfast.words import Millis, TaskId, Version
+from tests.apps import get, held, read, settings, write
+
+pytestmark = pytest.mark.spark
+
+KEY = Schema.of(player="string")
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+
+
+def game(player: str, points: int = 1, second: int = 0) -> dict[str, Any]:
+    return {"player": player, "points": points, "at": NOON + timedelta(seconds=second)}
+
+
+def build(spark: SparkSession, folder: Path, clock: ManualClock | None = None, **options: Any) -> hf.App:
+    """Games and points per player in a store with these options."""
+    app = hf.App("tables", settings=settings(folder), spark=spark, clock=clock)
+    stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
+    stream.group_by().aggregate(games=hf.count(), points=hf.sum("points")).store("points", **options)
+    return app
+
+
+def sunk(app: hf.App, sink: hf.Sink, name: str) -> None:
+    app._builder.tables[0].sink(sink, name=name)
+
+
+def stored(app: hf.App) -> list[dict[bytes, bytes]]:
+    """What the instances hold of the store, partition by partition, as bytes."""
+    assert app._runtime is not None and app._runtime._instances is not None
+    found = []
+    for task, addresses in sorted(app._runtime._instances.replicas().items()):
+        with StateClient(addresses[0]) as client:
+            scanned = client.scan(TaskId.parse(task), "points", Version(app.version))
+            found.append(dict(zip(scanned.keys.to_pylist(), scanned.values.to_pylist(), strict=True)))
+    return found
+
+
+def players(cells: dict[bytes, bytes]) -> set[object]:
+    return {decode_key(KEY, key)[0] for key in cells if key[0] == 1}
+
+
+def upserted(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
+    """What a reader of the sink has who deletes where `_deleted` says so."""
+    state: dict[str, tuple[int, int]] = {}
+    for row in rows:
+        state.pop(row["player"], None)
+        if not row["_deleted"]:
+            state[row["player"]] = (row["games"], row["points"])
+    return state
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+def test_a_bounded_table_keeps_the_last_and_deletes_reach_every_sink(
+    engine: str, spark: SparkSession, tmp_path: Path
+) -> None:
+    batches = [[game(f"player-{n % 300:03d}", 1, n) for n in range(b * 200, b * 200 + 200)] for b in range(4)]
+    last: list[dict[str, int]] = [{}, {}]
+    for number, batch in enumerate(batches, start=1):
+        write(tmp_path / "input", number, batch)
+        for record in batch:
+            own = last[partition_of(KEY, [record["player"]], 2)]
+            own[record["player"]] = own.pop(record["player"], 0) + 1
+        for own in last:
+            for player in list(own)[:-10]:
+                del own[player]
+    model = {player: (n, n) for own in last for player, n in own.items()}
+
+    memory, told = hf.memory(), []
+    app = build(spark, tmp_path, engine=engine, max_entries=10)
+    sunk(app, memory, "memory")
+    sunk(app, hf.files(str(tmp_path / "parquet")), "parquet")
+    sunk(app, hf.files(str(tmp_path / "json"), format="json"), "json")
+    sunk(app, hf.console(limit=3), "console")
+    sunk(app, hf.foreach(lambda version, rows: told.extend(rows.to_pylist())), "function")
+    with app:
+        app.process_all_available()
+        assert [players(cells) for cells in stored(app)] == [set(own) for own in last]
+        assert [len(cells) for cells in stored(app)] == [21, 21], "10 entries, 10 places in the index, a count"
+        assert held(app) == {player: {"games": n, "points": total} for player, (n, total) in model.items()}
+        assert get(app, "/v1/stores/points/keys/player-000")[0] == 404
+    assert app.version == 4
+
+    as_json = [
+        json.loads(line) for path in sorted((tmp_path / "json").glob("0*")) for line in path.read_text().splitlines()
+    ]
+    in_files = [row for path in sorted((tmp_path / "parquet").glob("0*")) for row in pq.read_table(path).to_pylist()]
+    for rows in (memory.rows(), told, as_json, in_files):
+        assert upserted(rows) == model
+        assert any(row["_deleted"] and row["games"] is None for row in rows)
+
+    shutil.rmtree(tmp_path / "base" / "tables" / "state")
+    again = build(spark, tmp_path, engine=engine, max_entries=10)
+    for name in ("memory", "parquet", "json", "console", "function"):
+        sunk(again, hf.memory(), name)
+    with again:
+        assert [players(cells) for cells in stored(again)] == [set(own) for own in last], "a restore gives the same"
+
+
+def test_a_key_that_nothing_came_for_is_counted_anew(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    clock = ManualClock(Millis(round(NOON.timestamp() * 1000)))
+    memory = hf.memory()
+    seen: list[dict[str, int]] = []
+    app = build(spark, tmp_path, clock, ttl="1h")
+    sunk(app, memory, "sink")
+    with app:
+        for number, (minutes, names) in enumerate([(0, "ab"), (40, "a"), (30, "abc"), (70, "a")], start=1):
+            clock.advance(60 * minutes)
+            write(tmp_path / "input", number, [game(name) for name in names])
+            app.process_all_available()
+            seen.append({player: row["games"] for player, row in held(app).items()})
+        cells = [item for part in stored(app) for item in part.items()]
+    games = [{row["player"]: row["games"] for row in rows} for _, rows in sorted(memory.versions.items())]
+    assert games == [{"a": 1, "b": 1}, {"a": 2}, {"a": 3, "b": 1, "c": 1}, {"a": 1}]
+    assert seen == [{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 3, "b": 1, "c": 1}, {"a": 1}], "as queries see it"
+    live = {decode_key(KEY, split_sliced(key)[1])[0] for key, cell in cells if unpack(cell).expires > clock.now()}
+    assert live == {"a"}
+
+
+def test_a_store_that_is_not_durable_starts_empty_on_a_new_replica(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("a"), game("b")])
+    app = build(spark, tmp_path, durable=False)
+    memory = hf.memory()
+    sunk(app, memory, "sink")
+    with app:
+        app.process_all_available()
+        assert len([key for part in stored(app) for key in part]) == 2
+    assert sorted(str(row["player"]) for row in memory.rows()) == ["a", "b"], "sinks hear of it all the same"
+    shutil.rmtree(tmp_path / "base" / "tables" / "state")
+    write(tmp_path / "input", 2, [game("a")])
+    again = build(spark, tmp_path, durable=False)
+    sunk(again, memory, "sink")
+    with again:
+        again.process_all_available()
+    assert [row["games"] for row in memory.versions[Version(2)]] == [1]
+
+
+def test_a_table_that_gains_a_limit_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("a")])
+    with build(spark, tmp_path) as app:
+        app.process_all_available()
+    with pytest.raises(AppChanged, match="max_entries"):
+        build(spark, tmp_path, max_entries=10).start()
+    with pytest.raises(AppChanged, match="ttl"):
+        build(spark, tmp_path, ttl="1h").start()
+
+
+def test_what_aggregates_cannot_have_is_refused_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"retention": "6h"}, 'store\\(\'points\'\\): retention="6h" .* ttl="6h"; .* window store'),
+        ({"codec": "json"}, "codec='json' .* merged as columns"),
+        ({"ttl": "-"}, "'-' is no duration"),
+        ({"max_entries": 0}, "max_entries=0"),
+        ({"profile": "quick"}, "balanced"),
+    ]
+    for options, says in refused:
+        with pytest.raises(TopologyError, match=says):
+            build(spark, tmp_path, **options)
+    app = hf.App("deleted", settings=settings(tmp_path), spark=spark)
+    grouped = app.stream(read(spark, tmp_path / "input"), key="player").group_by()
+    with pytest.raises(TopologyError, match="'_deleted'"):
+        grouped.aggregate(_deleted=hf.count()).store("points", max_entries=1)
+    grouped.aggregate(_deleted=hf.count()).store("points")
+
+
+def test_describe_shows_every_option_with_its_numbers(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    app = build(spark, tmp_path, ttl="8h", profile="write-heavy", durable=False, everywhere=True)
+    text = app.describe()
+    assert "ttl 8h, in slices of 1h" in text
+    assert "everywhere" in text
+    assert "not durable: in no snapshot, never restored, profile write-heavy, codec rows/1" in text
+    bounded = build(spark, tmp_path, max_entries=1_000, rocksdb_options="my.tuning:smaller").describe()
+    assert "at most 1,000 entries a partition" in bounded
+    assert "options by my.tuning:smaller" in bounded
+
+
+def test_the_default_engine_is_a_setting(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    memory = hf.App("engines", settings=settings(tmp_path, state=hf.StateSettings(engine="memory")), spark=spark)
+    stream = memory.stream(read(spark, tmp_path / "input"), key="player")
+    assert stream.group_by().count().store("one").spec.engine == "memory"
+    assert stream.group_by().count().store("two", engine="rocksdb").spec.engine == "rocksdb"
+    with pytest.raises(TopologyError, match="state.engine: engine='rocks'"):
+        hf.App("engines", settings=settings(tmp_path, state=hf.StateSettings(engine="rocks")))
