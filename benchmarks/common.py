@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
@@ -110,3 +111,12 @@ def finish(**figures: float | int | str | bool) -> None:
     """The last line: one flat JSON object."""
     rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
     print(json.dumps(rounded), flush=True)
+
+
+def read(spark: SparkSession, data: Path, files: int = 2) -> DataFrame:
+    return spark.readStream.schema("key long").option("maxFilesPerTrigger", files).parquet(str(data))
+
+
+def seconds_of(query: StreamingQuery) -> list[float]:
+    """How long each batch with rows took."""
+    return [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"] > 0]

@@ -15,23 +15,24 @@ from collections.abc import Callable
 from pathlib import Path
 
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
 
 import holdfast as hf
-from benchmarks.common import console, finish, median, plot_lines, scratch, show, spark_session, write_batches
+from benchmarks.common import (
+    console,
+    finish,
+    median,
+    plot_lines,
+    read,
+    scratch,
+    seconds_of,
+    show,
+    spark_session,
+    write_batches,
+)
 
 KEYS = RECORDS = 500_000
 PARTITIONS = 2
 FILES = 2
-
-
-def read(spark: SparkSession, data: Path) -> DataFrame:
-    return spark.readStream.schema("key long").option("maxFilesPerTrigger", FILES).parquet(str(data))
-
-
-def seconds_of(query: StreamingQuery) -> list[float]:
-    """How long each batch with rows took."""
-    return [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"] > 0]
 
 
 def run_spark(spark: SparkSession, data: Path, work: Path) -> list[float]:

@@ -14,12 +14,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import holdfast as hf
-from benchmarks.common import console, finish, median, scratch, show, spark_session, write_batches
+from benchmarks.common import console, finish, median, read, scratch, seconds_of, show, spark_session, write_batches
 
 KEYS = RECORDS = 200_000
 QUICK_RECORDS = 100_000
@@ -52,15 +51,6 @@ class SparkCounting(StatefulProcessor):
 
     def close(self) -> None:
         pass
-
-
-def read(spark: SparkSession, data: Path) -> DataFrame:
-    return spark.readStream.schema("key long").option("maxFilesPerTrigger", FILES).parquet(str(data))
-
-
-def seconds_of(query: StreamingQuery) -> list[float]:
-    """How long each batch with rows took."""
-    return [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"] > 0]
 
 
 def run_tws(spark: SparkSession, data: Path, work: Path) -> list[float]:

@@ -18,6 +18,8 @@ from dataclasses import dataclass
 _LOG = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MIB = 1 << 20
+_MOST = 1024 * _MIB
+"""Runs are merged into one binary column, which can't hold 2 GiB."""
 
 
 @dataclass(frozen=True)
@@ -34,11 +36,13 @@ def divided(limit: int, *, tasks: int, parallel: int) -> Budget:
 
     >>> divided(1000, tasks=3, parallel=2)
     Budget(engines=320, overlay_a_task=40, batch_a_task=40)
+    >>> divided(1 << 40, tasks=1, parallel=1).overlay_a_task >> 20
+    1024
     """
     return Budget(
         engines=limit * 32 // 100,
-        overlay_a_task=limit * 12 // 100 // max(1, tasks),
-        batch_a_task=limit * 8 // 100 // max(1, min(tasks, parallel)),
+        overlay_a_task=min(_MOST, limit * 12 // 100 // max(1, tasks)),
+        batch_a_task=min(_MOST, limit * 8 // 100 // max(1, min(tasks, parallel))),
     )
 
 

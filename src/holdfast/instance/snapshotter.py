@@ -137,10 +137,6 @@ class Keeper:
         if self._thread.ident is not None:
             self._thread.join(timeout)
 
-    def nudge(self) -> None:
-        """Look now, not at the next turn."""
-        self._wake.set()
-
     def error(self, task: TaskId) -> str | None:
         """What the task's step failed with, until it works again."""
         return self._errors.get(task)

@@ -21,6 +21,7 @@ from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import STATE, SegmentRef
 from holdfast.log.snapshots import Manifest
+from holdfast.stores.bytecolumns import whole
 from holdfast.stores.engine import Changes, Mark
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -216,13 +217,7 @@ def state_bytes(commit: Commit, task: TaskId) -> int:
 
 def as_changes(table: pa.Table) -> Changes:
     """A state part's columns as they are applied."""
-    return Changes(_whole(table.column("key")), _whole(table.column("value")))
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    if column.num_chunks == 1:
-        return column.chunk(0)
-    return pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
+    return Changes(whole(table.column("key")), whole(table.column("value")))
 
 
 def as_one(

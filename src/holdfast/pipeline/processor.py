@@ -23,8 +23,9 @@ from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState
 from holdfast.pipeline.task import Part, WrongPartition, chunks, refused
-from holdfast.pipeline.values import events_of, keys_of, values_of, whole
+from holdfast.pipeline.values import events_of, keys_of, values_of
 from holdfast.stores.access import Now
+from holdfast.stores.bytecolumns import whole
 from holdfast.stores.partition import partitions_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema

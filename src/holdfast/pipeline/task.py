@@ -23,6 +23,7 @@ from holdfast.pipeline.keeping import Keeping, Plain
 from holdfast.pipeline.plan import DEAD, Layout
 from holdfast.pipeline.results import TaskError, TaskResult, encode, of_store
 from holdfast.stores.access import Now
+from holdfast.stores.bytecolumns import whole
 from holdfast.stores.keys import decode_keys, encode_keys
 from holdfast.stores.partition import partitions_of
 from holdfast.stores.rows import decode_rows, encode_rows
@@ -157,10 +158,10 @@ def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tall
         parts.append((DEAD_PART, work.store.name, letters))
         chunk = chunk.filter(pc.is_null(chunk[DEAD]))
     if chunk.num_rows:
-        key = [_whole(chunk[name]) for name in layout.keys]
+        key = [whole(chunk[name]) for name in layout.keys]
         _check_own(work, task, key)
         keys = encode_keys(work.store.key, key)
-        times = None if layout.time is None else _whole(chunk[layout.time])
+        times = None if layout.time is None else whole(chunk[layout.time])
         changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
         if changes is not None:
             parts.append((STATE, work.store.name, changes))
@@ -178,7 +179,7 @@ def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array)
     columns: dict[str, pa.Array] = {}
     delivered = iter(work.layout.partials)
     for reducer in work.reducers:
-        partials = [_whole(chunk[next(delivered)]).cast(partial.field_type.arrow) for partial in reducer.partials]
+        partials = [whole(chunk[next(delivered)]).cast(partial.field_type.arrow) for partial in reducer.partials]
         try:
             merged = reducer.merge([held[f.name] for f in reducer.fields], partials)
         except pa.ArrowInvalid as error:
@@ -197,10 +198,6 @@ def _check_own(work: TaskWork, task: TaskId, key: list[pa.Array]) -> None:
             f"Key {[column[stray].as_py() for column in key]} came to task {task} and belongs to partition "
             f"{where[stray]}. Nothing was written. Please report this with the pipeline's df.explain()."
         )
-
-
-def _whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
 
 
 def _overflow(

@@ -74,7 +74,3 @@ def _converted(value: object, wanted: Any, column: str) -> object:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
         raise BadValue(f"The column {column!r} has {value!r}, which can't be made {wanted}: {error}.") from error
-
-
-def whole(column: pa.ChunkedArray) -> pa.Array:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

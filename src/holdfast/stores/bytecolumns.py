@@ -37,6 +37,11 @@ def as_type(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
     return column if column.type == type_ else column.cast(type_)
 
 
+def whole(column: pa.ChunkedArray) -> pa.Array:
+    """A column of a table as one array, without a copy where it is one already."""
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
 def offsets_of(array: pa.Array) -> Offsets:
     """Where each row of a binary or string array begins in `bytes_of`, and the last one ends."""
     buffer = array.buffers()[1]
