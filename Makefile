@@ -12,6 +12,9 @@ TYPED := $(wildcard src tests benchmarks examples)
 # The S3 server of the tests, where set-up could build it; tests say so when it is missing.
 export HOLDFAST_VERSITYGW ?= $(CURDIR)/.tools/bin/versitygw
 
+# Test processes side by side. Most tests wait for a process or a disk, so two fit two cores.
+WORKERS ?= 2
+
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
@@ -23,7 +26,7 @@ test: setup-tests ## lint, types, import rules and all tests
 	$(BIN)/ruff format --check $(CODE)
 	$(BIN)/mypy $(TYPED)
 	$(BIN)/lint-imports
-	$(PY) -m pytest -q -m "not slow" --durations=10
+	$(PY) -m pytest -q -m "not slow" --numprocesses=$(WORKERS) --dist=worksteal --durations=10
 
 bench: setup ## a benchmark against a peer; NAME=count, QUICK=1 for a shorter run
 ifdef NAME

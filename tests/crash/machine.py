@@ -27,7 +27,7 @@ from holdfast.log.commits import SparkBatch, Writer
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver, Step
-from holdfast.pipeline.plan import Layout
+from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import TableOutput

@@ -7,7 +7,7 @@ import pyarrow as pa
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.plan import Layout
+from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now

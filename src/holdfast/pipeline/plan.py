@@ -1,10 +1,11 @@
-"""A batch as DataFrame work: pre-aggregation in the JVM, an exchange by key, one Python task a partition.
+"""A batch as DataFrame work: an exchange by key, one Python task a partition, and three ways to get there (`Way`).
 
-The records that can't be used ride along: a record without a key, without an event time or too far ahead has itself as
-JSON in the column `_dead`, which is null for all others and is grouped by like a key. So one job reads the source
-once and yields both. It also leaves the exchange as it should be: Spark's hash passes over nulls, so
-`hash(key, null) = hash(key)`, and every live row is where `repartition(n, *key)` would have put it. The task checks
-just that, row by row.
+Most batches have no record that can't be used: one without a key, without an event time or too far ahead. The two fast
+ways count on that. Such a record loses its key there; the task that meets a row without one says so, and the batch is
+computed once more, the careful way. There the record rides along as JSON in the column `_dead`, which is null for
+all others and is grouped by like a key, so that one job reads the source once and yields both. It leaves the exchange
+as it should be: Spark's hash passes over nulls, so `hash(key, null) = hash(key)`, and every live row is where
+`repartition(n, *key)` would have put it. The task checks just that, row by row.
 
 What a batch needs no column for has none: turning a JVM row into Arrow costs by the cell.
 """
@@ -13,11 +14,13 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.grouping import can_group
+from holdfast.pipeline.layout import DEAD, ROWS, TIME, Layout, Way
 from holdfast.stores.keys import MAX_KEY_BYTES
 from holdfast.stores.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
@@ -31,38 +34,27 @@ if TYPE_CHECKING:
 LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
 """Text and bytes of a key together. Encoding at most doubles them, and the other components have room in the rest."""
 
-DEAD, ROWS, TIME = "_dead", "_rows", "_time"
 
-
-@dataclass(frozen=True)
-class Layout:
-    """Which columns a task gets, by name: those of every row, the key's and the partial aggregates'."""
-
-    keys: tuple[str, ...]
-    partials: tuple[str, ...]
-    rows: str
-    """How many records a row stands for: a column of its own, or a partial that counts just that."""
-    time: str | None
-    """The latest event time in milliseconds; None for a stream without one."""
-    bounded: bool = False
-    """Whether no row can be large: a key has a longest length, so it is up to the partials."""
-
-
-def layout_of(table: Table) -> Layout:
-    """The columns of a table's tasks."""
+def layouts_of(table: Table) -> dict[Way, Layout]:
+    """The columns of a table's tasks, by the ways it can go."""
     partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in table.reducers)))
     counting, at = ROWS, 0
     for (_, aggregate), reducer in zip(table.aggregates, table.reducers, strict=True):
         if aggregate.function is Function.COUNT and aggregate.column is None:
             counting = partials[at]
         at += len(reducer.partials)
-    return Layout(
+    careful = Layout(
         keys=tuple(f"k{n}" for n in range(len(table.spec.key.fields))),
         partials=partials,
         rows=counting,
         time=TIME if table.stream.timestamp else None,
         bounded=not any(field.field_type.is_variable for reducer in table.reducers for field in reducer.partials),
     )
+    layouts = {Way.CAREFUL: careful, Way.GROUPED: replace(careful, dead=False)}
+    if can_group(table.spec.key, table.reducers):
+        inputs = tuple(None if a.column is None else f"x{n}" for n, (_, a) in enumerate(table.aggregates))
+        layouts[Way.RAW] = replace(careful, dead=False, inputs=inputs)
+    return layouts
 
 
 class TablePlan:
@@ -72,32 +64,35 @@ class TablePlan:
         self._table = table
         self._partitions = partitions
         self._max_ahead_millis = max_ahead_millis
-        self.layout = layout_of(table)
-        named = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
-        self._inputs = [*named, *self._time_inputs(), *_value_inputs(table)]
-        self._groups = [F.col(name) for name in (*self.layout.keys, DEAD)]
+        self.layouts = layouts_of(table)
+        self.keys = self.layouts[Way.CAREFUL].keys
+        self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
+        self._time = self._time_inputs()
+        self._values = {way: _value_inputs(table, way) for way in self.layouts}
         self._aggregates = self._partial_aggregates()
 
-    def pre_aggregate(self, batch: DataFrame, wall: Millis, *, shuffle: bool = False) -> DataFrame:
-        """One row a key of the batch.
+    def rows(self, batch: DataFrame, wall: Millis, way: Way, *, shuffle: bool = False) -> DataFrame:
+        """The batch's rows, each where its key belongs: one a key, or by the raw way one a record.
 
         The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
         """
         frame = batch
         for step in self._table.stream.steps:
             frame = step(frame)
-        dead = F.expr(f"{self._dead(wall + self._max_ahead_millis)} AS {DEAD}")
         with _ansi(frame.sparkSession):
-            grouped = frame.select(*self._inputs, dead).groupBy(*self._groups).agg(*self._aggregates)
-        return grouped.repartition(self._partitions, *self.layout.keys) if shuffle else grouped
+            frame = frame.select(*self._columns(wall + self._max_ahead_millis, way))
+            if way is Way.RAW:
+                return frame.repartition(self._partitions, *self.keys)
+            frame = frame.groupBy(*self._groups(way)).agg(*self._aggregates)
+        return frame.repartition(self._partitions, *self.keys) if shuffle else frame
 
-    def is_by_key(self, frame: DataFrame) -> bool:
+    def is_by_key(self, frame: DataFrame, way: Way) -> bool:
         """Whether the physical plan ends hash-partitioned by the key (and `_dead`) in this order.
 
         A `groupBy` alone may reuse another partitioning. The plan asked is the one that will run, so it is made once.
         """
         partitioning = frame._jdf.queryExecution().executedPlan().outputPartitioning()
-        by = ", ".join((*self.layout.keys, DEAD))
+        by = ", ".join(self.keys if way is Way.RAW else self._groups(way))
         # Attributes print as name#id; the ids differ from plan to plan.
         found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
         named = ", ".join(found[:-1])
@@ -107,8 +102,21 @@ class TablePlan:
             and named == by
         )
 
-    def _dead(self, limit: int) -> str:
-        return dead_letter(self._table.spec.key.fields, self._table.stream.timestamp, limit, self._max_ahead_millis)
+    def _groups(self, way: Way) -> tuple[str, ...]:
+        return (*self.keys, DEAD) if way is Way.CAREFUL else self.keys
+
+    def _columns(self, limit: int, way: Way) -> list[Column]:
+        """What a batch is computed from. A record that can't be used has a column of its own, or else no key."""
+        fields, timestamp = self._table.spec.key.fields, self._table.stream.timestamp
+        cases = _cases(fields, timestamp, limit, self._max_ahead_millis)
+        good = f"NOT ({' OR '.join(condition for condition, _ in cases)})"
+        if way is Way.CAREFUL:
+            dead = F.expr(f"{dead_letter(fields, timestamp, limit, self._max_ahead_millis)} AS {DEAD}")
+            # Not even the sum over many equal ones may leave its range.
+            values = [F.when(F.expr(good), value).alias(name) for name, value in self._values[way].items()]
+            return [*self._key, dead, *self._time, *values]
+        key = [F.expr(f"CASE WHEN {good} THEN {quoted(f.name)} END AS k{n}") for n, f in enumerate(fields)]
+        return [*key, *self._time, *(value.alias(name) for name, value in self._values[way].items())]
 
     def _time_inputs(self) -> list[Column]:
         stream = self._table.stream
@@ -131,9 +139,10 @@ class TablePlan:
             for partial in _partials(aggregate, reducer.partials, f"x{n}", positions)
         ]
         columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
-        if self.layout.rows == ROWS:
+        layout = self.layouts[Way.CAREFUL]
+        if layout.rows == ROWS:
             columns.append(F.expr(f"count(1) AS {ROWS}"))
-        if self.layout.time is not None:
+        if layout.time is not None:
             columns.append(F.expr(f"max({TIME}) AS {TIME}"))
         return columns
 
@@ -143,6 +152,16 @@ def dead_letter(fields: Sequence[Field], timestamp: str | None, limit: int, max_
 
     A good record has a key, and an event time up to `limit`, in milliseconds.
     """
+    keep_nulls = "map('ignoreNullFields', 'false')"
+    whens = [
+        f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
+        for condition, reason in _cases(fields, timestamp, limit, max_ahead_millis)
+    ]
+    return f"CASE {' '.join(whens)} END"
+
+
+def _cases(fields: Sequence[Field], timestamp: str | None, limit: int, max_ahead_millis: int) -> list[tuple[str, str]]:
+    """When a record can't be used, as SQL that is never null, and why."""
     missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
     names = ", ".join(field.name for field in fields)
     cases = [(missing, f"no key: one of {names} is null")]
@@ -152,12 +171,7 @@ def dead_letter(fields: Sequence[Field], timestamp: str | None, limit: int, max_
         cases.append((f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
         ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
         cases.append((f"unix_millis(CAST({quoted(timestamp)} AS timestamp)) > {limit}", ahead))
-    keep_nulls = "map('ignoreNullFields', 'false')"
-    whens = [
-        f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
-        for condition, reason in cases
-    ]
-    return f"CASE {' '.join(whens)} END"
+    return cases
 
 
 @contextlib.contextmanager
@@ -174,13 +188,15 @@ def _ansi(session: SparkSession) -> Iterator[None]:
         session.conf.set("spark.sql.ansi.enabled", before or "true")
 
 
-def _value_inputs(table: Table) -> list[Column]:
-    """The columns the aggregates read, as x0, x1 ..."""
-    return [
-        (F.expr(column) if isinstance(column, str) else column).alias(f"x{n}")
-        for n, (_, aggregate) in enumerate(table.aggregates)
-        if (column := aggregate.column) is not None
-    ]
+def _value_inputs(table: Table, way: Way) -> dict[str, Column]:
+    """The columns the aggregates read, as x0, x1 ... For a count in the task it is enough whether there is a value."""
+    inputs = {}
+    for n, (_, aggregate) in enumerate(table.aggregates):
+        if (column := aggregate.column) is not None:
+            value = F.expr(column) if isinstance(column, str) else column
+            counted = way is Way.RAW and aggregate.function is Function.COUNT
+            inputs[f"x{n}"] = F.when(value.isNotNull(), True) if counted else value
+    return inputs
 
 
 def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, positions: list[str]) -> list[str]:

@@ -18,7 +18,7 @@ from holdfast.errors import BadValue, HoldfastError
 from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
-from holdfast.pipeline.plan import DEAD
+from holdfast.pipeline.layout import DEAD
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.plan import DEAD, TIME, dead_letter, quoted
+from holdfast.pipeline.layout import DEAD, TIME
+from holdfast.pipeline.plan import dead_letter, quoted
 from holdfast.pipeline.processor import ProcessorLayout
 from holdfast.stores.types import FieldType
 

@@ -22,12 +22,15 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast.errors import HoldfastError, Kind, TopologyError
 from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.grouping import NeedsCare
+from holdfast.pipeline.layout import Way
 from holdfast.pipeline.plan import TablePlan
 from holdfast.pipeline.processor import Code, ProcessorWork
 from holdfast.pipeline.processor_plan import ProcessorPlan
 from holdfast.pipeline.results import TaskResult, decode
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import READ_ROWS, TaskWork
+from holdfast.pipeline.ways import Chooser
 from holdfast.pipeline.worker import Reach, run_idle_partition, run_partition, run_processor_partition
 from holdfast.stores.access import Now
 
@@ -144,6 +147,7 @@ class SparkTasks:
     ) -> None:
         self._tables = tables
         self._plans = {table.topology: TablePlan(table, partitions, max_ahead_millis) for table in tables}
+        self._choosers = {topology: Chooser(can_be_raw=Way.RAW in p.layouts) for topology, p in self._plans.items()}
         self._processors = processors
         self._processor_plans = {p.topology: ProcessorPlan(p, partitions, max_ahead_millis) for p in processors}
         self._shipped = {p.topology: ship(Code(p.processor, p.event)) for p in processors}
@@ -177,7 +181,32 @@ class SparkTasks:
                 source.unpersist()
 
     def _table(self, batch: DataFrame, table: Table, step: Step, reach: Reach) -> list[TaskResult]:
+        chooser = self._choosers[table.topology]
+        results = None if chooser.way is Way.CAREFUL else self._fast(batch, table, step, reach, chooser.way)
+        in_vain = results is None and chooser.way is not Way.CAREFUL
+        if results is None:
+            results = self._by(batch, table, step, reach, Way.CAREFUL)
+        records, keys, dead = (sum(r.counts.get(name, 0) for r in results) for name in ("records", "keys", "dead"))
+        chooser.saw(records - dead, keys, needed_care=in_vain or dead > 0)
+        return results
+
+    def _fast(self, batch: DataFrame, table: Table, step: Step, reach: Reach, way: Way) -> list[TaskResult] | None:
+        """The results by a way that can't carry every record; None where it could not."""
+        try:
+            results = self._by(batch, table, step, reach, way)
+        except PySparkException as error:
+            # A record that can't be used may be what went wrong, say in a sum over all of them.
+            logger.info("table %s, %s: %s", table.name, way.value, _in_short(str(error)))
+            return None
+        errors = [result.error for result in results if result.error is not None]
+        if any(error.type == NeedsCare.__name__ for error in errors):
+            logger.info("table %s, %s: %s", table.name, way.value, errors[0].message)
+            return None
+        return results
+
+    def _by(self, batch: DataFrame, table: Table, step: Step, reach: Reach, way: Way) -> list[TaskResult]:
         plan = self._plans[table.topology]
+        layout = plan.layouts[way]
         work = TaskWork(
             topology=table.topology,
             version=step.version,
@@ -186,16 +215,16 @@ class SparkTasks:
             chunk_rows=self._chunk_rows,
             inline_limit=self._inline_limit,
             partitions=self._partitions,
-            layout=plan.layout,
+            layout=layout,
             now=Now(step.wall, step.event),
         )
-        for name, value in (_BY_ROWS if plan.layout.bounded else _BY_BYTES).items():
+        for name, value in (_BY_ROWS if layout.bounded else _BY_BYTES).items():
             batch.sparkSession.conf.set(name, value)
         function = partial(run_partition, work, reach)
         with steps.labels("plan").time():
-            tasks = plan.pre_aggregate(batch, step.wall).mapInArrow(function, _RESULT)
-            if not plan.is_by_key(tasks):
-                tasks = plan.pre_aggregate(batch, step.wall, shuffle=True).mapInArrow(function, _RESULT)
+            tasks = plan.rows(batch, step.wall, way).mapInArrow(function, _RESULT)
+            if not plan.is_by_key(tasks, way):
+                tasks = plan.rows(batch, step.wall, way, shuffle=True).mapInArrow(function, _RESULT)
         with steps.labels("tasks").time():
             # As Arrow, since rows through collect() take 25 ms more before the first of them is here.
             return [decode(result) for result in tasks.toArrow()["result"].to_pylist()]

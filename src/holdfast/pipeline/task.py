@@ -1,12 +1,13 @@
 """One task of one version: read the state of its keys at `v-1`, merge the batch into it, seal a segment.
 
-Runs in Spark's Python workers, on whole Arrow columns. The rows come pre-aggregated, each key once, so a task works
-through them in chunks, each chunk a segment of its own, and needs the memory of one chunk whatever the batch's size.
-It writes nothing but segments, under names nobody else has: Spark may run it twice, or after its driver has gone.
+Runs in Spark's Python workers, on whole Arrow columns. Each key comes once, from Spark or from `grouping`, so a task
+works through its rows in chunks, each chunk a segment of its own, and needs the memory of one chunk whatever the
+batch's size. It writes nothing but segments, under names nobody else has: Spark may run it twice, or after its driver
+has gone.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 
 import pyarrow as pa
@@ -19,9 +20,10 @@ from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE, SegmentRef
 from holdfast.pipeline.bounded import Bounded
 from holdfast.pipeline.expiring import Expiring
+from holdfast.pipeline.grouping import NeedsCare, grouped
 from holdfast.pipeline.keeping import Keeping, Plain
-from holdfast.pipeline.plan import DEAD, Layout
-from holdfast.pipeline.results import TaskError, TaskResult, encode, of_store
+from holdfast.pipeline.layout import DEAD, Layout
+from holdfast.pipeline.results import Tally, TaskError, TaskResult, encode, of_store
 from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import whole
 from holdfast.stores.keys import decode_keys, encode_keys
@@ -63,27 +65,16 @@ class TaskWork:
     now: Now
 
 
-@dataclass
-class _Tally:
-    counts: dict[str, int] = field(default_factory=dict)
-    event_time: int | None = None
-
-    def add(self, name: str, number: int) -> None:
-        self.counts[name] = self.counts.get(name, 0) + number
-
-    def saw(self, moment: int | None) -> None:
-        if moment is not None and (self.event_time is None or moment > self.event_time):
-            self.event_time = moment
-
-
 def run(
     work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: Log, read: ReadState, scan: ScanState
 ) -> TaskResult:
     """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
     task = TaskId(work.topology, partition)
-    tally = _Tally()
+    tally = Tally()
     volatile = () if work.store.durable else (work.store.name,)
     written = Written()
+    if work.layout.inputs is not None:
+        batches = grouped(work.layout, work.reducers, batches, work.chunk_rows)
     try:
         for parts in _segments(work, task, batches, _keeping(work, task, read, scan, tally), tally):
             written += log.write_parts(task, work.version, parts, inline_limit=work.inline_limit, volatile=volatile)
@@ -97,7 +88,7 @@ def refused(task: TaskId, error: HoldfastError) -> TaskResult:
     return TaskResult(str(task), error=TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY))
 
 
-def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tally: _Tally) -> Keeping:
+def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tally: Tally) -> Keeping:
     """How this store keeps its rows, over its state at `v-1`."""
     spec, before = work.store, Version(work.version - 1)
 
@@ -112,7 +103,7 @@ def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tal
 
 
 def _segments(
-    work: TaskWork, task: TaskId, batches: Iterable[pa.RecordBatch], keeping: Keeping, tally: _Tally
+    work: TaskWork, task: TaskId, batches: Iterable[pa.RecordBatch], keeping: Keeping, tally: Tally
 ) -> Iterator[list[Part]]:
     """The parts of one segment after the other, each of about `chunk_rows` keys.
 
@@ -147,11 +138,13 @@ def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
         yield pa.Table.from_batches(waiting)
 
 
-def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tally: _Tally) -> list[Part]:
+def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tally: Tally) -> list[Part]:
     parts = []
     layout = work.layout
     tally.add("records", pc.sum(chunk[layout.rows]).as_py())
-    if chunk[DEAD].null_count < chunk.num_rows:
+    if not layout.dead and any(chunk[name].null_count for name in layout.keys):
+        raise NeedsCare("The batch has records that can't be used.")
+    if layout.dead and chunk[DEAD].null_count < chunk.num_rows:
         dead = chunk.filter(pc.is_valid(chunk[DEAD]))
         tally.add("dead", pc.sum(dead[layout.rows]).as_py())
         letters = pa.table({"letter": dead[DEAD], "times": dead[layout.rows]})

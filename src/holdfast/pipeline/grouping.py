@@ -1,0 +1,175 @@
+"""One row a key out of raw records, as columns: what Spark's aggregation would have delivered, in the task.
+
+Records are grouped a piece at a time, and the pieces' groups once more at the end, so memory goes with the keys of a
+task and not with its records. Whatever this can't do as Spark does it (too many keys for one chunk, a sum beyond
+64 bits) is handed back: the batch then goes the careful way, which can or says why not.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError, Kind
+from holdfast.pipeline.layout import Layout
+from holdfast.stores.types import Schema
+from holdfast.topology.aggregates import Function
+from holdfast.topology.reducers import Reducer
+
+PIECE_ROWS = 1_000_000
+PIECE_BYTES = 64 << 20
+
+_WHOLE = ("tinyint", "smallint", "int", "bigint")
+_ORDERED = (*_WHOLE, "date", "timestamp")
+_HALF = 32
+_LOWER_BITS = pa.scalar(2**_HALF - 1, pa.int64())
+_UPPER, _LOWER = "/upper", "/lower"
+_ALL_ROWS = "count_all"
+
+
+class NeedsCare(HoldfastError):
+    """The batch can't go the fast way it was sent, and has to go the careful one."""
+
+    kind = Kind.RETRY
+
+
+def can_group(key: Schema, reducers: Sequence[Reducer]) -> bool:
+    """Whether records of this key can be grouped here with the outcome that Spark has.
+
+    Not where Arrow differs: floating-point keys, of which Spark has one NaN and one zero, minima with NaN, text,
+    decimals; and not for the first and last of records, which Spark compares as tuples.
+    """
+    return all(field.field_type.name not in ("float", "double") for field in key.fields) and all(
+        _can_reduce(reducer) for reducer in reducers
+    )
+
+
+def _can_reduce(reducer: Reducer) -> bool:
+    match reducer.function:
+        case Function.COUNT:
+            return True
+        case Function.SUM | Function.MEAN:
+            return reducer.partials[0].type in ("bigint", "double")
+        case Function.MIN | Function.MAX:
+            return reducer.partials[0].type in _ORDERED
+        case Function.FIRST | Function.LAST:
+            return False
+
+
+@dataclass(frozen=True)
+class _Measure:
+    """A column of groups: what to do with a column of records, and with one of groups. None counts rows."""
+
+    name: str
+    of: pa.ChunkedArray | None
+    first: str
+    again: str = "sum"
+
+
+def grouped(
+    layout: Layout, reducers: Sequence[Reducer], batches: Iterable[pa.RecordBatch], most_keys: int
+) -> Iterator[pa.RecordBatch]:
+    """The rows of a task, each key once, with the columns of `layout`."""
+    again: dict[str, str] = {}
+    gathered: list[pa.Table] = []
+    for piece in _pieces(batches):
+        measures = _measures(layout, reducers, piece)
+        again = {measure.name: measure.again for measure in measures}
+        gathered.append(_group(layout, piece, measures))
+        if sum(table.num_rows for table in gathered) > most_keys:
+            gathered = [_together(layout, gathered, again)]
+            if gathered[0].num_rows > most_keys:
+                raise NeedsCare(f"A task got more than {most_keys} keys, too many to group in one go.")
+    if gathered:
+        groups = _together(layout, gathered, again)
+        yield from _finished(layout, groups).to_batches()
+
+
+def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+    waiting: list[pa.RecordBatch] = []
+    for batch in batches:
+        if batch.num_rows:
+            waiting.append(batch)
+        if sum(b.num_rows for b in waiting) >= PIECE_ROWS or sum(b.nbytes for b in waiting) >= PIECE_BYTES:
+            yield pa.Table.from_batches(waiting)
+            waiting = []
+    if waiting:
+        yield pa.Table.from_batches(waiting)
+
+
+def _measures(layout: Layout, reducers: Sequence[Reducer], records: pa.Table) -> list[_Measure]:
+    assert layout.inputs is not None
+    names = iter(layout.partials)
+    measures: list[_Measure] = []
+    for reducer, column in zip(reducers, layout.inputs, strict=True):
+        values = None if column is None else records[column]
+        own = [next(names) for _ in reducer.partials]
+        match reducer.function:
+            case Function.COUNT:
+                measures.append(_Measure(own[0], values, _ALL_ROWS if values is None else "count"))
+            case Function.SUM if reducer.partials[0].type == "bigint":
+                measures += _halves(own[0], values)
+            case Function.SUM:
+                measures.append(_Measure(own[0], _as_double(values), "sum"))
+            case Function.MEAN:
+                measures += [_Measure(own[0], _as_double(values), "sum"), _Measure(own[1], values, "count")]
+            case _:
+                measures.append(_Measure(own[0], values, reducer.function.value, reducer.function.value))
+    if layout.rows not in layout.partials:
+        measures.append(_Measure(layout.rows, None, _ALL_ROWS))
+    if layout.time is not None:
+        measures.append(_Measure(layout.time, records[layout.time], "max", "max"))
+    return measures
+
+
+def _halves(name: str, values: pa.ChunkedArray | None) -> list[_Measure]:
+    """A sum of whole numbers as two that can't overflow, of the upper halves and of the lower ones."""
+    assert values is not None
+    wide = values.cast(pa.int64())
+    return [
+        _Measure(name + _UPPER, pc.shift_right(wide, _HALF), "sum"),
+        _Measure(name + _LOWER, pc.bit_wise_and(wide, _LOWER_BITS), "sum"),
+    ]
+
+
+def _as_double(values: pa.ChunkedArray | None) -> pa.ChunkedArray:
+    assert values is not None
+    return values.cast(pa.float64(), safe=False)
+
+
+def _group(layout: Layout, records: pa.Table, measures: Sequence[_Measure]) -> pa.Table:
+    columns = {name: records[name] for name in layout.keys}
+    columns |= {measure.name: measure.of for measure in measures if measure.of is not None}
+    asked: list[tuple[str | list[str], str]] = [(m.name, m.first) for m in measures if m.of is not None]
+    found = pa.table(columns).group_by(list(layout.keys), use_threads=False).aggregate([*asked, ([], _ALL_ROWS)])
+    outcome = {name: found[name] for name in layout.keys}
+    for measure in measures:
+        outcome[measure.name] = found[_ALL_ROWS if measure.of is None else f"{measure.name}_{measure.first}"]
+    return pa.table(outcome)
+
+
+def _together(layout: Layout, groups: Sequence[pa.Table], again: Mapping[str, str]) -> pa.Table:
+    """The groups of all pieces, each key once."""
+    if len(groups) == 1:
+        return groups[0]
+    by_key = pa.concat_tables(groups).group_by(list(layout.keys), use_threads=False)
+    found = by_key.aggregate(list(again.items()))
+    columns = {name: found[name] for name in layout.keys}
+    return pa.table(columns | {name: found[f"{name}_{function}"] for name, function in again.items()})
+
+
+def _finished(layout: Layout, groups: pa.Table) -> pa.Table:
+    """With every sum in one piece again."""
+    columns = {name: groups[name] for name in groups.column_names if not name.endswith((_UPPER, _LOWER))}
+    try:
+        columns |= {name: _whole(groups, name) for name in layout.partials if name not in columns}
+    except pa.ArrowInvalid as error:
+        raise NeedsCare(f"A sum in the batch leaves 64 bits: {error}") from error
+    return pa.table(columns)
+
+
+def _whole(groups: pa.Table, name: str) -> pa.ChunkedArray:
+    upper, lower = groups[name + _UPPER], groups[name + _LOWER]
+    upper = pc.add(upper, pc.shift_right(lower, _HALF))  # what the lower halves carry over
+    return pc.add_checked(pc.multiply_checked(upper, 2**_HALF), pc.bit_wise_and(lower, _LOWER_BITS))

@@ -1,0 +1,118 @@
+"""Three ways to one row a key: on real Spark they deliver the same, and what goes which way."""
+
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.pipeline.grouping import grouped
+from holdfast.pipeline.layout import Way
+from holdfast.pipeline.plan import TablePlan
+from holdfast.pipeline.ways import CAREFUL_BATCHES, Chooser
+from holdfast.topology.stream import Table
+from holdfast.words import Millis
+from tests.apps import held, points_app, write
+
+KEYS: dict[str, list[Any]] = {
+    "s string": ["a", "bb", "ß", ""],
+    "s string, b boolean": [("a", True), ("a", False), ("b", True)],
+    "i int": [1, -1, 0, 2**31 - 1],
+    "l bigint, d date": [(1, datetime(2026, 1, 1, tzinfo=UTC).date()), (-5, datetime(1969, 1, 1, tzinfo=UTC).date())],
+    "x binary": [b"", b"\x00\xff"],
+    "t timestamp": [datetime(2026, 1, 1, 1, 2, 3, 4, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=UTC)],
+    "z timestamp_ntz, h smallint": [(datetime(2026, 1, 1), 1), (datetime(2026, 1, 1), -1)],  # noqa: DTZ001
+}
+VALUES = "n int, y double, f float, at timestamp"
+START = datetime(2026, 1, 1, tzinfo=UTC)
+WALL = Millis(int(START.timestamp() * 1000) + 10**9)
+
+
+def make_table(spark: SparkSession, folder: Path, key: str) -> Table:
+    app = hf.App("ways", settings=hf.Settings(base_dir=str(folder / "base")), spark=spark)
+    frame = spark.readStream.schema(f"{key}, {VALUES}").parquet(str(folder))
+    stream = app.stream(frame, key=[part.split()[0] for part in key.split(", ")], timestamp="at")
+    return (
+        stream.group_by()
+        .aggregate(
+            some=hf.count("n"),
+            total=hf.sum("n"),
+            heavy=hf.sum("f"),
+            average=hf.mean("n"),
+            low=hf.min("n"),
+            latest=hf.max("at"),
+        )
+        .store("table")
+    )
+
+
+@pytest.mark.spark
+@pytest.mark.parametrize("key", KEYS)
+def test_all_ways_deliver_the_same(spark: SparkSession, tmp_path: Path, key: str) -> None:
+    table = make_table(spark, tmp_path, key)
+    records = []
+    for n in range(60):
+        chosen = KEYS[key][n % len(KEYS[key])]
+        parts = chosen if isinstance(chosen, tuple) else (chosen,)
+        values = (None if n % 7 == 0 else n, n / 3, None if n % 11 == 0 else n / 4, START + timedelta(seconds=n % 13))
+        records.append((*parts, *values))
+    batch = spark.createDataFrame(records, f"{key}, {VALUES}")
+    plan = TablePlan(table, 2, 0)
+
+    def rows(way: Way) -> list[dict[str, Any]]:
+        layout, delivered = plan.layouts[way], plan.rows(batch, WALL, way)
+        batches = delivered.toArrow().to_batches()
+        if layout.inputs is not None:
+            batches = list(grouped(layout, table.reducers, batches, 1_000))
+        wanted = [*layout.keys, *layout.partials, layout.rows, layout.time or ""]
+        return sorted(
+            ({name: row[name] for name in wanted} for b in batches for row in b.to_pylist()),
+            key=lambda row: repr([row[k] for k in layout.keys]),
+        )
+
+    raw = rows(Way.RAW)
+    assert rows(Way.CAREFUL) == rows(Way.GROUPED) == raw
+    assert len(raw) == len(KEYS[key])
+
+
+def test_a_table_goes_by_what_its_last_batch_was_like() -> None:
+    def ways(chooser: Chooser, *batches: tuple[int, int, bool]) -> list[Way]:
+        taken = [chooser.way]
+        for records, keys, needed_care in batches:
+            chooser.saw(records, keys, needed_care=needed_care)
+            taken.append(chooser.way)
+        return taken
+
+    few, none, shared, dead = (100, 90, False), (0, 0, False), (100, 50, False), (100, 90, True)
+    taken = ways(Chooser(can_be_raw=True), few, none, shared, few)
+    assert taken == [Way.GROUPED, Way.RAW, Way.RAW, Way.GROUPED, Way.RAW]
+    assert ways(Chooser(can_be_raw=False), few, few) == [Way.GROUPED] * 3
+    taken = ways(Chooser(can_be_raw=True), dead, *[few] * CAREFUL_BATCHES)
+    assert taken == [Way.GROUPED, *[Way.CAREFUL] * CAREFUL_BATCHES, Way.RAW]
+
+
+@pytest.mark.spark
+def test_an_app_changes_its_way_and_no_number(spark: SparkSession, tmp_path: Path) -> None:
+    """Keys of their own, then shared ones, then records without a key, with a sum that would not fit among them."""
+    at = START
+    batches: list[list[tuple[str | None, int]]] = [
+        [(f"p{n}", n) for n in range(20)],
+        [(f"p{n}", 1) for n in range(20)],
+        [(f"p{n % 3}", 1) for n in range(30)],
+        [(None, 2**63 - 1), (None, 2**63 - 1), ("p1", 5)],
+        [("p2", 7), (None, 1)],
+    ]
+    for number, records in enumerate(batches):
+        write(tmp_path / "input", number, [{"player": p, "points": n, "at": at} for p, n in records])
+    expected: dict[str, dict[str, int]] = {}
+    for player, points in (record for records in batches for record in records):
+        if player is not None:
+            row = expected.setdefault(player, {"games": 0, "points": 0})
+            row["games"], row["points"] = row["games"] + 1, row["points"] + points
+    app = points_app(spark, tmp_path)
+    with app:
+        app.process_all_available()
+        assert held(app) == expected
+        assert app.version == len(batches)
