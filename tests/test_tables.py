@@ -2,15 +2,18 @@
 
 import json
 import shutil
+import sqlite3
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from examples.sqlite_upsert import SqliteUpsert
 from holdfast.clock import ManualClock
 from holdfast.errors import TopologyError
 from holdfast.instance.client import StateClient
@@ -86,13 +89,18 @@ def test_a_bounded_table_keeps_the_last_and_deletes_reach_every_sink(
                 del own[player]
     model = {player: (n, n) for own in last for player, n in own.items()}
 
-    memory, told = hf.memory(), []
+    memory, told, upsert = hf.memory(), [], SqliteUpsert(tmp_path / "players.db")
+
+    def keep(version: int, rows: pa.Table) -> None:
+        told.append((version, rows))
+        upsert(version, rows.rename_columns(["player", "games", "total", "_deleted"]))
+
     app = build(spark, tmp_path, engine=engine, max_entries=10)
     sunk(app, memory, "memory")
     sunk(app, hf.files(str(tmp_path / "parquet")), "parquet")
     sunk(app, hf.files(str(tmp_path / "json"), format="json"), "json")
     sunk(app, hf.console(limit=3), "console")
-    sunk(app, hf.foreach(lambda version, rows: told.extend(rows.to_pylist())), "function")
+    sunk(app, hf.foreach(keep), "function")
     with app:
         app.process_all_available()
         assert [players(cells) for cells in stored(app)] == [set(own) for own in last]
@@ -105,9 +113,15 @@ def test_a_bounded_table_keeps_the_last_and_deletes_reach_every_sink(
         json.loads(line) for path in sorted((tmp_path / "json").glob("0*")) for line in path.read_text().splitlines()
     ]
     in_files = [row for path in sorted((tmp_path / "parquet").glob("0*")) for row in pq.read_table(path).to_pylist()]
-    for rows in (memory.rows(), told, as_json, in_files):
+    in_function = [row for _, rows in told for row in rows.to_pylist()]
+    for rows in (memory.rows(), in_function, as_json, in_files):
         assert upserted(rows) == model
         assert any(row["_deleted"] and row["games"] is None for row in rows)
+    for version, table in told[::-1]:
+        upsert(version, table.rename_columns(["player", "games", "total", "_deleted"]))
+    with sqlite3.connect(tmp_path / "players.db") as database:
+        in_database = dict(database.execute("SELECT player, total FROM players"))
+    assert in_database == {player: total for player, (_, total) in model.items()}, "deletes reach a database, for good"
 
     shutil.rmtree(tmp_path / "base" / "tables" / "state")
     again = build(spark, tmp_path, engine=engine, max_entries=10)

@@ -30,6 +30,9 @@ def _lines(app: str, settings: Settings, builder: Builder) -> Iterator[str]:
         for node in builder.sinks:
             if node.source == processed.name:
                 yield f"    sink {node.name} ({node.sink.kind})"
+            for spec in processed.specs:
+                if node.source == processed.changes_of(spec):
+                    yield f"    sink {node.name} ({node.sink.kind}) of what changes in {spec.name}"
 
 
 def _processor(processed: Processed, partitions: int) -> Iterator[str]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import json
 import logging
+import os
 import signal
 import subprocess
 import sys
@@ -174,6 +175,9 @@ def _config(app: str, settings: Settings, number: int, share: Share) -> Instance
         snapshots_age_seconds=settings.snapshots.age.total_seconds(),
         flush_seconds=settings.state.flush_interval.total_seconds(),
         flush_versions=settings.state.flush_versions,
+        background_jobs=settings.state.background_jobs,
+        direct_reads=settings.state.direct_reads,
+        direct_writes=settings.state.direct_writes,
         retry_attempts=settings.retry.attempts,
         retry_first_seconds=settings.retry.first.total_seconds(),
         retry_longest_seconds=settings.retry.longest.total_seconds(),
@@ -292,6 +296,8 @@ class _Embedded:
             [sys.executable, "-m", "holdfast", "instance"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
+            # Options hooks, engines and codecs of the user's own are imported by name: what can be here, can be there.
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
             # A Ctrl-C in the terminal is the app's to handle: it stops its instances itself, after the last version.
             start_new_session=True,
         )

@@ -38,13 +38,14 @@ from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.results import counts_of_stores, users_name
-from holdfast.pipeline.sinks.outputs import DeadLetters, Output, ProcessorOutput, TableOutput
+from holdfast.pipeline.sinks.outputs import DeadLetters, Output, ProcessorOutput, StoreChanges, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.spark import SparkTasks, check_session
 from holdfast.pipeline.worker import Reach
 from holdfast.retry import retrying
 from holdfast.settings import Settings
 from holdfast.states import AppState, StateMachine
+from holdfast.topology.processor import stores_of
 from holdfast.topology.stream import DEAD_LETTERS, Builder
 from holdfast.words import TaskId, Version
 
@@ -324,6 +325,12 @@ class Runtime:
     def _feeds(self) -> list[Feed]:
         outputs: dict[str, Output] = {t.name: TableOutput(t.spec, t.topology) for t in self._builder.tables}
         outputs |= {p.name: ProcessorOutput(p.name, p.topology) for p in self._builder.processors}
+        for each in self._builder.processors:
+            declared = stores_of(each.processor)
+            outputs |= {
+                each.changes_of(spec): StoreChanges(spec, each.topology, declared[attribute])
+                for attribute, spec in each.stores
+            }
         outputs[DEAD_LETTERS] = DeadLetters()
         return [Feed(node.name, outputs[node.source], node.sink) for node in self._builder.sinks]
 

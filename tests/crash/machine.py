@@ -10,6 +10,7 @@ from datetime import timedelta
 from functools import partial
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 from msgspec import structs
@@ -30,7 +31,7 @@ from holdfast.pipeline.driver import Driver, Step
 from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
-from holdfast.pipeline.sinks.outputs import TableOutput
+from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
@@ -83,6 +84,8 @@ def crash_at(point: str, nth: int) -> Mapping[str, Callable[[], None]]:
 class Machine:
     """One life after another of an app on one log and one folder."""
 
+    limits = SnapshotLimits(ratio=0.01, size=1, age=timedelta(seconds=1))
+
     def __init__(self, folder: Path, spec: StoreSpec = SPEC) -> None:
         self.folder = folder
         self.spec = spec
@@ -98,10 +101,11 @@ class Machine:
             if replica._base is not None:
                 replica._base.close()
             replica._home.close()
-        spec = AppSpec(id="app", partitions=PARTITIONS, stores=(self.spec,), topologies={"scores": 0})
+        specs = self.specs()
+        spec = AppSpec(id="app", partitions=PARTITIONS, stores=specs, topologies={each.name: 0 for each in specs})
         self.log = Log.create_or_open(open_storage(f"memory://{self.name}-log"), spec)
         self.memory = Memory()
-        output = TableOutput(self.spec, 0)
+        output = self.output()
         self.sinks = SinkRunner(
             self.log,
             [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
@@ -112,7 +116,7 @@ class Machine:
             task: Replica(
                 TaskHome(self.folder, task, "machine"),
                 source,
-                [self.spec],
+                specs,
                 resources,
                 Events(),
                 ReplicaSettings(flush_versions=2),
@@ -120,14 +124,23 @@ class Machine:
             )
             for task in TASKS
         }
-        limits = SnapshotLimits(ratio=0.01, size=1, age=timedelta(seconds=1))
-        self.snapshotters = [Snapshotter(replica, self.log, limits, self.clock) for replica in self.replicas.values()]
+        self.snapshotters = [
+            Snapshotter(replica, self.log, self.limits, self.clock) for replica in self.replicas.values()
+        ]
         self.cleaner = Cleaner(self.log, retention=timedelta(0), sinks=lambda: ["files", "rows"], clock=self.clock)
         self.driver = self.new_driver()
         newest = self.log.newest()
         if newest is not None:
             self.sinks.catch_up(Version(newest.version))
         return self
+
+    def specs(self) -> tuple[StoreSpec, ...]:
+        """The stores of a task."""
+        return (self.spec,)
+
+    def output(self) -> Output:
+        """What the sinks get."""
+        return TableOutput(self.spec, 0)
 
     def new_driver(self) -> Driver:
         """A driver on this log, as a second process would have it."""
@@ -160,7 +173,7 @@ class Machine:
             now = Now(step.wall, step.event)
             work = TaskWork(0, step.version, self.spec, REDUCERS, 2, 0, PARTITIONS, LAYOUT, now)
             mine = [r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition]
-            result = run(work, task.partition, [_pre_aggregated(mine)], self.log, self._read, self._scan)
+            result = run(work, task.partition, [pre_aggregated(mine)], self.log, self._read, self._scan)
             results.append(decode(encode(result)))
         return results
 
@@ -176,7 +189,7 @@ class Machine:
         with self.replicas[task].picture(version, wait=5) as picture:
             return pa.array([key for key, _ in islice(picture.scan(store, start, stop), limit)], pa.binary())
 
-    def state(self) -> dict[str, tuple[int, int]]:
+    def state(self) -> Any:
         """What the stores hold, read through the replicas, without what has expired."""
         newest = self.driver.newest
         rows: list[tuple[bytes, bytes]] = []
@@ -211,7 +224,7 @@ def _spark_batch(number: int, records: Sequence[Record]) -> SparkBatch:
     return SparkBatch(query="query", batch=number, offsets=f"v1\n{{}}\n{records!r}")
 
 
-def _pre_aggregated(records: Sequence[Record]) -> pa.RecordBatch:
+def pre_aggregated(records: Sequence[Record]) -> pa.RecordBatch:
     totals = expected([records])
     ordered = sorted(totals, key=lambda player: encode_key(KEY, [player]))
     number = len(ordered)
@@ -225,7 +238,9 @@ def _pre_aggregated(records: Sequence[Record]) -> pa.RecordBatch:
     )
 
 
-def reached(batches: Sequence[Sequence[Record]], folder: Path, spec: StoreSpec = SPEC) -> dict[str, int]:
+def reached(
+    batches: Sequence[Sequence[Record]], folder: Path, spec: StoreSpec = SPEC, machine: type[Machine] = Machine
+) -> dict[str, int]:
     """How often a run without a crash gets to each fault point."""
     counts = dict.fromkeys(faults.POINTS, 0)
 
@@ -236,5 +251,5 @@ def reached(batches: Sequence[Sequence[Record]], folder: Path, spec: StoreSpec =
         return handle
 
     with faults.active({point: counter(point) for point in faults.POINTS}):
-        Machine(folder, spec).run(batches)
+        machine(folder, spec).run(batches)
     return counts

@@ -31,8 +31,13 @@ def skipped(store: str = "recent") -> float:
     return REGISTRY.get_sample_value("holdfast_volatile_segments_skipped_total", {"store": store}) or 0.0
 
 
+def emptied(store: str = "recent") -> float:
+    return REGISTRY.get_sample_value("holdfast_volatile_stores_emptied_total", {"store": store}) or 0.0
+
+
 def test_it_is_followed_like_any_other(app: AppLog, place: Place) -> None:
     chance = random.Random(1)
+    before = emptied()
     replica = place.replica(app, SMALL)
     for _ in range(30):
         version = app.random_commit(chance)
@@ -40,6 +45,7 @@ def test_it_is_followed_like_any_other(app: AppLog, place: Place) -> None:
         if replica.fold_due():
             replica.fold()
         assert shown(replica, version) == app.state(version)
+    assert emptied() == before, "a new app's store is no lost one"
     replica.close()
 
 
@@ -75,8 +81,10 @@ def test_a_new_replica_begins_with_an_empty_one(app: AppLog, place: Place, tmp_p
     chance = random.Random(3)
     for _ in range(6):
         app.random_commit(chance)
+    before = emptied()
     replica = Place(tmp_path / "new").replica(app, SMALL)
     replica.catch_up(app.version)
+    assert emptied() == before + 1
     assert shown(replica) == {"counts": app.state()["counts"], "recent": {}}
     version = app.commit({TASK: {"counts": {key_of(1): b"1"}, "recent": {key_of(2): b"2"}}})
     replica.catch_up(version)

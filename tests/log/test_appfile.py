@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadValue
-from holdfast.log import appfile
+from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged, AppSpec
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
@@ -55,6 +55,14 @@ def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
     known = appfile.successor(first, app_spec(spec_of(Tenths)))
     assert appfile.decode(data, 2, place="here") == known
     assert appfile.encode(known) == data
+
+
+def test_the_file_with_aggregates_reads_and_writes_as_it_always_did() -> None:
+    data = (GOLDEN / "app-1-aggregates.json").read_bytes()
+    spec = computing(table(n="bigint", best="bigint", from_now=("best",)), n="count(*)", best="max(score)")
+    first = msgspec.structs.replace(appfile.first(app_spec(spec)), log="l0g")
+    assert appfile.decode(data, 1, place="here") == first
+    assert appfile.encode(first) == data
 
 
 def test_a_shape_that_can_be_read_gets_the_next_file_and_keeps_the_old_one(storage: Storage) -> None:
@@ -189,6 +197,51 @@ def test_losing_an_aggregate_needs_no_word_and_having_it_again_does(storage: Sto
     start(storage, table(n="bigint", peak="double"))
     assert start(storage, table(n="bigint")).app.number == 2
     assert "gained the aggregate peak" in refused(storage, table(n="bigint", peak="double"))
+
+
+def computing(spec: StoreSpec, **aggregates: str) -> StoreSpec:
+    return msgspec.structs.replace(spec, aggregates=tuple(aggregates.items()))
+
+
+def test_an_aggregate_that_computes_something_else_under_its_name_is_refused(storage: Storage) -> None:
+    """The columns are the same, so nothing but what they mean can tell."""
+    scores = table(n="bigint", best="bigint")
+    start(storage, computing(scores, n="count(*)", best="sum(score)"))
+    told = refused(storage, computing(scores, n="count(*)", best="max(score)"))
+    assert "store 'counts' has best as sum(score) in the log and as max(score) in the code" in told
+    assert "another name, the store a new name, or the app a new id" in told
+    assert "sum(points)" in refused(storage, computing(scores, n="count(*)", best="sum(points)"))
+    # What can't be told from its text is taken to be what it was, as long as it is the same function.
+    assert "max(...)" in refused(storage, computing(scores, n="count(*)", best="max(...)"))
+    assert start(storage, computing(scores, n="count(*)", best="sum(...)")).app.number == 2
+
+
+def test_one_sentence_is_enough_where_the_type_changed_with_the_function(storage: Storage) -> None:
+    start(storage, computing(table(avg="bigint"), avg="sum(score)"))
+    mean = table(**{"avg": "double", "avg#sum": "double", "avg#count": "bigint"})
+    with pytest.raises(AppChanged) as raised:
+        Log.create_or_open(storage, app_spec(computing(mean, avg="mean(score)")))
+    [line] = raised.value.differences
+    assert "avg as sum(score) in the log and as mean(score)" in line
+
+
+def test_a_file_from_before_aggregates_were_kept_is_filled_in_at_the_next_start(storage: Storage) -> None:
+    scores = table(n="bigint")
+    start(storage, scores)
+    assert b"aggregates" not in storage.get(names.app(1))
+    log = start(storage, computing(scores, n="count(*)"))
+    store = log.app.store("counts")
+    assert store is not None
+    assert (log.app.number, store.schema, store.aggregates) == (2, 1, (("n", "count(*)"),))
+    assert start(storage, computing(scores, n="count(*)")).app.number == 2
+    assert "count(*)" in refused(storage, computing(scores, n="sum(x)"))
+
+
+def test_an_aggregate_that_went_may_come_back_as_another(storage: Storage) -> None:
+    start(storage, computing(table(n="bigint", best="bigint"), n="count(*)", best="sum(score)"))
+    start(storage, computing(table(n="bigint"), n="count(*)"))
+    again = table(n="bigint", best="bigint", from_now=("best",))
+    assert start(storage, computing(again, n="count(*)", best="max(score)")).app.number == 3
 
 
 def spec_after(*layouts: dict[str, str]) -> StoreSpec:

@@ -20,8 +20,9 @@ from holdfast.stores.options import store_spec
 from holdfast.stores.spec import KEY_VALUE, StoreSpec
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
-from holdfast.topology.reducers import bind
+from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version
+from tests.log.making import next_commit
 
 KEY = Schema((Field("player", "string"),))
 VALUE = Schema((Field("n", "bigint"), Field("total", "bigint")))
@@ -44,6 +45,8 @@ class OneTask:
     cells: dict[bytes, bytes] = field(default_factory=dict)
     version: int = 0
     asked: list[int] = field(default_factory=list)
+    reducers: tuple[Reducer, ...] = REDUCERS
+    rewrite_entries: int = 0
 
     def __post_init__(self) -> None:
         app = AppSpec(id="app", partitions=1, stores=(self.spec,), topologies={"scores": 0})
@@ -54,17 +57,24 @@ class OneTask:
             topology=0,
             version=Version(self.version + 1),
             store=self.spec,
-            reducers=REDUCERS,
+            reducers=self.reducers,
             chunk_rows=chunk_rows,
             inline_limit=1 << 20,
             partitions=1,
-            layout=Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time="_time" if self.timed else None),
+            layout=Layout(
+                keys=("k0",),
+                partials=tuple(f"p{n}" for n in range(len(self.reducers))),
+                rows="p0",
+                time="_time" if self.timed else None,
+            ),
             now=Now(wall),
+            rewrite_entries=self.rewrite_entries,
         )
         rows = [self._rows({player: batch[player]}) for player in batch]
-        result = run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan)
+        result = run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan, self._count)
         assert result.error is None, result.error
-        self.changed = [table for ref in (*result.segments, *result.volatile) for _, table in self.log.state_parts(ref)]
+        self.written = (*result.segments, *result.volatile)
+        self.changed = [table for ref in self.written for _, table in self.log.state_parts(ref)]
         for table in self.changed:
             for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
                 if value is None:
@@ -76,7 +86,8 @@ class OneTask:
 
     def sent(self) -> list[dict[str, Any]]:
         """What sinks get of the last version."""
-        return [row for table in self.changed for row in TableOutput(self.spec, 0).decode(table).to_pylist()]
+        commit = next_commit(self.log, None, {"0_0": self.written})
+        return [row for rows in TableOutput(self.spec, 0).rows(self.log, commit) for row in rows.table.to_pylist()]
 
     def area(self, first: int) -> dict[bytes, bytes]:
         """The bytes of one area of the store's key space."""
@@ -90,6 +101,10 @@ class OneTask:
     def _scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
         assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
         return pa.array(sorted(key for key in self.cells if start <= key < stop)[:limit], pa.binary())
+
+    def _count(self, task: TaskId, store: str) -> int:
+        assert (task, store) == (TaskId(0, 0), "scores")
+        return len(self.cells)
 
     def _rows(self, batch: Batch) -> pa.RecordBatch:
         columns = {

@@ -23,13 +23,11 @@ from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.state import Entries, Range
 from holdfast.pipeline.values import values_of
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.cells import unpack
 from holdfast.stores.types import Schema
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.processor import parse_output, stores_of
 from holdfast.words import Version
-from tests.stores.shaping import First, Tenths
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -411,51 +409,3 @@ def test_classes_of_the_script_itself_arrive_whole(tmp_path: Path) -> None:
     assert msgspec.json.encode(score(1)) == b'{"type":"s","points":1,"best":null,"n":[]}'
     with pytest.raises(msgspec.ValidationError, match="points"):
         msgspec.convert({"score": {"type": "s", "points": "many"}}, seen)
-
-
-class Old(hf.Processor):
-    """Release 1 of a store's values."""
-
-    people = hf.KeyValueStore("people", value=First)
-
-    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
-        self.people[key] = First(key, event.points)
-
-
-class New(hf.Processor):
-    """A later release, which writes nobody by itself."""
-
-    people = hf.KeyValueStore("people", value=Tenths)
-
-    def process(self, key: str, event: Any, ctx: hf.Context) -> None: ...
-
-
-def test_a_pass_rewrites_old_shapes_some_in_each_version_and_a_lost_version_changes_nothing() -> None:
-    held = HeldState({"people": DictBytes()})
-    log = Replica("processor-rewrites").log
-
-    def version(number: int, processor: type[hf.Processor], *, lost: bool = False, **changes: Any) -> TaskResult:
-        declared = stores_of(processor)["people"]
-        made = work(number, stores=(("people", declared.spec()),), output=None, **changes)
-        batch = rows(*([(f"p{n}", 10 * n) for n in range(5)] if processor is Old else []))
-        result = run_processor(made, Code(processor, CODE.event), 0, [batch], log, held)
-        assert result.error is None
-        for ref in () if lost else result.segments:
-            for _, table in log.state_parts(ref):
-                for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
-                    held.stores["people"].put(key, value)
-        return result
-
-    def schemas() -> list[int]:
-        return [unpack(data).schema for _, data in held.stores["people"].scan(b"\x01", b"\x02")]
-
-    version(1, Old)
-    assert schemas() == [1, 1, 1, 1, 1]
-    version(2, New)
-    assert schemas() == [1, 1, 1, 1, 1]  # nobody asked for the pass
-    version(3, New, rewrite_entries=2, lost=True)
-    counted = [version(n, New, rewrite_entries=2).counts.get("rewritten/people") for n in (3, 4, 5, 6)]
-    assert counted == [2, 2, 1, None]
-    assert schemas() == [2, 2, 2, 2, 2]
-    bound = New.people.bind(held.stores["people"], Now(0))
-    assert bound["p3"] == Tenths("p3", 3.0)

@@ -47,6 +47,7 @@ def ranges() -> st.SearchStrategy[Range]:
 
 OPERATIONS = st.one_of(
     st.tuples(st.just("put"), KEYS, st.binary(max_size=2)),
+    st.tuples(st.just("put_many"), st.lists(st.tuples(KEYS, st.binary(max_size=2)), max_size=4)),
     st.tuples(st.just("delete"), KEYS),
     st.tuples(st.just("get"), KEYS),
     st.tuples(st.just("get_many"), st.lists(KEYS, max_size=4)),
@@ -69,6 +70,10 @@ def test_it_is_one_ordered_map(before: dict[bytes, bytes], operations: list[tupl
                 case "put" | "delete":
                     getattr(model, what)(*given_)
                     getattr(state, what)(*given_)
+                case "put_many":
+                    pairs = cast(list[tuple[bytes, bytes]], given_[0])
+                    for ordered in (model, state):
+                        ordered.put_many([key for key, _ in pairs], [value for _, value in pairs])
                 case "get" | "get_many":
                     assert getattr(state, what)(*given_) == getattr(model, what)(*given_)
                 case "scan":
@@ -116,8 +121,14 @@ def test_more_changes_than_allowed_are_refused_with_the_setting() -> None:
     one, other = StoreState("one", Before({}), budget), StoreState("other", Before({}), budget)
     for _ in range(1_000):
         one.put(b"same", b"x" * 100)  # one entry, however often it is written
+    left = budget.left
+    one.put_many([b"same", b"more"], [b"x" * 100, b"y"])
+    one.put_many([b"new", b"new"], [b"xx", b"x"])
+    assert left - budget.left == len(b"more" + b"y" + b"new" + b"x") + 2 * states.ENTRY_BYTES
     with pytest.raises(TooMuchState, match=r"10,000 bytes.*'other'.*batch\.state_bytes"):
         write_many(other)
+    with pytest.raises(TooMuchState, match="'one'"):
+        one.put_many([b"large"], [b"x" * 10_000])
 
 
 @given(st.lists(ranges(), max_size=8), st.binary(min_size=1, max_size=3))

@@ -29,15 +29,18 @@ class Driver:
     def __init__(self, url: str, app: AppSpec, *, inline_limit: int = 1 << 20) -> None:
         self._inline_limit = inline_limit
         self.log = Log.create_or_open(open_storage(url, fsync=False), app)
-        self.version = Version(0)
-        self._previous: str | None = None
+        newest = self.log.newest()
+        self.version = Version(0 if newest is None else newest.version)
+        self._previous = None if newest is None else newest.id
 
-    def commit(self, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None]) -> Version:
+    def commit(
+        self, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None], *, schema: int = 1
+    ) -> Version:
         version = Version(self.version + 1)
         by_task: dict[TaskId, dict[bytes, bytes | None]] = {}
         for key, value in entries.items():
             partition = partition_of(store.key, key, self.log.app.partitions)
-            cell = None if value is None else pack(Cell(payload(store, value)))
+            cell = None if value is None else pack(Cell(payload(store, value), schema=schema))
             task = TaskId(self.log.app.topologies[store.name], partition)
             by_task.setdefault(task, {})[encode_key(store.key, key)] = cell
         segments: dict[str, tuple[SegmentRef, ...]] = {}

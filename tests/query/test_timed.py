@@ -131,15 +131,16 @@ def test_windows_of_a_key(rest: httpx2.Client, world: World) -> None:
         {"start": START - 20_000, "end": START - 10_000, "value": {"n": 3}},
         {"start": START - 10_000, "end": START, "value": {"n": 4}},
     ]
-    task = str(world.task_of(WINDOWS.spec(), ("ann",)))
-    assert body == {"store": "plays", "key": "ann", "windows": windows, "more": False, "version": 20, "task": task}
+    where = {"version": 20, "consistent": True, "tasks": [str(world.task_of(WINDOWS.spec(), ("ann",)))]}
+    assert body == {"store": "plays", "key": "ann", "windows": windows, "more": False, **where}
     assert [each["value"]["n"] for each in rest.get("/plays/windows/ann?from=-30s").json()["windows"]] == [4, 5]
     assert [each["value"]["n"] for each in rest.get("/plays/windows/ann").json()["windows"]] == [1, 2, 3, 4, 5]
     cut = rest.get("/plays/windows/ann?limit=2").json()
     assert (len(cut["windows"]), cut["more"]) == (2, True)
     at(world, 40)
     assert [each["value"]["n"] for each in rest.get("/plays/windows/ann").json()["windows"]] == [4, 5]
-    assert rest.get("/plays/windows/nobody").json()["windows"] == []
+    nobody = rest.get("/plays/windows/nobody").json()
+    assert (nobody["windows"], nobody["tasks"]) == ([], [])
 
 
 def test_sessions_of_a_key(rest: httpx2.Client, world: World) -> None:
@@ -198,6 +199,70 @@ def test_a_key_that_its_processor_keeps_elsewhere_is_found(rest: httpx2.Client, 
     found = rest.get("/audit/keys/event-1").json()
     assert (found["value"], found["task"]) == ("seen", str(other))
     assert rest.get("/audit/keys/event-2").status_code == 404
+
+
+def everywhere(world: World, store: Any, *puts: list[tuple[Any, ...]]) -> None:
+    """Puts into the store in each task, as a processor does that writes under another key than its record's."""
+    for task, own in zip(world.tasks.values(), puts, strict=True):
+        bytes_ = DictBytes()
+        bound = store.bind(bytes_, Now(START, START))
+        for put in own:
+            bound.put(*put)
+        task.write(21, store.spec().name, dict(bytes_.entries))
+
+
+def test_a_key_in_several_partitions_is_shown_whole_and_in_order(rest: httpx2.Client, world: World) -> None:
+    everywhere(
+        world,
+        WINDOWS,
+        [("all", {"n": 0}, START - 30_000), ("all", {"n": 2}, START - 10_000)],
+        [("all", {"n": 1}, START - 20_000), ("all", {"n": 3}, START - 10_000), ("all", {"n": 4}, START)],
+    )
+    body = rest.get("/plays/windows/all").json()
+    assert [(each["value"]["n"], each["task"]) for each in body["windows"]] == [
+        (0, "0_0"),
+        (1, "0_1"),
+        (2, "0_0"),
+        (3, "0_1"),
+        (4, "0_1"),
+    ]
+    assert (body["tasks"], body["consistent"], body["version"]) == (["0_0", "0_1"], True, 21)
+    cut = rest.get("/plays/windows/all?limit=3").json()
+    assert ([each["value"]["n"] for each in cut["windows"]], cut["more"]) == ([0, 1, 2], True)
+
+    key = ("ann", 7)
+    first = Session(key, START - 40_000, START - 20_000), Session(key, START - 3_000, START)
+    everywhere(world, SESSIONS, [(first[0], 1), (first[1], 3)], [(Session(key, START - 30_000, START - 10_000), 2)])
+    sessions = rest.get('/visits/sessions/["ann", 7]').json()["sessions"]
+    assert [each["value"] for each in sessions] == [1, 2, 3], "in the order of their ends"
+
+    everywhere(world, PRICES, [("gin", 1, START - 50_000), ("gin", 3, START)], [("gin", 2, START - 20_000)])
+    history = rest.get("/prices/history/gin").json()["history"]
+    assert [(each["value"], each["task"]) for each in history] == [(1, "0_0"), (2, "0_1"), (3, "0_0")]
+
+
+def test_windows_are_of_one_version_while_partitions_move(rest: httpx2.Client, world: World) -> None:
+    everywhere(world, WINDOWS, [("all", {"n": 0}, START - 30_000)], [("all", {"n": 1}, START - 20_000)])
+    write(world, WINDOWS, ("all",), Now(START, START), ("all", {"n": 9}, START))
+    body = rest.get("/plays/windows/all").json()
+    assert ([each["value"]["n"] for each in body["windows"]], body["version"]) == ([0, 1], 21)
+    ahead = world.tasks[world.task_of(WINDOWS.spec(), ("all",))]
+    ahead.versions = {22: ahead.versions[22]}
+    body = rest.get("/plays/windows/all").json()
+    assert ([each["value"]["n"] for each in body["windows"]], body["version"]) == ([0, 1, 9], 21)
+    assert body["consistent"] is False
+
+
+def test_no_page_of_a_range_ends_between_the_copies_of_a_key(rest: httpx2.Client, world: World) -> None:
+    everywhere(world, AUDIT, [("a", "0"), ("b", "0"), ("d", "0")], [("b", "1"), ("c", "1")])
+    seen, pages = [], 0
+    cursor: str | None = ""
+    while cursor is not None:
+        page = rest.get("/audit/range", params={"limit": "2", **({"cursor": cursor} if cursor else {})}).json()
+        seen += [(entry["key"], entry["value"]) for entry in page["entries"]]
+        cursor, pages = page["cursor"], pages + 1
+    assert seen == [("a", "0"), ("b", "0"), ("b", "1"), ("c", "1"), ("d", "0")]
+    assert pages == 2
 
 
 def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import holdfast as hf
 from holdfast.stores.codecs.packed import MessagePack
+from holdfast.stores.history import merged
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.stores.values import StoreCodec, codec_of, schema_of
@@ -112,3 +113,11 @@ def spec_of(type_: Any, codec: str = "msgpack/1", **options: Any) -> StoreSpec:
 
 def typed(type_: Any, codec: str = "msgpack/1") -> StoreCodec[Any]:
     return codec_of(spec_of(type_, codec), type_)
+
+
+def history(*types: Any, codec: str = "msgpack/1") -> StoreSpec:
+    """What the log knows of a store after releases with these value types, one after the other."""
+    log = spec_of(types[0], codec)
+    for type_ in types[1:]:
+        log = merged(log, spec_of(type_, codec))
+    return log

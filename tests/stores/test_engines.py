@@ -2,6 +2,8 @@
 
 import random
 import threading
+import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -50,7 +52,9 @@ def everything(view: View, family: str = "a") -> dict[bytes, bytes]:
     return dict(view.scan(family, b"", None))
 
 
-_KEYS = st.sampled_from([b"\x01" + tail for tail in (b"", b"\x00", b"a", b"aa", b"ab", b"b", b"\xff", b"\xff\xff")])
+_TAILS = (b"", b"\x00", b"a", b"aa", b"ab", b"b", b"\xff", b"\xff\xff")
+_SLICED = [b"\x02slice-%02d" % n + tail for n in (1, 2, 3) for tail in (b"", b"\x01a", b"\x01b")]
+_KEYS = st.sampled_from([*(b"\x01" + tail for tail in _TAILS), *_SLICED, b"\x02", b"\x02slice", b"\x03a"])
 _FAMILY = st.sampled_from(["a", "b"])
 _VERSION = st.dictionaries(_FAMILY, st.dictionaries(_KEYS, st.none() | st.binary(max_size=4), max_size=6))
 _EDGES = st.one_of(_KEYS, st.just(b""), st.just(b"\x01ab\x00"))
@@ -357,3 +361,49 @@ def test_engines_agree_with_each_other(tmp_path: Path) -> None:
         states.append(history.state_of(engine))
         engine.close()
     assert all(state == history.state_at(4) for state in states)
+
+
+def in_slice(slice_: int, rows: int, value: bytes) -> Changes:
+    keys = [b"\x02%08d\x01%06d" % (slice_, n) for n in range(rows)]
+    return Changes(pa.array(keys), pa.array([value] * rows))
+
+
+def test_a_large_slice_goes_at_once_while_others_read(open_: Open) -> None:
+    """300,000 rows: a reader finds its first and its last or neither, and views have all of it as it was."""
+    engine, rows = open_(families=("a",)), 300_000
+    for slice_ in (1, 2, 3):
+        engine.apply([("a", in_slice(slice_, rows if slice_ == 2 else 1_000, b"old"))], at(slice_))
+    before = engine.view()
+    engine.apply([("a", in_slice(2, 1_000, b"new"))], at(4))
+    between = engine.view()
+    scan = between.scan("a", b"\x0200000002", b"\x0200000003")
+    first = next(scan)
+    ends = pa.array([b"\x0200000002\x01%06d" % n for n in (0, rows - 1)])
+    torn: list[list[bytes | None]] = []
+    stop = threading.Event()
+
+    def look() -> None:
+        while not stop.is_set():
+            found = engine.get_many("a", ends).to_pylist()
+            if found not in ([b"new", b"old"], [None, None]):
+                torn.append(found)
+
+    readers = [threading.Thread(target=look) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    began = time.thread_time()
+    engine.drop("a", b"\x0200000000", b"\x0200000003")
+    seconds = time.thread_time() - began
+    stop.set()
+    for reader in readers:
+        reader.join()
+    assert torn == []
+    assert seconds < 0.05
+    engine.apply([("a", in_slice(2, 3, b"again"))], at(5))
+    # The views have what they had, also where it was written again.
+    assert [first, *scan][:: rows - 1] == list(zip(ends.to_pylist(), [b"new", b"old"], strict=True))
+    assert [before.get("a", key) for key in ends.to_pylist()] == [b"old", b"old"]
+    backwards = [value for _, value in before.scan("a", b"\x02", None, reverse=True)]
+    assert backwards == [b"old"] * (rows + 2_000)
+    now = everything(engine.view())
+    assert Counter(key[:9] for key in now) == {b"\x0200000002": 3, b"\x0200000003": 1_000}

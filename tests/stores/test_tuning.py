@@ -5,9 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+import rocksdict as rd
 
 from holdfast import metrics
 from holdfast.errors import TopologyError
+from holdfast.stores import rocksstats
 from holdfast.stores.engine import Changes, Engine, Mark, Resources
 from holdfast.stores.memory import MemoryEngine
 from holdfast.stores.profiles import PROFILES, profile
@@ -188,6 +190,20 @@ def test_a_view_holds_no_large_write_buffers_when_the_budget_is_spent(tmp_path: 
     assert held < 16 * MIB  # the budget of 4, and what is too small to flush; 32 without
     assert [view.get("a", b"\x01000007") for view in views] == [b"%0150d" % version for version in range(1, 6)]
     engine.close()
+
+
+def test_all_that_is_measured_is_there_to_be_measured(tmp_path: Path) -> None:
+    """A name that RocksDB doesn't know would be a nought in every scrape."""
+    options = rd.Options(raw_mode=True)
+    options.create_if_missing(True)
+    options.enable_statistics()
+    db = rd.Rdict(str(tmp_path / "db"), options)
+    names = [f"rocksdb.{name}" for name in (*rocksstats.PROPERTIES, *rocksstats.CACHE_PROPERTIES)]
+    assert [name for name in names if db.property_int_value(name) is None] == []
+    text = options.get_statistics() or ""
+    parts = [part for parts in rocksstats.COUNTED.values() for part in parts]
+    assert [part for part in parts if f"rocksdb.{part} COUNT : " not in text] == []
+    db.close()
 
 
 def test_properties_and_statistics_are_metrics(tmp_path: Path) -> None:

@@ -37,7 +37,7 @@ from holdfast.instance.source import Source
 from holdfast.log.log import Log
 from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
-from holdfast.stores.engine import DamagedState, Resources
+from holdfast.stores.engine import DamagedState, DiskUse, Resources
 from holdfast.words import TaskId, Version
 
 _LOG = logging.getLogger(__name__)
@@ -78,6 +78,9 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     snapshots_age_seconds: float = 600.0
     flush_seconds: float = 30.0
     flush_versions: int = 64
+    background_jobs: int = 2
+    direct_reads: bool = False
+    direct_writes: bool = False
     poll_seconds: float = 1.0
     retry_attempts: int = 5
     retry_first_seconds: float = 0.1
@@ -107,7 +110,12 @@ class Instance:
         self.events = Events()
         tasks = len(config.tasks) + len(config.copies)
         self._budget = divided(config.memory_bytes, tasks=tasks, parallel=config.restore_parallel_tasks)
-        self.resources = Resources(self._budget.engines)
+        disk = DiskUse(
+            background_jobs=config.background_jobs,
+            direct_reads=config.direct_reads,
+            direct_writes=config.direct_writes,
+        )
+        self.resources = Resources(self._budget.engines, disk)
         self.peers: dict[str, str] = dict(config.peers)
         self.app_state: messages.AppStateTold | None = None
         self.replicas: dict[TaskId, Replica] = {}

@@ -422,7 +422,8 @@ class Replica:
             self._begin_anew(None)
             return
         if report.under_way:
-            report.batch(version, {store: self.approximate_count(store) for store in self.stores})
+            with self.held.picture(version) as picture:
+                report.batch(version, {store: loading.entries_in(picture, store) for store in self.stores})
 
     def _on_bytes(self, manifest: Manifest, report: RestoreReport) -> Callable[[int], None]:
         done = 0
@@ -447,8 +448,8 @@ class Replica:
             mark = base.mark()
             verdict = self._source.examine(mark, self._home.path)
             now = clocks_of(mark, self._source.commit)
-            if (fresh or mark is None) and not all(spec.durable for spec in self._specs):
-                self._source.volatile_after = self._source.newest()
+            if fresh or mark is None:
+                self._source.begin_without([spec.name for spec in self._specs if not spec.durable])
             if verdict.at == verdict.whole_from:
                 overlay = Overlay.starting(verdict.at, self.stores, complete=mark is None)
                 with self._publishing:

@@ -16,6 +16,7 @@ from holdfast import metrics
 from holdfast.errors import DamagedObject, HoldfastError, Kind
 from holdfast.instance.run import Run, merged
 from holdfast.instance.steps import Keep, Wipe, judge
+from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
@@ -31,6 +32,9 @@ _ROW_OVERHEAD = 32
 
 _skipped = metrics.counter(
     "holdfast_volatile_segments_skipped", "Changes of stores that aren't durable that were gone when needed.", ["store"]
+)
+_emptied = metrics.counter(
+    "holdfast_volatile_stores_emptied", "How often a replica began anew without what isn't durable.", ["store"]
 )
 
 
@@ -54,6 +58,24 @@ class Source:
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
         self._lock = threading.Lock()
         self._newest = NOTHING
+        self._app = log.app
+
+    @property
+    def app(self) -> AppSpec:
+        """The app's file under which the newest known version was made. Code may have changed since this began."""
+        return self._app
+
+    def look_at_app(self) -> None:
+        """Reads the app's newest file. One that can't be read now is looked at again when the next version comes."""
+        try:
+            found = self.log.newest_app()
+        except HoldfastError as error:
+            _LOG.warning(
+                "the app's newest file can't be read, so values are shown by number %d: %s", self._app.number, error
+            )
+            return
+        with self._lock:
+            self._app = max(self._app, found, key=lambda app: app.number)
 
     @property
     def newest_known(self) -> Version:
@@ -72,6 +94,7 @@ class Source:
             while len(self._commits) > _KEPT_COMMITS:
                 self._commits.popitem(last=False)
             self._newest = max(self._newest, version)
+        self._heard(commit)
         return commit
 
     def hear(self, version: Version) -> Version:
@@ -87,7 +110,12 @@ class Source:
             return NOTHING
         with self._lock:
             self._newest = max(self._newest, Version(found.version))
+        self._heard(found)
         return Version(found.version)
+
+    def _heard(self, commit: Commit) -> None:
+        if commit.app > self._app.number:
+            self.look_at_app()
 
     def follow(self) -> Version:
         """The newest version, looked for from the newest known one on: one question when there is nothing new."""
@@ -108,6 +136,15 @@ class TaskSource:
         self.volatile_after = NOTHING
         """What isn't durable is applied of versions after this one: a replica that begins anew doesn't look back."""
 
+    def begin_without(self, volatile: Sequence[str]) -> None:
+        """The replica begins anew: of these stores, which aren't durable, it gets what comes from now on."""
+        if volatile and (newest := self._source.newest()) > self.volatile_after:
+            self.volatile_after = newest
+            for store in volatile:
+                _emptied.labels(store).inc()
+            text = "task %s begins at version %s with an empty %s, which isn't durable"
+            _LOG.info(text, self._task, newest, ", ".join(volatile))
+
     @property
     def log_id(self) -> str:
         return self._log.id
@@ -115,9 +152,6 @@ class TaskSource:
     @property
     def newest_known(self) -> Version:
         return self._source.newest_known
-
-    def newest(self) -> Version:
-        return self._source.newest()
 
     def commit(self, version: Version) -> Commit | None:
         return self._source.commit(version)

@@ -111,6 +111,13 @@ class Log:
         """The app as a commit's `app` number names it."""
         return self.app if number == self.app.number else _read_app(self.storage, number)
 
+    def newest_app(self) -> AppSpec:
+        """The app as its newest file has it: another start may have written one since this was opened."""
+        found = _newest_app(self.storage)
+        if found is None or found.log != self.id:
+            raise LogMissing(f"Log {self.id} isn't at {self.storage.place} any more. Start the app again.")
+        return found
+
     # Commits
 
     def commit(self, version: Version) -> Commit | None:

@@ -18,6 +18,7 @@ from holdfast.errors import BadValue, HoldfastError
 from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
+from holdfast.pipeline.keeping import part
 from holdfast.pipeline.layout import DEAD
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
 from holdfast.pipeline.running import RunningProcessor
@@ -130,10 +131,10 @@ class ProcessorTask:
                 yield gathered
                 gathered = []
         running.end()
-        if work.rewrite_entries:
-            running.rewrite(work.rewrite_entries)
         gathered += self._forwarded(running)
         gathered += self._changed()
+        if work.rewrite_entries:
+            gathered += self._rewritten(running)
         if gathered:
             yield gathered
 
@@ -188,6 +189,18 @@ class ProcessorTask:
             if state.changes:
                 parts.append((STATE, name, state.table()))
                 self.tally.add("keys", len(state.changes))
+        return parts
+
+    def _rewritten(self, running: RunningProcessor) -> list[Part]:
+        """What the pass over old shapes wrote, in parts of its own: for who hears of changes these are none."""
+        before = {name: dict(state.changes) for name, state in self._states.items()}
+        running.rewrite(self.work.rewrite_entries)
+        parts: list[Part] = []
+        for name, state in self._states.items():
+            step = {key: cell for key, cell in state.changes.items() if before[name].get(key) != cell}
+            if step:
+                keys, cells = pa.array(step.keys(), pa.binary()), pa.array(step.values(), pa.binary())
+                parts.append((STATE, name, part(keys, cells)))
         return parts
 
 

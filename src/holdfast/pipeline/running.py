@@ -13,6 +13,7 @@ from holdfast.errors import HoldfastError, Kind
 from holdfast.pipeline.state import StoreState
 from holdfast.retry import is_retryable
 from holdfast.stores.access import Now
+from holdfast.stores.cells import FIRST_SCHEMA
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.rewrite import progress_of
 from holdfast.stores.spec import StoreSpec
@@ -123,8 +124,11 @@ class RunningProcessor:
         for bound in self._bound.values():
             if not isinstance(bound, Store):
                 continue  # a kind of the user's own keeps its values as it likes
+            rewriter = bound.rewriter()
+            if rewriter.codec.schema == FIRST_SCHEMA:
+                continue  # there is no older one
             before = progress_of(self._states[bound.name])
-            after = bound.rewriter().step(self._states[bound.name], entries)
+            after = rewriter.step(self._states[bound.name], entries)
             done = after.rewritten - (before.rewritten if before is not None and before.schema == after.schema else 0)
             if done:
                 self._count(bound.name, "rewritten", done)

@@ -217,6 +217,7 @@ class SparkTasks:
             partitions=self._partitions,
             layout=layout,
             now=Now(step.wall, step.event),
+            rewrite_entries=self._rewrite_entries,
         )
         for name, value in (_BY_ROWS if layout.bounded else _BY_BYTES).items():
             batch.sparkSession.conf.set(name, value)

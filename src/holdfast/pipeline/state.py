@@ -107,7 +107,10 @@ class StoreState:
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         self.read_ahead(keys)
-        return [self.get(key) for key in keys]
+        changes, read = self.changes, self._read
+        if not changes:
+            return list(map(read.__getitem__, keys))
+        return [changes[key] if key in changes else read[key] for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries in order. Whoever iterates may write: keys are those of the call, values those of the moment."""
@@ -125,7 +128,7 @@ class StoreState:
             before = self._spans.find(start, stop)
             assert before is not None
         keys = _merged(before, own)
-        return self._entries(reversed(keys) if reverse else keys)
+        return self._entries(reversed(keys) if reverse else keys, self._read)
 
     def approximate_count(self) -> int:
         return self._before.approximate_count(self.name) + sum(value is not None for value in self.changes.values())
@@ -144,6 +147,21 @@ class StoreState:
         changes[key] = value
         budget = self._budget
         budget.left -= grown
+        if budget.left < 0:
+            raise budget.exceeded(self.name)
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        changes = self.changes
+        new = dict(zip(keys, values, strict=True))
+        if not changes.keys().isdisjoint(new):
+            for key, value in new.items():
+                self.put(key, value)
+            return
+        changes.update(new)
+        if self._written is not None:
+            self._written.update(new)
+        budget = self._budget
+        budget.left -= sum(map(len, new)) + sum(map(len, new.values())) + ENTRY_BYTES * len(new)
         if budget.left < 0:
             raise budget.exceeded(self.name)
 
@@ -206,9 +224,11 @@ class StoreState:
         self._read.update(entries)
         self._spans.add(spans, [key for key, _ in entries])
 
-    def _entries(self, keys: Iterable[bytes]) -> Iterator[tuple[bytes, bytes]]:
+    def _entries(self, keys: Iterable[bytes], read: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
+        """The entries of keys that were either read or written."""
+        changes = self.changes
         for key in keys:
-            value = self.get(key)
+            value = changes[key] if key in changes else read[key]
             if value is not None:
                 yield key, value
 
@@ -233,7 +253,7 @@ class StoreState:
                 page = self._before.scan(self.name, start, last, reverse=True, limit=LATER_PAGES)
             else:
                 page = self._before.scan(self.name, last + b"\x00", stop, reverse=False, limit=LATER_PAGES)
-        yield from self._entries(reversed(waiting))
+        yield from self._entries(reversed(waiting), {})
 
 
 class Spans:

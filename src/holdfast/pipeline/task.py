@@ -21,13 +21,14 @@ from holdfast.log.segments import STATE, SegmentRef
 from holdfast.pipeline.bounded import Bounded
 from holdfast.pipeline.expiring import Expiring
 from holdfast.pipeline.grouping import NeedsCare, grouped
-from holdfast.pipeline.keeping import Keeping, Plain
+from holdfast.pipeline.keeping import Keeping, Plain, ReadKeys, ScanKeys, part
 from holdfast.pipeline.layout import DEAD, Layout
 from holdfast.pipeline.results import Tally, TaskError, TaskResult, encode, of_store
 from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import whole
 from holdfast.stores.keys import decode_keys, encode_keys
 from holdfast.stores.partition import partitions_of
+from holdfast.stores.rowrewrite import RowRewriter
 from holdfast.stores.rows import decode_rows, encode_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Overflow, Reducer
@@ -42,6 +43,9 @@ ReadState = Callable[[TaskId, str, Version, pa.Array], pa.Array]
 
 ScanState = Callable[[TaskId, str, Version, bytes, bytes, int], pa.Array]
 """(task, store, version, start, stop, limit) → the first keys with start <= key < stop at exactly that version."""
+
+CountState = Callable[[TaskId, str], int]
+"""(task, store) → about how many entries there are."""
 
 
 class WrongPartition(HoldfastError):
@@ -63,10 +67,17 @@ class TaskWork:
     partitions: int
     layout: Layout
     now: Now
+    rewrite_entries: int = 0
 
 
 def run(
-    work: TaskWork, partition: int, batches: Iterable[pa.RecordBatch], log: Log, read: ReadState, scan: ScanState
+    work: TaskWork,
+    partition: int,
+    batches: Iterable[pa.RecordBatch],
+    log: Log,
+    read: ReadState,
+    scan: ScanState,
+    count: CountState = lambda task, store: 0,
 ) -> TaskResult:
     """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
     task = TaskId(work.topology, partition)
@@ -76,7 +87,10 @@ def run(
     if work.layout.inputs is not None:
         batches = grouped(work.layout, work.reducers, batches, work.chunk_rows)
     try:
-        for parts in _segments(work, task, batches, _keeping(work, task, read, scan, tally), tally):
+        segments = _segments(work, task, batches, _keeping(work, task, read, scan, tally), tally)
+        if work.rewrite_entries:
+            segments = _begun_with(_rewritten(work, task, read, scan, count, tally), segments)
+        for parts in segments:
             written += log.write_parts(task, work.version, parts, inline_limit=work.inline_limit, volatile=volatile)
     except HoldfastError as error:
         return refused(task, error)
@@ -90,16 +104,23 @@ def refused(task: TaskId, error: HoldfastError) -> TaskResult:
 
 def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tally: Tally) -> Keeping:
     """How this store keeps its rows, over its state at `v-1`."""
-    spec, before = work.store, Version(work.version - 1)
-
-    def get(keys: pa.Array) -> pa.Array:
-        faults.point("state.read")
-        return read(task, spec.name, before, keys)
-
+    spec, get = work.store, _getter(work, task, read)
     if spec.max_entries:
         evicted = partial(tally.add, of_store(spec.name, "evicted"))
-        return Bounded(spec, work.version, work.now, get, partial(scan, task, spec.name, before), evicted)
+        return Bounded(spec, work.version, work.now, get, _scanner(work, task, scan), evicted)
     return Expiring(spec, work.now, get) if spec.slice_ms else Plain(spec, get)
+
+
+def _getter(work: TaskWork, task: TaskId, read: ReadState) -> ReadKeys:
+    def get(keys: pa.Array) -> pa.Array:
+        faults.point("state.read")
+        return read(task, work.store.name, Version(work.version - 1), keys)
+
+    return get
+
+
+def _scanner(work: TaskWork, task: TaskId, scan: ScanState) -> ScanKeys:
+    return partial(scan, task, work.store.name, Version(work.version - 1))
 
 
 def _segments(
@@ -123,6 +144,30 @@ def _segments(
         gathered.setdefault((STATE, work.store.name), []).append(rest)
     if gathered:
         yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
+
+
+def _rewritten(
+    work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, count: CountState, tally: Tally
+) -> list[Part]:
+    """Some rows of older layouts in the newest, as they were at `v-1`."""
+    spec = work.store
+    step = RowRewriter(spec, work.now).step(
+        _getter(work, task, read),
+        _scanner(work, task, scan),
+        partial(count, task, spec.name),
+        work.rewrite_entries,
+    )
+    if step is None:
+        return []
+    if step.rewritten:
+        tally.add(of_store(spec.name, "rewritten"), step.rewritten)
+    return [(STATE, spec.name, part(step.keys, step.cells))]
+
+
+def _begun_with(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[list[Part]]:
+    """Puts some parts before all others: of two changes of one key the later one counts, and that is the batch's."""
+    yield [*first, *next(segments, [])]
+    yield from segments
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:

@@ -8,6 +8,7 @@ import gc
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -61,7 +62,7 @@ def run_partition(work: TaskWork, reach: Reach, batches: Iterator[pa.RecordBatch
     except HoldfastError as error:
         yield to_batch(refused(task, error))
         return
-    yield to_batch(run(work, task.partition, batches, log, _reader(reach), _scanner(reach)))
+    yield to_batch(run(work, task.partition, batches, log, _reader(reach), _scanner(reach), partial(_count, reach)))
     _freeze_once()
 
 
@@ -116,8 +117,8 @@ class RemoteState:
         return list(zip(found["key"].to_pylist(), found["value"].to_pylist(), strict=True))
 
     def approximate_count(self, store: str) -> int:
-        tasks = self._ask(lambda client: client.status()).tasks
-        return next((task.stores.get(store, 0) for task in tasks if task.task == str(self.task)), 0)
+        faults.point("state.read")
+        return _count(self.reach, self.task, store)
 
     def _ask(self, call: Callable[[StateClient], T]) -> T:
         faults.point("state.read")
@@ -173,6 +174,11 @@ def _scanner(reach: Reach) -> ScanState:
         return _ask(reach, task, lambda client: client.scan(task, store, version, start, stop, limit=limit).keys)
 
     return scan
+
+
+def _count(reach: Reach, task: TaskId, store: str) -> int:
+    tasks = _ask(reach, task, lambda client: client.status()).tasks
+    return next((found.stores.get(store, 0) for found in tasks if found.task == str(task)), 0)
 
 
 def _ask(reach: Reach, task: TaskId, call: Callable[[StateClient], T]) -> T:

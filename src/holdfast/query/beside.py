@@ -51,7 +51,7 @@ def reader_of(
 ) -> StoreReader:
     """A reader of all the app's stores, as this instance reaches them. The instance must have been started."""
     tasks = Tasks(instance)
-    return StoreReader(instance.log.app, tasks, on_error, tasks.close)
+    return StoreReader(instance.log.app, tasks, on_error, tasks.close, instance.source)
 
 
 def state_of(instance: Instance) -> AppStateInfo:

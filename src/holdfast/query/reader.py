@@ -1,10 +1,11 @@
 """Reading stores that are spread over tasks, at a version.
 
 A lookup goes to the one task that has the key, by the same hash Spark shuffled with. A range asks every task and merges
-what they hold in key order. Each replica moves at its own pace, so a range first takes each one's newest version, then
-asks those that were ahead once more at the smallest: replicas keep their last few versions, so the answer is the state
-of the app at one version. Where one can't go back that far the answer says `consistent: false` and each task's own
-newest stands; it is never an error, since half a second later it is right again.
+what they hold in key order; so does the question for all that is kept of one key, since a processor may have written it
+in any task. Each replica moves at its own pace, so a range first takes each one's newest version, then asks those that
+were ahead once more at the smallest: replicas keep their last few versions, so the answer is the state of the app at
+one version. Where one can't go back that far the answer says `consistent: false` and each task's own newest stands; it
+is never an error, since half a second later it is right again.
 
 Nothing here waits for a replica to catch up. What isn't there yet is `NotReady`, and the caller asks again.
 
@@ -19,11 +20,12 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.held import VersionNotHeld
 from holdfast.log.appfile import AppSpec
+from holdfast.query.specs import Newest, Specs
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.cells import NEVER, Cell, unpack
 from holdfast.stores.engine import FIRST_KEY
@@ -61,11 +63,12 @@ class NotReady(HoldfastError):
 
 
 @dataclass(frozen=True)
-class Slice:
-    """The first entries of one task's part of a range, in key order, at one version."""
+class Slice(Generic[T]):
+    """What one task has of an answer, in order, at one version."""
 
+    task: TaskId
     version: Version
-    entries: Sequence[Entry]
+    entries: Sequence[T]
 
 
 @dataclass(frozen=True)
@@ -119,7 +122,11 @@ class Found:
 
 @dataclass(frozen=True)
 class Page:
-    """Entries of a range in key order. `version` is the smallest over the tasks and, if `consistent`, that of all."""
+    """Entries of a range in key order. `version` is the smallest over the tasks and, if `consistent`, that of all.
+
+    A key that a processor wrote in several tasks comes once for each. They all stand on one page, which may be longer
+    for it: the next one begins after the key.
+    """
 
     version: Version
     consistent: bool
@@ -140,7 +147,8 @@ class StoreReader:
     """All stores of an app, read through one `TaskReader` a task.
 
     `tasks` finds a task's reader, None while nobody is known to hold it; it is asked anew at every read, since tasks
-    move. `on_error` is told what went wrong with which store.
+    move. `on_error` is told what went wrong with which store. `newest` has the app as it is by now, which newer code
+    may have changed since.
     """
 
     def __init__(
@@ -149,9 +157,10 @@ class StoreReader:
         tasks: Callable[[TaskId], TaskReader | None],
         on_error: Callable[[str, HoldfastError], None] = lambda store, error: None,
         on_close: Callable[[], None] = lambda: None,
+        newest: Newest | None = None,
     ) -> None:
         self.app = app
-        self._specs = {spec.name: spec for spec in app.stores}
+        self._specs = Specs(app, newest)
         self._tasks = tasks
         self._on_error = on_error
         self._on_close = on_close
@@ -165,12 +174,20 @@ class StoreReader:
         return sorted(self._specs)
 
     def specs(self) -> list[StoreSpec]:
-        return sorted(self._specs.values(), key=lambda spec: spec.name)
+        return [self._specs[name] for name in self.names()]
 
     def spec(self, store: str) -> StoreSpec:
         if store not in self._specs:
             raise UnknownStore(store, self.app)
         return self._specs[store]
+
+    def is_news(self, store: str, schema: int) -> bool:
+        """Whether a store's value has a schema that its spec doesn't know and that nobody has asked for: `learn` it."""
+        return self._specs.is_news(store, schema)
+
+    def learn(self, store: str, schema: int) -> None:
+        """Has the app's file read if a value's schema isn't known: newer code has come. Once for each number."""
+        self._specs.learn(store, schema)
 
     def tasks_of(self, store: str) -> list[TaskId]:
         """The tasks that hold a part of the store, one a partition."""
@@ -192,28 +209,27 @@ class StoreReader:
             self._on_error(lookup.spec.name, error)
             raise
 
-    def elsewhere(self, lookup: Lookup) -> list[Lookup]:
-        """The other tasks of the store, in which a key may be that its user keeps by another one than the stream's."""
-        others = [task for task in self.tasks_of(lookup.spec.name) if task != lookup.task]
-        return [replace(lookup, task=task) for task in others]
-
     def search(self, lookup: Lookup, missed: Found) -> Found:
-        """Looks elsewhere for a key that isn't in the task it belongs to."""
+        """Looks in the other tasks for a key that isn't in the one it belongs to: its user may keep it by another."""
+        others = [task for task in self.tasks_of(lookup.spec.name) if task != lookup.task]
         try:
-            others = {each.task: each for each in self.elsewhere(lookup)}
-            found = self._on_each(list(others), lambda task: self._found(others[task], None))
+            found = self._on_each(others, lambda task: self._found(replace(lookup, task=task), None))
         except HoldfastError as error:
             self._on_error(lookup.spec.name, error)
             raise
         return next((each for each in found if each.cell is not None), missed)
 
-    def read(self, lookup: Lookup, read: Callable[[TaskStore], T]) -> tuple[Version, T]:
-        """What `read` makes of the store in the task a key belongs to."""
+    def read(self, store: str, read: Callable[[TaskStore], Sequence[T]]) -> list[Slice[T]]:
+        """What `read` makes of each task's part of the store, at one version while every replica holds it."""
+
+        def part(task: TaskId, at: Version | None) -> Slice[T]:
+            with self._task(task).at(store, at) as found:
+                return Slice(task, found.version, read(found))
+
         try:
-            with self._task(lookup.task).at(lookup.spec.name) as store:
-                return store.version, read(store)
+            return self._at_one_version(self.tasks_of(store), part, None)
         except HoldfastError as error:
-            self._on_error(lookup.spec.name, error)
+            self._on_error(store, error)
             raise
 
     def range(
@@ -222,20 +238,24 @@ class StoreReader:
         """Up to `limit` entries with start <= key < stop, at `version` while every replica holds it."""
         tasks, spec = self.tasks_of(store), self.spec(store)
 
-        def scan(task: TaskId, at: Version | None) -> Slice:
+        def scan(task: TaskId, at: Version | None) -> Slice[Entry]:
             with self._task(task).at(store, at) as found:
-                rows = entries_of(spec, found.bytes, found.now).scan(start, stop or AFTER_ENTRIES, reverse=False)
-                with Closing(rows) as entries:
-                    return Slice(found.version, list(itertools.islice(entries, limit + 1)))
+                batches = entries_of(spec, found.bytes, found.now).scan(start, stop or AFTER_ENTRIES, reverse=False)
+                with Closing(batches):
+                    rows = (row for keys, cells in batches for row in zip(keys, cells, strict=True))
+                    return Slice(task, found.version, list(itertools.islice(rows, limit + 1)))
 
         try:
             slices = self._at_one_version(tasks, scan, version)
         except HoldfastError as error:
             self._on_error(store, error)
             raise
-        entries = list(itertools.islice(merged(part.entries for part in slices), limit + 1))
+        entries = list(itertools.islice(merged(part.entries for part in slices), limit + len(tasks)))
+        shown = limit
+        while shown < len(entries) and entries[shown][0] == entries[shown - 1][0]:
+            shown += 1
         versions = {part.version for part in slices}
-        return Page(min(versions), len(versions) == 1, entries[:limit], len(entries) > limit)
+        return Page(min(versions), len(versions) == 1, entries[:shown], len(entries) > shown)
 
     def _found(self, lookup: Lookup, version: Version | None) -> Found:
         spec, task = lookup.spec, lookup.task
@@ -269,9 +289,9 @@ class StoreReader:
     def _at_one_version(
         self,
         tasks: Sequence[TaskId],
-        scan: Callable[[TaskId, Version | None], Slice],
+        scan: Callable[[TaskId, Version | None], Slice[T]],
         wanted: Version | None,
-    ) -> list[Slice]:
+    ) -> list[Slice[T]]:
         if wanted is not None:
             try:
                 return self._on_each(tasks, lambda task: scan(task, wanted))

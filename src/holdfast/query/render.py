@@ -1,8 +1,9 @@
 """Stored values as JSON.
 
 An aggregate's row becomes an object of its columns, without the hidden ones (`#` in the name) that only its merges
-need. A value that user code stored is shown as it was packed. In both, what JSON can't hold is written as
-`keytext.render_scalar` says. A value that can't be read is an error that names its key, never a guess.
+need. A value that user code stored is shown by the newest shape the app's file has of it or, where only code could make
+that of it, as it was packed. In both, what JSON can't hold is written as `keytext.render_scalar` says. A value that
+can't be read is an error that names its key, never a guess.
 """
 
 import base64
@@ -13,6 +14,7 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.query.keytext import render_scalar
+from holdfast.stores.described import AsWritten
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.stores.values import codec_of
@@ -42,6 +44,17 @@ def renderer(spec: StoreSpec) -> Renderer:
     return render_row
 
 
+def answered(rendered: object) -> dict[str, object]:
+    """A rendered value as it stands in an answer. One that isn't of the newest shape says so.
+
+    >>> answered(3), answered(AsWritten({"cents": 50}, schema=1))
+    ({'value': 3}, {'value': {'cents': 50}, 'schema': 1, 'upcast': False})
+    """
+    if isinstance(rendered, AsWritten):
+        return {"value": rendered.value, "schema": rendered.schema, "upcast": False}
+    return {"value": rendered}
+
+
 def shown_fields(schema: Schema) -> str:
     """The columns of a row that are shown, with their types.
 
@@ -58,6 +71,8 @@ def to_json(value: object) -> object:
     {'at': [1.5, 'NaN'], '7': 'aGVsbG8='}
     """
     match value:
+        case AsWritten():
+            return AsWritten(to_json(value.value), value.schema)
         case Mapping():
             return {_member(name): to_json(item) for name, item in value.items()}
         case list() | tuple() | set() | frozenset():

@@ -20,13 +20,13 @@ from starlette.routing import BaseRoute, Route
 from holdfast import metrics
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.query import timed
+from holdfast.query import rewriting, timed
 from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_key
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
 from holdfast.query.reader import Found, Lookup, Page, StoreReader, cell_of
-from holdfast.query.render import Renderer, renderer, shown_fields
-from holdfast.stores.cells import NEVER, NO_TIMESTAMP, Cell
+from holdfast.query.render import Renderer, answered, renderer, shown_fields
+from holdfast.stores.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.engine import FIRST_KEY
 from holdfast.stores.keys import decode_key, encode_key, prefix_range
 from holdfast.stores.spec import StoreSpec
@@ -80,6 +80,7 @@ def create_app(
         "/v1/stores": queries.stores,
         "/v1/stores/{store}/keys/{key:path}": queries.key,
         "/v1/stores/{store}/range": queries.range,
+        "/v1/stores/{store}/rewriting": queries.rewriting,
         **{f"/v1/stores/{{store}}/{path}/{{key:path}}": queries.timed(path) for path in _TIMED},
         "/v1/state": queries.state,
     }
@@ -95,7 +96,7 @@ class _Queries:
     def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo]) -> None:
         self._reader = reader
         self._state = state
-        self._renderers = {spec.name: renderer(spec) for spec in reader.specs()}
+        self._renderers: dict[str, tuple[StoreSpec, Renderer]] = {}
 
     async def stores(self, request: Request) -> Response:
         _parameters(request, allowed=())
@@ -115,7 +116,15 @@ class _Queries:
         found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
         if found.cell is None and _kept_by_user(spec):
             found = await asyncio.to_thread(self._reader.search, lookup, found)
+        if found.cell is not None and self._reader.is_news(spec.name, found.cell.schema):
+            await asyncio.to_thread(self._reader.learn, spec.name, found.cell.schema)
         return self._answer(lookup, found, values)
+
+    async def rewriting(self, request: Request) -> Response:
+        _parameters(request, allowed=())
+        spec = self._reader.spec(request.path_params["store"])
+        parts = await asyncio.to_thread(self._reader.read, spec.name, rewriting.read)
+        return json_response(rewriting.told(spec, parts))
 
     def timed(self, path: str) -> Endpoint:
         """The endpoint for what is kept by key and time: windows, sessions or history."""
@@ -127,20 +136,19 @@ class _Queries:
             limit = _limit(given.get("limit"))
             values = parse_key(spec.key, _key_in_path(request, spec, path))
             key = values[0] if len(values) == 1 else values
-            lookups = [self._reader.find(spec.name, values)]
-            if _kept_by_user(spec):
-                lookups += self._reader.elsewhere(lookups[0])
             read = timed.items(spec, path, key, given, limit)
 
             def asked() -> Response:
-                for lookup in lookups:
-                    version, found = self._reader.read(lookup, read)
-                    if found:
-                        break
-                else:
-                    lookup = lookups[0]
+                parts = self._reader.read(spec.name, read)
+                found = timed.merged(path, parts)
                 body = {"store": spec.name, "key": render_key(spec.key, values), path: found[:limit]}
-                where = {"more": len(found) > limit, "version": version, "task": str(lookup.task)}
+                versions = {part.version for part in parts}
+                where = {
+                    "more": len(found) > limit,
+                    "version": min(versions),
+                    "consistent": len(versions) == 1,
+                    "tasks": [str(part.task) for part in parts if part.entries],
+                }
                 return json_response({**body, **where})
 
             return await asyncio.to_thread(asked)
@@ -181,6 +189,8 @@ class _Queries:
             "engine": spec.engine,
             "partitions": self._reader.app.partitions,
             **{name: limit for name in _LIMITS if (limit := getattr(spec, name))},
+            **({"schema": spec.schema} if spec.schema > FIRST_SCHEMA else {}),
+            **({"aggregates": dict(spec.aggregates)} if spec.aggregates else {}),
             **({} if spec.durable else {"durable": False}),
             **({"everywhere": True} if spec.everywhere else {}),
         }
@@ -197,7 +207,7 @@ class _Queries:
                 {"store": store, "key": render_key(lookup.spec.key, values), **where},
             )
         try:
-            shown = _shown(self._renderers[store], found.cell)
+            shown = _shown(self._renderer(store), found.cell)
         except HoldfastError as error:
             raise _unreadable(store, text, error) from error
         return json_response({"store": store, "key": render_key(lookup.spec.key, values), **shown, **where})
@@ -225,9 +235,19 @@ class _Queries:
         except (HoldfastError, ValueError, OverflowError) as error:
             return {"key": None, "value": None, "error": f"key {key.hex()} can't be read: {error}"}
         try:
-            return {"key": shown_key, **_shown(self._renderers[spec.name], cell_of(spec, value))}
+            cell = cell_of(spec, value)
+            self._reader.learn(spec.name, cell.schema)
+            return {"key": shown_key, **_shown(self._renderer(spec.name), cell)}
         except HoldfastError as error:
             return {"key": shown_key, "value": None, "error": _unreadable(spec.name, str(shown_key), error).message}
+
+    def _renderer(self, store: str) -> Renderer:
+        """How the store's values are shown, by the newest spec of it that is known."""
+        spec = self._reader.spec(store)
+        known = self._renderers.get(store)
+        if known is None or known[0] is not spec:
+            known = self._renderers[store] = (spec, renderer(spec))
+        return known[1]
 
 
 class _Counted:
@@ -259,7 +279,7 @@ class _Counted:
 
 def _shown(render: Renderer, cell: Cell) -> dict[str, object]:
     """A value with what its envelope says; times in milliseconds since 1970, left out where there are none."""
-    shown: dict[str, object] = {"value": render(cell.payload, cell.schema)}
+    shown = answered(render(cell.payload, cell.schema))
     if cell.timestamp != NO_TIMESTAMP:
         shown["timestamp"] = cell.timestamp
     if cell.expires != NEVER:

@@ -5,16 +5,18 @@ milliseconds since 1970, or ISO with a zone, or `-1h`: that long before the stor
 """
 
 import datetime as dt
+import heapq
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import msgspec
 
 from holdfast.errors import SettingsError, TopologyError
 from holdfast.query.problems import Problem
-from holdfast.query.reader import TaskStore
-from holdfast.query.render import to_json
+from holdfast.query.reader import Slice, TaskStore
+from holdfast.query.render import answered, to_json
 from holdfast.settings import parse_duration
 from holdfast.stores.access import Now
 from holdfast.stores.kinds.base import View, millis
@@ -70,31 +72,47 @@ def items(
     return read
 
 
+_ORDER = {"windows": itemgetter("start"), "sessions": itemgetter("end", "start"), "history": itemgetter("timestamp")}
+
+
+def merged(path: str, parts: Sequence[Slice[Item]]) -> list[Item]:
+    """What the tasks have of one key, in the order of time.
+
+    A processor may write under another key than its record's, so one key may lie in several tasks. Each item then says
+    in `task` whose it is; where one task has them all, nothing needs to be said.
+    """
+    holding = [part for part in parts if part.entries]
+    if len(holding) == 1:
+        return list(holding[0].entries)
+    told = ([{**item, "task": str(part.task)} for item in part.entries] for part in holding)
+    return list(heapq.merge(*told, key=_ORDER[path]))
+
+
 def _windows(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to: int | None) -> Iterator[Item]:
     view = _view(ReadOnlyWindowStore, spec, store)
     with view.fetch(key, from_=from_, to=to) as windows:
         for start, value in windows:
-            yield {"start": start, "end": start + spec.window_ms, "value": to_json(value)}
+            yield {"start": start, "end": start + spec.window_ms, **answered(to_json(value))}
 
 
 def _sessions(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to: int | None) -> Iterator[Item]:
     view = _view(ReadOnlySessionStore, spec, store)
     with view.find(key, from_, to) as sessions:
         for session, value in sessions:
-            yield {"start": session.start, "end": session.end, "value": to_json(value)}
+            yield {"start": session.start, "end": session.end, **answered(to_json(value))}
 
 
 def _history(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to: int | None) -> Iterator[Item]:
     view = _view(ReadOnlyVersionedKeyValueStore, spec, store)
     with view.history(key, from_, to) as records:
         for record in records:
-            yield {"value": to_json(record.value), "timestamp": record.timestamp, "valid_to": record.valid_to}
+            yield {**answered(to_json(record.value)), "timestamp": record.timestamp, "valid_to": record.valid_to}
 
 
 def _view(kind: Callable[..., Any], spec: StoreSpec, store: TaskStore) -> Any:
     """The store as its kind reads it. Values of a codec that this process doesn't have are bytes."""
     try:
-        view: View[Any, Any] = kind(spec, store.bytes, store.now)
+        view: View[Any, Any] = kind(spec, store.bytes, store.now, value=None)
     except TopologyError:
         view = kind(msgspec.structs.replace(spec, codec="bytes/1"), store.bytes, store.now)
     return view

@@ -114,8 +114,8 @@ class BatchSettings(Section):
     rewrite_entries: Annotated[
         int,
         About(
-            "How many entries of each of a processor's stores a task looks at in a version, to bring values of an "
-            "older shape to the newest. 0: a value is rewritten when it is next written. See docs/shapes.md.",
+            "How many entries of each store a task looks at in a version, to bring values of an older shape, and rows "
+            "of older columns, to the newest. 0: a value is rewritten when it is next written. See docs/shapes.md.",
             why_none="values keep the shape they were written in",
         ),
         Between(0, 1_000_000),
@@ -259,6 +259,31 @@ class StateSettings(Section):
         ),
         Between(1, 64),
     ] = 64
+    background_jobs: Annotated[
+        int,
+        About(
+            "How many threads an instance's RocksDB has for flushes and compactions, for all stores together. A "
+            "quarter of them flush, and at least one.",
+            kafka="rocksdb.config.setter: setMaxBackgroundJobs, setIncreaseParallelism",
+        ),
+        Between(2, 256),
+    ] = 2
+    direct_reads: Annotated[
+        bool,
+        About(
+            "Whether RocksDB reads past the system's page cache (O_DIRECT). What isn't in a store's own cache then "
+            "comes from the disk each time. The file system of `state.dir` must be able to.",
+            kafka="rocksdb.config.setter: setUseDirectReads",
+        ),
+    ] = False
+    direct_writes: Annotated[
+        bool,
+        About(
+            "Whether RocksDB's flushes and compactions go past the system's page cache (O_DIRECT), so that they push "
+            "nothing else out of it. The file system of `state.dir` must be able to.",
+            kafka="rocksdb.config.setter: setUseDirectIoForFlushAndCompaction",
+        ),
+    ] = False
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)

@@ -50,6 +50,9 @@ class OrderedBytes(ReadableBytes, Protocol):
 
     def put(self, key: bytes, value: bytes) -> None: ...
 
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        """The same for many, a value each; of a key that comes twice the last value stays."""
+
     def delete(self, key: bytes) -> None: ...
 
 
@@ -82,6 +85,9 @@ class DictBytes:
 
     def put(self, key: bytes, value: bytes) -> None:
         self.entries[key] = value
+
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self.entries.update(zip(keys, values, strict=True))
 
     def delete(self, key: bytes) -> None:
         self.entries.pop(key, None)

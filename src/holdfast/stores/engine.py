@@ -231,6 +231,18 @@ class Rebalanced(Protocol):
     def rebalance(self) -> None: ...
 
 
+@dataclass(frozen=True, kw_only=True)
+class DiskUse:
+    """How the engines of one process use the disk."""
+
+    background_jobs: int = 2
+    """Threads for flushes and compactions, of all stores together: a quarter of them flush, and at least one."""
+    direct_reads: bool = False
+    """Reads go past the system's page cache: what isn't in the store's own cache is read from the disk."""
+    direct_writes: bool = False
+    """Flushes and compactions do."""
+
+
 class Resources:
     """What the engines of one process share, within one memory limit.
 
@@ -238,8 +250,9 @@ class Resources:
     that asks.
     """
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, disk: DiskUse | None = None) -> None:
         self.memory_bytes = memory_bytes
+        self.disk = disk or DiskUse()
         self._lock = threading.Lock()
         self._shared: dict[type, object] = {}
 

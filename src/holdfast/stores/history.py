@@ -21,6 +21,9 @@ from holdfast.stores.types import Field, Schema
 HIDDEN = "#"
 """Comes after an aggregate's name in the names of columns that only its merges need; see topology.reducers."""
 
+UNTOLD = "..."
+"""Stands for an input whose text isn't the same from start to start: then only the function is compared."""
+
 
 def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     """What the log should know of a store after code that may use it has come: nothing is forgotten."""
@@ -151,9 +154,17 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
     if log.value is None or code.value is None:
         return []
     before = {field.name: field.type for field in log.value.fields}
-    lines = []
+    became = _became(log, code)
+    lines = [
+        f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and the one can't become the "
+        "other. Give the changed aggregate another name, the store a new name, or the app a new id; if only the input "
+        "has another name now, give it back its own first: stream.with_column(...)"
+        for label, (was, now) in became.items()
+    ]
     for field in code.value.fields:
         label = field.name.partition(HIDDEN)[0]
+        if label in became:
+            continue
         if field.name in before and before[field.name] != field.type:
             lines.append(
                 f"store {code.name!r} has column {field.name} {before[field.name]} in the log and {field.type} in the "
@@ -171,3 +182,20 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
                 "Give the changed aggregate another name"
             )
     return lines
+
+
+def _became(log: StoreSpec, code: StoreSpec) -> dict[str, tuple[str, str]]:
+    """The aggregates that compute something else under their old name: what they did, and what they do now."""
+    before = dict(log.aggregates)
+    return {label: (was, now) for label, now in code.aggregates if (was := before.get(label)) and not _same(was, now)}
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two aggregates are the same, as far as their texts tell.
+
+    >>> _same("sum(a)", "sum(a)"), _same("sum(a)", "sum(...)"), _same("sum(a)", "max(...)")
+    (True, True, False)
+    """
+    functions = {text.partition("(")[0] for text in (one, other)}
+    untold = any(text.endswith(f"({UNTOLD})") for text in (one, other))
+    return one == other or (untold and len(functions) == 1)

@@ -3,6 +3,9 @@
 It keeps every promise of an engine but durability: what was applied since the last checkpoint is gone with the process.
 A view must not change while versions are applied. Copying everything for it would cost as much as the state is large,
 so a view is the live state and what has been overwritten since: each apply leaves the old value with every open view.
+A drop changes nothing that a view has: it takes a table of rows with fewer groups in place of the old one, at once, so
+a reader sees all of the range or none of it. A slice of 300,000 rows goes in 0.1 ms (row by row it took 1.6 s beside an
+open view), and 8 ms more when the last who could read it lets go of its memory.
 
 A checkpoint is one Arrow file a family and `memory.json` with their checksums and the mark, which is written last.
 """
@@ -25,7 +28,6 @@ from holdfast import faults
 from holdfast.errors import Closed
 from holdfast.stores.bytecolumns import as_type
 from holdfast.stores.engine import (
-    CHUNK_ROWS,
     FIRST_KEY,
     Changes,
     DamagedState,
@@ -37,6 +39,7 @@ from holdfast.stores.engine import (
     ended,
     folder_bytes,
 )
+from holdfast.stores.memoryrows import Rows
 from holdfast.stores.openiters import OPEN
 from holdfast.stores.spec import StoreSpec
 
@@ -68,8 +71,7 @@ class MemoryEngine:
         self._path = path
         self._lock = threading.RLock()
         self._views: weakref.WeakSet[_MemoryView] = weakref.WeakSet()
-        self._bytes = 0
-        self._families: dict[str, SortedDict[bytes, bytes]] | None = {name: SortedDict() for name in families}
+        self._families: dict[str, Rows] | None = {name: Rows() for name in families}
         self._mark: Mark | None = None
         with _translated(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -82,8 +84,7 @@ class MemoryEngine:
             if name in contents.families:
                 file, checksum = contents.families[name]
                 table = _read_file(self._path, file, checksum)
-                self._live()[name].update(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
-                self._bytes += table.nbytes
+                self._live()[name] = Rows.loaded(table["key"].to_pylist(), table["value"].to_pylist())
         # A family the checkpoint doesn't have has nothing, so neither has the whole.
         self._mark = contents.mark if set(families) <= set(contents.families) else None
 
@@ -93,7 +94,7 @@ class MemoryEngine:
 
     def get_many(self, family: str, keys: pa.Array) -> pa.BinaryArray:
         store = self._family(family)
-        return pa.array(map(store.get, as_type(keys, pa.binary()).to_pylist()), type=pa.binary())
+        return pa.array(store.get_many(as_type(keys, pa.binary()).to_pylist()), type=pa.binary())
 
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
         with self._lock:
@@ -110,33 +111,23 @@ class MemoryEngine:
             self._mark = ended(before, mark)
             faults.point("apply.after")
 
-    def _write(
-        self, family: str, store: "SortedDict[bytes, bytes]", keys: Sequence[bytes], values: Sequence[bytes | None]
-    ) -> None:
+    def _write(self, family: str, store: Rows, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         views = list(self._views)
         for key, value in zip(keys, values, strict=True):
-            old = store.get(key)
             for view in views:
-                view.keep(family, key, old)
-            self._bytes += len(value or b"") - len(old or b"")
-            if value is not None:
-                if old is None:
-                    self._bytes += len(key)
-                store[key] = value
-            elif old is not None:
-                self._bytes -= len(key)
-                del store[key]
+                view.keep(family, key)
+            if value is None:
+                store.delete(key)
+            else:
+                store.put(key, value)
 
     def drop(self, family: str, start: bytes, stop: bytes) -> None:
-        start = max(start, FIRST_KEY)
-        while True:
-            with self._lock:  # let go after each chunk, so that readers have their turn
-                store = self._family(family)
-                keys = list(islice(store.irange(start, stop, inclusive=(True, False)), CHUNK_ROWS))
-                if not keys:
-                    return
+        with self._lock:
+            before = self._family(family)  # kept until the lock is let go: it may be the last to have those rows
+            left = before.without(max(start, FIRST_KEY), stop)
+            if left is not None:
                 self._outdate()
-                self._write(family, store, keys, [None] * len(keys))
+                self._live()[family] = left
 
     def view(self) -> "_MemoryView":
         with self._lock:
@@ -157,9 +148,9 @@ class MemoryEngine:
             folder.mkdir(parents=True)
             files: dict[str, tuple[str, str]] = {}
             for name, store in live.items():
-                table = pa.Table.from_arrays(
-                    [pa.array(store.keys(), pa.binary()), pa.array(store.values(), pa.binary())], schema=_FILE
-                )
+                rows = list(store.items())
+                columns = [pa.array([row[n] for row in rows], pa.binary()) for n in (0, 1)]
+                table = pa.Table.from_arrays(columns, schema=_FILE)
                 data = _file_bytes(table)
                 files[name] = (f"{name}.arrow", xxhash.xxh3_128_hexdigest(data))
                 _write_durably(folder / f"{name}.arrow", data)
@@ -178,19 +169,18 @@ class MemoryEngine:
         return len(self._family(family))
 
     def memory_bytes(self) -> int:
-        self._live()
-        return self._bytes
+        return sum(store.size for store in self._live().values())
 
     def disk_bytes(self) -> int:
         self._live()
         return folder_bytes(self._path)
 
-    def _live(self) -> dict[str, "SortedDict[bytes, bytes]"]:
+    def _live(self) -> dict[str, Rows]:
         if self._families is None:
             raise Closed(f"the engine of {self._path} is closed. Open it again.")
         return self._families
 
-    def _family(self, name: str) -> "SortedDict[bytes, bytes]":
+    def _family(self, name: str) -> Rows:
         live = self._live()
         try:
             return live[name]
@@ -199,20 +189,23 @@ class MemoryEngine:
 
 
 class _MemoryView:
-    """A `View`: the live state, and the values that were overwritten since."""
+    """A `View`: the rows of then, which are the live ones until something is dropped, and what they had before."""
 
-    def __init__(self, path: Path, live: dict[str, "SortedDict[bytes, bytes]"], lock: threading.RLock) -> None:
+    def __init__(self, path: Path, live: dict[str, Rows], lock: threading.RLock) -> None:
         self._path = path
-        self._live: dict[str, SortedDict[bytes, bytes]] | None = live
+        self._live: dict[str, Rows] | None = dict(live)
         self._lock = lock
         self.noted = OPEN.view(str(path))
         weakref.finalize(self, OPEN.close, self.noted)
         self._overwritten: dict[str, SortedDict[bytes, bytes | None]] = {name: SortedDict() for name in live}
 
-    def keep(self, family: str, key: bytes, value: bytes | None) -> None:
-        """Remembers what a key had when this view was taken; called under the engine's lock."""
-        if self._live is not None:  # its reader may have closed it while the engine was between two chunks
-            self._overwritten[family].setdefault(key, value)
+    def keep(self, family: str, key: bytes) -> None:
+        """Remembers what a key has that is about to be written; called under the engine's lock."""
+        if self._live is None:  # its reader may have closed it while the engine was between two chunks
+            return
+        overwritten = self._overwritten[family]
+        if key not in overwritten:
+            overwritten[key] = self._live[family].get(key)
 
     def get(self, family: str, key: bytes) -> bytes | None:
         with self._lock:
@@ -245,10 +238,9 @@ class _MemoryView:
     def _keys(self, family: str, low: bytes, high: bytes | None, open_low: bool, reverse: bool) -> list[bytes]:
         """The next keys that are live or were when the view was taken; `get` says which of them had a value."""
         with self._lock:
-            sources = [
-                self._some(source, low, high, open_low, reverse)
-                for source in (self._family(family), self._overwritten[family])
-            ]
+            rows = self._family(family).keys_between(low, high, open_low, reverse)
+            overwritten = self._overwritten[family].irange(low, high, inclusive=(not open_low, False), reverse=reverse)
+            sources = [list(islice(source, _SCAN_ROWS)) for source in (rows, overwritten)]
         merged = sorted({key for keys in sources for key in keys}, reverse=reverse)
         # Beyond the last key of a source that was cut short, the other's keys aren't next in line.
         full = [keys[-1] for keys in sources if len(keys) == _SCAN_ROWS]
@@ -257,20 +249,13 @@ class _MemoryView:
         edge = max(full) if reverse else min(full)
         return [key for key in merged if (key >= edge if reverse else key <= edge)]
 
-    @staticmethod
-    def _some(
-        source: "SortedDict[bytes, bytes | None]", low: bytes, high: bytes | None, open_low: bool, reverse: bool
-    ) -> list[bytes]:
-        found = source.irange(low, high, inclusive=(not open_low, False), reverse=reverse)
-        return [key for key, _ in zip(found, range(_SCAN_ROWS), strict=False)]
-
     def close(self) -> None:
         with self._lock:
             self._live = None
             self._overwritten = {}
         OPEN.close(self.noted)
 
-    def _family(self, name: str) -> "SortedDict[bytes, bytes]":
+    def _family(self, name: str) -> Rows:
         if self._live is None:
             raise Closed(f"a view of {self._path} was used after it, or its engine, was closed. Take a new one.")
         try:

@@ -23,6 +23,8 @@ class Profile:
 
     write_buffer_bytes: int = 64 * MIB
     """The most one write buffer takes; less, where the instance's budget is small."""
+    write_buffer_share: float = 0.5
+    """The most it takes of the budget for all write buffers. A larger one is flushed less often, in larger files."""
     compaction: Literal["level", "universal"] = "level"
     files_before_compaction: int = 4
     """Files of flushed buffers that a read may have to look at before they are merged."""
@@ -46,7 +48,12 @@ class Profile:
 
 PROFILES: dict[str, Profile] = {
     "balanced": Profile(),
-    "write-heavy": Profile(compaction="universal", files_before_compaction=8, files_before_stop=64),
+    "write-heavy": Profile(
+        write_buffer_share=0.875,
+        compaction="universal",
+        files_before_compaction=12,
+        files_before_stop=96,
+    ),
     "read-heavy": Profile(
         files_before_compaction=2,
         compression="none",
@@ -69,7 +76,6 @@ PROFILES: dict[str, Profile] = {
         files_before_compaction=32,
         files_before_stop=1_000,
         compression="none",
-        filter_bits=10,
     ),
 }
 

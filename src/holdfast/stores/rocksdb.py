@@ -46,7 +46,8 @@ from holdfast.stores.engine import (
 from holdfast.stores.openiters import OPEN
 from holdfast.stores.profiles import MIB
 from holdfast.stores.reclaim import Range, Reclaimer
-from holdfast.stores.rockserrors import translated
+from holdfast.stores.rockserrors import BadOptions, translated
+from holdfast.stores.rocksoptions import refusals, written
 from holdfast.stores.rocksviews import RocksView
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.tuning import Tuning
@@ -64,7 +65,7 @@ class RocksEngine:
         families = tuple(spec.name for spec in stores)
         self._path = path
         self._stores = families
-        self._tuning = resources.shared(Tuning, Tuning)
+        self._tuning = resources.shared(Tuning, lambda memory: Tuning(memory, resources.disk))
         self._database = self._tuning.database(stores)
         self._lock = threading.RLock()
         self._views: weakref.WeakSet[RocksView] = weakref.WeakSet()
@@ -94,6 +95,10 @@ class RocksEngine:
             present = rd.Rdict.list_cf(str(self._path), self._database)
         gone = {*present} - {*families, "default"}
         db = rd.Rdict(str(self._path), self._database, families | {name: self._tuning.plain() for name in gone})
+        hooked = any(spec.options_hook is not None for spec in stores)
+        if hooked and (refused := refusals(written(self._path), families)):
+            db.close()
+            raise BadOptions(self._path, "; ".join(refused))
         for name in sorted(gone):
             # A store that the app no longer has. Left there, it would come back one day with the state of its last one.
             db.drop_column_family(name)

@@ -19,8 +19,20 @@ class BadOptions(HoldfastError):
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
-            f"RocksDB doesn't open {path} with these options: {cause}. Mend the hook that sets them "
+            f"{path} can't be opened with these options: {cause}. Mend the hook that sets them "
             "(rocksdb_options=), or take it away."
+        )
+
+
+class NoDirectIO(HoldfastError):
+    """The file system has only one way to its files, through the page cache."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, path: Path, cause: object) -> None:
+        super().__init__(
+            f"the file system of {path} has no direct I/O: {cause} Set state.direct_reads and state.direct_writes to "
+            "false (or mend the hook that asks for it), or move state.dir to a disk."
         )
 
 
@@ -50,7 +62,9 @@ def _translation(path: Path, error: Exception, opening: bool) -> HoldfastError:
         return StateUnreadable(path, text)
     if opening and "LOCK" in text:
         return EngineInUse(path, text)
-    if opening and text.startswith("Invalid argument"):
+    if opening and "Direct I/O is not supported" in text:
+        return NoDirectIO(path, text)
+    if opening and text.startswith(("Invalid argument", "Not implemented")):
         return BadOptions(path, text)
     if opening or "Corruption" in text:
         return DamagedState(path, text)

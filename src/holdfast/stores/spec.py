@@ -75,6 +75,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Every shape the values have had, the newest last. Code knows its own alone; the log has them all."""
     from_now: tuple[str, ...] = ()
     """Aggregates that may begin in the middle: they leave out what came before they were added."""
+    aggregates: tuple[tuple[str, str], ...] = ()
+    """What each aggregate of a table computes, such as `("best", "max(score)")`. Files of before have none."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -17,6 +17,7 @@ import rocksdict as rd
 
 from holdfast.errors import HoldfastError, TopologyError
 from holdfast.stores.cachebudget import CacheBudget
+from holdfast.stores.engine import DiskUse
 from holdfast.stores.places import imported
 from holdfast.stores.profiles import MIB, Compression, Profile, profile
 from holdfast.stores.spec import StoreSpec
@@ -46,8 +47,9 @@ class Tunable:
 class Tuning:
     """The caches and the write-buffer budget of one process, and options made for them."""
 
-    def __init__(self, memory_bytes: int) -> None:
+    def __init__(self, memory_bytes: int, disk: DiskUse | None = None) -> None:
         self._memory_bytes = memory_bytes
+        self._disk = disk or DiskUse()
         self.write_bytes = max(MIB, memory_bytes // 4)
         self.writes = rd.WriteBufferManager(self.write_bytes, False)
         self.caches: CacheBudget[rd.Cache] = CacheBudget(self._for_caches(), rd.Cache)
@@ -83,7 +85,9 @@ class Tuning:
         options.create_if_missing(True)
         options.create_missing_column_families(True)
         options.set_write_buffer_manager(self.writes)
-        options.set_max_background_jobs(2)
+        options.set_max_background_jobs(self._disk.background_jobs)
+        options.set_use_direct_reads(self._disk.direct_reads)
+        options.set_use_direct_io_for_flush_and_compaction(self._disk.direct_writes)
         options.set_max_open_files(1_000)
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(MIB)
@@ -103,13 +107,16 @@ class Tuning:
     def _filled(self, chosen: Profile, options: rd.Options) -> rd.Options:
         options.create_if_missing(True)
         options.set_write_buffer_manager(self.writes)
-        options.set_write_buffer_size(max(MIB, min(chosen.write_buffer_bytes, self.write_bytes // 2)))
-        # Three, and flushed one by one. More: RocksDB slows writes down by sleeping in them. Fewer, or several a flush:
-        # flushes hung in tests with small budgets; the cause was not found.
+        share = int(self.write_bytes * chosen.write_buffer_share)
+        options.set_write_buffer_size(max(MIB, min(chosen.write_buffer_bytes, share)))
+        # Three, and flushed one by one. With more, RocksDB slows writes down by sleeping in them. With fewer, they stop
+        # as soon as one is being flushed. Several a flush would hang, which `rocksoptions` explains.
         options.set_max_write_buffer_number(3)
         options.set_arena_block_size(_ARENA_BYTES)
         options.set_level_zero_file_num_compaction_trigger(chosen.files_before_compaction)
-        options.set_level_zero_slowdown_writes_trigger(1_000)
+        # RocksDB slows writes down by sleeping in them, so it isn't to slow down before it stops, where chunks wait in
+        # Python. Larger than the other, this number would be taken for it: RocksDB never stops before it slows down.
+        options.set_level_zero_slowdown_writes_trigger(chosen.files_before_stop)
         options.set_level_zero_stop_writes_trigger(chosen.files_before_stop)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_level_compaction_dynamic_level_bytes(True)

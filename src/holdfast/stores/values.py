@@ -15,6 +15,7 @@ from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK, Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
 from holdfast.stores.codecs.rows import ROWS, Rows
+from holdfast.stores.described import Description
 from holdfast.stores.history import row_layouts, surviving
 from holdfast.stores.rows import decode_row
 from holdfast.stores.shapes import Declared, declared, describe_type, shape_of
@@ -100,12 +101,17 @@ def schema_of(type_: Any, codec: str) -> SchemaVersion | None:
 
 
 def codec_of(spec: StoreSpec, type_: Any = None, own: Codec[Any] | None = None) -> StoreCodec[Any]:
-    """The codec of a store. Who has no type but only the log's spec reads values as plain dicts, lists and numbers."""
+    """The codec of a store. `Any` reads plain dicts, lists and numbers, as they were written.
+
+    So does who has no type but only the log's spec, by the newest shape that is in it, or else gets an `AsWritten`.
+    """
     if spec.codec == ROWS and spec.value is not None:
         return _ShapedRows(spec)
     if spec.codec == ROWS:
         raise TopologyError(f"store {spec.name!r} keeps rows and has no value schema. Give it one.")
-    if type_ is None or (type_ is Any and ":" not in spec.codec):
+    if type_ is None:
+        return _Described(spec)
+    if type_ is Any and ":" not in spec.codec:
         return _Untyped(spec)
     try:
         written = {version.number: parse(version.fields) for version in spec.schemas}
@@ -319,8 +325,20 @@ class _Untyped:
         return self._codec.decode(data)
 
 
+class _Described(_Untyped):
+    """The same by the newest shape the log has, as far as that can be told without code."""
+
+    def __init__(self, spec: StoreSpec) -> None:
+        super().__init__(spec)
+        # Bytes have no fields, whatever is said of them.
+        self._description = Description(() if spec.codec == BYTES else spec.schemas)
+
+    def decode(self, data: bytes, schema: int | None = None) -> Any:
+        return self._description.shown(super().decode(data, schema), self.schema if schema is None else schema)
+
+
 def unknown_layout(spec: StoreSpec, schema: int) -> UnreadableValue:
     return UnreadableValue(
-        f"a row of store {spec.name!r} has schema {schema}, and this process knows up to {spec.schema}. It was started "
-        "before the table changed: start it again, so that it reads the newest app file."
+        f"a row of store {spec.name!r} has schema {schema}, and this process knows up to {spec.schema}. If newer code "
+        "runs beside it, start it again, so that it reads the newest app file; if none does, run verify."
     )

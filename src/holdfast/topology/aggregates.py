@@ -6,12 +6,19 @@ They are plain values. `topology.reducers` turns one into columns once the type 
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from holdfast.stores.history import UNTOLD
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
+
+
+_COLUMN = re.compile(r"Column<'[\w.]+'>")
+"""How Spark writes a Column that is nothing but a name."""
 
 
 class Function(Enum):
@@ -37,6 +44,23 @@ class Aggregate:
     def needs_time(self) -> bool:
         """Whether which record wins depends on event time."""
         return self.function in (Function.FIRST, Function.LAST)
+
+    @property
+    def meaning(self) -> str:
+        """What is computed of what, as the app's file keeps it: two starts with the same meaning count the same.
+
+        A Column that is more than a name stands as `...`: how Spark writes an expression differs from release to
+        release, and some are numbered anew each time they are made.
+
+        >>> Aggregate(Function.SUM, "a  +\\n b").meaning
+        'sum(a + b)'
+        """
+        if self.column is None or isinstance(self.column, str):
+            told = "*" if self.column is None else " ".join(self.column.split())
+        else:
+            text = str(self.column)
+            told = text.removeprefix("Column<'").removesuffix("'>") if _COLUMN.fullmatch(text) else UNTOLD
+        return f"{self.function.value}({told})"
 
     def __str__(self) -> str:
         return f"{self.function.value}({'*' if self.column is None else self.column})"

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from holdfast.errors import BadValue, TopologyError
 from holdfast.stores.access import Now, OrderedBytes
-from holdfast.stores.spec import StoreSpec, check_name
+from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.events import EventShape, as_mapping
 from holdfast.words import Version
@@ -173,6 +173,27 @@ class Processed:
             )
         self.builder.add_sink(self.name, sink, name)
         return self
+
+    def sink_changes(self, store: str, sink: Sink, *, name: str | None = None) -> Processed:
+        """Sends what each version changed in a key-value store to `sink`, deletes too. Returns the same again.
+
+        Rows have the key's columns, `value` as JSON, `timestamp` if the store keeps one, and `_deleted`, which is true
+        for a key that was deleted or evicted, or whose own TTL was over.
+        """
+        spec = next((spec for spec in self.specs if spec.name == store), None)
+        if spec is None or spec.kind not in (KEY_VALUE, TIMESTAMPED):
+            there = ", ".join(each.name for each in self.specs if each.kind in (KEY_VALUE, TIMESTAMPED)) or "none"
+            what = "has no such store" if spec is None else f"has a {spec.kind} store of that name"
+            raise TopologyError(
+                f"sink_changes({store!r}): {self.processor.__name__} {what}. Its key-value stores are: {there}. What "
+                "changes in others a processor can forward."
+            )
+        self.builder.add_sink(self.changes_of(spec), sink, name)
+        return self
+
+    def changes_of(self, spec: StoreSpec) -> str:
+        """The name of what a store's changes are to sinks. No store or processor has a tilde in its own."""
+        return f"{self.name}~{spec.name}"
 
 
 def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:

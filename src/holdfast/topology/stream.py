@@ -293,7 +293,11 @@ class Builder:
         results = tuple(reducer.fields[0] for reducer in reducers)
         hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])
         from_now = tuple(label for label, aggregate in aggregated.aggregates if aggregate.from_now)
-        spec = msgspec.structs.replace(make(key=key, value=Schema(results + hidden)), from_now=from_now)
+        spec = msgspec.structs.replace(
+            make(key=key, value=Schema(results + hidden)),
+            from_now=from_now,
+            aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregated.aggregates),
+        )
         if spec.max_entries and DELETED in (field.name for field in key.fields + results):
             raise TopologyError(
                 f"store({name!r}): a column is named {DELETED!r}, which is how sinks are told of a key that "

@@ -66,6 +66,9 @@ class Writing:
     def put(self, key: bytes, value: bytes) -> None:
         self.changes[key] = value
 
+    def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
+        self.changes.update(zip(keys, values, strict=True))
+
     def delete(self, key: bytes) -> None:
         self.changes[key] = None
 

@@ -1,8 +1,10 @@
-"""What a sink gets of a commit, from its segments: a table's rows, what a processor forwarded, or the dead letters.
+"""What a sink gets of a commit, from its segments: a table's rows, what a processor forwarded or changed in a store of
+its own, or the dead letters.
 
 For a table the rows are its changed keys with their results, made from the state part: what is stored and what is sent
-can't differ, and a version's rows are there for as long as its segments are. Where a store can delete, each row says in
-a column `_deleted` whether its key is gone; its results are null then. Stores that never do have no such column.
+can't differ, and a version's rows are there for as long as its segments are. What the pass of `stores.rewrite` put
+into the newest shape hasn't changed, and is not sent. Where a store can delete, each row says in a column `_deleted`
+whether its key is gone; its results are null then. Stores that never do have no such column.
 """
 
 import logging
@@ -16,12 +18,15 @@ import pyarrow.compute as pc
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
-from holdfast.stores.cells import unpack_many
+from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.cells import FIRST_SCHEMA, unpack, unpack_many
 from holdfast.stores.keys import FORMAT, decode_keys
 from holdfast.stores.recency import split_seqs
+from holdfast.stores.rewrite import is_step
 from holdfast.stores.rowcolumns import decode_layouts
-from holdfast.stores.slices import split_sliced_keys
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.slices import AREA, split_sliced, split_sliced_keys
+from holdfast.stores.spec import TIMESTAMPED, StoreSpec
+from holdfast.topology.processor import DeclaredStore
 from holdfast.topology.reducers import HIDDEN
 from holdfast.topology.sink import Rows
 from holdfast.topology.stream import DELETED
@@ -41,18 +46,18 @@ class TableOutput:
 
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
         for task, number, table in _parts(log, commit, "state", self.spec.name):
-            if task.topology == self.topology:
+            if task.topology == self.topology and not is_step(table["key"]):
                 yield Rows(task, number, self.decode(table))
 
     def decode(self, table: pa.Table) -> pa.Table:
         """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
         assert self.spec.value is not None
         keys, cells = table["key"].combine_chunks(), table["value"].combine_chunks()
+        if self.spec.max_entries or self.spec.schema > FIRST_SCHEMA:
+            entries = pc.starts_with(keys, AREA if self.spec.slice_ms else FORMAT)
+            keys, cells = keys.filter(entries), cells.filter(entries)
         if self.spec.slice_ms:
             _, keys = split_sliced_keys(keys)
-        if self.spec.max_entries:
-            entries = pc.starts_with(keys, FORMAT)
-            keys, cells = keys.filter(entries), cells.filter(entries)
         found = unpack_many(cells)
         payloads = found.payloads
         if self.spec.max_entries:
@@ -81,6 +86,53 @@ class ProcessorOutput:
 
 
 @dataclass(frozen=True)
+class StoreChanges:
+    """What changed in a processor's key-value store: key columns, the value as JSON, and whether the key is gone.
+
+    Gone is what the processor deleted, what was evicted, and what its own TTL had an end for. Slices that are dropped
+    whole, which is how a TTL of the store forgets, are no changes.
+    """
+
+    spec: StoreSpec
+    topology: int
+    declared: DeclaredStore
+
+    def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
+        for task, number, table in _parts(log, commit, "state", self.spec.name):
+            if task.topology == self.topology and not is_step(table["key"]) and (found := self.decode(table)).num_rows:
+                yield Rows(task, number, found)
+
+    def decode(self, table: pa.Table) -> pa.Table:
+        changed = self._changed(table)
+        store = self.declared.bind(DictBytes(), Now(wall=0), lambda name, number: None, spec=self.spec)
+        values = [None if cell is None else _as_json(store.stored_value(cell)) for cell in changed.values()]
+        names = [field.name for field in self.spec.key.fields]
+        columns = dict(zip(names, decode_keys(self.spec.key, pa.array(changed, pa.binary())), strict=True))
+        columns["value"] = pa.array(values, pa.string())
+        if self.spec.kind == TIMESTAMPED:
+            times = [None if cell is None else unpack(cell).timestamp for cell in changed.values()]
+            columns["timestamp"] = pa.array(times, pa.int64())
+        columns[DELETED] = pa.array([value is None for value in values], pa.bool_())
+        return pa.table(columns)
+
+    def _changed(self, table: pa.Table) -> dict[bytes, bytes | None]:
+        """Own key → cell. A key may be in several slices: the newest one that has it counts."""
+        changed: dict[bytes, bytes | None] = {}
+        sliced = bool(self.spec.slice_ms)
+        area = AREA if sliced else FORMAT
+        for key, cell in sorted(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)):
+            if key.startswith(area):
+                own = split_sliced(key)[1] if sliced else key
+                if cell is not None or own not in changed:
+                    changed[own] = cell
+        return changed
+
+
+def _as_json(value: object) -> str:
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
+@dataclass(frozen=True)
 class DeadLetters:
     """Records that could not be used: the reason, the record as JSON, and how often it came."""
 
@@ -100,7 +152,7 @@ class _Letter(msgspec.Struct):
     record: msgspec.Raw
 
 
-Output = TableOutput | ProcessorOutput | DeadLetters
+Output = TableOutput | ProcessorOutput | StoreChanges | DeadLetters
 
 
 def _parts(log: Log, commit: Commit, kind: str, name: str | None) -> Iterator[tuple[TaskId, int, pa.Table]]:

@@ -6,7 +6,7 @@ every kind that has keys and values. An iterator holds a scan open; it lets go w
 """
 
 import itertools
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
 
 from holdfast.errors import HoldfastError, Kind
@@ -42,9 +42,9 @@ class Closing(Generic[T]):
         self._source = rows if source is None else source
 
     @classmethod
-    def of_batches(cls, batches: Iterator[Iterable[T]]) -> "Closing[T]":
+    def of_batches(cls, batches: Iterator[Iterable[T]], source: Iterator[Any] | None = None) -> "Closing[T]":
         """The rows of batches; between two batches no Python runs."""
-        return cls(itertools.chain.from_iterable(batches), batches)
+        return cls(itertools.chain.from_iterable(batches), batches if source is None else source)
 
     def __iter__(self) -> Iterator[T]:
         return self._rows  # what a `for` goes through is the scan itself
@@ -82,6 +82,17 @@ def batches(rows: Iterator[T]) -> Iterator[list[T]]:
             size = ROWS
     finally:
         close(rows)
+
+
+def columns(rows: Iterator[tuple[T, D]]) -> Iterator[tuple[Sequence[T], Sequence[D]]]:
+    """The same with what comes first in the rows of a batch apart from what comes second.
+
+    >>> list(columns(iter([(1, "a"), (2, "b")])))
+    [((1, 2), ('a', 'b'))]
+    """
+    for batch in batches(rows):
+        firsts, seconds = zip(*batch, strict=True)
+        yield firsts, seconds
 
 
 def close(rows: Iterator[Any]) -> None:

@@ -10,17 +10,19 @@ shadowed, and slices go whole. Both hide what is over by the wall clock of the v
 not.
 """
 
-import itertools
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress, islice
 from typing import Protocol
 
 from holdfast.errors import BadValue
 from holdfast.stores import cells
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
-from holdfast.stores.cells import FORMAT, NEVER, Cell
+from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, Cell
+from holdfast.stores.kinds.coding import all_begin_with
+from holdfast.stores.kinds.containers import columns
 from holdfast.stores.kinds.keying import time_at, time_bytes
-from holdfast.stores.kinds.merging import Row, first_of_each, scan_slices
+from holdfast.stores.kinds.merging import first_of_each, scan_slices
 from holdfast.stores.slices import live_prefixes
 from holdfast.stores.spec import StoreSpec
 
@@ -31,8 +33,13 @@ AT_MOST = 10_000
 
 _U64 = struct.Struct(">Q")
 _NEVER = bytes(8)
+_FORMAT_1 = bytes([FORMAT])
 _PLAIN = EMPTY
 """What a cell without timestamp and expiry begins with: almost all do, and then nothing else has to be looked at."""
+
+
+Batch = tuple[Sequence[bytes], Sequence[bytes]]
+"""Own keys, and the cell of each; never none at all."""
 
 
 class ReadableEntries(Protocol):
@@ -42,7 +49,8 @@ class ReadableEntries(Protocol):
 
     def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
-    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]: ...
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
+        """Entries in order, some at a time."""
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         """Where these entries may be stored."""
@@ -96,8 +104,15 @@ class Clock:
         self._wall = _U64.pack(max(wall, 0))
 
     def shows(self, cell: bytes) -> bool:
-        expires = cell[9:17] if cell[0] == FORMAT else _U64.pack(expires_of(cell))
+        expires = cell[9:17] if cell[:1] == _FORMAT_1 and len(cell) >= HEADER_BYTES else _U64.pack(expires_of(cell))
         return expires == _NEVER or expires > self._wall
+
+
+def shown(shows: Callable[[bytes], bool], keys: Sequence[bytes], found: Sequence[bytes]) -> Iterator[Batch]:
+    """What is left of a batch without what is over."""
+    show = list(map(shows, found))
+    if any(show):
+        yield list(compress(keys, show)), list(compress(found, show))
 
 
 class ReadablePlainEntries:
@@ -112,16 +127,18 @@ class ReadablePlainEntries:
         return cell if cell is not None and (cell.startswith(_PLAIN) or self._shows(cell)) else None
 
     def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found = self._get_many(keys)
+        if all_begin_with(_PLAIN, [cell for cell in found if cell is not None]):
+            return found
         shows = self._shows
-        return [
-            cell if cell is not None and (cell.startswith(_PLAIN) or shows(cell)) else None
-            for cell in self._get_many(keys)
-        ]
+        return [cell if cell is not None and shows(cell) else None for cell in found]
 
-    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
-        shows = self._shows
-        rows = self._scan(start, stop, reverse=reverse)
-        return (row for row in rows if row[1].startswith(_PLAIN) or shows(row[1]))
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
+        for keys, found in columns(self._scan(start, stop, reverse=reverse)):
+            if all_begin_with(_PLAIN, found):
+                yield keys, found
+            else:
+                yield from shown(self._shows, keys, found)
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         return list(keys)
@@ -151,10 +168,8 @@ class PlainEntries(ReadablePlainEntries):
         self._bytes.put(key, cell)
 
     def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None:
-        put = self._bytes.put
         if expires == NEVER:
-            for key, cell in zip(keys, cells, strict=True):
-                put(key, cell)
+            self._bytes.put_many(keys, cells)
         else:
             for key, cell in zip(keys, cells, strict=True):
                 self.put(key, cell, expires)
@@ -170,7 +185,7 @@ class PlainEntries(ReadablePlainEntries):
 
     def begin_version(self) -> int:
         rows = self._bytes.scan(INDEX, INDEX + time_bytes(self._wall + 1))
-        over = [row for row, _ in itertools.islice(rows, AT_MOST)]
+        over = [row for row, _ in islice(rows, AT_MOST)]
         removed = 0
         for row, cell in zip(over, self._bytes.get_many([row[9:] for row in over]), strict=True):
             self._bytes.delete(row)
@@ -214,10 +229,10 @@ class ReadableSlicedEntries:
             found.update((key, cell) for key, cell in copies if cell is not None)
         return [cell if (cell := found.get(key)) is not None and self._shows(cell) else None for key in keys]
 
-    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
-        shows = self._shows
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
         newest = first_of_each(scan_slices(self._readable, self._prefixes, start, stop, reverse=reverse))
-        return (row for row in newest if shows(row[1]))
+        for keys, found in columns(newest):
+            yield from shown(self._shows, keys, found)
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         return [prefix + key for prefix in self._prefixes for key in keys]
@@ -246,9 +261,8 @@ class SlicedEntries(ReadableSlicedEntries):
         self._bytes.put(self._newest + key, cell)
 
     def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None:
-        put, newest = self._bytes.put, self._newest
-        for key, cell in zip(keys, cells, strict=True):
-            put(newest + key, cell)
+        newest = self._newest
+        self._bytes.put_many([newest + key for key in keys], cells)
 
     def remove(self, key: bytes) -> bytes | None:
         places = [prefix + key for prefix in self._prefixes]

@@ -6,13 +6,14 @@ entries lie in each case is `expiry` and `lru`; this is the typed view.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Any, ClassVar, TypeVar, Unpack, overload
 
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.cells import NO_TIMESTAMP
 from holdfast.stores.kinds.base import EVICTED, REMOVED, Options, ReadAhead, Store, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
-from holdfast.stores.kinds.containers import ReadableContainer, WritableContainer, batches
+from holdfast.stores.kinds.containers import ROWS, ReadableContainer, WritableContainer
 from holdfast.stores.kinds.expiry import (
     Entries,
     PlainEntries,
@@ -66,8 +67,7 @@ class ReadableEntryStore(ReadableContainer[K, V, R]):
         return [None if cell is None else read(cell) for cell in found]
 
     def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Iterable[tuple[K, R]]]:
-        for rows in batches(self._found.scan(start, stop, reverse=reverse)):
-            keys, cells = zip(*rows, strict=True)
+        for keys, cells in self._found.scan(start, stop, reverse=reverse):
             yield zip(self._decode_many(keys), self._read_many(cells), strict=True)
 
 
@@ -87,6 +87,10 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
         """Removes a key, and returns what it had."""
         cell = self._entries_.remove(self._encode(key))
         return None if cell is None else self._read(cell)
+
+    def stored_value(self, cell: bytes) -> V:
+        """The value in an entry's cell, as a segment has it."""
+        return self._values.read(cell)
 
     def begin_version(self) -> None:
         if removed := self._entries_.begin_version():
@@ -208,19 +212,35 @@ class KeyValueStore(EntryStore[K, V, V], ReadOnlyKeyValueStore[K, V]):
 
     def update(self, entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> None:
         """Sets many keys, given as a mapping or as pairs. This is the quick way to set a thousand."""
-        pairs = iter(entries.items() if isinstance(entries, Mapping) else entries)
-        for batch in batches(pairs):
-            keys, values = zip(*batch, strict=True)
-            if type(None) in set(map(type, values)):
-                for key, value in batch:
+        for keys, values in _taken(entries):
+            cells = self._values.cells(values, self._expires)
+            if cells is None:
+                for key, value in zip(keys, values, strict=True):
                     self.put(key, value)
             else:
-                cells = self._values.cells(values, self._expires)
                 self._entries_.put_many(self._encode_many(keys), cells, self._expires)
 
     def read_only(self) -> ReadOnlyKeyValueStore[K, V]:
         """The same entries, without the methods that change them."""
         return self._quiet_as(ReadOnlyKeyValueStore)
+
+
+def _taken(entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> Iterator[tuple[list[K], list[V]]]:
+    """Keys and values, some at a time."""
+    if isinstance(entries, Mapping):
+        left, theirs = iter(entries.keys()), iter(entries.values())
+        while keys := list(islice(left, ROWS)):
+            yield keys, list(islice(theirs, ROWS))
+        return
+    pairs = iter(entries)
+    while True:
+        keys, values = [], []
+        for key, value in islice(pairs, ROWS):  # not zip(*...), which would have to keep all the pairs
+            keys.append(key)
+            values.append(value)
+        if not keys:
+            return
+        yield keys, values
 
 
 def _entries(spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> Entries:

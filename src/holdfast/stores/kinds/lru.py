@@ -12,7 +12,8 @@ from collections.abc import Iterator, Sequence
 from holdfast.stores import cells, recency
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, SHAPED_HEADER_BYTES
-from holdfast.stores.kinds.expiry import Clock, ReadableEntries
+from holdfast.stores.kinds.containers import columns
+from holdfast.stores.kinds.expiry import Batch, Clock, ReadableEntries
 from holdfast.stores.kinds.merging import Row
 from holdfast.stores.spec import StoreSpec
 
@@ -45,8 +46,11 @@ class BoundedEntries:
         self._read(keys)
         return [self.find(key) for key in keys]
 
-    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
         """Entries in order. This is no touch: who looks at all of them uses none in particular."""
+        return columns(self._rows(start, stop, reverse=reverse))
+
+    def _rows(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
         own = [key for key in self._touched if key >= start and (stop is None or key < stop)]
         own.sort(reverse=reverse)
         before = (key for key, _ in self._bytes.scan(start, stop, reverse=reverse) if key not in self._touched)

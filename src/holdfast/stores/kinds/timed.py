@@ -93,10 +93,10 @@ class TimedView(View[K, V]):
         if last is None:
             return []
         slice_ms, first = self._slice_ms, self._first_slice
-        if from_ is not None:
-            first = max(first, from_ // slice_ms)
-        if to is not None:
-            last = min(last, to // slice_ms)
+        if from_ is not None and (number := from_ // slice_ms) > first:
+            first = number
+        if to is not None and (number := to // slice_ms) < last:
+            last = number
         if first == last:
             return [slice_prefix(first)]
         if last - first < _FEW:

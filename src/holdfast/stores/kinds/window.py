@@ -5,16 +5,18 @@ put stays. A window is there while its start is later than the stream's time les
 is refused and counted.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.kinds.base import NOTES, Options, ReadAhead, Time, View, millis
-from holdfast.stores.kinds.containers import Closing, batches, close
-from holdfast.stores.kinds.keying import time_at, time_bytes, times_at
+from holdfast.stores.kinds.containers import FIRST_ROWS, Closing, batches, close
+from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
 from holdfast.stores.options import Length
+from holdfast.stores.slices import slice_prefix
 from holdfast.stores.spec import WINDOW, StoreSpec
 from holdfast.stores.values import StoreCodec
 
@@ -26,6 +28,11 @@ K3 = TypeVar("K3")
 
 PUTS = NOTES + b"puts"
 """The note of how many puts a store with duplicates has had."""
+
+_AFTER = b"\xff" * 9
+"""What is after whatever follows a start."""
+_LAST = b"\xff" * 17
+"""What is after every start, and whatever follows it."""
 
 
 class Windowed(NamedTuple, Generic[K]):
@@ -50,11 +57,14 @@ class ReadOnlyWindowStore(TimedView[K, V]):
     _tail: int
     """Where the start begins, from the end of a stored key."""
     _puts: Number
+    _typed: Callable[[Sequence[Row]], list[tuple[int, V]]]
+    """Reads windows of one key as (start, value)."""
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         self._tail = -16 if spec.duplicates else -8
         self._puts = Number(PUTS, bytes_)
         super()._attach(spec, bytes_, now, codec)
+        self._typed = self._values.timed_reader(self._tail)
 
     def _times(self) -> int:
         return -self._tail // 8
@@ -83,7 +93,16 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         if start is not None:
             return self._one(key, millis(start))
         first, last = self._span(from_, to)
-        return Closing.of_batches(self._fetch(self._beginning(key), first, last, reverse=reverse))
+        own, slice_ms = self._beginning(key), self._slice_ms
+        if last is None or last // slice_ms != (number := first // slice_ms):
+            return Closing.of_batches(self._fetch(own, first, last, reverse=reverse))
+        # Within one slice they are often few: then they are read here and now, and nothing stays open.
+        place = slice_prefix(number) + own
+        rows = self._bytes.scan(place + time_bytes(first), place + time_bytes(last) + _AFTER, reverse=reverse)
+        found = list(islice(rows, FIRST_ROWS))
+        if len(found) < FIRST_ROWS:
+            return Closing(iter(self._typed(found)))
+        return Closing.of_batches(map(self._typed, chain((found,), batches(rows))), rows)
 
     def fetch_all(
         self, from_: Time | None = None, to: Time | None = None, *, reverse: bool = False
@@ -106,8 +125,10 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         return Closing(self._windows(rows, first, last))
 
     def _span(self, from_: Time | None, to: Time | None) -> tuple[int, int | None]:
-        kept = self._kept_after + 1
-        return kept if from_ is None else max(kept, millis(from_)), None if to is None else millis(to)
+        first = self._kept_after + 1
+        if from_ is not None and (time := from_ if type(from_) is int else millis(from_)) > first:
+            first = time
+        return first, to if to is None or type(to) is int else millis(to)
 
     def _one(self, key: K, start: int) -> V | None:
         if start <= self._kept_after:
@@ -123,14 +144,11 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         return None if cell is None else self._values.read(cell)
 
     def _fetch(self, own: bytes, first: int, last: int | None, *, reverse: bool) -> Iterator[Iterable[tuple[int, V]]]:
-        start = own + time_bytes(first)
-        stop = own + (b"\xff" * 17 if last is None else time_bytes(last) + b"\xff" * 9)
+        start, stop = own + time_bytes(first), own + (_LAST if last is None else time_bytes(last) + _AFTER)
         slices = self._slices(first, last)
         for prefix in reversed(slices) if reverse else slices:
             for rows in batches(self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)):
-                keys, cells = zip(*rows, strict=True)
-                values = self._values.read_many_without_expiry(cells)
-                yield zip(times_at(keys, self._tail), values, strict=True)
+                yield self._typed(rows)
 
     def _windows(self, rows: Iterator[Row], first: int, last: int | None) -> Iterator[tuple[Windowed[K], V]]:
         tail, size, read, key_of = self._tail, self._spec.window_ms, self._values.read, self._key_of

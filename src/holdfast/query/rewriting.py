@@ -1,0 +1,44 @@
+"""How far the background pass over a store is, as JSON: what `batch.rewrite_entries` has done so far.
+
+Each task has its own note in the store (`stores.rewrite`); the answer has them all, and what they add up to. A task
+that has made no step yet has none, and counts as not begun.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from holdfast.query.reader import Slice, TaskStore
+from holdfast.stores.cells import FIRST_SCHEMA
+from holdfast.stores.rewrite import Progress, progress_of
+from holdfast.stores.spec import StoreSpec
+
+_COUNTS = ("seen", "rewritten", "unreadable", "total")
+
+
+def read(store: TaskStore) -> list[Progress]:
+    """The note of one task: one, or none."""
+    found = progress_of(store.bytes)
+    return [] if found is None else [found]
+
+
+def told(spec: StoreSpec, parts: Sequence[Slice[Progress]]) -> Mapping[str, Any]:
+    """The answer: the schema that values are brought to, and how far each task is.
+
+    A pass to an earlier schema is over, however far it came: what it rewrote will be rewritten again.
+    """
+    passes = {part.task: part.entries[0] for part in parts if part.entries and part.entries[0].schema >= spec.schema}
+    tasks = {
+        str(task): {**{name: getattr(each, name) for name in _COUNTS}, "share": each.share, "finished": each.finished}
+        for task, each in sorted(passes.items())
+    }
+    unchanged = spec.schema == FIRST_SCHEMA  # there is no older shape to look for
+    return {
+        "store": spec.name,
+        "schema": spec.schema,
+        "begun": bool(passes),
+        "finished": unchanged or (len(passes) == len(parts) and all(each.finished for each in passes.values())),
+        "share": 1.0 if unchanged else round(sum(each.share for each in passes.values()) / len(parts), 4),
+        **{name: sum(getattr(each, name) for each in passes.values()) for name in _COUNTS},
+        "tasks": tasks,
+        "version": min(part.version for part in parts),
+    }

@@ -1,0 +1,64 @@
+"""What the log knows of each store, as it is by now.
+
+Code may change while an instance runs: a rolling deployment gives a table another column, or a value another shape, and
+the app's file gets the next number. An instance has read it by the time it shows a version that was made under it. Only
+where another instance answers, which may be ahead, a value can have a schema that isn't known here yet: then the file
+is read, once for each such number, so that a damaged one doesn't have it read again and again.
+"""
+
+import threading
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from holdfast.log.appfile import AppSpec
+from holdfast.stores.spec import StoreSpec
+
+
+class Newest(Protocol):
+    """Where the app's newest file is known; an instance's source."""
+
+    @property
+    def app(self) -> AppSpec: ...
+
+    def look_at_app(self) -> None:
+        """Reads the newest file."""
+
+
+class Specs(Mapping[str, StoreSpec]):
+    """The stores an instance was started with, each as the newest file that is known has it."""
+
+    def __init__(self, app: AppSpec, newest: Newest | None = None) -> None:
+        self._app = app
+        self._newest = newest
+        self._specs = {spec.name: spec for spec in app.stores}
+        self._met: set[tuple[str, int]] = set()
+        self._lock = threading.Lock()
+
+    def __getitem__(self, store: str) -> StoreSpec:
+        if self._newest is not None and self._newest.app is not self._app:
+            self._renew(self._newest.app)
+        return self._specs[store]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._specs)
+
+    def __len__(self) -> int:
+        return len(self._specs)
+
+    def is_news(self, store: str, schema: int) -> bool:
+        """Whether a value's schema isn't known, and nobody has looked for it yet."""
+        return self._newest is not None and schema > self[store].schema and (store, schema) not in self._met
+
+    def learn(self, store: str, schema: int) -> None:
+        """Has the newest file read if it is news."""
+        if self._newest is None or not self.is_news(store, schema):
+            return
+        with self._lock:
+            if self.is_news(store, schema):
+                self._newest.look_at_app()
+                self._met.add((store, schema))
+
+    def _renew(self, app: AppSpec) -> None:
+        # A store that was added needs replicas of its own, which this instance was started without.
+        self._specs = {name: app.store(name) or spec for name, spec in self._specs.items()}
+        self._app = app

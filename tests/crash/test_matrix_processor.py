@@ -1,0 +1,71 @@
+"""A crash at every step of a batch of a processor over six kinds of stores changes nothing in any of them."""
+
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from holdfast import faults
+from tests.crash.machine import Crash, Record, crash_at, reached
+from tests.crash.processor_machine import Model, ProcessorMachine
+
+BATCHES: list[list[Record]] = [
+    [("alice", 100), ("bob", 200), ("carol", 5), ("dave", 1), ("alice", 3)],
+    [("alice", 150), ("erin", 7), ("bob", 11)],
+    [],
+    [("bob", 1), ("bob", 2), ("frank", 3), ("grace", 4), ("carol", 9)],
+    [("carol", 5), ("alice", 1), ("dave", 8)],
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ProcessorMachine:
+    machine = ProcessorMachine(tmp_path_factory.mktemp("undisturbed"))
+    machine.run(BATCHES)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    return reached(BATCHES, tmp_path_factory.mktemp("counts"), machine=ProcessorMachine)
+
+
+def test_without_a_crash_every_store_is_as_a_plain_program_has_it(undisturbed: ProcessorMachine) -> None:
+    assert undisturbed.state() == Model().run(BATCHES).state()
+    shown = undisturbed.state()
+    players = {player for batch in BATCHES for player, _ in batch}
+    assert set(shown["recent"]) < players, "some were evicted"
+    assert set(shown["online"]) < set(shown["last"]) < players, "some have expired, each store by its own time"
+
+
+def test_every_fault_point_is_on_the_way(counts: dict[str, int]) -> None:
+    assert {point for point, number in counts.items() if not number} == set()
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_crashes_anywhere_change_nothing_in_any_store(
+    point: str, counts: dict[str, int], undisturbed: ProcessorMachine, tmp_path: Path
+) -> None:
+    """One life after the other: a crash when the point is first reached, one later on, and then the folder is lost."""
+    machine = ProcessorMachine(tmp_path / "first")
+    with faults.active(crash_at(point, 1)), pytest.raises(Crash):
+        machine.run(BATCHES)
+    machine.restart()
+    with faults.active(crash_at(point, max(1, counts[point] // 2))), suppress(Crash):
+        machine.run(BATCHES)
+    machine.folder = tmp_path / "anew"
+    machine.restart().run(BATCHES)
+    assert machine.state() == undisturbed.state()
+    assert machine.files() == undisturbed.files()
+
+
+@pytest.mark.parametrize("point", ["segment.after", "commit.after", "apply.middle", "drop.before", "snapshot.middle"])
+def test_a_crash_in_the_last_batch_changes_nothing_in_any_store(
+    point: str, counts: dict[str, int], undisturbed: ProcessorMachine, tmp_path: Path
+) -> None:
+    machine = ProcessorMachine(tmp_path)
+    with faults.active(crash_at(point, counts[point])), pytest.raises(Crash):
+        machine.run(BATCHES)
+    machine.restart().run(BATCHES)
+    assert machine.state() == undisturbed.state()
+    assert machine.files() == undisturbed.files()

@@ -1,0 +1,55 @@
+"""The app's file may change while an instance runs: its source reads the newer one with the version that names it."""
+
+import logging
+
+import pytest
+
+from holdfast.instance.source import Source
+from holdfast.log import names
+from holdfast.log.log import Log, LogMissing
+from holdfast.log.storage import open_storage
+from holdfast.words import Version
+from tests.log.making import app_spec, grow
+from tests.stores.shaping import First, Gained, spec_of
+
+
+def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.LogCaptureFixture) -> None:
+    storage = open_storage("memory://app-changes")
+    first = Log.create_or_open(storage, app_spec(spec_of(First)))
+    grow(first, 1)
+    source = Source(first)
+    second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
+    grow(second, 2)
+    assert source.commit(Version(1)) is not None
+    assert source.app.number == 1, "the first version was made under the first file"
+
+    file = storage.get(names.app(2))
+    storage.delete([names.app(2)])
+    storage.create(names.app(2), b"no file")
+    with caplog.at_level(logging.WARNING):
+        assert source.commit(Version(2)) is not None, "a version is one whether its app's file can be read or not"
+    assert "the app's newest file can't be read" in caplog.text
+    assert source.app.number == 1
+    storage.delete([names.app(2)])
+    storage.create(names.app(2), file)
+    assert source.commit(Version(3)) is not None
+    assert source.app == second.app
+
+
+def test_the_newest_version_brings_the_newest_file_too() -> None:
+    storage = open_storage("memory://app-changes-newest")
+    log = Log.create_or_open(storage, app_spec(spec_of(First)))
+    source = Source(log)
+    grow(log, 1)
+    grow(Log.create_or_open(storage, app_spec(spec_of(Gained))), 1)
+    assert source.newest() == 2
+    assert source.app.number == 2
+
+
+def test_a_file_of_another_log_is_not_this_apps() -> None:
+    storage = open_storage("memory://app-changes-another")
+    log = Log.create_or_open(storage, app_spec(spec_of(First)))
+    storage.delete([names.app(1)])
+    Log.create_or_open(storage, app_spec(spec_of(First)))
+    with pytest.raises(LogMissing, match="isn't at .* any more"):
+        log.newest_app()

@@ -1,0 +1,142 @@
+"""A store of ten entries after a million writes: a new replica gets about ten, whoever wrote them."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from msgspec import structs
+
+import holdfast as hf
+from holdfast.instance.events import Events, RestoreEvent, RestoreKind
+from holdfast.instance.layout import TaskHome
+from holdfast.instance.replica import Replica
+from holdfast.instance.restore import Mover, MoveSettings
+from holdfast.instance.snapshotter import SnapshotLimits
+from holdfast.instance.source import Source
+from holdfast.log.log import Log
+from holdfast.pipeline.driver import Step
+from holdfast.pipeline.results import TaskResult, decode, encode
+from holdfast.pipeline.task import TaskWork, run
+from holdfast.stores.access import Now
+from holdfast.stores.engine import Resources
+from holdfast.stores.partition import partitions_of
+from holdfast.words import TaskId, Version
+from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record
+from tests.crash.processor_machine import ProcessorMachine
+
+ENTRIES = 10
+VERSIONS = 21
+EACH = 50_000
+ROWS = 2 * ENTRIES + 1
+"""What ten entries are in bytes: each has a place in the index of who was used last, and there is a count."""
+
+
+LIMITS = SnapshotLimits(age=timedelta(seconds=10))
+"""A version a second: snapshots are due at 11 and at 21, the last one."""
+
+
+class Many(Sequence[Record]):
+    """One version's records, of players that nobody has seen before."""
+
+    def __init__(self, number: int) -> None:
+        self._first = number * EACH
+
+    def players(self) -> pa.Array:
+        return pa.array(np.char.mod("player-%07d", np.arange(self._first, self._first + EACH)), pa.string())
+
+    def __len__(self) -> int:
+        return EACH
+
+    def __getitem__(self, at: Any) -> Any:
+        return [(player, 0) for player in self.players().to_pylist()][at]
+
+    def __repr__(self) -> str:
+        return f"{EACH} from {self._first}"
+
+
+class Recent(hf.Processor):
+    """Remembers who came last."""
+
+    recent = hf.KeyValueStore("recent", value=int, max_entries=ENTRIES)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.recent[key] = event.points
+
+
+class Processing(ProcessorMachine):
+    """A processor that puts, record by record."""
+
+    limits = LIMITS
+    processor = Recent
+
+    def _rows(self, records: Sequence[Record], wall: int) -> pa.RecordBatch:
+        assert isinstance(records, Many)
+        points = pa.array(np.zeros(EACH, np.int64))
+        times = pa.array(np.full(EACH, wall))
+        names = ("_dead", "k0", "points", "_time")
+        return pa.RecordBatch.from_arrays([pa.nulls(EACH, pa.string()), records.players(), points, times], names=names)
+
+
+class Tabulating(Machine):
+    """A table, which works in columns."""
+
+    limits = LIMITS
+
+    def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
+        work = TaskWork(0, step.version, self.spec, REDUCERS, EACH, 0, PARTITIONS, LAYOUT, Now(step.wall, step.event))
+        assert isinstance(records, Many)
+        players = records.players()
+        where = partitions_of(KEY, [players], PARTITIONS)
+        results = []
+        for task in TASKS:
+            mine = players.filter(pa.array(where == task.partition))
+            ones = pa.array(np.ones(len(mine), np.int64))
+            names = ("_dead", "k0", "p0", "p1")
+            rows = pa.RecordBatch.from_arrays([pa.nulls(len(mine), pa.string()), mine, ones, ones], names=names)
+            results.append(decode(encode(run(work, task.partition, [rows], self.log, self._read, self._scan))))
+        return results
+
+
+def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica], list[RestoreEvent]]:
+    """Replicas in a new folder, brought up as an instance does it, and what a listener hears of that."""
+    events, source = Events(), Source(log)
+    replicas = {
+        task: Replica(TaskHome(folder, task, "new"), source, log.app.stores_of(task), Resources(16 << 20), events)
+        for task in TASKS
+    }
+    mover = Mover(replicas, source, events, MoveSettings())
+    mover.start()
+    assert mover.wait_ready(30)
+    mover.stop()
+    told = [numbered.event for numbered in events.since(0).events]
+    return replicas, [each for each in told if isinstance(each, RestoreEvent) and each.store == store]
+
+
+@pytest.mark.parametrize("kind", [Processing, Tabulating])
+def test_ten_entries_after_a_million_writes_are_restored_as_about_ten(kind: type[Machine], tmp_path: Path) -> None:
+    machine = kind(tmp_path / "first", structs.replace(SPEC, max_entries=ENTRIES))
+    machine.run([Many(number) for number in range(VERSIONS)])
+    newest = machine.driver.newest
+    assert newest is not None
+    assert newest.version == VERSIONS
+    [store] = [spec.name for spec in machine.specs()]
+    assert newest.counts[f"evicted/{store}"] == EACH, "as many as came"
+
+    parts = [part for task in TASKS for ref in newest.of_task(task) for part in ref.of_kind("state")]
+    assert sum(part.rows for part in parts) <= PARTITIONS * (2 * ROWS - 1), "a version's segments: ten came, ten went"
+    replicas, events = restored(machine.log, tmp_path / "second", store)
+    for task, replica in replicas.items():
+        assert machine.log.snapshots.versions(task)[-1] == VERSIONS, "the policy's own"
+        [ended] = [each for each in events if each.kind is RestoreKind.END and each.task == str(task)]
+        assert ended.total == ROWS, "about ten: the entries, and what is kept beside them"
+        with replica.picture(Version(VERSIONS)) as picture:
+            rows = dict(picture.scan(store, b"", None))
+        with machine.replicas[task].picture(Version(VERSIONS)) as picture:
+            assert rows == dict(picture.scan(store, b"", None)), "as the replica that saw all of it"
+        assert len(rows) == ROWS
+        assert len([key for key in rows if key[0] == 1]) == ENTRIES
+        replica.close()

@@ -1,0 +1,46 @@
+"""An instance imports what the app could: hooks, engines and codecs of the user's own are named by their place."""
+
+from pathlib import Path
+
+import pytest
+
+from holdfast.embedded import EmbeddedInstances
+from holdfast.log.appfile import AppSpec
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.stores.options import store_spec
+from holdfast.stores.types import Schema
+from holdfast.words import NOTHING, TaskId
+from tests.apps import settings
+
+HOOK = """
+def tune(store, tunable):
+    tunable.options.set_max_bytes_for_level_base(7_654_321)
+"""
+
+
+def test_a_hook_beside_the_script_is_found_wherever_the_app_was_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    beside = tmp_path / "project"
+    beside.mkdir()
+    (beside / "own_tuning.py").write_text(HOOK)
+    monkeypatch.syspath_prepend(str(beside))  # as Python does with the folder of the script it runs
+    monkeypatch.chdir(tmp_path)
+    chosen = settings(tmp_path)
+    key = Schema.of(k="string")
+    spec = store_spec("tuned", "key-value", key=key, codec="msgpack/1", rocksdb_options="own_tuning:tune")
+    app = AppSpec(id="app", partitions=1, stores=(spec,), topologies={"tuned": 0})
+    Log.create_or_open(open_storage(chosen.log_url("app")), app)
+    failures: list[BaseException] = []
+    instances = EmbeddedInstances(
+        "app", chosen, [TaskId(0, 0)], on_event=lambda event: None, on_failure=failures.append
+    )
+    try:
+        instances.start()
+        instances.wait_until_ready(NOTHING)
+    finally:
+        instances.stop()
+    assert failures == []
+    newest = max(Path(chosen.state_dir("app")).rglob("OPTIONS-*"), key=lambda path: path.name)
+    assert "max_bytes_for_level_base=7654321" in newest.read_text()

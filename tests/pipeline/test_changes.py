@@ -1,0 +1,119 @@
+"""What changes in a processor's stores as sinks get it: puts with their values, and every way in which a key goes."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.errors import TopologyError
+from holdfast.log.appfile import AppSpec
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.pipeline.processor import Code, run_processor
+from holdfast.pipeline.sinks.outputs import StoreChanges
+from holdfast.stores.access import DictBytes
+from holdfast.testing.processor import HeldState
+from holdfast.topology.events import EventShape
+from holdfast.topology.processor import Processed, stores_of
+from holdfast.topology.stream import Builder
+from tests.pipeline.test_processor import rows, work
+
+
+class Score(msgspec.Struct, frozen=True):
+    points: int
+
+
+class Plays(hf.Processor):
+    """A negative record deletes its player."""
+
+    last = hf.KeyValueStore("last", value=Score, max_entries=2)
+    online = hf.KeyValueStore("online", value=int)
+    seen = hf.TimestampedKeyValueStore("seen", value=str, ttl="10s")
+    minutes = hf.WindowStore("minutes", value=int, size="1m")
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        if event.points < 0:
+            self.last.delete(key)
+            self.seen.delete(key)
+        else:
+            self.last[key] = Score(event.points)
+            self.online.put(key, event.points, ttl="1500ms")
+            self.seen.put(key, f"{event.points} points", ctx.timestamp)
+
+
+DECLARED = stores_of(Plays)
+STORES = tuple((attribute, declared.spec()) for attribute, declared in DECLARED.items())
+
+
+class Task:
+    """One partition, whose changes are both applied and sent."""
+
+    def __init__(self, name: str) -> None:
+        specs = tuple(spec for _, spec in STORES)
+        app = AppSpec(id="app", partitions=1, stores=specs, topologies={spec.name: 0 for spec in specs})
+        self.log = Log.create_or_open(open_storage(f"memory://changes-{name}"), app)
+        self.held = HeldState({spec.name: DictBytes() for spec in specs})
+        self.outputs = {spec.name: StoreChanges(spec, 0, DECLARED[attribute]) for attribute, spec in STORES}
+
+    def run(self, version: int, *records: tuple[str, int], time: int = 0) -> dict[str, list[dict[str, Any]]]:
+        made = work(version, stores=STORES, output=None)
+        code = Code(Plays, EventShape(("player", "points")))
+        result = run_processor(made, code, 0, [rows(*records, time=time)], self.log, self.held)
+        assert result.error is None
+        sent: dict[str, list[dict[str, Any]]] = {}
+        for ref in result.segments:
+            for store, table in self.log.state_parts(ref):
+                if store in ("last", "online", "seen"):
+                    sent[store] = self.outputs[store].decode(table).to_pylist()
+                for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
+                    if value is None:
+                        self.held.stores[store].delete(key)
+                    else:
+                        self.held.stores[store].put(key, value)
+        return sent
+
+
+def put(key: str, value: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "value": value, **more, "_deleted": False}
+
+
+def gone(key: str, **more: Any) -> dict[str, Any]:
+    return {"key": key, "value": None, **more, "_deleted": True}
+
+
+def test_puts_come_with_their_values_and_nothing_of_what_stores_keep_for_themselves() -> None:
+    sent = Task("puts").run(1, ("ann", 3), ("bob", 4), time=7)
+    assert sent["last"] == [put("ann", '{"points":3}'), put("bob", '{"points":4}')]
+    assert sent["online"] == [put("ann", "3"), put("bob", "4")]
+    assert sent["seen"] == [put("ann", '"3 points"', timestamp=7), put("bob", '"4 points"', timestamp=7)]
+
+
+def test_deletes_evictions_and_entries_that_are_over_are_tombstones() -> None:
+    task = Task("goes")
+    task.run(1, ("ann", 1), ("bob", 2))  # at 1,000 by the wall clock
+    second = task.run(2, ("cleo", 3), ("bob", -1))
+    assert second["last"] == [gone("bob"), put("cleo", '{"points":3}')], "there is room: nobody had to go"
+    assert second["seen"] == [gone("bob", timestamp=None), put("cleo", '"3 points"', timestamp=0)]
+    third = task.run(3, ("dora", 4))
+    assert third["last"] == [gone("ann"), put("dora", '{"points":4}')], "evicted"
+    assert third["online"] == [gone("ann"), gone("bob"), put("dora", "4")], "their own TTL was over at 2,500"
+    assert task.run(4)["online"] == [gone("cleo")], "without any record too"
+
+
+def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
+    task = Task("moves")
+    task.run(1, ("ann", 1))
+    assert task.run(9, ("ann", -1), ("ann", 5))["seen"] == [put("ann", '"5 points"', timestamp=0)]
+
+
+def test_only_key_value_stores_have_changes_to_send() -> None:
+    builder = Builder.__new__(Builder)
+    builder.sinks = []
+    processed = Processed(builder, 0, "plays", Plays, None, work(1).key, EventShape(()), STORES, None)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match=r"has a window store of that name.*last, online, seen"):
+        processed.sink_changes("minutes", hf.memory())
+    with pytest.raises(TopologyError, match="no such store"):
+        processed.sink_changes("plays", hf.memory())
+    processed.sink_changes("last", hf.memory())
+    assert [(node.name, node.source) for node in builder.sinks] == [("plays~last.memory", "plays~last")]

@@ -1,0 +1,48 @@
+"""What stores refuse is counted in the task's result, from where it comes to the commit and the metrics."""
+
+from typing import Any
+
+import holdfast as hf
+from holdfast.log.appfile import AppSpec
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.pipeline.processor import Code, run_processor
+from holdfast.pipeline.results import counts_of_stores
+from holdfast.pipeline.state import Nothing
+from holdfast.stores.access import Now
+from holdfast.topology.events import EventShape
+from holdfast.topology.processor import stores_of
+from tests.pipeline.test_processor import rows, work
+
+
+class Late(hf.Processor):
+    """Writes everything everywhere, also what comes too late."""
+
+    history = hf.VersionedKeyValueStore("history", value=int, retention="10s")
+    minutes = hf.WindowStore("minutes", value=int, size="1m", retention="2m")
+    visits = hf.SessionStore("visits", value=int, gap="1s", retention="10s")
+    latest = hf.TimestampedKeyValueStore("latest", value=int)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        taken = self.history.put(key, event.points, ctx.timestamp)
+        self.minutes.put(key, event.points, ctx.timestamp // 60_000 * 60_000)
+        visit = self.visits.merge(key, ctx.timestamp, None, lambda one, other: one + other, 1)
+        self.latest.put(key, event.points, ctx.timestamp)
+        ctx.count("refused", 2 - taken - (visit is not None))
+
+
+def test_writes_that_come_too_late_are_refused_and_counted() -> None:
+    stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Late).items())
+    app = AppSpec(id="app", partitions=1, stores=tuple(s for _, s in stores), topologies={s.name: 0 for _, s in stores})
+    log = Log.create_or_open(open_storage("memory://late-writes"), app)
+    made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000))
+    records = [rows(("ann", 1), time=1_000), rows(("ann", 2), time=595_000), rows(("ann", 3), time=594_000)]
+    result = run_processor(made, Code(Late, EventShape(("player", "points"))), 0, records, log, Nothing())
+    assert result.error is None
+    assert counts_of_stores(result.counts) == {
+        ("expired", "history"): 1,
+        ("expired", "minutes"): 1,
+        ("expired", "visits"): 1,
+        ("late", "latest"): 1,
+    }
+    assert result.counts["user/refused"] == 2

@@ -1,0 +1,104 @@
+"""A table whose columns changed: rows are rewritten with the batch and by the pass; sinks hear of the batch alone."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.stores.cells import unpack
+from holdfast.stores.history import merged
+from holdfast.stores.options import store_spec
+from holdfast.stores.recency import SEQ_BYTES
+from holdfast.stores.rewrite import NOTE, progress_in
+from holdfast.stores.spec import KEY_VALUE
+from holdfast.stores.types import Schema
+from holdfast.stores.values import codec_of
+from tests.pipeline.tables import KEY, REDUCERS, OneTask, key_of, spec_with
+
+WALL = 1_000_000
+OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "bounded": {"max_entries": 4}, "expiring": {"ttl": "8s"}}
+
+
+def old_task(options: dict[str, Any]) -> OneTask:
+    """A table with one column."""
+    spec = store_spec("scores", KEY_VALUE, key=KEY, value=Schema.of(n="bigint"), codec="rows/1", **options)
+    return OneTask(spec, reducers=REDUCERS[:1])
+
+
+def become_new(task: OneTask, options: dict[str, Any], rewrite_entries: int = 0) -> None:
+    """The code gives it another one, which begins in the middle."""
+    task.spec, task.reducers = merged(task.spec, spec_with(**options)), REDUCERS
+    task.rewrite_entries = rewrite_entries
+
+
+def rows(task: OneTask) -> dict[bytes, tuple[int, Any]]:
+    """Each entry's schema, and its columns by name."""
+    codec, lead = codec_of(task.spec), SEQ_BYTES if task.spec.max_entries else 0
+    found = {key: unpack(cell) for key, cell in task.cells.items() if key[0] in (1, 2)}
+    return {key: (cell.schema, codec.decode(cell.payload[lead:], cell.schema)) for key, cell in found.items()}
+
+
+@pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
+def test_the_pass_goes_on_beside_the_batches_and_the_batch_has_the_last_word(options: dict[str, Any]) -> None:
+    task = old_task(options)
+    task.step(dict.fromkeys("abcd", (5, 0)), WALL)
+    become_new(task, options, rewrite_entries=2)
+    first = task.step({"a": (7, 1)}, WALL + 1)
+    # The pass puts `a` and `b` into the new layout as they were; the batch has changed `a` since.
+    assert first.counts["rewritten/scores"] == 2
+    assert task.sent() == [
+        {"player": "a", "n": 2, "total": 7, **({"_deleted": False} if "max_entries" in options else {})}
+    ]
+    newest = {key[-1:]: row for key, row in sorted(rows(task).items())}
+    assert newest[b"a"] == (2, {"n": 2, "total": 7})
+    assert newest[b"b"] == (2, {"n": 1, "total": None})
+    assert newest[b"c"] == (1, {"n": 1, "total": None})
+    assert task.step({}, WALL + 2).counts["rewritten/scores"] == 2
+    assert task.sent() == [], "nothing has changed, so sinks hear nothing"
+    task.step({}, WALL + 3)
+    assert {schema for schema, _ in rows(task).values()} == {2}
+    progress = progress_in(task.cells[NOTE])
+    assert progress is not None
+    assert (progress.rewritten, progress.finished, progress.share) == (4, True, 1.0)
+    quiet = task.step({}, WALL + 4)
+    assert (quiet.segments, quiet.counts) == ((), {}), "a finished pass writes nothing"
+
+
+def test_without_the_setting_rows_keep_their_layout_until_they_are_written() -> None:
+    task = old_task({})
+    task.step(dict.fromkeys("ab", (5, 0)), WALL)
+    become_new(task, {})
+    task.step({"b": (7, 1)}, WALL + 1)
+    assert {key: schema for key, (schema, _) in rows(task).items()} == {key_of("a"): 1, key_of("b"): 2}
+    assert NOTE not in task.cells
+
+
+@given(
+    st.lists(
+        st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.integers(-9, 9), st.integers(0, 3))), max_size=5
+    ),
+    st.lists(
+        st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.integers(-9, 9), st.integers(0, 3))), max_size=8
+    ),
+    st.sampled_from(list(OPTIONS)),
+    st.integers(1, 5),
+    st.integers(1, 4),
+)
+def test_a_table_under_the_pass_says_what_its_twin_says(
+    before: list[Any], after: list[Any], kind: str, entries: int, chunk: int
+) -> None:
+    """What sinks are sent and what is stored is the same with the pass and without it, but for the layout."""
+    task, twin = old_task(OPTIONS[kind]), old_task(OPTIONS[kind])
+    for wall, batch in enumerate(before):
+        for each in (task, twin):
+            each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
+    become_new(task, OPTIONS[kind], rewrite_entries=entries)
+    become_new(twin, OPTIONS[kind])
+    for wall, batch in enumerate(after, len(before)):
+        for each in (task, twin):
+            each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
+        assert task.sent() == twin.sent()
+        told, wanted = rows(task), rows(twin)
+        assert {key: row for key, (_, row) in told.items()} == {key: row for key, (_, row) in wanted.items()}
+        assert all(told[key][0] >= wanted[key][0] for key in told)

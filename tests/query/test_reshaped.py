@@ -1,0 +1,317 @@
+"""Values whose shape changes while instances run: each shows what it can without the code, and says what it can't."""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.instance.process import Instance
+from holdfast.log.appfile import AppSpec
+from holdfast.query.beside import RestBeside
+from holdfast.query.reader import StoreReader
+from holdfast.query.render import answered, renderer
+from holdfast.query.rest import AppStateInfo, create_app
+from holdfast.query.server import serve
+from holdfast.query.specs import Specs
+from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.history import merged
+from holdfast.stores.kinds.versioned import VersionedKeyValueStore
+from holdfast.stores.kinds.window import WindowStore
+from holdfast.stores.rewrite import NOTE, Progress, note_of
+from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
+from tests.query.held import World
+from tests.query.instances import Driver, config, rest
+from tests.stores.shaping import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
+
+NARROW = StoreSpec(name="counts", key=Schema.of(player="string"), value=Schema.of(n="bigint"), codec="rows/1")
+WIDE = msgspec.structs.replace(NARROW, value=Schema.of(n="bigint", peak="double"), from_now=("peak",))
+
+
+def people(type_: Any) -> StoreSpec:
+    return msgspec.structs.replace(spec_of(type_), name="people")
+
+
+def app_of(counts: StoreSpec, type_: Any) -> AppSpec:
+    stores = (counts, people(type_))
+    return AppSpec(id="game", partitions=2, stores=stores, topologies={"counts": 0, "people": 1})
+
+
+def shown(log: StoreSpec, value: Any, codec: str = "msgpack/1") -> dict[str, object]:
+    """A value as it is answered by who knows what the log knows, and nothing else."""
+    written = typed(type(value), codec)
+    return answered(renderer(log)(written.encode(value), written.schema))
+
+
+@pytest.mark.parametrize("codec", ["msgpack/1", "json/1"])
+def test_renamed_and_lost_fields_need_no_code(codec: str) -> None:
+    log = history(First, Gained, Renamed, codec=codec)
+    assert shown(log, First("Ann", 3), codec) == {"value": {"player": "Ann", "score": 3}}
+    assert shown(log, Gained("Bob", 4, ["x"], 1.5), codec) == {"value": {"player": "Bob", "score": 4, "tags": ["x"]}}
+    assert shown(log, Renamed("Cat", 5, []), codec) == {"value": {"player": "Cat", "score": 5, "tags": []}}
+
+
+@hf.shape(version=2, aliases={"player": "user"})
+@dataclass
+class AvroRenamed:
+    player: str
+    tags: list[str] = field(default_factory=list)
+
+
+def test_avro_is_read_in_the_shape_it_was_written_in_and_shown_in_the_newest() -> None:
+    log = history(First, AvroRenamed, codec="avro/1")
+    assert shown(log, First("Ann", 3), "avro/1") == {"value": {"player": "Ann"}}
+    assert shown(log, AvroRenamed("Bob", ["x"]), "avro/1") == {"value": {"player": "Bob", "tags": ["x"]}}
+
+
+def test_a_value_that_only_an_upcaster_could_lift_says_so() -> None:
+    log = history(First, Renamed, Tenths)
+    assert shown(log, First("Ann", 30)) == {"value": {"user": "Ann", "score": 30}, "schema": 1, "upcast": False}
+    assert shown(log, Tenths("Bob", 2.5)) == {"value": {"player": "Bob", "score": 2.5, "tags": []}}
+    later = merged(log, spec_of(Named))
+    assert shown(later, Tenths("Bob", 2.5))["schema"] == 2
+    assert shown(later, Named({"first": "Cat"}, 1.0)) == {"value": {"player": {"first": "Cat"}, "score": 1.0}}
+    # Of a number that the file doesn't have nothing is known.
+    assert answered(renderer(history(First))(b"\x01", 7)) == {"value": 1, "schema": 7, "upcast": False}
+
+
+def test_what_is_no_record_of_named_fields_is_shown_as_it_is() -> None:
+    class Row(msgspec.Struct, array_like=True):
+        a: int
+        b: str = ""
+
+    for value, plain in ((Row(1, "x"), [1, "x"]), ({"k": 1}, {"k": 1}), (3, 3)):
+        assert shown(spec_of(type(value)), value) == {"value": plain}
+    bare = StoreSpec(name="old", key=Schema.of(k="string"), codec="msgpack/1")
+    assert answered(renderer(bare)(msgspec.msgpack.encode({"a": 1}), 1)) == {"value": {"a": 1}}
+
+
+def test_windows_and_histories_are_shown_the_same_way() -> None:
+    old: tuple[Any, ...] = (
+        WindowStore("plays", value=First, size="10s", retention="1m"),
+        VersionedKeyValueStore("scores", value=First, retention="1m"),
+    )
+    renamed: tuple[Any, ...] = (
+        WindowStore("plays", value=Renamed, size="10s", retention="1m"),
+        VersionedKeyValueStore("scores", value=Tenths, retention="1m"),
+    )
+    specs = tuple(merged(one.spec(), other.spec()) for one, other in zip(old, renamed, strict=True))
+    world = World(AppSpec(id="game", partitions=1, stores=specs, topologies={"plays": 0, "scores": 0}))
+    [task] = world.tasks.values()
+    task.now = Now(20_000, 20_000)
+    for version, (store, spec) in enumerate(zip(old, specs, strict=True), 1):
+        bytes_ = DictBytes()
+        store.bind(bytes_, task.now, spec=spec).put("ann", First("Ann", 30), 10_000)
+        task.write(version, spec.name, dict(bytes_.entries))
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
+        [window] = client.get("/v1/stores/plays/windows/ann").json()["windows"]
+        [record] = client.get("/v1/stores/scores/history/ann").json()["history"]
+        latest = client.get("/v1/stores/scores/keys/ann").json()
+    assert window == {"start": 10_000, "end": 20_000, "value": {"player": "Ann", "score": 30}}
+    for answer in (record, latest):
+        assert (answer["value"], answer["schema"], answer["upcast"]) == ({"user": "Ann", "score": 30}, 1, False)
+
+
+# Instances that run while the code changes
+
+STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
+
+
+@dataclass
+class Group:
+    """Two instances, each with half of the tasks, started under the first release and never again."""
+
+    folder: Path
+    instances: list[Instance]
+    rests: list[RestBeside]
+    client: httpx2.Client
+
+    def release(self, counts: StoreSpec, type_: Any) -> Driver:
+        """A start of the app with other code: a driver on the same log."""
+        return Driver(str(self.folder / "log"), app_of(counts, type_))
+
+    def settle(self, driver: Driver) -> None:
+        for instance in self.instances:
+            assert instance.wait_ready(30)
+            instance.committed(driver.version)
+        replicas = [replica for instance in self.instances for replica in instance.replicas.values()]
+        eventually(lambda: all(replica.held.version == driver.version for replica in replicas))
+
+    def held(self, store: str) -> dict[str, Any]:
+        """What a store holds, by key and by range; both instances agree on it."""
+        told = []
+        for beside in self.rests:
+            page = self.client.get(f"{beside.url}/v1/stores/{store}/range").json()
+            entries = {entry.pop("key"): entry for entry in page["entries"]}
+            for key, entry in entries.items():
+                single = self.client.get(f"{beside.url}/v1/stores/{store}/keys/{key}").json()
+                assert {name: single.get(name) for name in entry} == entry
+            told.append(entries)
+        assert told[0] == told[1]
+        return told[0]
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    app = app_of(NARROW, First)
+    Driver(str(tmp_path / "log"), app)
+    tasks = list(app.tasks())
+    instances = [Instance(config(tmp_path, f"game-{n}", tasks[n::2])) for n in range(2)]
+    for instance in instances:
+        instance.start()
+    for instance in instances:
+        instance.peers = {str(task): each.address for each in instances for task in each.replicas}
+    rests = [rest(instance) for instance in instances]
+    with httpx2.Client(timeout=20) as client:
+        yield Group(tmp_path, instances, rests, client)
+    for beside in rests:
+        beside.stop()
+    for instance in instances:
+        instance.stop()
+
+
+def test_instances_from_before_show_what_newer_code_writes_and_the_other_way_round(group: Group) -> None:
+    def plain(value: Any) -> Any:
+        return msgspec.msgpack.decode(typed(type(value)).encode(value))
+
+    players = [f"p{n}" for n in range(6)]  # some in each partition
+    driver = group.release(NARROW, First)
+    driver.commit(NARROW, {(player,): (1,) for player in players})
+    driver.commit(people(First), {(player,): plain(First(player, 30)) for player in players})
+    group.settle(driver)
+    assert group.held("counts") == {player: {"value": {"n": 1}} for player in players}
+    assert group.held("people")["p0"] == {"value": {"user": "p0", "score": 30}}
+
+    driver = group.release(WIDE, Renamed)
+    driver.commit(WIDE, {(player,): (2, 1.5) for player in players[:3]}, schema=2)
+    driver.commit(people(Renamed), {("p0",): plain(Renamed("p0", 31))})
+    group.settle(driver)
+    # The rename has no number of its own: that the file has the next one is enough.
+    assert group.held("people")["p0"] == {"value": {"player": "p0", "score": 31, "tags": []}}
+    assert group.held("people")["p1"] == {"value": {"player": "p1", "score": 30}}
+    found = group.held("counts")
+    assert [found[player]["value"] for player in players] == [{"n": 2, "peak": 1.5}] * 3 + [{"n": 1, "peak": None}] * 3
+
+    driver = group.release(NARROW, Tenths)  # the table's older code starts again, with newer code for the rest
+    driver.commit(NARROW, {("p0",): (9,)}, schema=3)
+    driver.commit(people(Tenths), {("p1",): plain(Tenths("p1", 3.5))}, schema=2)
+    group.settle(driver)
+    assert group.held("counts")["p0"] == {"value": {"n": 9}}
+    assert group.held("counts")["p1"] == {"value": {"n": 2}}
+    assert group.held("people")["p1"] == {"value": {"player": "p1", "score": 3.5, "tags": []}}
+    assert group.held("people")["p2"] == {"value": {"user": "p2", "score": 30}, "schema": 1, "upcast": False}
+    [counts, _] = group.client.get(f"{group.rests[0].url}/v1/stores").json()["stores"]
+    assert (counts["value"], counts["schema"]) == ("n bigint", 3)
+
+
+class File:
+    """The app's file as a test keeps it: what is known of it, and what it is when someone looks."""
+
+    def __init__(self, app: AppSpec, written: AppSpec) -> None:
+        self.app = app
+        self.written = written
+        self.looks = 0
+
+    def look_at_app(self) -> None:
+        self.looks += 1
+        self.app = self.written
+
+
+def test_a_schema_that_another_instance_is_ahead_with_has_the_file_read_once() -> None:
+    wide = merged(NARROW, WIDE)
+    before, after = app_of(NARROW, First), app_of(wide, First)
+    world, file = World(before), File(before, after)
+    reader = StoreReader(before, world.tasks.get, newest=file)
+    key = ("ann",)
+    world.commit(1, wide, {key: (4, 2.5)})
+    held = world.tasks[world.task_of(wide, key)]
+    [(stored, cell)] = held.versions[1]["counts"].items()
+    held.write(2, "counts", {stored: b"\x02\x00\x02" + cell[1:], stored + b"!": b"\x02\x00\x09" + cell[1:]})
+    for task in world.tasks.values():
+        task.write(2, "counts")
+    with serve(create_app(reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
+        assert client.get("/v1/stores/counts/keys/ann").json()["value"] == {"n": 4, "peak": 2.5}
+        assert file.looks == 1
+        for _ in range(3):
+            [good, bad] = client.get("/v1/stores/counts/range").json()["entries"]
+            assert good["value"] == {"n": 4, "peak": 2.5}
+            assert "has schema 9, and this process knows up to 2" in bad["error"]
+    assert file.looks == 2, "once for the number that came to be known, once for the one that never does"
+
+
+def test_a_store_that_was_added_is_not_this_instances_to_show() -> None:
+    before = AppSpec(id="game", partitions=1, stores=(NARROW,), topologies={"counts": 0})
+    specs = Specs(before, File(app_of(NARROW, First), app_of(NARROW, First)))
+    assert list(specs) == ["counts"]
+    assert specs["counts"] == NARROW
+
+
+# How far the pass is
+
+
+def test_how_far_the_pass_is_can_be_asked() -> None:
+    wide = merged(NARROW, WIDE)
+    app = app_of(wide, First)
+    lifted = merged(people(First), people(Tenths))
+    world = World(msgspec.structs.replace(app, stores=(wide, lifted)))
+    for n, task in enumerate(sorted(each for each in world.tasks if each.topology == 0)):
+        done = Progress(schema=2, seen=3, rewritten=2, unreadable=n, total=6, finished=bool(n))
+        world.tasks[task].write(1, "counts", {NOTE: note_of(done)})
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
+        told = client.get("/v1/stores/counts/rewriting").json()
+        assert client.get("/v1/stores/counts/range").json()["entries"] == [], "a note is no entry"
+        none = client.get("/v1/stores/people/rewriting").json()
+        assert client.get("/v1/stores/nothing/rewriting").status_code == 404
+    one = {"seen": 3, "rewritten": 2, "unreadable": 0, "total": 6, "share": 0.5, "finished": False}
+    assert told == {
+        "store": "counts",
+        "schema": 2,
+        "begun": True,
+        "finished": False,
+        "share": 0.75,
+        "seen": 6,
+        "rewritten": 4,
+        "unreadable": 1,
+        "total": 12,
+        "tasks": {"0_0": one, "0_1": {**one, "unreadable": 1, "share": 1.0, "finished": True}},
+        "version": 1,
+    }
+    assert (none["begun"], none["finished"], none["share"], none["tasks"]) == (False, False, 0.0, {})
+
+
+def test_a_store_that_never_changed_has_nothing_to_rewrite() -> None:
+    world = World(app_of(NARROW, First))
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        for store in ("counts", "people"):
+            told = httpx2.get(f"{server.url}/v1/stores/{store}/rewriting").json()
+            assert (told["begun"], told["finished"], told["share"]) == (False, True, 1.0)
+
+
+def test_a_pass_to_an_earlier_schema_is_not_how_far_this_one_is() -> None:
+    wider = merged(merged(NARROW, WIDE), NARROW)
+    world = World(app_of(wider, First))
+    for task in world.tasks:
+        world.tasks[task].write(1, "counts", {NOTE: note_of(Progress(schema=2, finished=True))})
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        told = httpx2.get(f"{server.url}/v1/stores/counts/rewriting").json()
+    assert (told["schema"], told["begun"], told["finished"]) == (3, False, False)
+
+
+def test_a_cell_of_the_first_schema_needs_nobody_to_look() -> None:
+    file = File(app_of(NARROW, First), app_of(NARROW, First))
+    specs = Specs(file.app, file)
+    specs.learn("counts", 1)
+    assert (file.looks, specs.is_news("counts", 2)) == (0, True)

@@ -1,0 +1,202 @@
+"""Many entries at a time: the same answers as one by one, and never a wrong one, however quickly they come."""
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import holdfast as hf
+from holdfast.errors import BadKey, BadValue, DamagedObject
+from holdfast.stores import cells
+from holdfast.stores.cells import Cell
+from holdfast.stores.codecs.base import UnreadableValue
+from holdfast.stores.keys import MAX_KEY_BYTES, key_schema
+from holdfast.stores.kinds.base import Store
+from holdfast.stores.kinds.coding import all_begin_with
+from holdfast.stores.kinds.containers import FIRST_ROWS, ROWS
+from holdfast.stores.kinds.keying import (
+    key_decoder,
+    key_encoder,
+    keys_decoder,
+    keys_encoder,
+    time_bytes,
+    times_at,
+)
+
+TEXTS = st.text(st.sampled_from("ab\x00\x01\x02é漢"), max_size=4)
+NUMBERS = st.integers(-(2**63), 2**63 - 1)
+SECOND, MINUTE = 1_000, 60_000
+
+
+class Player(msgspec.Struct):
+    name: str
+    best: int = 0
+
+
+def bound(declared: Store[Any, Any], wall: int = 0, bytes_: hf.DictBytes | None = None) -> Any:
+    return declared.bind(bytes_ or hf.DictBytes(), hf.Now(wall=wall))
+
+
+@given(st.lists(TEXTS, max_size=6))
+def test_many_texts_are_encoded_and_decoded_like_one(keys: list[str]) -> None:
+    schema = key_schema(str)
+    stored = [key_encoder(schema)(key) for key in keys]
+    assert keys_encoder(schema)(keys) == stored
+    for order in (sorted(stored), sorted(stored, reverse=True)):
+        assert keys_decoder(schema)(order) == [key_decoder(schema)(key) for key in order]
+
+
+@given(st.lists(NUMBERS, max_size=6))
+def test_many_numbers_are_encoded_like_one(keys: list[int]) -> None:
+    schema = key_schema(int)
+    assert keys_encoder(schema)(keys) == [key_encoder(schema)(key) for key in keys]
+
+
+@pytest.mark.parametrize("wrong", [3, None, b"ann", "\ud800", "x" * MAX_KEY_BYTES])
+def test_one_wrong_key_among_many_is_refused(wrong: Any) -> None:
+    with pytest.raises(BadKey):
+        keys_encoder(key_schema(str))(["ann", wrong, "bob"])
+
+
+@pytest.mark.parametrize("damaged", [b"\x01\xff", b"\x01a\xc3", b"\x02a"])
+def test_one_damaged_key_among_many_is_never_a_wrong_answer(damaged: bytes) -> None:
+    with pytest.raises(DamagedObject):
+        keys_decoder(key_schema(str))(sorted([b"\x01a", b"\x01a\x00\x01b", damaged]))
+
+
+@given(st.sets(NUMBERS | st.integers(0, 2**57), min_size=1, max_size=9), st.booleans(), st.sampled_from([-8, -16]))
+def test_many_times_are_read_like_one(times: set[int], reverse: bool, place: int) -> None:
+    ordered = sorted(times, reverse=reverse)
+    rows = [(b"key" + time_bytes(time) + bytes(-8 - place), b"") for time in ordered]
+    assert list(times_at(rows, place)) == ordered
+
+
+@given(st.lists(st.binary(max_size=3), min_size=1, max_size=5), st.binary(max_size=2))
+def test_the_first_and_the_last_in_order_tell_of_all(found: list[bytes], beginning: bytes) -> None:
+    assert all_begin_with(beginning, found) == all(each.startswith(beginning) for each in found)
+
+
+@pytest.mark.parametrize("options", [{}, {"ttl": "1h"}, {"max_entries": 5_000}])
+@pytest.mark.parametrize("size", [3, ROWS + FIRST_ROWS + 1])
+def test_what_is_set_at_once_is_there_as_if_set_one_by_one(options: Any, size: int) -> None:
+    players = {f"p{n:05d}": Player(str(n), n) for n in range(size)}
+    at_once, pairs, one_by_one = (bound(hf.KeyValueStore("players", value=Player, **options)) for _ in range(3))
+    at_once.update(players)
+    pairs.update((key, player) for key, player in players.items())
+    for key, player in players.items():
+        one_by_one.put(key, player)
+    for store in (at_once, pairs, one_by_one):
+        store.end_of_version()
+        assert dict(store.scan()) == players
+        assert list(store.scan(reverse=True)) == list(players.items())[::-1]
+        assert store.get_many([*players, "nobody"]) == [*players.values(), None]
+    assert at_once._bytes.entries == pairs._bytes.entries == one_by_one._bytes.entries
+
+
+def test_the_last_of_two_values_stays_and_nothing_deletes() -> None:
+    counts = bound(hf.KeyValueStore("counts", value=int))
+    counts.update([("a", 1), ("b", 2), ("a", 3)])
+    counts.update([("b", None), ("c", 4)])
+    assert dict(counts.items()) == {"a": 3, "c": 4}
+    with pytest.raises(BadValue, match="'three'"):
+        counts.update({"d": 3, "e": "three"})
+    few = bound(hf.KeyValueStore("few", value=int, max_entries=1))
+    few.update([("a", 1), ("b", 2), ("a", 3)])
+    few.end_of_version()
+    assert dict(few.items()) == {"a": 3}, "it was touched last"
+
+
+def test_what_is_over_is_hidden_among_what_is_not() -> None:
+    declared, bytes_ = hf.KeyValueStore("counts", value=int), hf.DictBytes()
+    counts = bound(declared, 0, bytes_)
+    names = [f"n{n:04d}" for n in range(ROWS + FIRST_ROWS)]
+    for number, name in enumerate(names):
+        counts.put(name, number, ttl=SECOND if number % 3 == 0 or number < FIRST_ROWS else None)
+    later = bound(declared, 2 * SECOND, bytes_)
+    left = {name: n for n, name in enumerate(names) if n % 3 and n >= FIRST_ROWS}
+    assert dict(later.scan()) == left, "of the first batch nothing is left, of the others some"
+    assert later.get_many(names) == [left.get(name) for name in names]
+
+
+GOOD = cells.pack(Cell(msgspec.msgpack.encode(7)))
+DAMAGED = [
+    b"",
+    GOOD[:1],
+    GOOD[:16],
+    GOOD[:17],
+    GOOD[:-1] + b"\xc1",
+    GOOD + b"\x07",
+    GOOD[:-1] + b"\xa1x",
+    b"\x02" + GOOD,
+]
+
+
+@pytest.mark.parametrize("cell", DAMAGED)
+def test_one_damaged_cell_among_many_is_never_a_wrong_answer(cell: bytes) -> None:
+    counts = bound(hf.KeyValueStore("counts", value=int))
+    counts.update({"a": 1, "b": 2, "c": 3})
+    counts._bytes.put(b"\x01b", cell)
+    plays = bound(hf.WindowStore("plays", value=int, size="1m"), 10 * MINUTE)
+    for n in range(9):
+        plays.put("ann", n, n * MINUTE)
+    fifth = next(key for key in list(plays._bytes.entries) if key.endswith(time_bytes(5 * MINUTE)))
+    plays._bytes.put(fifth, cell)
+    for read in (
+        lambda: counts.get("b"),
+        lambda: counts.get_many(["a", "b", "nobody"]),
+        lambda: counts.get_many(["a", "b", "c"]),
+        lambda: list(counts.scan()),
+        lambda: list(plays.fetch("ann", from_=0, to=9 * MINUTE)),
+        lambda: plays.fetch("ann", 5 * MINUTE),
+    ):
+        with pytest.raises((DamagedObject, UnreadableValue)):
+            read()
+
+
+@pytest.mark.parametrize("windows", [0, 1, FIRST_ROWS - 1, FIRST_ROWS, FIRST_ROWS + ROWS + 1])
+@pytest.mark.parametrize("retention", ["30d", "2h"])
+def test_a_fetch_of_any_length_in_one_slice_or_several(windows: int, retention: str) -> None:
+    step = 10
+    declared = hf.WindowStore("plays", value=int, size="1m", retention=retention)
+    plays = bound(declared, windows * step)
+    for n in range(windows):
+        plays.put("ann", n, n * step)
+        plays.put("anna", -n, n * step)
+    expected = [(n * step, n) for n in range(windows)]
+    for to in (None, windows * step):
+        assert list(plays.fetch("ann", from_=0, to=to)) == expected
+        assert list(plays.fetch("ann", from_=0, to=to, reverse=True)) == expected[::-1]
+    assert list(plays.fetch("ann", from_=step, to=3 * step)) == expected[1:4]
+    assert list(plays.fetch("ann", from_=3 * step, to=step)) == []
+
+
+class Counting(hf.DictBytes):
+    """Counts the entries that were taken from scans."""
+
+    taken = 0
+    ended = 0
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Any:
+        try:
+            for row in super().scan(start, stop, reverse=reverse):
+                self.taken += 1
+                yield row
+        finally:
+            self.ended += 1
+
+
+def test_a_long_fetch_reads_as_it_goes_and_lets_go() -> None:
+    bytes_ = Counting()
+    plays = bound(hf.WindowStore("plays", value=int, size="1m", retention="30d"), 9_000, bytes_)
+    for n in range(2_000):
+        plays.put("ann", n, n)
+    with plays.fetch("ann", from_=0, to=1_999) as found:
+        assert next(found) == (0, 0)
+        assert bytes_.taken == FIRST_ROWS
+        assert bytes_.ended == 0
+    assert bytes_.ended == 1
+    assert list(found) == []
+    found = plays.fetch("ann", from_=0, to=5)
+    assert bytes_.ended == 2, "a short one has nothing open, also if nobody goes through it"
