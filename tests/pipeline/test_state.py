@@ -111,6 +111,15 @@ def test_whoever_iterates_may_write() -> None:
     assert all(value == b"new" for _, value in state.scan(b"\x01", None))
 
 
+def test_what_is_put_at_once_is_seen_by_a_later_scan() -> None:
+    state = StoreState("store", Before({b"b": b"2"}), Budget(PLENTY))
+    state.put(b"c", b"3")
+    assert [key for key, _ in state.scan(b"a", b"z")] == [b"b", b"c"]
+    state.put_many([b"d", b"a"], [b"4", b"1"])
+    assert list(state.scan(b"a", b"z")) == [(b"a", b"1"), (b"b", b"2"), (b"c", b"3"), (b"d", b"4")]
+    assert state.get_many([b"d", b"b", b"x"]) == [b"4", b"2", None]
+
+
 def write_many(state: StoreState) -> None:
     for n in range(1_000):
         state.put(b"%d" % n, b"x" * 10)

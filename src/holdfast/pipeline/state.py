@@ -213,10 +213,11 @@ class StoreState:
         where the last one ends is one question for all of them.
         """
         area = start[:1]
-        if stop is None or stop > after_prefix(area):  # type: ignore[operator]
+        after = after_prefix(area)
+        if stop is None or after is None or stop > after:
             return False
         if area not in self._ends:
-            last = self._before.scan(self.name, area, after_prefix(area), reverse=True, limit=1)
+            last = self._before.scan(self.name, area, after, reverse=True, limit=1)
             self._ends[area] = last[0][0] if last else area
         return start > self._ends[area]
 

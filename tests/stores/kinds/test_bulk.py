@@ -155,6 +155,27 @@ def test_one_damaged_cell_among_many_is_never_a_wrong_answer(cell: bytes) -> Non
             read()
 
 
+@pytest.mark.parametrize("cell", [b"", GOOD[:1], GOOD[:16]])
+def test_a_cell_that_is_cut_short_is_no_empty_value(cell: bytes) -> None:
+    blobs = bound(hf.KeyValueStore("blobs", value=bytes, codec="bytes"))
+    blobs["a"] = b""
+    assert blobs.get_many(["a"]) == [b""]
+    blobs._bytes.put(b"\x01a", cell)
+    shots = bound(hf.WindowStore("shots", value=bytes, size="1m", codec="bytes"))
+    shots.put("ann", b"", 0)
+    for place in [key for key in shots._bytes.entries if key.endswith(time_bytes(0))]:
+        shots._bytes.put(place, cell)
+    for read in (
+        lambda: blobs.get("a"),
+        lambda: blobs.get_many(["a"]),
+        lambda: list(blobs.scan()),
+        lambda: shots.fetch("ann", 0),
+        lambda: list(shots.fetch("ann", from_=0, to=5)),
+    ):
+        with pytest.raises(DamagedObject):
+            read()
+
+
 @pytest.mark.parametrize("windows", [0, 1, FIRST_ROWS - 1, FIRST_ROWS, FIRST_ROWS + ROWS + 1])
 @pytest.mark.parametrize("retention", ["30d", "2h"])
 def test_a_fetch_of_any_length_in_one_slice_or_several(windows: int, retention: str) -> None:
