@@ -3,7 +3,7 @@
     tws       transformWithState (Row) on RocksDB with changelog checkpointing: a ValueState a key, into no sink
     holdfast  hf.Processor with a KeyValueStore, snapshots on, the log on disk as a user has it
 
-Both run Python for each key and keep a count. Time is Spark's own `triggerExecution` of each micro-batch.
+Both run Python for each key, keep a count and emit nothing. Time is Spark's own `triggerExecution` of each micro-batch.
 The first batch is left out, medians are taken over the rest, the order alternates from repeat to repeat.
 """
 
@@ -44,10 +44,9 @@ class SparkCounting(StatefulProcessor):
         self._count = handle.getValueState("count", "count long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        held = self._count.get() if self._count.exists() else None
-        count = (held[0] if held else 0) + sum(1 for _ in rows)
-        self._count.update((count,))
-        yield Row(key=key[0], count=count)
+        held = self._count.get()
+        self._count.update(((held[0] if held is not None else 0) + sum(1 for _ in rows),))
+        yield from ()
 
     def close(self) -> None:
         pass

@@ -12,6 +12,9 @@ from pyspark.sql import SparkSession
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
 
+# Spark's JVMs live for seconds here: what the second compiler and the parallel collector take, they never give back.
+os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+
 
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:

@@ -8,6 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.metrics import REGISTRY
 from holdfast.pipeline.grouping import grouped
 from holdfast.pipeline.layout import Way
 from holdfast.pipeline.plan import TablePlan
@@ -28,6 +29,10 @@ KEYS: dict[str, list[Any]] = {
 VALUES = "n int, y double, f float, at timestamp"
 START = datetime(2026, 1, 1, tzinfo=UTC)
 WALL = Millis(int(START.timestamp() * 1000) + 10**9)
+
+
+def batches_by(way: Way) -> float:
+    return REGISTRY.get_sample_value("holdfast_table_batches_total", {"store": "points", "way": way.value}) or 0.0
 
 
 def make_table(spark: SparkSession, folder: Path, key: str) -> Table:
@@ -111,8 +116,11 @@ def test_an_app_changes_its_way_and_no_number(spark: SparkSession, tmp_path: Pat
         if player is not None:
             row = expected.setdefault(player, {"games": 0, "points": 0})
             row["games"], row["points"] = row["games"] + 1, row["points"] + points
+    before = {way: batches_by(way) for way in Way}
     app = points_app(spark, tmp_path)
     with app:
         app.process_all_available()
         assert held(app) == expected
         assert app.version == len(batches)
+    taken = {way: batches_by(way) - before[way] for way in Way}
+    assert taken == {Way.GROUPED: 1, Way.RAW: 2, Way.CAREFUL: 2}

@@ -20,6 +20,7 @@ from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from holdfast import metrics
 from holdfast.errors import HoldfastError, Kind, TopologyError
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import NeedsCare
@@ -80,6 +81,10 @@ _ROW_BY_ROW = {
 }
 """For a processor whose records may be large: small batches, so that it can begin while Spark still makes the next."""
 
+
+_batches = metrics.counter(
+    "holdfast_table_batches", "Batches of a table, by the way its rows came to the tasks.", ["store", "way"]
+)
 
 _RESULT = StructType([StructField("result", BinaryType())])
 
@@ -184,8 +189,10 @@ class SparkTasks:
         chooser = self._choosers[table.topology]
         results = None if chooser.way is Way.CAREFUL else self._fast(batch, table, step, reach, chooser.way)
         in_vain = results is None and chooser.way is not Way.CAREFUL
+        taken = Way.CAREFUL if results is None else chooser.way
         if results is None:
             results = self._by(batch, table, step, reach, Way.CAREFUL)
+        _batches.labels(table.name, taken.value).inc()
         records, keys, dead = (sum(r.counts.get(name, 0) for r in results) for name in ("records", "keys", "dead"))
         chooser.saw(records - dead, keys, needed_care=in_vain or dead > 0)
         return results
