@@ -6,7 +6,8 @@ is too large for the overlay, and the many versions of a restore, go straight to
 footing taken before.
 
 Two locks, always taken in this order: `_advancing` by whoever moves the replica to another version, `_writing` by
-whoever writes to the engine. A fold takes only the second, so the replica advances while it folds.
+whoever writes to the engine. A fold takes only the second, so the replica advances while it folds. All that needs
+them is in this one class, hence its length; the rest is beside it: `held`, `ondisk`, `loading`, `steps`, `source`.
 """
 
 import contextlib

@@ -23,11 +23,10 @@ from holdfast.pipeline.layout import DEAD
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState
-from holdfast.pipeline.task import Part, WrongPartition, chunks, refused
+from holdfast.pipeline.task import Part, check_own, chunks, refused
 from holdfast.pipeline.values import events_of, keys_of, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import whole
-from holdfast.stores.partition import partitions_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.topology.events import EventShape
@@ -152,7 +151,7 @@ class ProcessorTask:
             layout = self.work.layout
             columns = {name: whole(chunk[name]) for name in dict.fromkeys((*layout.event, *layout.keys))}
             key_columns = [columns[name] for name in layout.keys]
-            self._check_own(key_columns)
+            check_own(self.work.key, key_columns, self.id, self.work.partitions)
             if layout.time is not None:
                 times = values_of(whole(chunk[layout.time]))
                 self.tally.saw(max(times))
@@ -163,18 +162,6 @@ class ProcessorTask:
             running.work(keys_of(key_columns), events, times)
             parts += self._forwarded(running)
         return parts
-
-    def _check_own(self, key: Sequence[pa.Array]) -> None:
-        """That the exchange was by key: each key hashes to this very partition."""
-        work = self.work
-        where = partitions_of(work.key, key, work.partitions)
-        strays = (where != self.partition).nonzero()[0]
-        if len(strays):
-            stray = int(strays[0])
-            raise WrongPartition(
-                f"Key {[column[stray].as_py() for column in key]} came to task {self.id} and belongs to partition "
-                f"{where[stray]}. Nothing was written. Please report this with the pipeline's df.explain()."
-            )
 
     def _forwarded(self, running: RunningProcessor) -> list[Part]:
         rows = running.take_forwarded()

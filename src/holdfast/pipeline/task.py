@@ -6,7 +6,7 @@ batch's size. It writes nothing but segments, under names nobody else has: Spark
 has gone.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -31,6 +31,7 @@ from holdfast.stores.partition import partitions_of
 from holdfast.stores.rowrewrite import RowRewriter
 from holdfast.stores.rows import decode_rows, encode_rows
 from holdfast.stores.spec import StoreSpec
+from holdfast.stores.types import Schema
 from holdfast.topology.reducers import Overflow, Reducer
 from holdfast.words import TaskId, Version
 
@@ -197,7 +198,7 @@ def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tall
         chunk = chunk.filter(pc.is_null(chunk[DEAD]))
     if chunk.num_rows:
         key = [whole(chunk[name]) for name in layout.keys]
-        _check_own(work, task, key)
+        check_own(work.store.key, key, task, work.partitions)
         keys = encode_keys(work.store.key, key)
         times = None if layout.time is None else whole(chunk[layout.time])
         changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
@@ -226,9 +227,9 @@ def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array)
     return encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
 
 
-def _check_own(work: TaskWork, task: TaskId, key: list[pa.Array]) -> None:
+def check_own(schema: Schema, key: Sequence[pa.Array], task: TaskId, partitions: int) -> None:
     """That the exchange was by key: each key hashes to this very partition."""
-    where = partitions_of(work.store.key, key, work.partitions)
+    where = partitions_of(schema, key, partitions)
     strays = (where != task.partition).nonzero()[0]
     if len(strays):
         stray = int(strays[0])

@@ -17,6 +17,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TopologyError
+from holdfast.stores.codecs.rows import ROWS
 from holdfast.stores.keys import encode_keys
 from holdfast.stores.options import ROCKSDB, Length, known_engine, store_spec
 from holdfast.stores.spec import KEY_VALUE, StoreSpec, check_name
@@ -221,9 +222,6 @@ class SinkNode:
     source: str
     sink: Sink
 
-
-ROWS = "rows/1"
-"""The codec of aggregates."""
 
 DELETED = "_deleted"
 """The column by which a sink tells a deleted key, in the rows of a store that can delete."""
