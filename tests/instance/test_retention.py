@@ -25,7 +25,7 @@ def asked(replica: Replica, version: Version) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
     engine: str, seed: int, tmp_path_factory: pytest.TempPathFactory
@@ -44,7 +44,7 @@ def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
         if chance.random() < 0.05:
             lazy.fold()
         held = max(1, eager.held.range[0], lazy.held.range[0])  # type: ignore[index]
-        for readable in map(Version, range(held, version + 1)):
+        for readable in map(Version, {held, chance.randint(held, version), version}):
             assert asked(eager, readable) == asked(lazy, readable) == twin.expected(readable)
         if chance.random() < 0.05:
             Snapshotter(eager, app.log, SnapshotLimits()).save()
