@@ -174,7 +174,10 @@ class Runtime:
 
     def process_all_available(self) -> None:
         assert self.query is not None and self._sinks is not None
-        self.query.processAllAvailable()
+        try:
+            self.query.processAllAvailable()
+        except PySparkException as error:
+            raise (self._failure or error) from None  # Spark's has ours somewhere in hundreds of lines
         self._sinks.catch_up(self.version)
 
     def close(self) -> None:
