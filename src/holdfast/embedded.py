@@ -350,15 +350,15 @@ class _Embedded:
 
     def _hear(self) -> None:
         """Takes the instance's events to the listeners; in the driver, off the restore's path."""
-        since = 0
+        since, life = 0, None
         with StateClient(self.address, timedelta(seconds=10)) as client:
             while not self._stopping.is_set():
                 try:
-                    page = client.events(since, wait=1.0)
+                    page = client.events(since, wait=1.0, life=life)
                 except HoldfastError:
                     self._stopping.wait(0.1)
                     continue
-                since = page.next
+                since, life = page.next, page.life
                 for numbered in page.events:
                     self._take(numbered.event)
 

@@ -51,7 +51,8 @@ def test_events_are_numbered_kept_and_waited_for() -> None:
     page = events.since(0)
     assert ([numbered.number for numbered in page.events], page.next, page.missed) == ([3, 4, 5], 5, 2)
     assert events.since(5).events == ()
-    assert events.since(77).missed == 2  # a number of an earlier life begins anew
+    assert events.since(5, life="another").missed == 2  # a number of an earlier life begins anew, however small
+    assert events.since(5, life=events.life).events == ()
     waiting = threading.Thread(target=lambda: found.extend(events.since(5, wait=30).events))
     found: list[object] = []
     waiting.start()

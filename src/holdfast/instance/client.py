@@ -125,9 +125,9 @@ class StateClient:
         """Tells that a version exists. Returns at once; the instance catches up by itself."""
         self._act("committed", messages.Committed(version))
 
-    def events(self, since: int, wait: float = 0.0) -> EventPage:
-        """The events after a number, waiting up to `wait` seconds for the first."""
-        body = self._act("events", messages.EventsSince(since, wait), longer=wait)
+    def events(self, since: int, wait: float = 0.0, life: str | None = None) -> EventPage:
+        """The events after a number of a life of the instance, waiting up to `wait` seconds for the first."""
+        body = self._act("events", messages.EventsSince(since, wait, life), longer=wait)
         return msgspec.json.decode(body, type=EventPage)
 
     def app_state(self, state: str, cause: str | None = None) -> None:

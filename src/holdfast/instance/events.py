@@ -5,6 +5,7 @@ to and waits in its own call; one that asks too rarely is told how many it misse
 """
 
 import threading
+import uuid
 from collections import deque
 from enum import StrEnum
 from itertools import islice
@@ -68,11 +69,13 @@ class Numbered(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events after a number. `next` is the number to ask with the next time; `missed` events were no longer kept."""
+    """Events after a number. `next` and `life` are to be asked with the next time; `missed` were no longer kept."""
 
     events: tuple[Numbered, ...]
     next: int
     missed: int
+    life: str
+    """Which life of the instance they are of: numbers begin anew with each."""
 
 
 class Events:
@@ -87,6 +90,7 @@ class Events:
     def __init__(self, keep: int = 10_000, clock: Clock | None = None) -> None:
         self._kept: deque[Numbered] = deque(maxlen=keep)
         self._last = 0
+        self.life = uuid.uuid4().hex
         self._clock = clock or SystemClock()
         self._arrived = threading.Condition()
         self._closed = False
@@ -97,20 +101,20 @@ class Events:
             self._kept.append(Numbered(self._last, self._clock.now(), event))
             self._arrived.notify_all()
 
-    def since(self, number: int, wait: float = 0.0, limit: int = 1_000) -> EventPage:
-        """The events after `number`, waiting up to `wait` seconds for the first.
+    def since(self, number: int, wait: float = 0.0, limit: int = 1_000, life: str | None = None) -> EventPage:
+        """The events after `number` of a `life`, waiting up to `wait` seconds for the first.
 
-        A number larger than any given out is from an earlier life of the instance: the answer begins anew.
+        A number of another life tells nothing about this one: the answer begins anew.
         """
         with self._arrived:
-            if number > self._last:
+            if life is not None and life != self.life:
                 number = 0
             self._arrived.wait_for(lambda: self._last > number or self._closed, timeout=wait)
             oldest = self._kept[0].number if self._kept else self._last + 1
             missed = max(0, oldest - 1 - number)
             skip = max(0, number + 1 - oldest)
             page = tuple(islice(self._kept, skip, skip + limit))
-        return EventPage(page, page[-1].number if page else number + missed, missed)
+        return EventPage(page, page[-1].number if page else number + missed, missed, self.life)
 
     def close(self) -> None:
         """Nobody waits any more."""

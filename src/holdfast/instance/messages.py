@@ -83,10 +83,11 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class EventsSince(msgspec.Struct, frozen=True):
-    """do_action events: those after `since`, waiting up to `wait` seconds for the first."""
+    """do_action events: those after `since` of a life, waiting up to `wait` seconds for the first."""
 
     since: int
     wait: float
+    life: str | None = None
 
 
 class AppStateTold(msgspec.Struct, frozen=True):

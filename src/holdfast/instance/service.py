@@ -207,7 +207,7 @@ class StateService(_ServerBase):
 
     def _events(self, body: bytes) -> bytes:
         ask = _decoded(body, messages.EventsSince)
-        return msgspec.json.encode(self._host.events.since(ask.since, ask.wait))
+        return msgspec.json.encode(self._host.events.since(ask.since, ask.wait, life=ask.life))
 
     def _app_state(self, body: bytes) -> bytes:
         self._host.told_state(_decoded(body, messages.AppStateTold))
