@@ -92,6 +92,9 @@ class Database:
     def delete(self, key: bytes) -> None:
         self.changes[key] = None
 
+    def hold(self, entries: int, size: int) -> None:
+        """Nothing: there is no bound."""
+
     def flush(self) -> None:
         self.write(self.changes)
         self.changes = {}

@@ -23,6 +23,7 @@ from holdfast.instance.client import StateClient
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.states import AppState
 from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.types import Schema
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
 from tests.apps import get, held, settings, write
@@ -210,18 +211,23 @@ def test_stores_of_every_kind_are_as_a_plain_program_would_have_them(
         assert [row for row in rows if row[0] == player] == [row for row in model.forwarded if row[0] == player]
 
 
+class Scored(msgspec.Struct):
+    points: int
+    place: int | None
+
+
 class Careful(hf.Processor):
     """Raises for what it doesn't know."""
 
     games = hf.KeyValueStore("games", value=int)
 
-    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+    def process(self, key: str, event: Scored, ctx: hf.Context) -> None:
         if event.points == 13:
             raise ValueError("nobody scores 13")
         self.games[key] = self.games.get(key, 0) + 1
 
 
-def record(player: str | None, points: int, at: datetime | None = NOON) -> dict[str, Any]:
+def record(player: str | None, points: int | None, at: datetime | None = NOON) -> dict[str, Any]:
     return {"player": player, "points": points, "at": at, "place": 0}
 
 
@@ -245,18 +251,20 @@ def test_a_processor_that_raises_stops_the_app_with_the_record(spark: SparkSessi
 
 def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     ahead = datetime.now(UTC) + timedelta(days=2)
-    batch = [record("ann", 1), record(None, 7), record("bob", 2, None), record("x", 3, ahead)]
-    write(tmp_path / "input", 1, batch, ARROW)
+    batch = [record("ann", 1), record(None, 7), record("bob", 2, None), record("x", 3, ahead), record("y", None)]
+    write(tmp_path / "input", 1, [*batch, {**record("cleo", 4), "place": None}], ARROW)
     with careful_app(spark, tmp_path) as app:
         app.process_all_available()
-        assert held(app, "games") == {"ann": 1}
+        assert held(app, "games") == {"ann": 1, "cleo": 1}
     files = (tmp_path / "base" / "careful" / "dead-letters").glob("[0-9]*.json")
     letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert sorted(letter["reason"].split(":")[0].split(" is ")[0] for letter in letters) == [
         "event time",
         "no event time",
         "no key",
+        "no value",
     ]
+    assert "no value: points is null, and Scored.points can't be None" in {letter["reason"] for letter in letters}
     assert all(json.loads(letter["record"])["place"] == 0 for letter in letters)
 
 
@@ -346,6 +354,7 @@ def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp
     app = hf.App("refused", settings=settings(tmp_path), spark=spark)
     stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
     careful = stream.process(Careful)
+    assert {spec.stream_key for spec in careful.specs} == {Schema.of(player="string")}, "what a start compares"
     with pytest.raises(TopologyError, match="two outputs named 'careful'"):
         stream.process(Careful)
     with pytest.raises(TopologyError, match="two stores named 'games'"):

@@ -12,6 +12,8 @@ Every message has the fact, the place and the next step. Modules define their ow
 them; all of them derive from `HoldfastError`.
 """
 
+import difflib
+from collections.abc import Iterable
 from enum import Enum
 from typing import ClassVar
 
@@ -70,3 +72,26 @@ class Closed(HoldfastError):
     """Something was used after it was closed."""
 
     kind = Kind.CLOSED
+
+
+def did_you_mean(given: str, known: Iterable[str]) -> str:
+    """The known name nearest to one that isn't known, as a question; nothing where none is near.
+
+    >>> did_you_mean("max_entires", ["ttl", "max_entries"]), did_you_mean("x", ["ttl"])
+    ("Did you mean 'max_entries'? ", '')
+    """
+    near = difflib.get_close_matches(given, list(known), n=1)
+    return f"Did you mean {near[0]!r}? " if near else ""
+
+
+def shown(value: object, longest: int = 300) -> str:
+    """A value within a message, cut where it would be the whole message.
+
+    >>> shown("abcdef", 4)
+    "'abc... (8 characters)"
+    """
+    return cut(repr(value), longest)
+
+
+def cut(text: str, longest: int) -> str:
+    return text if len(text) <= longest else f"{text[:longest]}... ({len(text):,} characters)"

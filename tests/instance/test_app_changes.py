@@ -46,6 +46,32 @@ def test_the_newest_version_brings_the_newest_file_too() -> None:
     assert source.app.number == 2
 
 
+def test_a_version_is_known_by_the_file_it_was_made_under(caplog: pytest.LogCaptureFixture) -> None:
+    storage = open_storage("memory://app-changes-versions")
+    first = Log.create_or_open(storage, app_spec(spec_of(First)))
+    grow(first, 2)
+    second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
+    begun_between = Source(Log.open(storage))
+    assert begun_between.app.number == 2
+    assert begun_between.app_of(Version(2)).number == 1, "the newest file has no version yet"
+    grow(second, 2)
+    source = Source(first)
+    assert [source.app_of(Version(version)).number for version in (4, 3, 2, 1)] == [2, 2, 1, 1]
+    assert source.app_of(Version(9)).number == 2, "there is no such version: what is known is the newest"
+
+    again = Source(first)
+    again.hear(Version(3))
+    again.hear(Version(4))
+    for version in (2, 3, 4):
+        storage.delete([names.commit(Version(version))])
+    storage.create(names.commit(Version(2)), b"no commit")
+    again._commits.clear()
+    assert again.app_of(Version(4)).number == 2, "nobody has to look"
+    with caplog.at_level(logging.WARNING):
+        assert again.app_of(Version(2)).number == 2
+    assert "the commit of version 2 can't be read" in caplog.text
+
+
 def test_a_file_of_another_log_is_not_this_apps() -> None:
     storage = open_storage("memory://app-changes-another")
     log = Log.create_or_open(storage, app_spec(spec_of(First)))

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast as hf
 from holdfast.errors import BadValue
 from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged, AppSpec
@@ -128,7 +129,61 @@ def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) 
 def test_what_cannot_change_in_place_says_so(storage: Storage, change: dict[str, Any]) -> None:
     start(storage, spec_of(First))
     told = refused(storage, msgspec.structs.replace(spec_of(First), **change))
-    assert "Not possible in place: give the store a new name, or the app a new id" in told
+    assert "Not possible in place: keep the store as it was and add one under a new name beside it" in told
+
+
+def test_what_the_advice_says_can_be_done(storage: Storage) -> None:
+    """A store that went is refused, so a new name alone is no way on: the old one stays beside it."""
+    start(storage, spec_of(First))
+    other = msgspec.structs.replace(spec_of(First, "json/1"), name="scores-2")
+    assert "'scores' is in the log and not in the code. A store can't be removed" in refused(storage, other)
+    assert start(storage, spec_of(First), other).app.number == 2
+
+
+@pytest.mark.parametrize("value", [None, Schema.of(n="bigint")], ids=["processor", "aggregate"])
+def test_durations_are_told_as_they_are_written(storage: Storage, value: Schema | None) -> None:
+    spec = StoreSpec(
+        name="seen", key=Schema.of(k="string"), value=value, codec="rows/1" if value else "msgpack/1", ttl_ms=7_200_000
+    )
+    start(storage, spec)
+    told = refused(storage, msgspec.structs.replace(spec, ttl_ms=90_000))
+    assert "store 'seen' has ttl 2h in the log and 1m30s in the code" in told
+    assert ("put(" in told) == (value is None)
+    assert "has ttl 2h in the log and none in the code" in refused(storage, msgspec.structs.replace(spec, ttl_ms=0))
+
+
+def test_another_key_of_a_processors_stream_is_refused(storage: Storage) -> None:
+    """The store's own key is the same, so nothing but the stream's can tell that records go elsewhere."""
+    scores = spec_of(First)
+    by_who, by_item = (msgspec.structs.replace(scores, stream_key=Schema.of(**{k: "string"})) for k in ("who", "item"))
+    start(storage, scores)  # a file from before it was kept
+    assert b"stream_key" not in storage.get(names.app(1))
+    log = start(storage, by_who)
+    store = log.app.store("scores")
+    assert store is not None
+    assert (log.app.number, store.stream_key) == (2, Schema.of(who="string"))
+    told = refused(storage, by_item)
+    assert "the stream's key, which is (who string) in the log and (item string) in the code" in told
+    assert start(storage, by_who).app.number == 2
+
+
+def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Storage) -> None:
+    """It changes no stored byte, but instances learn from the file what a field is called today."""
+
+    @hf.shape(aliases={"player": "user"})
+    @dataclass
+    class Aliased:
+        player: str
+        score: int
+
+    start(storage, spec_of(First))
+    log = start(storage, spec_of(Aliased))
+    store = log.app.store("scores")
+    assert store is not None
+    assert (log.app.number, store.schema, log.app.formats["cell"]) == (2, 1, 1)
+    data = codec_of(spec_of(First), First).encode(First("Ann", 3))
+    assert codec_of(store).decode(data, 1) == {"player": "Ann", "score": 3}
+    assert [start(storage, spec_of(type_)).app.number for type_ in (First, Aliased)] == [2, 2]
 
 
 @pytest.mark.parametrize(
@@ -209,7 +264,7 @@ def test_an_aggregate_that_computes_something_else_under_its_name_is_refused(sto
     start(storage, computing(scores, n="count(*)", best="sum(score)"))
     told = refused(storage, computing(scores, n="count(*)", best="max(score)"))
     assert "store 'counts' has best as sum(score) in the log and as max(score) in the code" in told
-    assert "another name, the store a new name, or the app a new id" in told
+    assert "Give the changed aggregate another name with from_now=True, or keep the store as it was" in told
     assert "sum(points)" in refused(storage, computing(scores, n="count(*)", best="sum(points)"))
     # What can't be told from its text is taken to be what it was, as long as it is the same function.
     assert "max(...)" in refused(storage, computing(scores, n="count(*)", best="max(...)"))

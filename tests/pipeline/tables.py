@@ -70,7 +70,9 @@ class OneTask:
             now=Now(wall),
             rewrite_entries=self.rewrite_entries,
         )
-        rows = [self._rows({player: batch[player]}) for player in batch]
+        players, size = list(batch), max(1, chunk_rows // 10)
+        few = [players[n : n + size] for n in range(0, len(players), size)]
+        rows = [self._rows({player: batch[player] for player in some}) for some in few]
         result = run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan, self._count)
         assert result.error is None, result.error
         self.written = (*result.segments, *result.volatile)

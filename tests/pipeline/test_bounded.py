@@ -4,6 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.stores.cells import Cell, pack, unpack
+from holdfast.stores.kinds.expiry import AT_MOST
+from holdfast.stores.kinds.expiry import index_key as expiry_key
 from holdfast.stores.recency import COUNT_KEY, count_cell, counted, index_key, split_seq, with_seq
 from tests.pipeline.tables import Batch, OneTask, key_of, spec_with
 
@@ -27,6 +29,9 @@ class Model:
     def step(self, batch: Batch, wall: int, *, timed: bool) -> dict[str, tuple[int, int] | None]:
         """What sinks hear of: the rows that changed and stayed, None for those that had to go."""
         before = set(self.entries)
+        self.over = [p for p, entry in self.entries.items() if self.ttl and entry[2] <= wall and p not in batch]
+        for player in self.over:
+            del self.entries[player]
         for player in sorted(batch, key=lambda p: (batch[p][1] if timed else 0, p)):
             n, total, expires = self.entries.pop(player, (0, 0, 0))
             if self.ttl and expires <= wall:
@@ -36,7 +41,7 @@ class Model:
         for player in gone:
             del self.entries[player]
         told: dict[str, tuple[int, int] | None] = {p: self.entries[p][:2] for p in batch if p in self.entries}
-        return told | {player: None for player in gone if player in before}
+        return told | {player: None for player in (*self.over, *gone) if player in before}
 
 
 def check(task: OneTask, model: Model) -> None:
@@ -46,7 +51,10 @@ def check(task: OneTask, model: Model) -> None:
     assert [key for _, key in sorted((seq, key) for key, seq in seqs.items())] == [key_of(p) for p in model.entries]
     assert set(task.area(4)) == {index_key(seq, key) for key, seq in seqs.items()}
     assert counted(task.cells.get(COUNT_KEY)) == len(model.entries)
-    assert len(task.cells) == 2 * len(entries) + len(task.area(5))
+    over = {expiry_key(cell.expires, key) for key, cell in entries.items() if cell.expires}
+    assert set(task.area(3)) == over
+    assert len(over) == (len(entries) if model.ttl else 0)
+    assert len(task.cells) == 2 * len(entries) + len(over) + len(task.area(5))
 
 
 @given(BATCHES, st.integers(1, 6), st.booleans(), st.sampled_from([None, "3s"]), st.integers(1, 4))
@@ -65,7 +73,8 @@ def test_a_bounded_table_is_a_dictionary_in_the_order_of_touches(
         assert {row["player"]: None if row["_deleted"] else (row["n"], row["total"]) for row in sent} == told
         assert len(sent) == len(told)
         assert all(row["n"] is None and row["total"] is None for row in sent if row["_deleted"])
-        assert result.counts.get("evicted/scores", 0) == len(there) - len(model.entries)
+        assert result.counts.get("removed/scores", 0) == len(model.over)
+        assert result.counts.get("evicted/scores", 0) == len(there) - len(model.over) - len(model.entries)
         check(task, model)
 
 
@@ -96,6 +105,39 @@ def test_a_limit_that_was_lowered_is_kept_with_the_next_rows() -> None:
     task.step({"a": (1, 1)}, 1_000_002)
     assert sorted(task.area(1)) == [key_of("a"), key_of("e")]
     assert sorted(row["player"] for row in task.sent() if row["_deleted"]) == ["b", "c", "d"]
+
+
+def test_what_is_over_takes_no_room_from_what_still_shows() -> None:
+    task = OneTask(spec_with(max_entries=2, ttl="1s"))
+    task.step({"over": (1, 9)}, 1_000_000)
+    task.step({"live": (1, 1)}, 1_000_900)
+    result = task.step({"new": (1, 2)}, 1_001_000)
+    assert sorted(task.area(1)) == [key_of("live"), key_of("new")]
+    assert [row["player"] for row in task.sent() if row["_deleted"]] == ["over"]
+    assert (result.counts["removed/scores"], result.counts["evicted/scores"]) == (1, 0)
+    task.step({}, 1_010_000)
+    assert sorted(row["player"] for row in task.sent() if row["_deleted"]) == ["live", "new"], "without rows too"
+    assert list(task.cells) == [COUNT_KEY]
+
+
+def test_more_that_is_over_than_a_version_removes_makes_room_all_the_same() -> None:
+    task = OneTask(spec_with(max_entries=AT_MOST + 10, ttl="1s"))
+    task.step({f"over-{n:05d}": (1, 1) for n in range(AT_MOST + 9)}, 1_000_000)
+    task.step({"live": (1, 0)}, 1_000_900)
+    task.step({f"new-{n:05d}": (1, 1) for n in range(AT_MOST + 5)}, 1_001_000)
+    assert key_of("live") in task.cells
+    assert counted(task.cells[COUNT_KEY]) == len(task.area(1)) == len(task.area(3)) == len(task.area(4)) == AT_MOST + 10
+
+
+def test_a_row_of_the_expiry_index_that_tells_of_another_time_removes_nothing() -> None:
+    task = OneTask(spec_with(max_entries=2, ttl="1s"))
+    task.step({"ann": (1, 1)}, 1_000_000)
+    for key in (key_of("ann"), key_of("bob")):
+        task.cells[expiry_key(1_000_500, key)] = pack(Cell(b""))
+    task.step({}, 1_000_600)
+    assert set(task.area(3)) == {expiry_key(1_001_000, key_of("ann"))}
+    assert list(task.area(1)) == [key_of("ann")]
+    assert counted(task.cells[COUNT_KEY]) == 1
 
 
 def test_many_keys_of_the_batch_at_the_old_end_of_the_index_are_passed_over() -> None:

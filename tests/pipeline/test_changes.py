@@ -1,5 +1,6 @@
 """What changes in a processor's stores as sinks get it: puts with their values, and every way in which a key goes."""
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processor import Code, run_processor
 from holdfast.pipeline.sinks.outputs import StoreChanges
+from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.stores.access import DictBytes
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
@@ -30,6 +32,7 @@ class Plays(hf.Processor):
     last = hf.KeyValueStore("last", value=Score, max_entries=2)
     online = hf.KeyValueStore("online", value=int)
     seen = hf.TimestampedKeyValueStore("seen", value=str, ttl="10s")
+    few = hf.KeyValueStore("few", value=int, max_entries=5, ttl="1500ms")
     minutes = hf.WindowStore("minutes", value=int, size="1m")
 
     def process(self, key: str, event: Any, ctx: hf.Context) -> None:
@@ -40,6 +43,7 @@ class Plays(hf.Processor):
             self.last[key] = Score(event.points)
             self.online.put(key, event.points, ttl="1500ms")
             self.seen.put(key, f"{event.points} points", ctx.timestamp)
+            self.few[key] = event.points
 
 
 DECLARED = stores_of(Plays)
@@ -64,7 +68,7 @@ class Task:
         sent: dict[str, list[dict[str, Any]]] = {}
         for ref in result.segments:
             for store, table in self.log.state_parts(ref):
-                if store in ("last", "online", "seen"):
+                if store in ("last", "online", "seen", "few"):
                     sent[store] = self.outputs[store].decode(table).to_pylist()
                 for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
                     if value is None:
@@ -98,7 +102,9 @@ def test_deletes_evictions_and_entries_that_are_over_are_tombstones() -> None:
     third = task.run(3, ("dora", 4))
     assert third["last"] == [gone("ann"), put("dora", '{"points":4}')], "evicted"
     assert third["online"] == [gone("ann"), gone("bob"), put("dora", "4")], "their own TTL was over at 2,500"
-    assert task.run(4)["online"] == [gone("cleo")], "without any record too"
+    assert third["few"] == third["online"], "a store with max_entries lets go one by one, also by a TTL of its own"
+    fourth = task.run(4)
+    assert fourth["online"] == fourth["few"] == [gone("cleo")], "without any record too"
 
 
 def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
@@ -111,9 +117,25 @@ def test_only_key_value_stores_have_changes_to_send() -> None:
     builder = Builder.__new__(Builder)
     builder.sinks = []
     processed = Processed(builder, 0, "plays", Plays, None, work(1).key, EventShape(()), STORES, None)  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match=r"has a window store of that name.*last, online, seen"):
+    with pytest.raises(TopologyError, match=r"has a window store of that name.*last, online, seen, few"):
         processed.sink_changes("minutes", hf.memory())
     with pytest.raises(TopologyError, match="no such store"):
         processed.sink_changes("plays", hf.memory())
     processed.sink_changes("last", hf.memory())
-    assert [(node.name, node.source) for node in builder.sinks] == [("plays~last.memory", "plays~last")]
+    processed.sink_changes("seen", hf.memory(), name="players")
+    assert [(node.name, node.source) for node in builder.sinks] == [
+        ("plays.last.memory", "plays~last"),
+        ("players", "plays~seen"),
+    ]
+    with pytest.raises(TopologyError, match="longer than the 100 characters .* name='...'"):
+        replace(processed, name="p" * 90).sink_changes("last", hf.memory())
+
+
+def test_a_sink_that_was_given_no_name_can_be_brought_up() -> None:
+    task = Task("unnamed")
+    builder = Builder.__new__(Builder)
+    builder.sinks = []
+    processed = Processed(builder, 0, "plays", Plays, None, work(1).key, EventShape(()), STORES, None)  # type: ignore[arg-type]
+    processed.sink_changes("last", hf.memory())
+    feeds = [Feed(node.name, task.outputs["last"], node.sink) for node in builder.sinks]
+    assert SinkRunner(task.log, feeds).positions == {"plays.last.memory": 0}

@@ -19,14 +19,16 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, output_table, run_processor
+from holdfast.pipeline.processor_plan import needed_of
 from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.state import Entries, Range
 from holdfast.pipeline.values import values_of
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.types import Schema
-from holdfast.testing.processor import HeldState
+from holdfast.testing.processor import HeldState, ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
-from holdfast.topology.processor import parse_output, stores_of
+from holdfast.topology.processor import parse_output, specs_of, stores_of
 from holdfast.words import Version
 
 UTC = dt.UTC
@@ -218,6 +220,143 @@ def test_a_users_exception_names_the_record_and_the_line() -> None:
     assert not result.segments, "nothing was written"
 
 
+def test_an_exception_is_told_in_a_few_lines_however_large_the_record_is() -> None:
+    class Quoting(hf.Processor):
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            raise ValueError(f"what is {event}?")
+
+    with pytest.raises(ProcessorFailed) as raised:
+        ProcessorTest(Quoting).pipe("k" * 1_000_000, {"text": "x" * 10_000_000})
+    assert len(str(raised.value)) < 2_500
+    for part in ("ValueError: what is", "'kkk", "Event(text='xxx", "(1,000,002 characters)", "(10,000,014 characters)"):
+        assert part in str(raised.value)
+
+
+class Seen(msgspec.Struct):
+    points: int
+
+
+@dataclass
+class Written:
+    points: int
+
+
+class Careless(hf.Processor):
+    """Puts what it is given into a field that is to be a whole number."""
+
+    plain = hf.KeyValueStore("plain", value=Written)
+    json = hf.KeyValueStore("json", value=Seen, codec="json")
+    bounded = hf.KeyValueStore("bounded", value=Seen, max_entries=2)
+    brief = hf.KeyValueStore("brief", value=int, ttl="1h")
+    stamped = hf.TimestampedKeyValueStore("stamped", value=Written)
+    hours: hf.WindowStore[tuple[str, int], Seen] = hf.WindowStore("hours", key=(str, int), value=Seen, size="1h")
+    visits = hf.SessionStore("visits", value=Seen)
+    prices = hf.VersionedKeyValueStore("prices", value=Seen, retention="1h")
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        value, time = event.value, ctx.timestamp
+        match event.store:
+            case "brief":
+                self.brief[key] = value
+            case "stamped":
+                self.stamped.put(key, Written(value), time)
+            case "hours":
+                self.hours.put((key, 7), Seen(value), time)
+            case "visits":
+                self.visits.put(hf.Session(key, time, time), Seen(value))
+            case "prices":
+                self.prices.put(key, Seen(1), time)
+                self.prices.delete(key, time + 1)
+                self.prices.put(key, Seen(value), time + 2)
+            case "plain":
+                self.plain[key] = Written(value)
+            case store:
+                getattr(self, store)[key] = Seen(value)
+
+
+@pytest.mark.parametrize("store", [declared.name for declared in stores_of(Careless).values()])
+def test_a_value_that_could_not_be_read_again_is_not_committed(store: str) -> None:
+    test = ProcessorTest(Careless)
+    test.pipe("ann", {"store": store, "value": 3})
+    assert test.commit() == 1
+    test.pipe("bob", {"store": store, "value": 4})
+    test.pipe("ann", {"store": store, "value": True})
+    with pytest.raises(
+        BadValue, match=rf"store '{store}': .* key .*'ann'.* as \w+: Expected `int`.*It was .*True"
+    ) as no:
+        test.commit()
+    assert "Nothing of the batch was committed" in str(no.value)
+
+
+def test_a_task_refuses_what_could_not_be_read_again_once_and_for_all() -> None:
+    class Largest(hf.Processor):
+        best = hf.KeyValueStore("games", value=Written)
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.best[key] = Written([None] * 1_000)  # type: ignore[arg-type]
+
+    replica = Replica("processor-unreadable")
+    (spec,) = specs_of(Largest)
+    made = work(1, stores=(spec,), output=None)
+    result = run_processor(made, replace(CODE, processor=Largest), 0, [rows(("ann", 3))], replica.log, replica.held)
+    assert result.error is not None
+    assert (result.error.type, result.error.retry, result.segments) == ("BadValue", False, ())
+    assert len(result.error.message) < 700, result.error.message
+
+
+def test_two_stores_of_one_name_are_refused() -> None:
+    class Twice(hf.Processor):
+        one = hf.KeyValueStore("games", value=int)
+        other = hf.KeyValueStore("games", value=str)
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None: ...
+
+    with pytest.raises(TopologyError, match="two stores named 'games'"):
+        ProcessorTest(Twice)
+
+
+def test_a_key_of_another_type_is_told_how_the_store_could_take_it() -> None:
+    class ByText(hf.Processor):
+        games = hf.KeyValueStore("games", value=int)
+
+        def process(self, key: Any, event: Any, ctx: hf.Context) -> None:
+            self.games[key] = 1
+
+    with pytest.raises(ProcessorFailed, match="key=1 is an int, .*: give a str, or declare the store with key=int"):
+        ProcessorTest(ByText).pipe(1, {})
+
+
+class Misnaming(hf.Processor):
+    """Goes wrong before `process` has seen a record."""
+
+    pairs: hf.KeyValueStore[tuple[str, int], int] = hf.KeyValueStore("pairs", key=(str, int), value=int)
+
+    def ahead(self, key: str, event: Any) -> Iterator[tuple[Any, Any]]:
+        if event.points < 0:
+            raise ValueError(f"{event.points} points")
+        yield self.pairs, (key, event.points) if event.points else key
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        raise AssertionError("no record was to come so far")
+
+
+def test_an_exception_in_ahead_is_told_as_one() -> None:
+    test = ProcessorTest(Misnaming)
+    with pytest.raises(ProcessorFailed) as raised:
+        test.pipe("bob", {"points": -1})
+    for part in (
+        "Misnaming.ahead()",
+        "ValueError: -1 points",
+        "'bob'",
+        "points=-1",
+        "test_processor.py",
+        "raise ValueEr",
+    ):
+        assert part in str(raised.value)
+    with pytest.raises(ProcessorFailed, match=r"Misnaming\.ahead\(\) raised .*BadKey.*'bob' was given as a key"):
+        test.pipe("bob", {"points": 0})
+
+
 def test_an_instance_that_is_away_is_worth_another_try() -> None:
     class Away(HeldState):
         def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
@@ -303,6 +442,32 @@ def test_an_event_is_of_the_annotated_type_and_only_its_columns_are_carried() ->
     assert shape(Played, {"points": "int", "player": "string", "bonus": "double"}).maker()(1, "ann", 2.0) == Played(
         1, "ann", [], 2.0
     )
+
+
+class Loose(msgspec.Struct):
+    at: dt.datetime | None
+    points: Any
+    player: str = None  # type: ignore[assignment]
+    tags: list[str] = []
+    bonus: float = 0.0
+
+
+@dataclass
+class Either:
+    """Unions that msgspec would not take."""
+
+    at: dt.datetime | str
+    player: str | dt.date | None
+
+
+def test_columns_are_required_whose_type_has_no_none() -> None:
+    assert shape(Any).required == ()
+    assert shape(Played).required == ("points", "player", "tags", "bonus"), "a default is for where there is no column"
+    assert shape(PlayedToo).required == ("at",)
+    assert shape(Loose).required == ("tags", "bonus")
+    assert shape(Either).required == ("at",)
+    assert needed_of(shape(Any)) == {}
+    assert needed_of(shape(PlayedToo)) == {"at": "no value: at is null, and PlayedToo.at can't be None"}
 
 
 @pytest.mark.parametrize(

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast as hf
 from holdfast.pipeline import state as states
-from holdfast.pipeline.state import Budget, Entries, Range, Spans, StoreState, TooMuchState, united
+from holdfast.pipeline.state import Budget, Entries, Nothing, Range, Spans, StoreState, TooMuchState, united
 from holdfast.stores.access import DictBytes
 
 KEYS = st.binary(min_size=1, max_size=2)
@@ -138,6 +139,22 @@ def test_more_changes_than_allowed_are_refused_with_the_setting() -> None:
         write_many(other)
     with pytest.raises(TooMuchState, match="'one'"):
         one.put_many([b"large"], [b"x" * 10_000])
+
+
+def test_a_bounded_store_is_charged_for_what_waits_in_it() -> None:
+    budget = Budget(100_000)
+    state = StoreState("store", Nothing(), budget)
+    few = hf.KeyValueStore("few", key=int, value=int, max_entries=3).bind(state, hf.Now(wall=0))
+    for n in range(50_000):
+        few[n] = n
+    assert 97_000 < budget.left < 100_000, "three wait, however many came"
+    few.delete(49_998)
+    few.end_of_version()
+    left = budget.left
+    assert 100_000 - left == sum(len(k) + len(v or b"") + states.ENTRY_BYTES for k, v in state.changes.items())
+    many = hf.KeyValueStore("many", key=int, value=int, max_entries=50_000).bind(state, hf.Now(wall=0))
+    with pytest.raises(TooMuchState, match=r"100,000 bytes.*batch\.state_bytes"):
+        many.update((n, n) for n in range(1_000))
 
 
 @given(st.lists(ranges(), max_size=8), st.binary(min_size=1, max_size=3))

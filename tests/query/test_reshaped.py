@@ -26,6 +26,7 @@ from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.rewrite import NOTE, Progress, note_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
+from holdfast.words import Version
 from tests.query.held import World
 from tests.query.instances import Driver, config, rest
 from tests.stores.shaping import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
@@ -213,8 +214,9 @@ def test_instances_from_before_show_what_newer_code_writes_and_the_other_way_rou
     assert group.held("counts")["p1"] == {"value": {"n": 2}}
     assert group.held("people")["p1"] == {"value": {"player": "p1", "score": 3.5, "tags": []}}
     assert group.held("people")["p2"] == {"value": {"user": "p2", "score": 30}, "schema": 1, "upcast": False}
-    [counts, _] = group.client.get(f"{group.rests[0].url}/v1/stores").json()["stores"]
+    [counts, known] = group.client.get(f"{group.rests[0].url}/v1/stores").json()["stores"]
     assert (counts["value"], counts["schema"]) == ("n bigint", 3)
+    assert (known["value"], known["schema"]) == ("{player: str, score: float, tags?: list[str]}", 2)
 
 
 class File:
@@ -228,6 +230,9 @@ class File:
     def look_at_app(self) -> None:
         self.looks += 1
         self.app = self.written
+
+    def app_of(self, version: Version) -> AppSpec:
+        return self.app
 
 
 def test_a_schema_that_another_instance_is_ahead_with_has_the_file_read_once() -> None:
@@ -290,6 +295,7 @@ def test_how_far_the_pass_is_can_be_asked() -> None:
         "version": 1,
     }
     assert (none["begun"], none["finished"], none["share"], none["tasks"]) == (False, False, 0.0, {})
+    assert "batch.rewrite_entries" in none["hint"]
 
 
 def test_a_store_that_never_changed_has_nothing_to_rewrite() -> None:
@@ -298,6 +304,7 @@ def test_a_store_that_never_changed_has_nothing_to_rewrite() -> None:
         for store in ("counts", "people"):
             told = httpx2.get(f"{server.url}/v1/stores/{store}/rewriting").json()
             assert (told["begun"], told["finished"], told["share"]) == (False, True, 1.0)
+            assert "hint" not in told
 
 
 def test_a_pass_to_an_earlier_schema_is_not_how_far_this_one_is() -> None:

@@ -4,9 +4,11 @@ from collections.abc import Iterator
 from typing import Any
 
 import httpx2
+import msgspec
 import pytest
 
 from holdfast.log.appfile import AppSpec
+from holdfast.query.reader import StoreReader
 from holdfast.query.rest import AppStateInfo, create_app
 from holdfast.query.server import serve
 from holdfast.stores.access import DictBytes, Now
@@ -17,7 +19,7 @@ from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
-from holdfast.words import TaskId
+from holdfast.words import TaskId, Version
 from tests.query.held import World
 
 STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
@@ -123,6 +125,42 @@ def test_a_bounded_store_shows_its_values_and_nothing_of_its_index(rest: httpx2.
 def test_a_timestamped_value_comes_with_its_time(rest: httpx2.Client) -> None:
     found = rest.get("/places/keys/ann").json()
     assert (found["value"], found["timestamp"]) == ("Oslo", START)
+
+
+class Files:
+    """The app's newest file, and an earlier one that every version up to `last` was made under."""
+
+    def __init__(self, before: AppSpec, app: AppSpec, last: int) -> None:
+        self.before, self.app, self.last = before, app, last
+
+    def look_at_app(self) -> None:
+        pass
+
+    def app_of(self, version: Version) -> AppSpec:
+        return self.before if version <= self.last else self.app
+
+
+def test_a_version_is_shown_by_the_retention_it_was_made_under(world: World) -> None:
+    """An instance that has heard of a shorter one shows the same of the version before as one that has not."""
+    short = {"retention_ms": 20_000}
+    changed: dict[str, Any] = {"plays": short, "visits": short, "prices": short, "sliced": {"ttl_ms": 60_000}}
+    later = tuple(msgspec.structs.replace(spec, **changed.get(spec.name, {})) for spec in SPECS)
+    files = Files(APP, msgspec.structs.replace(APP, stores=later, number=2), last=20)
+    reader = StoreReader(APP, world.tasks.get, newest=files)
+    at(world, 5)
+
+    def told(version: int) -> list[int]:
+        bodies = [client.get(f"/v1/stores/{store}/{path}/{key}").json() for store, path, key in asked]
+        assert {body["version"] for body in bodies} == {version}
+        assert keys(client.get("/v1/stores/sliced/range").json()) == ["ann", "bob", "cleo"]
+        return [len(body[path]) for body, (_, path, _) in zip(bodies, asked, strict=True)]
+
+    asked = (("plays", "windows", "ann"), ("visits", "sessions", '["ann", 1]'), ("prices", "history", "tea"))
+    with serve(create_app(reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
+        assert told(20) == [6, 2, 3]
+        for task in world.tasks.values():
+            task.write(21, "audit")
+        assert told(21) == [2, 1, 2]
 
 
 def test_windows_of_a_key(rest: httpx2.Client, world: World) -> None:

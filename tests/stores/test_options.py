@@ -5,10 +5,12 @@ from typing import Any
 
 import pytest
 
+import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.stores.options import store_spec
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.stores.types import Schema
+from holdfast.topology.stream import Aggregated, Builder, Grouped, Stream
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -37,7 +39,8 @@ def test_entries_are_in_slices_where_a_length_of_time_says_how_long_they_are_kep
     assert made(ttl="8h").slice_ms == HOUR
     assert made(TIMESTAMPED, ttl="2s").slice_ms == 1_000
     assert made(VERSIONED, retention="8h").slice_ms == HOUR
-    assert made(max_entries=10, ttl="8h").slice_ms == 0, "it is bounded already"
+    assert made(max_entries=10, ttl="8h").slice_ms == 0, "its entries go one by one"
+    assert made(max_entries=2**24).max_entries == 2**24
 
 
 def test_the_apps_engine_holds_where_a_store_names_none() -> None:
@@ -61,10 +64,12 @@ def test_the_apps_engine_holds_where_a_store_names_none() -> None:
         (KEY_VALUE, {"ttl": "soon"}, "'soon' is no duration"),
         (KEY_VALUE, {"max_entries": 0}, "max_entries=0 is not possible"),
         (KEY_VALUE, {"max_entries": True}, "max_entries=True is not possible"),
+        (KEY_VALUE, {"max_entries": 2**24 + 1}, "16,777,217 is more than the 16,777,216 entries .* more partitions"),
         (KEY_VALUE, {"refresh_on_read": True}, "Say max_entries="),
         (KEY_VALUE, {"engine": "rocks"}, "memory, rocksdb"),
         (KEY_VALUE, {"profile": "fast"}, "balanced, .*bulk-load"),
         (KEY_VALUE, {"rocksdb_options": "tune"}, "'module:function'"),
+        (KEY_VALUE, {"rocksdb_options": print}, "built-in function print.* is no place .* 'module:function'"),
         (TIMESTAMPED, {"late": "never"}, "newest, last"),
     ],
 )
@@ -72,3 +77,13 @@ def test_what_cannot_be_is_refused_with_what_to_do(kind: str, options: dict[str,
     with pytest.raises(TopologyError, match=says) as refused:
         made(kind, **options)
     assert str(refused.value).startswith("store 's': ")
+
+
+def test_an_option_that_there_is_not_is_refused_with_the_nearest() -> None:
+    wrong: dict[str, Any] = {"max_entires": 3}
+    with pytest.raises(TopologyError, match=r"KeyValueStore\('s'\): .*no option max_entires=.*mean 'max_entries'\?"):
+        hf.KeyValueStore("s", value=int, **wrong)
+    with pytest.raises(TopologyError, match=r"WindowStore\('w'\): .*no option key_type=\. There are .*retention"):
+        hf.WindowStore("w", value=int, size="1m", key_type=str)  # type: ignore[call-overload]
+    with pytest.raises(TopologyError, match=r"store\('t'\): .*no option tlt=.*mean 'ttl'\?"):
+        Aggregated.store(Aggregated(Grouped(Stream(Builder(), None, (), None, ()), ()), ()), "t", tlt="1h")  # type: ignore[arg-type]

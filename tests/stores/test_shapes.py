@@ -1,7 +1,7 @@
 """Shapes: what a value type says of itself, in words that the app's file keeps."""
 
 from dataclasses import dataclass, field, make_dataclass
-from typing import Any, Literal
+from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
 import pytest
@@ -10,11 +10,13 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import DamagedObject, TopologyError
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.compat import obstacles
-from holdfast.stores.shapes import declared, describe_type, shape_of
+from holdfast.stores.history import unreadable
+from holdfast.stores.shapes import declared, describe_type
 from holdfast.stores.shapetext import parse, text_of
 from holdfast.stores.values import codec_of
-from tests.stores.shaping import Opaque, Renamed, Tenths, spec_of
+from tests.stores.shaping import First, Opaque, Renamed, Tenths, spec_of
 
 
 def test_a_shape_is_told_in_words() -> None:
@@ -92,22 +94,121 @@ def test_what_cannot_be_declared_is_told_on_the_line_that_declares_it(options: d
         hf.shape(**options)(make_dataclass("Score", [("user", str), ("score", int)]))
 
 
-def test_only_records_have_shapes_and_only_the_value_type_has_a_version() -> None:
+def test_only_records_have_shapes() -> None:
     with pytest.raises(TopologyError, match="dataclass or a msgspec Struct"):
         hf.shape(version=2)(dict)
-
-    @dataclass
-    class Outer:
-        inner: Tenths
-
-    with pytest.raises(TopologyError, match="Tenths is under @hf.shape and stands inside Outer"):
-        shape_of(Outer)
 
     class Row(msgspec.Struct, array_like=True):
         a: int
 
     with pytest.raises(TopologyError, match="array_like"):
         hf.shape(aliases={"a": "b"})(Row)
+
+
+T = TypeVar("T")
+
+
+class Inner(msgspec.Struct):
+    deep: dict[str, list[Tenths]] = {}
+
+
+class InStruct(msgspec.Struct):
+    inner: Inner
+
+
+@dataclass
+class InDataclass:
+    best: Renamed | None = None
+
+
+class InTypedDict(TypedDict):
+    one: Tenths
+
+
+class InNamedTuple(NamedTuple):
+    one: Tenths
+
+
+@hf.shape(version=2)
+@dataclass
+class Page(Generic[T]):
+    items: list[T]
+
+
+@pytest.mark.parametrize("codec", ["msgpack", "json", "avro", Opaque.id])
+@pytest.mark.parametrize(
+    ("type_", "inner"),
+    [
+        (list[Tenths], "Tenths"),
+        (list[Renamed], "Renamed"),
+        (dict[str, Tenths], "Tenths"),
+        (Tenths | None, "Tenths"),
+        (Tenths | int, "Tenths"),
+        (tuple[int, Tenths], "Tenths"),
+        (tuple[Tenths, ...], "Tenths"),
+        (dict[str, list[Tenths | None]], "Tenths"),
+        (Annotated[Tenths, msgspec.Meta(title="score")], "Tenths"),
+        (InStruct, "Tenths"),
+        (InDataclass, "Renamed"),
+        (InTypedDict, "Tenths"),
+        (InNamedTuple, "Tenths"),
+        (Page[int], "Page"),
+    ],
+    ids=str,
+)
+def test_a_shape_is_refused_where_nobody_would_ask_for_it(type_: Any, inner: str, codec: str) -> None:
+    """Its upcasters and aliases would never be called, and defaults would take the place of what is stored."""
+    with pytest.raises(TopologyError, match=rf"{inner}(\[int\])? is under @hf.shape and stands inside .* itself"):
+        hf.KeyValueStore("scores", value=type_, codec=codec).spec()
+
+
+def test_aliases_do_not_reach_into_a_type_that_contains_itself() -> None:
+    @dataclass
+    class Tree:
+        name: str = ""
+        children: list["Tree"] = field(default_factory=list)
+
+    Tree.__annotations__["children"] = list[Tree]
+    hf.shape(version=2, upcasters={1: lambda old: old})(Tree)
+    assert describe_type(Tree).fields == "{name?: str, children?: list[^1]}"
+    hf.shape(aliases={"name": "title"})(Tree)
+    with pytest.raises(TopologyError, match="Tree has aliases and stands inside itself"):
+        describe_type(Tree)
+
+
+def test_what_the_refusal_advises_reads_what_is_stored() -> None:
+    @hf.shape(version=2, upcasters={1: lambda old: {"of": {who: each["score"] / 10 for who, each in old.items()}}})
+    @dataclass
+    class Scores:
+        of: dict[str, float]
+
+    bytes_ = DictBytes()
+    hf.KeyValueStore("scores", value=dict[str, First]).bind(bytes_, Now(wall=0))["a"] = {"ann": First("Ann", 25)}
+    now = hf.KeyValueStore("scores", value=Scores)
+    assert unreadable(spec_of(dict[str, First]), now.spec()) == []
+    assert now.bind(bytes_, Now(wall=0))["a"] == Scores({"ann": 2.5})
+
+
+def test_an_inner_struct_is_renamed_by_its_field() -> None:
+    class Old(msgspec.Struct):
+        user: str = ""
+
+    class New(msgspec.Struct):
+        player: str = msgspec.field(name="user", default="")
+
+    bytes_ = DictBytes()
+    hf.KeyValueStore("scores", value=list[Old]).bind(bytes_, Now(wall=0))["a"] = [Old("Ann")]
+    assert unreadable(spec_of(list[Old]), spec_of(list[New])) == []
+    assert hf.KeyValueStore("scores", value=list[New]).bind(bytes_, Now(wall=0))["a"] == [New("Ann")]
+
+
+def test_a_field_of_a_struct_is_refused_in_a_dataclass() -> None:
+    @dataclass
+    class New:
+        player: str = msgspec.field(name="user", default="")
+
+    with pytest.raises(TopologyError, match=r"New.player is a msgspec.field\(\).*Make New a Struct"):
+        hf.KeyValueStore("scores", value=list[New]).spec()
 
 
 def test_a_subclass_says_it_anew() -> None:

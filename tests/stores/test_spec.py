@@ -24,7 +24,10 @@ def test_differences_are_sentences() -> None:
     new = StoreSpec(
         name="scores", key=Schema.of(player="bigint"), value=Schema.of(n="int"), codec="rows/1", engine="memory"
     )
-    anew = ". Not possible in place: give the store a new name, or the app a new id"
+    anew = (
+        ". Not possible in place: keep the store as it was and add one under a new name beside it, or give the app a "
+        "new id"
+    )
     assert differences([old], [old]) == []
     assert differences([old], [new, StoreSpec(name="a", key=old.key, codec="rows/1")]) == [
         "store 'a' is in the code and not in the log",

@@ -1,8 +1,10 @@
 """What of a replica is on disk: the engines, the marks they get, when they were flushed, and what is dropped.
 
 Whoever applies a version says which commit it is and what its clocks are; both go into the mark. Slices that the
-clocks of that version hide are dropped right after it. Every reader of that version or a later one hides them by the
-same clocks, and readers of earlier ones stand on footings taken before, so when they go changes no answer.
+clocks of that version hide are dropped right after it, by the app's file that its commit names: a TTL may have grown
+since this process began, and a retention may be shorter in a file that later versions are made under. Every reader of
+that version or a later one hides them too, and readers of earlier ones stand on footings taken before, so when they go
+changes no answer.
 """
 
 import threading
@@ -30,10 +32,12 @@ class Stamp:
 
     commit: str
     now: Now
+    app: int
+    """The number of the app's file it was made under; 0 where only the mark is left to tell."""
 
     @classmethod
     def of(cls, commit: Commit) -> "Stamp":
-        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event))
+        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app)
 
 
 def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> Now:
@@ -47,13 +51,24 @@ def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> 
 
 
 class OnDisk:
-    """The base of one replica and how far it is. All but `know` is for whoever holds the replica's writing lock."""
+    """The base of one replica and how far it is. All but `know` is for whoever holds the replica's writing lock.
 
-    def __init__(self, base: Base, home: TaskHome, specs: Sequence[StoreSpec], log: str, clock: Clock) -> None:
+    `specs` gives the replica's stores as the app's file of a number has them; none where it can't be read.
+    """
+
+    def __init__(
+        self,
+        base: Base,
+        home: TaskHome,
+        stores: Sequence[str],
+        specs: Callable[[int], Iterable[StoreSpec]],
+        log: str,
+        clock: Clock,
+    ) -> None:
         self.base = base
         self._home = home
-        self._stores = [spec.name for spec in specs]
-        self._sliced = [spec for spec in specs if spec.slice_ms]
+        self._stores = list(stores)
+        self._specs = specs
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
@@ -74,17 +89,17 @@ class OnDisk:
         self.base.apply(changes, mark)
         with self._lock:
             self._stamps = {known: each for known, each in self._stamps.items() if known >= version}
-        for store, start, stop in self._hidden(stamp.now):
+        for store, start, stop in self._hidden(stamp):
             faults.point("drop.before")
             self.base.drop(store, start, stop)
             self._dropped[store] = stop
             _drops.labels(store).inc()
             faults.point("drop.after")
 
-    def _hidden(self, now: Now) -> Iterator[tuple[str, bytes, bytes]]:
+    def _hidden(self, stamp: Stamp) -> Iterator[tuple[str, bytes, bytes]]:
         """The ranges that are hidden now and weren't when slices were last dropped; at first all that are."""
-        for spec in self._sliced:
-            if (hidden := slices_to_drop(spec, now.wall, now.event)) is None:
+        for spec in self._specs(stamp.app):
+            if (hidden := slices_to_drop(spec, stamp.now.wall, stamp.now.event)) is None:
                 continue
             start, stop = hidden
             # An app's first event time may lie before the wall clock it had until then: hiding begins anew from there.

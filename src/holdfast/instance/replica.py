@@ -459,9 +459,9 @@ class Replica:
             self.held.clear()
             base.close()
             raise
-        disk = self._disk = OnDisk(base, self._home, self._specs, self._source.log_id, self._clock)
+        disk = self._disk = OnDisk(base, self._home, self.stores, self._source.specs, self._source.log_id, self._clock)
         disk.flushed = self._at = verdict.at
-        disk.know(self._at, Stamp("" if mark is None else mark.commit, now))
+        disk.know(self._at, Stamp("" if mark is None else mark.commit, now, app=0))
         self.openings += 1
         if self.opened_at is None:
             self.opened_at = verdict.at

@@ -24,6 +24,7 @@ from holdfast.log.segments import STATE, SegmentRef
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.bytecolumns import whole
 from holdfast.stores.engine import Changes, Mark
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
@@ -59,6 +60,9 @@ class Source:
         self._lock = threading.Lock()
         self._newest = NOTHING
         self._app = log.app
+        self._apps = {log.app.number: log.app}
+        self._spans: dict[int, tuple[Version, Version]] = {}
+        """The first and the last version known to be made under each of the app's files; so were those between."""
 
     @property
     def app(self) -> AppSpec:
@@ -76,6 +80,38 @@ class Source:
             return
         with self._lock:
             self._app = max(self._app, found, key=lambda app: app.number)
+            self._apps[found.number] = found
+
+    def app_at(self, number: int) -> AppSpec | None:
+        """The app's file of a number, read once; None where it can't be read now."""
+        with self._lock:
+            if (known := self._apps.get(number)) is not None:
+                return known
+        try:
+            found = self.log.app_at(number)
+        except HoldfastError as error:
+            _LOG.warning("the app's file of number %d can't be read: %s", number, error)
+            return None
+        with self._lock:
+            self._apps[number] = found
+        return found
+
+    def app_of(self, version: Version) -> AppSpec:
+        """The app's file a version was made under; the newest known one where its commit is gone or can't be read."""
+        number = self._number_of(version)
+        if number is None:
+            try:
+                commit = self.commit(version)
+            except HoldfastError as error:
+                text = "the commit of version %d can't be read, so its app's file isn't known: %s"
+                _LOG.warning(text, version, error)
+                return self._app
+            number = None if commit is None else commit.app
+        return self._app if number is None else self.app_at(number) or self._app
+
+    def _number_of(self, version: Version) -> int | None:
+        with self._lock:
+            return next((app for app, (first, last) in self._spans.items() if first <= version <= last), None)
 
     @property
     def newest_known(self) -> Version:
@@ -116,6 +152,10 @@ class Source:
     def _heard(self, commit: Commit) -> None:
         if commit.app > self._app.number:
             self.look_at_app()
+        version = Version(commit.version)
+        with self._lock:
+            first, last = self._spans.get(commit.app, (version, version))
+            self._spans[commit.app] = min(first, version), max(last, version)
 
     def follow(self) -> Version:
         """The newest version, looked for from the newest known one on: one question when there is nothing new."""
@@ -155,6 +195,11 @@ class TaskSource:
 
     def commit(self, version: Version) -> Commit | None:
         return self._source.commit(version)
+
+    def specs(self, app: int) -> list[StoreSpec]:
+        """The replica's stores as the app's file of a number has them; none where there is no telling."""
+        found = self._source.app_at(app) if app else None
+        return [] if found is None else [spec for spec in found.stores_of(self._task) if spec.name in self._stores]
 
     def state_bytes(self, commit: Commit) -> int:
         return state_bytes(commit, self._task)

@@ -4,12 +4,16 @@ Every key of the batch was touched later than all that weren't, and among them t
 the larger key: an order that doesn't depend on how Spark dealt the rows. So what stays is known before anything is
 written: of the batch's keys the last `max_entries`, then, while there is room, what was there, the newest first.
 
+With a TTL each entry has a row in the expiry index too (`stores.expiries`). What is over and not of the batch goes
+first, so that it takes no room from what still shows.
+
 Only the net effect is written. A key that came and went within the version leaves no trace; one that was there before
 and has to go is a tombstone, in the log and in the sinks. A task holds the keys of the whole batch that may stay, so it
 needs the memory of `max_entries` rows, or of the batch's, whichever is less.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -20,7 +24,11 @@ from holdfast.pipeline.expiring import expiry, visible
 from holdfast.pipeline.keeping import Merge, ReadKeys, ScanKeys, latest, part
 from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import key_order
-from holdfast.stores.cells import NO_TIMESTAMP, pack_many, unpack_many
+from holdfast.stores.cells import NEVER, NO_TIMESTAMP, pack_many, unpack_many
+from holdfast.stores.expiries import INDEX, expiry_rows, split_expiry_rows
+from holdfast.stores.kinds.base import EVICTED, REMOVED, Count
+from holdfast.stores.kinds.expiry import AT_MOST
+from holdfast.stores.kinds.keying import time_bytes
 from holdfast.stores.recency import (
     COUNT_KEY,
     EMPTY,
@@ -48,10 +56,24 @@ _WAITING = pa.schema(
         ("timestamp", pa.int64()),
         ("time", pa.int64()),
         ("seq", pa.uint64()),
+        ("expires", pa.int64()),
         ("existed", pa.bool_()),
     ]
 )
-"""The batch's keys that may stay: the merged row, its event times, and the entry's place in the index before."""
+"""The batch's keys that may stay: the merged row, its event times, and the entry's places in the indexes before."""
+
+
+class Gone(NamedTuple):
+    """Entries to be deleted, and their rows in the indexes."""
+
+    keys: pa.BinaryArray
+    rows: tuple[pa.BinaryArray, ...] = ()
+
+    def tombstones(self) -> pa.Table:
+        return _deletes(self.keys, *self.rows)
+
+
+NONE = Gone(pa.array([], pa.binary()))
 
 
 class Bounded:
@@ -64,17 +86,17 @@ class Bounded:
         now: Now,
         read: ReadKeys,
         scan: ScanKeys,
-        evicted: Callable[[int], None],
+        count: Count,
     ) -> None:
         self._spec = spec
         self._version = version
         self._now = now
         self._read = read
         self._scan = scan
-        self._evicted = evicted
+        self._count = count
         self._waiting = _WAITING.empty_table()
         self._left: list[pa.Array] = []
-        """The rows of the index that keys of this batch had: nobody's to evict."""
+        """The rows of both indexes that keys of this batch had: nobody's to remove."""
         self._added = 0
 
     def changes(self, keys: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table | None:
@@ -82,7 +104,7 @@ class Bounded:
         existed = cells.is_valid()
         held = unpack_many(cells)
         seqs, before = split_seqs(held.payloads)
-        held = held._replace(payloads=before)
+        held, expires = held._replace(payloads=before), held.expires.fill_null(NEVER)
         if self._spec.ttl_ms:
             held = visible(held, self._now)
         rows = merge(newest_rows(self._spec, held.payloads, held.schemas))
@@ -90,9 +112,9 @@ class Bounded:
             times = timestamps = pa.array(np.full(len(keys), NO_TIMESTAMP))
         else:
             timestamps = latest(held, times)
-        came = pa.table([keys, rows, timestamps, times, pa.array(seqs), existed], schema=_WAITING)
+        came = pa.table([keys, rows, timestamps, times, pa.array(seqs), expires, existed], schema=_WAITING)
         there = came.filter(existed)
-        self._left.append(index_keys(_numbers(there["seq"]), _bytes(there["key"])))
+        self._left += _index_rows(there)
         self._added += came.num_rows - there.num_rows
         return self._dropped(pa.concat_tables([self._waiting, came]))
 
@@ -107,53 +129,94 @@ class Bounded:
         gone = waiting.take(pa.array(in_order[:excess]))
         was = gone.filter(gone["existed"])
         self._added -= gone.num_rows
-        self._evicted(gone.num_rows)
-        if not was.num_rows:
-            return None
-        keys = _bytes(was["key"])
-        return _deletes(keys, index_keys(_numbers(was["seq"]), keys))
+        self._count(EVICTED, gone.num_rows)
+        return Gone(_bytes(was["key"]), _index_rows(was)).tombstones() if was.num_rows else None
 
     def rest(self) -> pa.Table | None:
-        """The entries that stay, their places in the index, and the tombstones of those that make room for them."""
-        if not self._waiting.num_rows:
+        """The entries that stay, their places in the indexes, and the tombstones of those that make room for them."""
+        if not self._waiting.num_rows and not self._spec.ttl_ms:
             return None
-        stay = self._waiting.take(pa.array(touch_order(self._waiting)))
-        keys, rows = _bytes(stay["key"]), len(stay)
-        seqs = np.uint64(first_seq(self._version)) + np.arange(rows, dtype=np.uint64)
-        timestamps = stay["timestamp"].combine_chunks()
-        payloads, expires = with_seqs(seqs, _bytes(stay["row"])), expiry(self._spec, self._now, rows)
-        cells = pack_many(payloads, timestamps, expires, schema=self._spec.schema)
-        left = stay.filter(stay["existed"])
-        entries = counted(self._read(pa.array([COUNT_KEY], pa.binary()))[0].as_py()) + self._added
-        evicted = self._oldest(entries - self._spec.max_entries)
-        entries -= len(evicted)
-        self._evicted(len(evicted))
+        before = counted(self._read(pa.array([COUNT_KEY], pa.binary()))[0].as_py())
+        entries = before + self._added
+        over = self._over(entries - self._spec.max_entries)
+        if not self._waiting.num_rows and over is NONE:
+            return None
+        entries -= len(over.keys)
+        oldest = self._oldest(entries - self._spec.max_entries)
+        entries -= len(oldest.keys)
+        self._count(EVICTED, len(oldest.keys))
+        if len(over.keys):
+            self._count(REMOVED, len(over.keys))
         return pa.concat_tables(
             [
-                part(keys, cells),
-                part(index_keys(seqs, keys), pa.repeat(pa.scalar(EMPTY, pa.binary()), rows)),
-                _deletes(index_keys(_numbers(left["seq"]), _bytes(left["key"]))),
-                _deletes(entry_keys(evicted), evicted),
+                *self._staying(),
+                over.tombstones(),
+                oldest.tombstones(),
                 part(pa.array([COUNT_KEY], pa.binary()), pa.array([count_cell(entries)], pa.binary())),
             ]
         )
 
-    def _oldest(self, number: int) -> pa.BinaryArray:
-        """So many rows of the index from the oldest on, without those of the batch's own keys."""
-        found: list[pa.Array] = []
-        left = pa.concat_arrays(self._left)
-        for page in self._pages(number):
+    def _staying(self) -> Iterator[pa.Table]:
+        """The batch's keys with their rows in the indexes, and tombstones for the rows they had."""
+        if not self._waiting.num_rows:
+            return
+        stay = self._waiting.take(pa.array(touch_order(self._waiting)))
+        left = stay.filter(stay["existed"])
+        if self._spec.ttl_ms:  # one that was written at this very time keeps its row
+            same = pc.equal(left["expires"], self._now.wall + self._spec.ttl_ms)
+            at = left.schema.get_field_index("expires")
+            left = left.set_column(at, "expires", pc.if_else(same, NEVER, left["expires"]))
+        yield _deletes(*_index_rows(left))
+        keys, rows = _bytes(stay["key"]), len(stay)
+        seqs = np.uint64(first_seq(self._version)) + np.arange(rows, dtype=np.uint64)
+        timestamps = stay["timestamp"].combine_chunks()
+        payloads, expires = with_seqs(seqs, _bytes(stay["row"])), expiry(self._spec, self._now, rows)
+        yield part(keys, pack_many(payloads, timestamps, expires, schema=self._spec.schema))
+        yield _empty_cells(index_keys(seqs, keys))
+        if expires is not None:
+            yield _empty_cells(expiry_rows(expires.to_numpy(), keys))
+
+    def _over(self, excess: int) -> Gone:
+        """Entries that are over, without the batch's own: a bounded number, or more where there is no room."""
+        if not self._spec.ttl_ms or self._version == 1:
+            return NONE
+        rows = self._first(INDEX, INDEX + time_bytes(self._now.wall + 1), max(AT_MOST, excess))
+        if not len(rows):
+            return NONE
+        expires, keys = split_expiry_rows(rows)
+        held = unpack_many(self._read(keys))
+        over = pc.fill_null(pc.equal(held.expires, pa.array(expires)), False)
+        # A row that tells of another time is of code that kept no such index: it goes, and the entry stays.
+        keys, payloads = keys.filter(over), held.payloads.filter(over)
+        places = index_keys(split_seqs(payloads)[0], keys)
+        self._left.append(places)
+        return Gone(keys, (rows, places))
+
+    def _oldest(self, number: int) -> Gone:
+        """So many entries from the one touched longest ago on, without the batch's own and those that are over."""
+        places = self._first(INDEX_START, INDEX_STOP, number)
+        keys = entry_keys(places)
+        if not self._spec.ttl_ms or not len(keys):
+            return Gone(keys, (places,))
+        expires = unpack_many(self._read(keys)).expires.to_numpy()
+        return Gone(keys, (places, _expiry_rows(expires, keys)))
+
+    def _first(self, start: bytes, stop: bytes, number: int) -> pa.BinaryArray:
+        """So many rows of an index from its first on, without those that are spoken for."""
+        found: list[pa.Array] = [pa.array([], pa.binary())]
+        left = pa.concat_arrays([*found, *self._left])
+        for page in self._pages(start, stop, number):
             if number <= 0:
                 break
             others = page.filter(pc.invert(pc.is_in(page, value_set=left))).slice(0, number)
             found.append(others)
             number -= len(others)
-        return pa.concat_arrays(found) if found else pa.array([], pa.binary())
+        return pa.concat_arrays(found)
 
-    def _pages(self, number: int) -> Iterator[pa.BinaryArray]:
-        start, limit = INDEX_START, max(number, 0) + PAGE_ROWS
+    def _pages(self, start: bytes, stop: bytes, number: int) -> Iterator[pa.BinaryArray]:
+        limit = max(number, 0) + PAGE_ROWS
         while number > 0:
-            page = self._scan(start, INDEX_STOP, limit)
+            page = self._scan(start, stop, limit)
             yield page
             if len(page) < limit:
                 return
@@ -172,10 +235,22 @@ def _deletes(*keys: pa.BinaryArray) -> pa.Table:
     return part(every, pa.nulls(len(every), pa.binary()))
 
 
+def _empty_cells(keys: pa.BinaryArray) -> pa.Table:
+    return part(keys, pa.repeat(pa.scalar(EMPTY, pa.binary()), len(keys)))
+
+
+def _index_rows(entries: pa.Table) -> tuple[pa.BinaryArray, ...]:
+    """The rows of the indexes that entries had."""
+    keys = _bytes(entries["key"])
+    seqs: npt.NDArray[np.uint64] = entries["seq"].to_numpy()
+    return index_keys(seqs, keys), _expiry_rows(entries["expires"].to_numpy(), keys)
+
+
+def _expiry_rows(expires: npt.NDArray[np.int64], keys: pa.BinaryArray) -> pa.BinaryArray:
+    """The same of the expiry index, for those that are to be over some day."""
+    there = expires != NEVER
+    return expiry_rows(expires[there], keys.filter(pa.array(there)))
+
+
 def _bytes(column: pa.ChunkedArray) -> pa.BinaryArray:
     return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
-
-
-def _numbers(column: pa.ChunkedArray) -> npt.NDArray[np.uint64]:
-    found: npt.NDArray[np.uint64] = column.to_numpy()
-    return found

@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.errors import BadValue, HoldfastError
+from holdfast.errors import BadValue, HoldfastError, shown
 from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
@@ -218,7 +218,7 @@ def _misfit(column: pa.Field, place: int, rows: Sequence[tuple[object, ...]], er
             pa.array([row[place]], column.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return BadValue(
-                f"The forwarded row {row!r} has {row[place]!r} as {column.name}, which is to be {column.type}. Forward "
-                "a value of that type, or change it in stream.process(..., output=...)."
+                f"The forwarded row {shown(row)} has {shown(row[place])} as {column.name}, which is to be "
+                f"{column.type}. Forward a value of that type, or change it in stream.process(..., output=...)."
             )
     return BadValue(f"The forwarded column {column.name} can't be {column.type}: {error}.")

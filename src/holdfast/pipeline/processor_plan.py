@@ -18,6 +18,7 @@ from holdfast.stores.types import FieldType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
+    from holdfast.topology.events import EventShape
     from holdfast.topology.processor import Processed
     from holdfast.words import Millis
 
@@ -59,12 +60,21 @@ class ProcessorPlan:
         for step in self._processed.stream.steps:
             frame = step(frame)
         limit, timestamp = wall + self._max_ahead_millis, self._processed.stream.timestamp
-        dead = dead_letter(self._processed.key.fields, timestamp, limit, self._max_ahead_millis)
+        needed = needed_of(self._processed.event)
+        dead = dead_letter(self._processed.key.fields, timestamp, limit, self._max_ahead_millis, needed)
         frame = frame.select(*self._inputs, F.expr(f"{dead} AS {DEAD}"))
         frame = frame.repartition(self._partitions, *self.layout.keys)
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)
         return frame.select(*self._carried)
+
+
+def needed_of(event: EventShape) -> dict[str, str]:
+    """The columns that must not be null, and for each the reason of a record in which it is."""
+    if event.type is None:
+        return {}
+    name = event.type.__name__
+    return {column: f"no value: {column} is null, and {name}.{column} can't be None" for column in event.required}
 
 
 def _has_one_size(kind: str) -> bool:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import HoldfastError, Kind, cut, shown
 from holdfast.pipeline.state import StoreState
 from holdfast.retry import is_retryable
 from holdfast.stores.access import Now
@@ -21,7 +21,8 @@ from holdfast.stores.types import Schema
 from holdfast.topology.processor import Context, Processor, stores_of
 
 _OWN_CODE = str(Path(__file__).parents[1])
-_LONGEST = 500
+_LONGEST = 1_000
+"""Of what a user's exception says, so many characters are told: it may hold a whole record."""
 
 BEGINNING: Final = -(2**62)
 """The event clock before the first event: an app that starts with last year's records is to keep them."""
@@ -59,6 +60,8 @@ class RunningProcessor:
         for attribute, spec in stores:
             state = states[spec.name]
             bound = declared[attribute].bind(state, now, _counter(count, spec.name), spec=spec)
+            if isinstance(bound, Store):
+                bound.follow_records(lambda: context.timestamp)
             self._bound[attribute] = bound
             if [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._ahead.append((bound, state))
@@ -87,12 +90,12 @@ class RunningProcessor:
             state.forget()
         for bound, state in self._ahead:
             _read_ahead(bound, state, keys, times)
+        if self._names_more:
+            self._read_named(keys, events, times)
         key: Any = None
         event: Any = None
         context, process = self.context, self._object.process
         try:
-            if self._names_more:
-                self._read_named(keys, events, times)
             for key, event, context.timestamp in zip(keys, events, times, strict=True):
                 process(key, event, context)
         except Exception as error:
@@ -101,15 +104,24 @@ class RunningProcessor:
     def _read_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
         """Reads ahead what the processor itself says it will look up."""
         named: dict[int, tuple[list[Any], list[int]]] = {}
+        key: Any = None
+        event: Any = None
         ahead = self._object.ahead
-        for key, event, time in zip(keys, events, times, strict=True):
-            for store, other in ahead(key, event):
-                wanted, when = named.setdefault(id(store), ([], []))
-                wanted.append(other)
-                when.append(time)
+        try:
+            for key, event, time in zip(keys, events, times, strict=True):
+                for store, other in ahead(key, event):
+                    wanted, when = named.setdefault(id(store), ([], []))
+                    wanted.append(other)
+                    when.append(time)
+        except Exception as error:
+            raise self._failed("ahead()", error, (key, event)) from error
         for bound in self._bound.values():
             if id(bound) in named:
-                _read_ahead(bound, self._states[bound.name], *named[id(bound)])
+                try:
+                    known = bound.read_ahead(*named[id(bound)])
+                except Exception as error:  # a key it named may be none of that store's
+                    raise self._failed("ahead()", error) from error
+                self._states[bound.name].read_ahead(known.keys, known.ranges)
 
     def end(self) -> None:
         try:
@@ -118,6 +130,9 @@ class RunningProcessor:
             raise self._failed("close()", error) from error
         for bound in self._bound.values():
             bound.end_of_version()
+        for bound in self._bound.values():
+            if isinstance(bound, Store):
+                bound.check_written(self._states[bound.name].changes)
 
     def rewrite(self, entries: int) -> None:
         """Brings some entries of each store to the newest shape of its values, from where the last version ended."""
@@ -141,8 +156,8 @@ class RunningProcessor:
     def _failed(self, what: str, error: Exception, record: tuple[object, object] | None = None) -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
-        said = traceback.format_exception_only(error)[-1].strip()
-        of = "" if record is None else f" for the key {_short(record[0])} and the event {_short(record[1])}"
+        said = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
+        of = "" if record is None else f" for the key {shown(record[0])} and the event {shown(record[1])}"
         return ProcessorFailed(
             f"{self._name}.{what} raised {said}{_place(error)}{of}. Nothing of the batch was committed. Mend the "
             "processor, or filter such records out before process(); the app goes on with this batch at its next start."
@@ -174,8 +189,3 @@ def _place(error: Exception) -> str:
         return ""
     last = frames[-1]
     return f" at {last.filename}:{last.lineno}, in {last.name}: {last.line or '(no source)'}"
-
-
-def _short(value: object) -> str:
-    text = repr(value)
-    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}... ({len(text):,} characters)"

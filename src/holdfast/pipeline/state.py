@@ -169,6 +169,12 @@ class StoreState:
         self.put(key, b"")
         self.changes[key] = None
 
+    def hold(self, entries: int, size: int) -> None:
+        budget = self._budget
+        budget.left -= size + ENTRY_BYTES * entries
+        if budget.left < 0:
+            raise budget.exceeded(self.name)
+
     # Around a chunk of records
 
     def read_ahead(self, keys: Iterable[bytes], ranges: Iterable[Range] = ()) -> None:

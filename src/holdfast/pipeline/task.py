@@ -107,8 +107,11 @@ def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tal
     """How this store keeps its rows, over its state at `v-1`."""
     spec, get = work.store, _getter(work, task, read)
     if spec.max_entries:
-        evicted = partial(tally.add, of_store(spec.name, "evicted"))
-        return Bounded(spec, work.version, work.now, get, _scanner(work, task, scan), evicted)
+
+        def counted(what: str, number: int) -> None:
+            tally.add(of_store(spec.name, what), number)
+
+        return Bounded(spec, work.version, work.now, get, _scanner(work, task, scan), counted)
     return Expiring(spec, work.now, get) if spec.slice_ms else Plain(spec, get)
 
 

@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadValue
+from holdfast.errors import BadValue, shown
 from holdfast.topology.events import EventShape
 
 _UTC_MICROS = pa.timestamp("us", "UTC")
@@ -42,7 +42,9 @@ def events_of(shape: EventShape, columns: Sequence[pa.Array], rows: int) -> list
     lists = [values_of(column) for column in columns]
     for n, wanted in enumerate(shape.converted):
         if wanted is not None:
-            lists[n] = [_converted(value, wanted, shape.columns[n]) for value in lists[n]]
+            column = shape.columns[n]
+            # A null that comes as far as here is one that the event may have.
+            lists[n] = [None if value is None else _converted(value, wanted, column) for value in lists[n]]
     return list(map(make, *lists))
 
 
@@ -73,4 +75,4 @@ def _converted(value: object, wanted: Any, column: str) -> object:
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
-        raise BadValue(f"The column {column!r} has {value!r}, which can't be made {wanted}: {error}.") from error
+        raise BadValue(f"The column {column!r} has {shown(value)}, which can't be made {wanted}: {error}.") from error

@@ -181,6 +181,10 @@ class StoreReader:
             raise UnknownStore(store, self.app)
         return self._specs[store]
 
+    def spec_at(self, store: str, version: Version) -> StoreSpec:
+        """The same, with how long things are kept as it was at a version. May read the log: not for an event loop."""
+        return self._specs.at(store, version)
+
     def is_news(self, store: str, schema: int) -> bool:
         """Whether a store's value has a schema that its spec doesn't know and that nobody has asked for: `learn` it."""
         return self._specs.is_news(store, schema)
@@ -236,10 +240,11 @@ class StoreReader:
         self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
     ) -> Page:
         """Up to `limit` entries with start <= key < stop, at `version` while every replica holds it."""
-        tasks, spec = self.tasks_of(store), self.spec(store)
+        tasks = self.tasks_of(store)
 
         def scan(task: TaskId, at: Version | None) -> Slice[Entry]:
             with self._task(task).at(store, at) as found:
+                spec = self.spec_at(store, found.version)
                 batches = entries_of(spec, found.bytes, found.now).scan(start, stop or AFTER_ENTRIES, reverse=False)
                 with Closing(batches):
                     rows = (row for keys, cells in batches for row in zip(keys, cells, strict=True))
@@ -262,6 +267,8 @@ class StoreReader:
         reader = self._task(task)
         if spec.slice_ms and spec.kind != VERSIONED:
             with reader.at(spec.name, version) as store:
+                # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
+                spec = self.spec(spec.name) if reader.local else self.spec_at(spec.name, store.version)
                 data = entries_of(spec, store.bytes, store.now).find(lookup.key)
                 return Found(store.version, task, None if data is None else cell_of(spec, data))
         got = reader.get(spec.name, lookup.key, version)

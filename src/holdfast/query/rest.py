@@ -6,6 +6,7 @@ take microseconds; everything that waits (ranges, other instances) goes to a thr
 """
 
 import asyncio
+import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any
 from urllib.parse import parse_qsl, unquote_to_bytes
@@ -27,6 +28,7 @@ from holdfast.query.problems import Problem, answer_problem, json_response, prob
 from holdfast.query.reader import Found, Lookup, Page, StoreReader, cell_of
 from holdfast.query.render import Renderer, answered, renderer, shown_fields
 from holdfast.stores.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
+from holdfast.stores.described import shape_today
 from holdfast.stores.engine import FIRST_KEY
 from holdfast.stores.keys import decode_key, encode_key, prefix_range
 from holdfast.stores.spec import StoreSpec
@@ -136,7 +138,7 @@ class _Queries:
             limit = _limit(given.get("limit"))
             values = parse_key(spec.key, _key_in_path(request, spec, path))
             key = values[0] if len(values) == 1 else values
-            read = timed.items(spec, path, key, given, limit)
+            read = timed.items(functools.partial(self._reader.spec_at, spec.name), path, key, given, limit)
 
             def asked() -> Response:
                 parts = self._reader.read(spec.name, read)
@@ -184,7 +186,7 @@ class _Queries:
             "kind": spec.kind,
             "key": str(spec.key),
             "example_key": example(spec.key),
-            "value": None if spec.value is None else shown_fields(spec.value),
+            "value": shape_today(spec.schemas) if spec.value is None else shown_fields(spec.value),
             "codec": spec.codec,
             "engine": spec.engine,
             "partitions": self._reader.app.partitions,

@@ -13,6 +13,10 @@ from holdfast.stores.rewrite import Progress, progress_of
 from holdfast.stores.spec import StoreSpec
 
 _COUNTS = ("seen", "rewritten", "unreadable", "total")
+_HINT = (
+    "No task has begun. The pass is off unless the app's setting batch.rewrite_entries is above 0; then it begins with "
+    "the next version, a table's with the next that brings records."
+)
 
 
 def read(store: TaskStore) -> list[Progress]:
@@ -32,13 +36,15 @@ def told(spec: StoreSpec, parts: Sequence[Slice[Progress]]) -> Mapping[str, Any]
         for task, each in sorted(passes.items())
     }
     unchanged = spec.schema == FIRST_SCHEMA  # there is no older shape to look for
+    finished = unchanged or (len(passes) == len(parts) and all(each.finished for each in passes.values()))
     return {
         "store": spec.name,
         "schema": spec.schema,
         "begun": bool(passes),
-        "finished": unchanged or (len(passes) == len(parts) and all(each.finished for each in passes.values())),
+        "finished": finished,
         "share": 1.0 if unchanged else round(sum(each.share for each in passes.values()) / len(parts), 4),
         **{name: sum(getattr(each, name) for each in passes.values()) for name in _COUNTS},
         "tasks": tasks,
         "version": min(part.version for part in parts),
+        **({} if passes or finished else {"hint": _HINT}),
     }

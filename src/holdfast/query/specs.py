@@ -4,14 +4,20 @@ Code may change while an instance runs: a rolling deployment gives a table anoth
 the app's file gets the next number. An instance has read it by the time it shows a version that was made under it. Only
 where another instance answers, which may be ahead, a value can have a schema that isn't known here yet: then the file
 is read, once for each such number, so that a damaged one doesn't have it read again and again.
+
+Values are shown by the newest file. What a retention hides is another matter: it is a part of what a version shows, so
+it goes by the file that the version was made under, whoever answers and whatever they have heard of since.
 """
 
 import threading
 from collections.abc import Iterator, Mapping
 from typing import Protocol
 
+import msgspec
+
 from holdfast.log.appfile import AppSpec
 from holdfast.stores.spec import StoreSpec
+from holdfast.words import Version
 
 
 class Newest(Protocol):
@@ -22,6 +28,9 @@ class Newest(Protocol):
 
     def look_at_app(self) -> None:
         """Reads the newest file."""
+
+    def app_of(self, version: Version) -> AppSpec:
+        """The file a version was made under."""
 
 
 class Specs(Mapping[str, StoreSpec]):
@@ -44,6 +53,15 @@ class Specs(Mapping[str, StoreSpec]):
 
     def __len__(self) -> int:
         return len(self._specs)
+
+    def at(self, store: str, version: Version) -> StoreSpec:
+        """The store as the newest file has it, but for what the version's own file says of how long things are kept."""
+        if self._newest is None:
+            return self[store]
+        then, newest = self._newest.app_of(version).store(store), self[store]
+        if then is None or (then.ttl_ms, then.retention_ms) == (newest.ttl_ms, newest.retention_ms):
+            return newest
+        return msgspec.structs.replace(newest, ttl_ms=then.ttl_ms, retention_ms=then.retention_ms)
 
     def is_news(self, store: str, schema: int) -> bool:
         """Whether a value's schema isn't known, and nobody has looked for it yet."""

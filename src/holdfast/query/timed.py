@@ -25,6 +25,7 @@ from holdfast.stores.kinds.session import ReadOnlySessionStore
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
 from holdfast.stores.kinds.window import ReadOnlyWindowStore
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
+from holdfast.words import Version
 
 Item = dict[str, object]
 
@@ -59,14 +60,17 @@ def check_path(spec: StoreSpec, path: str) -> None:
 
 
 def items(
-    spec: StoreSpec, path: str, key: Any, given: Mapping[str, str], limit: int
+    spec_at: Callable[[Version], StoreSpec], path: str, key: Any, given: Mapping[str, str], limit: int
 ) -> Callable[[TaskStore], list[Item]]:
-    """A reader of one key's windows, sessions or history: one more than `limit` of them, to tell whether there are."""
+    """A reader of one key's windows, sessions or history: one more than `limit` of them, to tell whether there are.
+
+    `spec_at` gives the store's spec as it was at a version.
+    """
 
     def read(store: TaskStore) -> list[Item]:
         from_, to = _time(given, "from", store.now), _time(given, "to", store.now)
         found = {"windows": _windows, "sessions": _sessions, "history": _history}[path]
-        with Closing(found(spec, store, key, from_, to)) as rows:
+        with Closing(found(spec_at(store.version), store, key, from_, to)) as rows:
             return list(itertools.islice(rows, limit + 1))
 
     return read

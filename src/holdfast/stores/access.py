@@ -55,6 +55,12 @@ class OrderedBytes(ReadableBytes, Protocol):
 
     def delete(self, key: bytes) -> None: ...
 
+    def hold(self, entries: int, size: int) -> None:
+        """Says that the store itself keeps so many entries more until the version ends, of so many bytes in all.
+
+        Fewer, where these are negative. Whoever bounds the memory of a version counts them in.
+        """
+
 
 class DictBytes:
     """Ordered bytes in a dictionary, for tests and for a processor without Spark.
@@ -91,3 +97,6 @@ class DictBytes:
 
     def delete(self, key: bytes) -> None:
         self.entries.pop(key, None)
+
+    def hold(self, entries: int, size: int) -> None:
+        """Nothing: a dictionary has no bound."""

@@ -6,10 +6,10 @@ in the code. So is an upcaster. A value that has one before it stays as it was w
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from holdfast.stores.shapetext import FieldShape, Record, Shape, parse
+from holdfast.stores.shapetext import FieldShape, Record, Shape, parse, text_of
 from holdfast.stores.spec import SchemaVersion
 
 
@@ -34,8 +34,7 @@ class Description:
     """
 
     def __init__(self, schemas: Sequence[SchemaVersion]) -> None:
-        # Of several shapes with the highest number the last is the newest: the log adds them as they come.
-        self._newest = max(reversed(schemas), key=lambda version: version.number, default=None)
+        self._newest = _newest(schemas)
         self._fields = () if self._newest is None else _named_fields(parse(self._newest.fields))
 
     def shown(self, plain: Any, schema: int) -> Any:
@@ -46,6 +45,26 @@ class Description:
         if schema > newest.number or any(number in newest.lifts for number in range(schema, newest.number)):
             return AsWritten(plain, schema)
         return _in_shape(plain, self._fields) if self._fields and isinstance(plain, dict) else plain
+
+
+def shape_today(schemas: Sequence[SchemaVersion]) -> str | None:
+    """The newest shape as text, each field by its name of today; None where nothing is known.
+
+    >>> shape_today((SchemaVersion(1, "", "{user/player: str, tags?: list[str]}"),))
+    '{player: str, tags?: list[str]}'
+    """
+    newest = _newest(schemas)
+    if newest is None:
+        return None
+    shape = parse(newest.fields)
+    if isinstance(shape, Record):
+        shape = replace(shape, fields=tuple(replace(f, name=f.names[-1], also=()) for f in shape.fields))
+    return text_of(shape)
+
+
+def _newest(schemas: Sequence[SchemaVersion]) -> SchemaVersion | None:
+    # Of several shapes with the highest number the last is the newest: the log adds them as they come.
+    return max(reversed(schemas), key=lambda version: version.number, default=None)
 
 
 def _named_fields(shape: Shape) -> tuple[FieldShape, ...]:

@@ -15,7 +15,7 @@ from holdfast.stores.codecs.avro import AVRO
 from holdfast.stores.codecs.rows import ROWS
 from holdfast.stores.compat import obstacles
 from holdfast.stores.shapetext import FieldShape, Record, Scalar, fingerprint_of, parse, text_of
-from holdfast.stores.spec import SchemaVersion, StoreSpec
+from holdfast.stores.spec import BESIDE, SchemaVersion, StoreSpec
 from holdfast.stores.types import Field, Schema
 
 HIDDEN = "#"
@@ -27,12 +27,13 @@ UNTOLD = "..."
 
 def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     """What the log should know of a store after code that may use it has come: nothing is forgotten."""
-    kept = msgspec.structs.replace(code, slice_ms=log.slice_ms or code.slice_ms)
+    kept = msgspec.structs.replace(
+        code, slice_ms=log.slice_ms or code.slice_ms, stream_key=code.stream_key or log.stream_key
+    )
     if code.codec == ROWS:
         return _merged_rows(log, kept)
-    known = {(version.number, version.fingerprint) for version in log.schemas}
-    added = [version for version in code.schemas if (version.number, version.fingerprint) not in known]
-    history = (*log.schemas, *added)
+    # Also one with the fingerprint of another: an alias changes no byte, but what a field is called today.
+    history = (*log.schemas, *(version for version in code.schemas if version not in log.schemas))
     newest = max([log.schema, code.schema, *(version.number for version in history)])
     return msgspec.structs.replace(kept, schema=newest, schemas=history)
 
@@ -157,8 +158,8 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
     became = _became(log, code)
     lines = [
         f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and the one can't become the "
-        "other. Give the changed aggregate another name, the store a new name, or the app a new id; if only the input "
-        "has another name now, give it back its own first: stream.with_column(...)"
+        f"other. Give the changed aggregate another name with from_now=True, or {BESIDE}; if only the input has "
+        "another name now, give it back its own first: stream.with_column(...)"
         for label, (was, now) in became.items()
     ]
     for field in code.value.fields:
@@ -168,18 +169,18 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
         if field.name in before and before[field.name] != field.type:
             lines.append(
                 f"store {code.name!r} has column {field.name} {before[field.name]} in the log and {field.type} in the "
-                "code. Give the changed aggregate another name, or cast its column back"
+                "code. Give the changed aggregate another name with from_now=True, or cast its column back"
             )
         elif field.name not in before and field.name == label and label not in code.from_now:
             lines.append(
                 f"store {code.name!r} gained the aggregate {label}, and the records up to now were not counted in it. "
-                "Give the store a new name, which aggregates all records the source still has; or say from_now=True "
-                f"on {label}, and it leaves out what came before"
+                f"Say from_now=True on {label}, and it leaves out what came before; or give the app a new id, which "
+                "aggregates all records the source still has"
             )
         elif field.name not in before and field.name != label and label in before and label not in code.from_now:
             lines.append(
                 f"store {code.name!r} has {label} in the log without {field.name}, which the code's aggregate needs. "
-                "Give the changed aggregate another name"
+                "Give the changed aggregate another name with from_now=True"
             )
     return lines
 

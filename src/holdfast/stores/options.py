@@ -6,17 +6,18 @@ Durations are texts (`"6h"`) or timedeltas. What can't be is refused here, when 
 the message. `where` begins each message: the line of the user's that asked for it.
 
 Layouts follow from the spec and nothing else: entries are in slices where `slice_ms` isn't 0. A store with both a TTL
-and `max_entries` isn't sliced: it is bounded anyway, so its expired entries wait, hidden, for their turn to be evicted.
+and `max_entries` isn't sliced: its entries are counted, so those that expire go one by one, through the expiry index.
 """
 
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from typing import Final, Literal, TypeVar
 
-from holdfast.errors import SettingsError, TopologyError
+from holdfast.errors import SettingsError, TopologyError, did_you_mean
 from holdfast.settings.units import format_duration, parse_duration
 from holdfast.stores.profiles import PROFILES
+from holdfast.stores.recency import MOST_ENTRIES
 from holdfast.stores.registry import ENGINES
 from holdfast.stores.slices import slice_ms_for
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
@@ -110,6 +111,25 @@ def store_spec(
     )
 
 
+OPTIONS: Final = frozenset(store_spec.__kwdefaults__ or ()) - {"value", "default_engine", "where"} | {"codec"}
+"""What a user may ask of a store, of one kind or another."""
+
+
+def check_options(given: Iterable[str], known: Iterable[str], where: str) -> None:
+    """Raises for an option that there isn't.
+
+    >>> check_options(["max_entires"], ["ttl", "max_entries"], "store('plays')")
+    Traceback (most recent call last):
+    ...
+    holdfast.errors.TopologyError: store('plays'): there is no option max_entires=. Did you mean 'max_entries'?
+    """
+    options = sorted(known)
+    for option in given:
+        if option not in options:
+            hint = did_you_mean(option, options) or f"There are {', '.join(options)}."
+            raise TopologyError(f"{where}: there is no option {option}=. {hint.strip()}")
+
+
 def millis(length: Length, option: str, where: str, *, shortest: int = 1) -> int:
     """A length of time in milliseconds, at least `shortest`.
 
@@ -172,11 +192,16 @@ def _bound(max_entries: object, where: str) -> int:
         return 0
     if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
         raise TopologyError(f"{where}: max_entries={max_entries!r} is not possible. Take a whole number from 1 on.")
+    if max_entries > MOST_ENTRIES:
+        raise TopologyError(
+            f"{where}: max_entries={max_entries:,} is more than the {MOST_ENTRIES:,} entries a partition can put in "
+            "the order of their use. Take fewer, and more partitions, or bound the store by ttl= alone."
+        )
     return max_entries
 
 
-def _hook(place: str | None, where: str) -> str | None:
-    if place is None or _PLACE.fullmatch(place):
+def _hook(place: object, where: str) -> str | None:
+    if place is None or (isinstance(place, str) and _PLACE.fullmatch(place)):
         return place
     raise TopologyError(
         f"{where}: rocksdb_options={place!r} is no place of a function. Write 'module:function'; instances are other "

@@ -4,8 +4,10 @@
     0x04 | seq | key        →  empty cell
     0x05 | "count"          →  cell of: number of entries, u64 big-endian
 
-`seq` is the version, shifted left by 24 bits, plus the number of the touch in it: what was touched later has the larger
-one, on every replica. The first row of the index is the entry to go next.
+What was touched later has the larger `seq`, on every replica. A table numbers what a version touched and kept from the
+version, shifted left by 24 bits, on. With more than 2^24 of them it would run into the numbers of the next version, so
+that is the largest `max_entries`. A processor's store goes on from the largest `seq` there is. The first row of the
+index is the entry to go next, unless others are over (see `expiries`).
 """
 
 import struct
@@ -25,6 +27,7 @@ COUNT_KEY: Final = b"\x05count"
 EMPTY: Final = pack(Cell(b""))
 
 TOUCH_BITS: Final = 24
+MOST_ENTRIES: Final = 1 << TOUCH_BITS
 SEQ_BYTES: Final = 8
 _INDEX_HEADER_BYTES: Final = 1 + SEQ_BYTES
 
@@ -35,7 +38,7 @@ Seqs = npt.NDArray[np.uint64]
 
 
 def first_seq(version: int) -> int:
-    """The seq of a version's first touch.
+    """The seq of a table's first entry of a version.
 
     >>> first_seq(2)
     33554432

@@ -9,7 +9,7 @@ import math
 import struct
 from decimal import Context, Decimal
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import BadKey, HoldfastError, shown
 from holdfast.stores.types import Field
 
 _EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
@@ -18,6 +18,7 @@ _EPOCH_NTZ = _EPOCH.replace(tzinfo=None)
 _MICROSECOND = dt.timedelta(microseconds=1)
 _F32 = struct.Struct("<f")
 _DIGITS = Context(prec=76)
+_KEYS = ("str", "bytes", "int", "float", "bool", "date", "datetime")
 
 
 def whole_number(field: Field, value: object, error: type[HoldfastError]) -> int:
@@ -106,9 +107,11 @@ def from_unscaled(field: Field, number: int) -> Decimal:
 
 
 def wrong(field: Field, value: object, error: type[HoldfastError]) -> HoldfastError:
-    wanted = field.field_type.python.__name__
+    wanted, found = field.field_type.python.__name__, type(value).__name__
+    fits = error is BadKey and field.name == "key" and found in _KEYS  # a processor's store, which has it from key=
+    other = f", or declare the store with key={found}" if fits else ""
     return error(
-        f"{field.name}={value!r} is {_a(type(value).__name__)}, and {field.name} is {field.type}: give {_a(wanted)}."
+        f"{field.name}={shown(value)} is {_a(found)}, and {field.name} is {field.type}: give {_a(wanted)}{other}."
     )
 
 

@@ -7,13 +7,16 @@ version and upcasters, each of which lifts a plain value (dicts, lists, numbers)
     @hf.shape(version=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
     @dataclass
     class Score: ...
+
+All this is said by the store's value type itself. A class that says it from within another type is refused, since
+nobody would ask it: a cell has one number, and it is the value's.
 """
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, get_origin
 
 import msgspec
 from msgspec import inspect
@@ -139,24 +142,34 @@ def shape_of(type_: Any) -> Shape:
         info = inspect.type_info(type_)
     except TypeError as error:
         raise TopologyError(f"{name_of(type_)} can't be a store's value type: {error}.") from error
-    return _shape(info, (), declared(type_).aliases)
+    return _shape(info, (), type_)
 
 
-def _shape(info: Any, around: tuple[type, ...], aliases: Mapping[str, tuple[str, ...]] = {}) -> Shape:
+def check_inside(type_: Any) -> None:
+    """Refuses a value type with a class under `@hf.shape` inside it, as far as msgspec can look into the type."""
+    try:
+        info = inspect.type_info(type_)
+    except TypeError:
+        return
+    _shape(info, (), type_)
+
+
+def _shape(info: Any, around: tuple[Any, ...], root: Any) -> Shape:
+    """The shape of a type that stands inside the records `around`, in a value of the type `root`."""
     match info:
         case inspect.Metadata():
-            return _shape(info.type, around, aliases)
+            return _shape(info.type, around, root)
         case inspect.AnyType() | inspect.RawType():
             return ANY
         case inspect.UnionType():
-            members = [_shape(member, around) for member in info.types]
+            members = [_shape(member, around, root) for member in info.types]
             return one_of({text_of(member): member for member in members})
         case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
-            return Many(_shape(info.item_type, around))
+            return Many(_shape(info.item_type, around, root))
         case inspect.TupleType():
-            return Fixed(tuple(_shape(item, around) for item in info.item_types))
+            return Fixed(tuple(_shape(item, around, root) for item in info.item_types))
         case inspect.DictType():
-            return Mapped(_shape(info.key_type, around), _shape(info.value_type, around))
+            return Mapped(_shape(info.key_type, around, root), _shape(info.value_type, around, root))
         case inspect.EnumType():
             return Choices(tuple(member.value for member in info.cls))
         case inspect.LiteralType():
@@ -164,7 +177,7 @@ def _shape(info: Any, around: tuple[type, ...], aliases: Mapping[str, tuple[str,
         case inspect.CustomType() | inspect.ExtType():
             return Scalar(getattr(getattr(info, "cls", None), "__name__", "ext"))
         case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
-            return _record(info, around, aliases)
+            return _record(info, around, root)
         case inspect.NoneType():
             return NULL
     return Scalar(_SCALARS[type(info)])
@@ -187,21 +200,42 @@ _SCALARS: dict[type, str] = {
 }
 
 
-def _record(info: Any, around: tuple[type, ...], aliases: Mapping[str, tuple[str, ...]]) -> Shape:
+_STRUCT_FIELD: type = type(msgspec.field())
+
+
+def _record(info: Any, around: tuple[Any, ...], root: Any) -> Shape:
+    said = declared(get_origin(info.cls) or info.cls)
+    if said is not UNDECLARED and said is not declared(root):
+        raise _out_of_reach(info.cls, around[0] if around else root)
     if info.cls in around:
+        if said.aliases:
+            raise TopologyError(
+                f"{name_of(root)} has aliases and stands inside itself, where they don't reach. Say "
+                "@hf.shape(version=2, upcasters={1: ...}) in their place; the upcaster gets the whole value."
+            )
         return Around(len(around) - around.index(info.cls))
-    if around and declared(info.cls) is not UNDECLARED:
-        raise TopologyError(
-            f"{info.cls.__name__} is under @hf.shape and stands inside {around[0].__name__}. Versions count for the "
-            "store's value type: put @hf.shape on that, and for a rename take msgspec.field(name=...) here."
-        )
     inside = (*around, info.cls)
     by_position = isinstance(info, inspect.NamedTupleType) or bool(getattr(info, "array_like", False))
     fields = [FieldShape(info.tag_field, Choices((info.tag,)))] if getattr(info, "tag_field", None) else []
     for field in info.fields:
-        first, *rest = (*aliases.get(field.name, ()), field.encode_name)
-        fields.append(FieldShape(first, _shape(field.type, inside), not field.required, tuple(rest)))
+        if isinstance(field.default, _STRUCT_FIELD):
+            raise TopologyError(
+                f"{name_of(info.cls)}.{field.name} is a msgspec.field(), which only a msgspec.Struct knows: in a "
+                f"dataclass it would be the default itself. Make {name_of(info.cls)} a Struct, or take "
+                "dataclasses.field()."
+            )
+        first, *rest = (*said.aliases.get(field.name, ()), field.encode_name)
+        fields.append(FieldShape(first, _shape(field.type, inside, root), not field.required, tuple(rest)))
     return Record(tuple(fields), bool(getattr(info, "forbid_unknown_fields", False)), by_position)
+
+
+def _out_of_reach(type_: Any, outer: Any) -> TopologyError:
+    return TopologyError(
+        f"{name_of(type_)} is under @hf.shape and stands inside {name_of(outer)}. Versions, aliases and upcasters "
+        "count for a store's value type itself: put @hf.shape on a class that is the value type, with a field for what "
+        f"is now the value if that is no class. Its upcaster gets the whole value, with what is stored of "
+        f"{name_of(type_)} in it. A field of an inner Struct is renamed with msgspec.field(name=...)."
+    )
 
 
 def _marked(type_: type) -> dict[int, Upcaster]:

@@ -6,11 +6,13 @@ make stored bytes unreadable is told to the user one sentence each.
 
 import re
 from collections.abc import Sequence
+from datetime import timedelta
 from typing import Final, Literal
 
 import msgspec
 
 from holdfast.errors import TopologyError
+from holdfast.settings.units import format_duration
 from holdfast.stores.types import Schema
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
@@ -77,6 +79,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """Aggregates that may begin in the middle: they leave out what came before they were added."""
     aggregates: tuple[tuple[str, str], ...] = ()
     """What each aggregate of a table computes, such as `("best", "max(score)")`. Files of before have none."""
+    stream_key: Schema | None = None
+    """The key of the stream whose processor keeps the store: what its partitions go by. Files of before have none."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -94,13 +98,16 @@ def differences(old: Sequence[StoreSpec], new: Sequence[StoreSpec]) -> list[str]
 
     >>> key = Schema.of(player="string")
     >>> for line in differences([StoreSpec(name="scores", key=key, codec="rows/1")], []): print(line)
-    store 'scores' is in the log and not in the code
+    store 'scores' is in the log and not in the code. A store can't be removed from an app yet: declare it as it was
     """
     before, after = {spec.name: spec for spec in old}, {spec.name: spec for spec in new}
     lines: list[str] = []
     for name in sorted(before.keys() | after.keys()):
         if name not in after:
-            lines.append(f"store {name!r} is in the log and not in the code")
+            lines.append(
+                f"store {name!r} is in the log and not in the code. A store can't be removed from an app yet: declare "
+                "it as it was"
+            )
         elif name not in before:
             lines.append(f"store {name!r} is in the code and not in the log")
         else:
@@ -120,34 +127,62 @@ _FIXED: Final = (
 )
 """What stored bytes, or the place they are in, depend on."""
 
-_ANEW: Final = "Not possible in place: give the store a new name, or the app a new id"
+BESIDE: Final = "keep the store as it was and add one under a new name beside it, or give the app a new id"
+"""What to do where a store can't change. It has to stay declared: a store that is in the log can't be removed."""
+
+_ANEW: Final = f"Not possible in place: {BESIDE}"
 
 
 def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
     lines = [
-        f"store {old.name!r} has {what} {getattr(old, attribute)} in the log and {getattr(new, attribute)} in the "
-        f"code. {_ANEW}"
+        f"store {old.name!r} has {what} {_shown(old, attribute)} in the log and {_shown(new, attribute)} in the code. "
+        f"{_ANEW}"
         for what, attribute in _FIXED
         if getattr(old, attribute) != getattr(new, attribute)
     ]
     if old.key != new.key:
         lines.append(f"store {old.name!r} has key ({old.key}) in the log and ({new.key}) in the code. {_ANEW}")
+    if old.stream_key and new.stream_key and old.stream_key != new.stream_key:
+        lines.append(
+            f"store {old.name!r} is kept by the stream's key, which is ({old.stream_key}) in the log and "
+            f"({new.stream_key}) in the code: records would meet state of other keys, or none. If only the column has "
+            "another name now, give it back its own: df.withColumnRenamed(...). Otherwise keep the processor as it was "
+            "and add one with stores of new names, or give the app a new id"
+        )
     if (old.value is None) != (new.value is None):
         was, now = _text(old.value), _text(new.value)
         lines.append(f"store {old.name!r} has value ({was}) in the log and ({now}) in the code. {_ANEW}")
-    for what, attribute in (("ttl", "ttl_ms"), ("max_entries", "max_entries")):
+    for what, attribute in (("ttl", "ttl_ms"), ("retention", "retention_ms"), ("max_entries", "max_entries")):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if bool(before) != bool(after):
             # Either changes where an entry stands or what stands before its value.
-            has = f"has {what} {before}" if before else f"has no {what}"
-            lines.append(f"store {old.name!r} {has} in the log and {after or 'none'} in the code. {_ANEW}")
+            has = f"has {what} {_shown(old, attribute)}" if before else f"has no {what}"
+            lines.append(f"store {old.name!r} {has} in the log and {_shown(new, attribute)} in the code. {_ANEW}")
     if old.ttl_ms > new.ttl_ms > 0:
+        was, now = _shown(old, "ttl_ms"), _shown(new, "ttl_ms")
+        # An aggregate is written by its records, not by put().
+        leave = f"Leave it at {was}, which single entries can go below by put(..., ttl=)"
+        stay = leave if old.value is None else f"Leave it at {was}"
         lines.append(
-            f"store {old.name!r} has ttl {old.ttl_ms} ms in the log and {new.ttl_ms} ms in the code. Entries it would "
-            "hide could come back if it grew again, deleted ones too. Put with a shorter ttl=, or give the store a new "
-            "name"
+            f"store {old.name!r} has ttl {was} in the log and {now} in the code. Entries it would hide could come back "
+            f"if it grew again, deleted ones too. {stay}; or {BESIDE}"
+        )
+    if new.retention_ms > old.retention_ms > 0:
+        lines.append(
+            f"store {old.name!r} has retention {_shown(old, 'retention_ms')} in the log and "
+            f"{_shown(new, 'retention_ms')} in the code. What the shorter one has hidden would come back, and only on "
+            f"replicas that have not dropped it yet. Leave it at {_shown(old, 'retention_ms')} or less (by retention=, "
+            f"or where that isn't set by size, gap and grace); or {BESIDE}"
         )
     return lines
+
+
+def _shown(spec: StoreSpec, attribute: str) -> str:
+    """An option as a user writes it: milliseconds as a duration, nothing as none."""
+    value = getattr(spec, attribute)
+    if attribute.endswith("_ms"):
+        return format_duration(timedelta(milliseconds=value)) if value else "none"
+    return "none" if attribute == "max_entries" and not value else str(value)
 
 
 def _text(schema: Schema | None) -> str:

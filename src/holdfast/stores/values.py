@@ -18,7 +18,7 @@ from holdfast.stores.codecs.rows import ROWS, Rows
 from holdfast.stores.described import Description
 from holdfast.stores.history import row_layouts, surviving
 from holdfast.stores.rows import decode_row
-from holdfast.stores.shapes import Declared, declared, describe_type, shape_of
+from holdfast.stores.shapes import Declared, check_inside, declared, describe_type, shape_of
 from holdfast.stores.shapetext import Shape, parse
 from holdfast.stores.spec import SchemaVersion, StoreSpec
 
@@ -97,7 +97,10 @@ def codec_id(codec: str | Codec[Any] | None) -> str:
 
 def schema_of(type_: Any, codec: str) -> SchemaVersion | None:
     """What a store's spec says of its value type; None for a user's own codec, which knows its shapes itself."""
-    return None if ":" in codec else describe_type(type_, codec)
+    if ":" in codec:
+        check_inside(type_)
+        return None
+    return describe_type(type_, codec)
 
 
 def codec_of(spec: StoreSpec, type_: Any = None, own: Codec[Any] | None = None) -> StoreCodec[Any]:

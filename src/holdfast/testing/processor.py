@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadValue, TopologyError
+from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Entries, Range, StoreState
 from holdfast.settings.units import parse_duration
@@ -20,7 +20,7 @@ from holdfast.stores.keys import key_schema
 from holdfast.stores.kinds.base import millis
 from holdfast.stores.types import Schema
 from holdfast.topology.events import annotation_of, as_mapping
-from holdfast.topology.processor import Context, Processor, check_processor, parse_output, stores_of
+from holdfast.topology.processor import Context, Processor, check_processor, parse_output, specs_of
 from holdfast.words import Version
 
 _PLENTY = 1 << 40
@@ -57,8 +57,7 @@ class ProcessorTest:
         self._output = None if output is None else parse_output(output)
         self._event_times = event_times
         self._partition = partition
-        self._declared = stores_of(processor)
-        self._specs = tuple((attribute, declared.spec()) for attribute, declared in self._declared.items())
+        self._specs = specs_of(processor)
         self._held = HeldState({spec.name: DictBytes() for _, spec in self._specs})
         self._wall = millis(wall)
         self._clock: int | None = None
@@ -144,7 +143,7 @@ class ProcessorTest:
         try:
             return msgspec.convert(event, self._event)
         except msgspec.ValidationError as error:
-            raise BadValue(f"{event!r} can't be a {self._event.__name__}: {error}.") from error
+            raise BadValue(f"{shown(event)} can't be a {self._event.__name__}: {error}.") from error
 
     def _count(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number

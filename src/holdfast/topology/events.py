@@ -21,6 +21,8 @@ import msgspec
 from holdfast.errors import TopologyError
 from holdfast.stores.types import FieldType
 
+_NOTHING = object()
+
 
 @dataclass(frozen=True)
 class EventShape:
@@ -30,6 +32,8 @@ class EventShape:
     type: type | None = None
     converted: tuple[Any, ...] = ()
     """For each column the type that its values are made into one by one; None where they come as they are."""
+    required: tuple[str, ...] = ()
+    """The columns whose type has no None: a record with a null in one can't be such an event."""
 
     def maker(self) -> Callable[..., object]:
         """Makes an event of its columns' values, given in their order."""
@@ -53,17 +57,19 @@ def shape_of(process: Callable[..., object], columns: Mapping[str, str]) -> Even
                 )
         return EventShape(tuple(columns))
     hints = typing.get_type_hints(annotated)
-    chosen, converted = [], []
-    for name, required in _fields(annotated):
+    chosen, converted, needed = [], [], []
+    for name, default in _fields(annotated):
         if name not in columns:
-            if required:
+            if default is _NOTHING:
                 raise TopologyError(
                     f"{annotated.__name__}.{name} has no column and no default. The stream has {', '.join(columns)}."
                 )
             continue
         chosen.append(name)
         converted.append(_conversion(annotated, name, hints[name], columns[name]))
-    return EventShape(tuple(chosen), annotated, tuple(converted))
+        if default is not None and not _takes_none(hints[name]):
+            needed.append(name)
+    return EventShape(tuple(chosen), annotated, tuple(converted), tuple(needed))
 
 
 def as_mapping(value: object) -> Mapping[str, object]:
@@ -114,15 +120,28 @@ def annotation_of(process: Callable[..., object]) -> type | None:
     )
 
 
-def _fields(annotated: Any) -> list[tuple[str, bool]]:
-    """The fields a constructor takes, and whether each has to be given."""
-    if issubclass(annotated, msgspec.Struct):
-        return [(field.name, field.required) for field in msgspec.structs.fields(annotated)]
-    return [
-        (field.name, field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING)
-        for field in dataclasses.fields(annotated)
-        if field.init
-    ]
+def _fields(annotated: Any) -> list[tuple[str, object]]:
+    """The fields a constructor takes, and each one's default, or what makes it; `_NOTHING` where it has to be given."""
+    struct = issubclass(annotated, msgspec.Struct)
+    absent = msgspec.NODEFAULT if struct else dataclasses.MISSING
+    fields: Sequence[Any] = (
+        msgspec.structs.fields(annotated) if struct else [f for f in dataclasses.fields(annotated) if f.init]
+    )
+    found: list[tuple[str, object]] = []
+    for field in fields:
+        default = field.default_factory if field.default is absent else field.default
+        found.append((field.name, _NOTHING if default is absent else default))
+    return found
+
+
+def _takes_none(wanted: Any) -> bool:
+    if types.NoneType in _options(wanted):
+        return True
+    try:
+        msgspec.convert(None, wanted)
+    except (msgspec.ValidationError, TypeError):  # some unions are a type to Python and not to msgspec
+        return False
+    return True
 
 
 def _conversion(annotated: type, name: str, wanted: Any, column: str) -> Any:

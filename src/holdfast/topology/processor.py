@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from operator import itemgetter
 from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
-from holdfast.errors import BadValue, TopologyError
+from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores.access import Now, OrderedBytes
+from holdfast.stores.options import ROCKSDB
 from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.events import EventShape, as_mapping
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from holdfast.topology.stream import Builder, Stream
 
 Count = Callable[[str, int], None]
+
+OF_STORE = "~"
+"""Between a processor and its store, where a store's changes are named. Neither has one in its own name."""
 
 
 @runtime_checkable
@@ -103,7 +107,7 @@ class Context:
     def _misfit(self, parts: tuple[object, ...], row: Mapping[str, object]) -> BadValue:
         columns = self._columns or ()
         return BadValue(
-            f"ctx.forward() got the key {parts!r} and the value {dict(row)!r}; the output has the columns "
+            f"ctx.forward() got the key {shown(parts)} and the value {shown(dict(row))}; the output has the columns "
             f"{', '.join(columns)}. The key fills the first {len(parts)}, the value must have just "
             f"{', '.join(columns[len(parts) :]) or 'nothing'}."
         )
@@ -178,7 +182,8 @@ class Processed:
         """Sends what each version changed in a key-value store to `sink`, deletes too. Returns the same again.
 
         Rows have the key's columns, `value` as JSON, `timestamp` if the store keeps one, and `_deleted`, which is true
-        for a key that was deleted or evicted, or whose own TTL was over.
+        for a key that was deleted or evicted, or whose TTL was over. A store with `ttl=` and without `max_entries=`
+        drops what is over in whole slices instead, of which nothing is sent.
         """
         spec = next((spec for spec in self.specs if spec.name == store), None)
         if spec is None or spec.kind not in (KEY_VALUE, TIMESTAMPED):
@@ -192,8 +197,8 @@ class Processed:
         return self
 
     def changes_of(self, spec: StoreSpec) -> str:
-        """The name of what a store's changes are to sinks. No store or processor has a tilde in its own."""
-        return f"{self.name}~{spec.name}"
+        """The name of what a store's changes are to sinks."""
+        return f"{self.name}{OF_STORE}{spec.name}"
 
 
 def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:
@@ -208,9 +213,19 @@ def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:
     return found
 
 
-def spec_of(declared: DeclaredStore, engine: str) -> StoreSpec:
-    """A declared store's spec, on the app's engine where it names none."""
-    return declared.spec(default_engine=engine)
+def specs_of(processor: type[Processor], engine: str = ROCKSDB) -> tuple[tuple[str, StoreSpec], ...]:
+    """The attribute and the spec of each store, on the app's engine where it names none."""
+    found: dict[str, tuple[str, StoreSpec]] = {}
+    for attribute, declared in stores_of(processor).items():
+        spec = declared.spec(default_engine=engine)
+        if spec.name in found:
+            raise two_stores(spec.name)
+        found[spec.name] = (attribute, spec)
+    return tuple(found.values())
+
+
+def two_stores(name: str) -> TopologyError:
+    return TopologyError(f"There are two stores named {name!r}. Every store has a name of its own.")
 
 
 def check_processor(processor: object) -> type[Processor]:

@@ -7,32 +7,32 @@ here starts or reads anything.
 
 from __future__ import annotations
 
-import difflib
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Never
 
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import TopologyError
+from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.codecs.rows import ROWS
 from holdfast.stores.keys import encode_keys
-from holdfast.stores.options import ROCKSDB, Length, known_engine, store_spec
+from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
 from holdfast.stores.spec import KEY_VALUE, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.events import shape_of
 from holdfast.topology.processor import (
+    OF_STORE,
     Processed,
     Processor,
     check_processor,
     key_as_python,
     name_of,
     parse_output,
-    spec_of,
-    stores_of,
+    specs_of,
+    two_stores,
 )
 from holdfast.topology.reducers import HIDDEN, Reducer, bind
 from holdfast.topology.sink import Sink
@@ -153,16 +153,19 @@ class Aggregated:
         codec: str | None = None,
         everywhere: bool = False,
         rocksdb_options: str | None = None,
+        **unknown: Never,
     ) -> Table:
         """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries.
 
         `ttl="1h"`: a key that no record came for in that time is gone, and starts anew with its next one. Nothing is
-        sent to sinks when it goes. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted
-        is a delete in the log and in the sinks, where `_deleted` is true. `engine` is the setting `state.engine` unless
-        named here. The other options mean what they mean for a processor's store.
+        sent to sinks when it goes. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted,
+        or has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
+        `engine` is the setting `state.engine` unless named here. The other options mean what they mean for a
+        processor's store.
         """
         builder = self.grouped.stream.builder
         where = f"store({name!r})"
+        check_options(unknown, _STORE_OPTIONS, where)
         if codec not in (None, ROWS):
             raise TopologyError(
                 f"{where}: codec={codec!r} is not possible for aggregates: their rows are merged as columns, which "
@@ -185,6 +188,9 @@ class Aggregated:
             where=where,
         )
         return builder.add_table(self, name, make)
+
+
+_STORE_OPTIONS = frozenset(Aggregated.store.__kwdefaults__ or ())
 
 
 @dataclass(frozen=True)
@@ -225,6 +231,8 @@ class SinkNode:
 
 DELETED = "_deleted"
 """The column by which a sink tells a deleted key, in the rows of a store that can delete."""
+
+LONGEST_SINK_NAME = 100
 
 DEAD_LETTERS = "dead-letters"
 """The output of records that can't be used: no key, no event time, or too far ahead of the clock."""
@@ -320,12 +328,9 @@ class Builder:
         key = key_as_python(Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in stream.key)))
         encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
         stores: list[tuple[str, StoreSpec]] = []
-        for attribute, declared in stores_of(processor).items():
-            spec = spec_of(declared, self.engine)
+        for attribute, spec in specs_of(processor, self.engine):
             self._check_unused(spec.name)
-            if any(spec.name == other.name for _, other in stores):
-                raise TopologyError(f"There are two stores named {spec.name!r}. Every store has a name of its own.")
-            stores.append((attribute, spec))
+            stores.append((attribute, msgspec.structs.replace(spec, stream_key=key)))
         columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
         processed = Processed(
             self,
@@ -347,7 +352,7 @@ class Builder:
     def _check_unused(self, store: str) -> None:
         specs = [table.spec for table in self.tables] + [spec for each in self.processors for spec in each.specs]
         if any(spec.name == store for spec in specs):
-            raise TopologyError(f"There are two stores named {store!r}. Every store has a name of its own.")
+            raise two_stores(store)
 
     def _outputs(self) -> set[str]:
         return {table.name for table in self.tables} | {each.name for each in self.processors} | {DEAD_LETTERS}
@@ -357,7 +362,12 @@ class Builder:
             raise TopologyError(
                 f"{sink!r} is no sink. Take hf.files('folder/'), hf.console(), hf.foreach(function) ..."
             )
-        chosen = name or f"{source}.{sink.kind}"
+        chosen = name or f"{source.replace(OF_STORE, '.')}.{sink.kind}"
+        if name is None and len(chosen) > LONGEST_SINK_NAME:
+            raise TopologyError(
+                f"The sink would be named {chosen!r}, which is longer than the {LONGEST_SINK_NAME} characters a sink's "
+                "name may have. Give it a shorter one: name='...'."
+            )
         if any(node.name == chosen for node in self.sinks):
             raise TopologyError(
                 f"There are two sinks named {chosen!r}. The name is where the log keeps how far a sink has come: "
@@ -377,6 +387,5 @@ def _input_type(frame: DataFrame, aggregate: Aggregate) -> str | None:
 def _type_of(frame: DataFrame, column: str) -> str:
     if column in frame.columns:
         return frame.schema[column].dataType.simpleString()
-    near = difflib.get_close_matches(column, frame.columns, n=1)
-    hint = f" Did you mean {near[0]!r}?" if near else ""
-    raise TopologyError(f"The stream has no column {column!r}.{hint} It has {', '.join(frame.columns)}.")
+    hint = did_you_mean(column, frame.columns)
+    raise TopologyError(f"The stream has no column {column!r}. {hint}It has {', '.join(frame.columns)}.")

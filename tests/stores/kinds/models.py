@@ -35,11 +35,16 @@ class Model(Protocol):
 
 
 class KeyValue:
-    """Entries with a value and an expiry; the least recently used beyond a number go when a version ends."""
+    """Entries with a value and an expiry, of which the least recently used beyond a number go.
+
+    What is over is gone and takes no room. The last that a version touches stay, at most that number even before it
+    ends; those of before make room when it does.
+    """
 
     def __init__(self, *, ttl: int | None = None, most: int | None = None, refresh: bool = False) -> None:
         self.ttl, self.most, self.refresh = ttl, most, refresh
         self.entries: dict[str, tuple[int, int]] = {}
+        self.touched: set[str] = set()
 
     def declared(self) -> Any:
         ttl = None if self.ttl is None else f"{self.ttl}ms"
@@ -56,17 +61,26 @@ class KeyValue:
 
     def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
         what, key, *rest = operation
+        self.entries = {each: entry for each, entry in self.entries.items() if entry[1] > now.wall}
         if what == "put":
             value, ttl = rest
             ttl = ttl or self.ttl
-            self.entries.pop(key, None)
-            self.entries[key] = (value, NEVER if ttl is None else now.wall + ttl)
+            self._touch(key, (value, NEVER if ttl is None else now.wall + ttl))
         elif what == "delete":
             self.entries.pop(key, None)
-        elif self.refresh and key in self.entries and self.entries[key][1] > now.wall:
-            self.entries[key] = self.entries.pop(key)
+        elif self.refresh and key in self.entries:
+            self._touch(key, self.entries[key])
+
+    def _touch(self, key: str, entry: tuple[int, int]) -> None:
+        self.entries.pop(key, None)
+        self.entries[key] = entry
+        self.touched.add(key)
+        touched = [each for each in self.entries if each in self.touched]
+        if self.most is not None and len(touched) > self.most:
+            del self.entries[touched[0]]
 
     def end_of_version(self) -> None:
+        self.touched.clear()
         while self.most is not None and len(self.entries) > self.most:
             del self.entries[next(iter(self.entries))]
 
@@ -306,19 +320,18 @@ class Versioned:
         store.put(*operation[1:])
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
+        """The latest value is known at any time since it began; earlier ones at times within the retention."""
         kept = now.stream - self.retention
         first, last = max(min(at), kept), max(at)
         records = {key: self._records(key) for key in KEYS}
         history = {
-            key: [(v, f, t) for v, f, t in records[key] if f <= last and (t is None or t > first) and first <= last]
+            key: [(v, f, t) for v, f, t in records[key] if f <= last and (t is None or (t > first and first <= last))]
             for key in KEYS
         }
         return {
             "latest": [next((r for r in records[key] if r[2] is None), None) for key in KEYS],
             "as of": [
-                next((r for r in records[key] if r[1] <= time and (r[2] is None or time < r[2])), None)
-                if time >= kept
-                else None
+                next((r for r in records[key] if r[1] <= time and (r[2] is None or kept <= time < r[2])), None)
                 for key in KEYS
                 for time in at
             ],
@@ -351,6 +364,7 @@ MODELS: dict[str, Any] = {
     "max-entries": lambda: KeyValue(most=2),
     "max-entries-refreshed": lambda: KeyValue(most=2, refresh=True),
     "max-entries-ttl": lambda: KeyValue(most=3, ttl=9_000),
+    "max-entries-ttl-refreshed": lambda: KeyValue(most=2, ttl=9_000, refresh=True),
     "timestamped-newest": lambda: Timestamped("newest"),
     "timestamped-last-ttl": lambda: Timestamped("last", ttl=9_000),
     "window": Window,

@@ -1,5 +1,6 @@
 """Many entries at a time: the same answers as one by one, and never a wrong one, however quickly they come."""
 
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from holdfast.stores import cells
 from holdfast.stores.cells import Cell
 from holdfast.stores.codecs.base import UnreadableValue
 from holdfast.stores.keys import MAX_KEY_BYTES, key_schema
+from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.kinds.coding import all_begin_with
 from holdfast.stores.kinds.containers import FIRST_ROWS, ROWS
@@ -130,6 +132,7 @@ DAMAGED = [
     GOOD + b"\x07",
     GOOD[:-1] + b"\xa1x",
     b"\x02" + GOOD,
+    b"\x03" + GOOD[1:],
 ]
 
 
@@ -153,6 +156,103 @@ def test_one_damaged_cell_among_many_is_never_a_wrong_answer(cell: bytes) -> Non
     ):
         with pytest.raises((DamagedObject, UnreadableValue)):
             read()
+
+
+Reads = dict[str, Callable[[Any], Any]]
+
+OF_ENTRIES: Reads = {
+    "get": lambda store: store.get("b"),
+    "[]": lambda store: store["b"],
+    "get_many": lambda store: store.get_many(["a", "b", "c"]),
+    "get_many, one missing": lambda store: store.get_many(["a", "b", "nobody"]),
+    "scan": lambda store: list(store.scan()),
+    "scan back": lambda store: list(store.scan(reverse=True)),
+    "range": lambda store: list(store.range("a", "c")),
+    "items": lambda store: list(store.items()),
+    "values": lambda store: list(store.values()),
+}
+KINDS: dict[str, tuple[Store[Any, Any], Callable[[Any, str, int], Any], Reads]] = {
+    "key-value": (
+        hf.KeyValueStore("s", value=int),
+        lambda store, key, n: store.put(key, n),
+        {**OF_ENTRIES, "default": lambda store: store.get("b", 0)},
+    ),
+    "ttl": (hf.KeyValueStore("s", value=int, ttl="1d"), lambda store, key, n: store.put(key, n), OF_ENTRIES),
+    "own ttl": (hf.KeyValueStore("s", value=int), lambda store, key, n: store.put(key, n, ttl="1d"), OF_ENTRIES),
+    "max entries": (
+        hf.KeyValueStore("s", value=int, max_entries=9),
+        lambda store, key, n: store.put(key, n),
+        OF_ENTRIES,
+    ),
+    "timestamped": (
+        hf.TimestampedKeyValueStore("s", value=int),
+        lambda store, key, n: store.put(key, n, n),
+        OF_ENTRIES,
+    ),
+    "versioned": (
+        hf.VersionedKeyValueStore("s", value=int, retention="1h"),
+        lambda store, key, n: (store.put(key, n, MINUTE), store.put(key, n, 2 * MINUTE)),
+        {
+            "get": lambda store: store.get("b"),
+            "as of": lambda store: store.get("b", as_of=3 * MINUTE),
+            "as of, old": lambda store: store.get("b", as_of=MINUTE),
+            "history": lambda store: list(store.history("b")),
+            "history back": lambda store: list(store.history("b", reverse=True)),
+            "history, old": lambda store: list(store.history("b", MINUTE, MINUTE)),
+        },
+    ),
+    **{
+        f"window{', duplicates' if duplicates else ''}": (
+            hf.WindowStore("s", value=int, size="1m", duplicates=duplicates),
+            lambda store, key, n: [store.put(key, n, at * MINUTE) for at in range(3)],
+            {
+                "one": lambda store: store.fetch("b", MINUTE),
+                "fetch": lambda store: list(store.fetch("b", from_=0, to=2 * MINUTE)),
+                "fetch back": lambda store: list(store.fetch("b", from_=0, to=2 * MINUTE, reverse=True)),
+                "fetch, open": lambda store: list(store.fetch("b")),
+                "fetch_all": lambda store: list(store.fetch_all()),
+                "fetch_keys": lambda store: list(store.fetch_keys("b", "c", reverse=True)),
+            },
+        )
+        for duplicates in (False, True)
+    },
+    "session": (
+        hf.SessionStore("s", value=int, gap="1m"),
+        lambda store, key, n: store.put(hf.Session(key, 0, MINUTE), n),
+        {
+            "get": lambda store: store.get("b", 0, MINUTE),
+            "find": lambda store: list(store.find("b", 0, MINUTE)),
+            "fetch back": lambda store: list(store.fetch("b", reverse=True)),
+            "find_keys": lambda store: list(store.find_keys("a", "c")),
+        },
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_cell_of_an_unknown_format_is_refused_by_every_read(kind: str) -> None:
+    """A release that doesn't know a format says so, and doesn't take the bytes after it for a value."""
+    declared, put, reads = KINDS[kind]
+    bytes_ = hf.DictBytes()
+    store = bound(declared, 0, bytes_)
+    for number, key in enumerate("abc"):
+        put(store, key, number)
+    store.end_of_version()
+    now = hf.Now(wall=0)
+    for read in reads.values():
+        read(bound(declared, 0, bytes_))
+    entries = [key for key in bytes_.entries if key[:1] in (b"\x01", b"\x02") and b"\x01b" in key]
+    assert entries
+    for key in entries:
+        bytes_.put(key, b"\x03" + bytes_.entries[key][1:])
+    for each in (
+        bound(declared, 0, bytes_),
+        bound(declared, 0, bytes_).read_only(),
+        view_of(declared.spec(), bytes_, now),
+    ):
+        for name, read in reads.items():
+            with pytest.raises(DamagedObject, match="has format 3"):
+                pytest.fail(f"{name} of {each} gave {read(each)}")
 
 
 @pytest.mark.parametrize("cell", [b"", GOOD[:1], GOOD[:16]])

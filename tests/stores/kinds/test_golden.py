@@ -89,6 +89,17 @@ def history(store: Any) -> None:
             id="entry of a bounded store, its row in the recency index, and the count",
         ),
         pytest.param(
+            put_all(hf.KeyValueStore("s", value=int, max_entries=2, ttl="7ms"), lambda s: s.put("ann", 5)),
+            hf.Now(wall=1),
+            {
+                "01 616e6e": "01 8000000000000000 0000000000000008 0000000000000001 05",
+                "03 8000000000000008 01 616e6e": CELL,
+                "04 0000000000000001 01 616e6e": CELL,
+                "05 636f756e74": f"{CELL} 0000000000000001",
+            },
+            id="entry of a bounded store with a TTL, its rows in both indexes, and the count",
+        ),
+        pytest.param(
             put_all(hf.TimestampedKeyValueStore("s", value=int), lambda s: s.put("ann", 5, 7)),
             hf.Now(wall=0),
             {"01 616e6e": "01 0000000000000007 0000000000000000 05"},

@@ -11,6 +11,7 @@ import holdfast as hf
 from holdfast.errors import BadValue
 from holdfast.stores.engine import Changes, Mark, Resources
 from holdfast.stores.registry import ENGINES, open_engine
+from holdfast.testing import ProcessorTest
 from holdfast.words import Version
 from tests.stores.kinds.worlds import Reading, Writing
 
@@ -262,6 +263,31 @@ def test_what_is_older_than_the_history_is_refused_and_not_answered() -> None:
     assert later.put("k", "just in time", 2_500)
 
 
+def test_the_latest_value_never_expires() -> None:
+    """It is what a time before the history has, if it was valid by then; of the values before it nothing is said."""
+    counted = Counter[str]()
+    declared, bytes_ = hf.VersionedKeyValueStore("v", value=str, retention="10s"), hf.DictBytes()
+    first = bound(declared, 0, bytes_)
+    first.put("k", "old", 1_000)
+    first.put("k", "new", 2_000)
+    first.put("gone", "was", 1_000)
+    first.put("gone", None, 2_000)
+    later, new = bound(declared, 60_000, bytes_, counted), hf.VersionedRecord("new", 2_000, None)
+    assert later.get("k", as_of=2_000) == later.get("k", as_of=49_999) == later.get("k", as_of=50_000) == new
+    assert later.get("k", as_of=1_999) is None
+    assert later.get("gone", as_of=1_500) is None
+    for reverse in (False, True):
+        assert list(later.history("k", reverse=reverse)) == [new]
+        assert list(later.history("k", 0, 2_000, reverse=reverse)) == [new]
+        assert list(later.history("k", 30_000, 40_000, reverse=reverse)) == [new]
+        assert list(later.history("k", 0, 1_999, reverse=reverse)) == []
+        assert list(later.history("k", 40_000, 30_000, reverse=reverse)) == []
+        assert list(later.history("gone", 0, 30_000, reverse=reverse)) == []
+    assert later.delete("k", 40_000) is None, "it was refused"
+    assert counted == {"expired": 1}
+    assert later.get("k") == new
+
+
 # Timestamps
 
 
@@ -282,3 +308,37 @@ def test_the_newest_by_event_time_stays_or_the_last_one_put() -> None:
     assert newest.delete("k") == ("same time", 20)
     newest["k"] = hf.ValueAndTimestamp("again", 5)
     assert newest.get("k") == ("again", 5)
+
+
+def test_a_value_without_a_time_is_of_the_time_of_its_record() -> None:
+    class Audit(hf.Processor):
+        trail: hf.TimestampedKeyValueStore[str, list[str]] = hf.TimestampedKeyValueStore("trail", value=list[str])
+
+        def init(self, ctx: hf.Context) -> None:
+            self.trail["begun"] = [f"version {ctx.version}"]
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.trail[key] = [event.what, "by itself"]
+            self.trail.put(f"{key}, put", [event.what])
+            self.trail[f"{key}, at 7"] = hf.ValueAndTimestamp([event.what], 7)
+
+    test = ProcessorTest(Audit, wall=50_000)
+    test.pipe("k", {"what": "later"}, timestamp=20_000)
+    test.pipe("k", {"what": "earlier"}, timestamp=10_000)
+    test.pipe("j", {"what": "next"}, timestamp=30_000)
+    trail = test.store("trail")
+    assert trail["k"] == hf.ValueAndTimestamp(["later", "by itself"], 20_000)
+    assert trail["k, put"] == hf.ValueAndTimestamp(["later"], 20_000)
+    assert trail["k, at 7"] == hf.ValueAndTimestamp(["earlier"], 7)
+    assert trail["j"].timestamp == 30_000
+    assert trail["begun"] == hf.ValueAndTimestamp(["version 1"], 50_000), "before the first record: the wall clock's"
+    assert test.counts == {"trail/late": 2}
+
+
+def test_outside_a_processor_a_time_has_to_be_given() -> None:
+    store = bound(hf.TimestampedKeyValueStore("t", value=str))
+    with pytest.raises(BadValue, match=r"store 't' .* put\(key, value, timestamp\)"):
+        store["k"] = "plain"
+    with pytest.raises(BadValue, match=r"put\(key, value, timestamp\)"):
+        store.put("k", "plain")
+    assert "k" not in store

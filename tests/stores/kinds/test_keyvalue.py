@@ -3,6 +3,7 @@
 import datetime as dt
 import pickle
 from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -14,7 +15,7 @@ import holdfast as hf
 from holdfast.errors import BadKey, BadValue, TopologyError
 from holdfast.stores.cells import unpack
 from holdfast.stores.kinds import view_of
-from holdfast.stores.kinds.expiry import AT_MOST
+from holdfast.stores.kinds.expiry import AT_MOST, EMPTY, index_key
 
 
 class Player(msgspec.Struct):
@@ -196,7 +197,7 @@ def test_one_entry_may_be_over_sooner_than_the_store_says() -> None:
     assert first.get("a") == 2
     # The older copy, which would have lived on, is not what comes back.
     assert declared.bind(bytes_, hf.Now(wall=1_000)).get("a") is None
-    with pytest.raises(BadValue, match="longer than the store's own of 8,000 ms"):
+    with pytest.raises(BadValue, match="ttl=9s is longer than the store's own of 8s"):
         first.put("a", 3, ttl="9s")
 
 
@@ -292,6 +293,114 @@ def test_what_came_and_went_in_one_version_is_never_written() -> None:
     bound.end_of_version()
     assert len(bytes_.entries) == len(bytes_.touched) == 21
     assert [key for key, _ in bound.scan()] == list(range(9_990, 10_000))
+
+
+@pytest.mark.parametrize("store_ttl", [None, "10s"])
+def test_what_is_over_takes_no_room_from_what_still_shows(store_ttl: str | None) -> None:
+    counted = Counter[str]()
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2, ttl=store_ttl)
+
+    def version(wall: int, key: str, ttl: str | None = None) -> None:
+        bound = declared.bind(bytes_, hf.Now(wall=wall), lambda name, number: counted.update({name: number}))
+        bound.begin_version()
+        bound.put(key, 1, ttl=ttl)
+        bound.end_of_version()
+
+    version(0, "live")
+    version(0, "over", "10ms")
+    version(1_000, "new")
+    assert sorted(declared.bind(bytes_, hf.Now(wall=1_000)).keys()) == ["live", "new"]
+    assert counted == {"removed": 1}
+    assert not any(b"over" in key for key in bytes_.entries)
+    version(20_000, "last")
+    assert counted == ({"removed": 3} if store_ttl else {"removed": 1, "evicted": 1})
+
+
+def test_more_that_is_over_than_a_version_removes_makes_room_all_the_same() -> None:
+    bytes_, most = hf.DictBytes(), AT_MOST + 10
+    declared = hf.KeyValueStore("recent", key=int, value=int, max_entries=most)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first[-1] = 0
+    for n in range(most - 1):
+        first.put(n, n, ttl=1)
+    first.end_of_version()
+    second = declared.bind(bytes_, hf.Now(wall=10))
+    second.begin_version()
+    second.update((most + n, n) for n in range(most - 1))
+    second.end_of_version()
+    assert list(declared.bind(bytes_, hf.Now(wall=10)).keys()) == [-1, *range(most, 2 * most - 1)]
+    assert len(bytes_.entries) == 2 * most + 1
+
+
+def test_a_row_of_the_expiry_index_that_tells_of_another_time_removes_nothing() -> None:
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first["a"] = 1
+    first.end_of_version()
+    bytes_.put(index_key(5, b"\x01a"), EMPTY)
+    second = declared.bind(bytes_, hf.Now(wall=10))
+    second.begin_version()
+    second.end_of_version()
+    assert dict(second.items()) == {"a": 1}
+    assert index_key(5, b"\x01a") not in bytes_.entries
+
+
+def test_of_what_a_version_touches_the_last_stay() -> None:
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first["a"], first["b"] = 1, 2
+    first.end_of_version()
+    second = declared.bind(bytes_, hf.Now(wall=0))
+    second["a"], second["c"] = 3, 4
+    assert dict(second.items()) == {"a": 3, "b": 2, "c": 4}, "what was there makes room when the version ends"
+    second["d"] = 5
+    assert dict(second.items()) == {"b": 2, "c": 4, "d": 5}, "two were touched after a"
+    assert second.get_many(["a", "d"]) == [None, 5]
+    second["a"] = 6
+    second.end_of_version()
+    assert dict(second.items()) == {"a": 6, "d": 5}
+
+
+def test_a_bounded_store_is_scanned_without_asking_for_single_keys() -> None:
+    class Asked(hf.DictBytes):
+        asked = 0
+
+        def get(self, key: bytes) -> bytes | None:
+            self.asked += 1
+            return super().get(key)
+
+        def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+            self.asked += 1
+            return super().get_many(keys)
+
+    bytes_ = Asked()
+    declared = hf.KeyValueStore("recent", key=int, value=int, max_entries=5_000)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first.update((n, n) for n in range(5_000))
+    first.end_of_version()
+    second = declared.bind(bytes_, hf.Now(wall=0))
+    second[7] = 70
+    del second[8]
+    bytes_.asked = 0
+    assert [value for _, value in second.scan()] == [*range(7), 70, *range(9, 5_000)]
+    assert [key for key, _ in second.reverse_range(6, 10)] == [10, 9, 7, 6]
+    assert list(second.read_only().keys()) == [*range(8), *range(9, 5_000)]
+    assert bytes_.asked == 0
+    assert second.read_only().get_many([7, 8, 9, 10]) == [70, None, 9, 10]
+    assert bytes_.asked == 1
+
+
+def test_whoever_scans_a_bounded_store_may_write_to_it() -> None:
+    bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", key=int, value=int, max_entries=1_000)
+    first = declared.bind(bytes_, hf.Now(wall=0))
+    first.update((n, n) for n in range(1_000))
+    first.end_of_version()
+    second = declared.bind(bytes_, hf.Now(wall=0))
+    seen = []
+    for key, _ in second.scan():
+        seen.append(key)
+        second[999 - key] = 0
+    assert seen == list(range(1_000)), "an entry that is written meanwhile isn't left out"
 
 
 @pytest.mark.parametrize("refresh", [True, False])

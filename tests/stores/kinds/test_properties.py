@@ -1,4 +1,5 @@
-"""Every kind of store against its model: time moves, data comes late, replicas restart and drop slices when they like.
+"""Every kind of store against its model: time moves by either clock, data comes late, replicas restart, also from an
+older version, and drop slices when they like.
 
 At every version all replicas answer like the model: through the bound store within the version, and through a view
 made from nothing but the spec after it.
@@ -65,13 +66,13 @@ def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.Da
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=5, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
 def test_two_replicas_answer_alike_at_every_version(kind: str, engine: str, data: st.DataObject) -> None:
     model = MODELS[kind]()
-    history = data.draw(histories(model))
+    history, event_time = data.draw(histories(model)), data.draw(st.booleans())
     with tempfile.TemporaryDirectory(prefix="holdfast-kinds-") as folder:
         world = EngineWorld(model.declared().spec(), engine, Path(folder))
         try:
-            run(model, world, history, event_time=True)
+            run(model, world, history, event_time=event_time)
         finally:
             world.close()

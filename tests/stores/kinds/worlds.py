@@ -2,11 +2,13 @@
 
     dict      one dictionary
     rocksdb   two replicas on that engine; one drops slices at every version, the other now and then, and is closed
-    memory    and opened again, to catch up from wherever it then is with what the versions changed
+    memory    and opened again, sometimes from a checkpoint of an older version or from nothing, to catch up from
+              wherever it then is with what the versions changed
 
 Whatever the replicas did in between, at every version both must answer alike.
 """
 
+import shutil
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -72,6 +74,9 @@ class Writing:
     def delete(self, key: bytes) -> None:
         self.changes[key] = None
 
+    def hold(self, entries: int, size: int) -> None:
+        """Nothing: there is no bound."""
+
 
 class DictWorld:
     """One dictionary. Slices are dropped at every other version."""
@@ -104,6 +109,7 @@ class EngineWorld:
     def __init__(self, spec: StoreSpec, engine: str, folder: Path) -> None:
         self._spec, self._kind, self._folder = spec, engine, folder
         self._log: list[tuple[Changes, Now]] = []
+        self._checkpoints: list[Path] = []
         self._engines = [self._open(n) for n in range(2)]
         self._views: list[View] = []
         self._writing: Writing | None = None
@@ -119,13 +125,15 @@ class EngineWorld:
         self._log.append((Changes(keys, values), now))
         self._let_go()
         if restart:
-            self._engines[1].close()
-            self._engines[1] = self._open(1)
+            self._restart()
         for n, engine in enumerate(self._engines):
             self._catch_up(engine)
             span = slices_to_drop(self._spec, now.wall, now.event)
             if span is not None and (n == 0 or len(self._log) % 3 == 0):
                 engine.drop(self._spec.name, *span)
+        if len(self._log) % 4 == 2:
+            self._engines[0].flush()
+            self._engines[0].checkpoint(self._saved())
 
     def replicas(self) -> list[ReadableBytes]:
         self._let_go()
@@ -143,6 +151,19 @@ class EngineWorld:
         for version in range(at + 1, len(self._log) + 1):
             changes, _ = self._log[version - 1]
             engine.apply([(self._spec.name, changes)], Mark(Version(version), f"commit-{version}", "log-1"))
+
+    def _restart(self) -> None:
+        """The second replica, with what it has on disk; every other time with the newest checkpoint, or nothing."""
+        self._engines[1].close()
+        if len(self._log) % 2 == 0:
+            shutil.rmtree(self._folder / "1")
+            if self._checkpoints:
+                shutil.copytree(self._checkpoints[-1], self._folder / "1")
+        self._engines[1] = self._open(1)
+
+    def _saved(self) -> Path:
+        self._checkpoints.append(self._folder / f"saved-{len(self._log)}")
+        return self._checkpoints[-1]
 
     def _let_go(self) -> None:
         for view in self._views:

@@ -89,8 +89,8 @@ class ProcessorOutput:
 class StoreChanges:
     """What changed in a processor's key-value store: key columns, the value as JSON, and whether the key is gone.
 
-    Gone is what the processor deleted, what was evicted, and what its own TTL had an end for. Slices that are dropped
-    whole, which is how a TTL of the store forgets, are no changes.
+    Gone is what the processor deleted, what was evicted, and what was over, in a store with `max_entries` or without a
+    TTL of its own. One with a TTL alone forgets by dropping slices whole, and that is no change.
     """
 
     spec: StoreSpec

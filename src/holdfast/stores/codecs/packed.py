@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
 
-from holdfast.errors import BadValue, DamagedObject, TopologyError
+from holdfast.errors import BadValue, DamagedObject, TopologyError, shown
 from holdfast.stores.codecs.base import Quick, name_of
 
 MESSAGE_PACK = "msgpack/1"
@@ -70,7 +70,7 @@ class _Packed(Generic[V]):
         try:
             return self._encoder.encode(plain)
         except (TypeError, msgspec.MsgspecError, OverflowError) as error:
-            raise BadValue(f"{plain!r} can't be stored: {error}. Use a type msgspec can write.") from error
+            raise BadValue(f"{shown(plain)} can't be stored: {error}. Use a type msgspec can write.") from error
 
     def to_plain(self, value: V) -> Any:
         if self._class is None or not isinstance(value, self._class):
@@ -89,7 +89,7 @@ class _Packed(Generic[V]):
         except msgspec.MsgspecError as error:
             found = type(value).__name__
             raise BadValue(
-                f"{value!r} is a {found}, and the store's values are {name_of(self._type)}. Give one of those."
+                f"{shown(value)} is a {found}, and the store's values are {name_of(self._type)}. Give one of those."
             ) from error
 
     def _damaged(self, error: Exception) -> DamagedObject:

@@ -13,21 +13,23 @@ the bytes of one partition, the time of one version and somewhere to count. A ki
 import datetime as dt
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar
+from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import BadValue, HoldfastError, Kind, SettingsError, TopologyError
+from holdfast.errors import BadValue, HoldfastError, Kind, SettingsError, TopologyError, shown
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
-from holdfast.stores.keys import key_schema
+from holdfast.stores.codecs.base import name_of
+from holdfast.stores.keys import FORMAT, key_schema
 from holdfast.stores.kinds.coding import Values, codec_for
-from holdfast.stores.kinds.keying import Encoder, key_encoder, keys_decoder, keys_encoder
-from holdfast.stores.options import ROCKSDB, Length, store_spec
+from holdfast.stores.kinds.keying import Encoder, Row, key_encoder, keys_decoder, keys_encoder
+from holdfast.stores.options import OPTIONS, ROCKSDB, Length, check_options, store_spec
 from holdfast.stores.rewrite import Rewriter
+from holdfast.stores.slices import AREA, split_sliced
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
-from holdfast.stores.values import Codec, StoreCodec, codec_id, schema_of
+from holdfast.stores.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -41,7 +43,7 @@ Time = int | dt.datetime
 REFUSED = "expired"
 """Counts writes that came too late: what they would have written is hidden already."""
 REMOVED = "removed"
-"""Counts entries that were removed because their own TTL was over."""
+"""Counts entries that were removed one by one because their TTL was over."""
 EVICTED = "evicted"
 """Counts entries that `max_entries` had no room for."""
 LATE = "late"
@@ -50,6 +52,11 @@ LATE = "late"
 NOTES = b"\x05"
 """The area of what a store remembers for itself."""
 
+CHECKED_CODECS = (MESSAGE_PACK, JSON)
+"""Those that write a value's fields as they find them. The others look at each one, or are the user's own."""
+
+_VALUES = (FORMAT, AREA)
+"""What the stored keys of entries begin with."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
@@ -180,6 +187,7 @@ class Store(View[K, V]):
         self._key_schema = _schema_of(key)
         self._type = value
         self._options: dict[str, Any] = {**kind_options, **options}
+        check_options(self._options, OPTIONS, f"{type(self).__name__}({name!r})")
         self._codec = self._options.pop("codec", None)
         self._declared = self._described()  # what can't be is told on the line that asked for it
 
@@ -231,11 +239,38 @@ class Store(View[K, V]):
         bound._attach(spec, bytes_, now, codec_for(spec, self._type, own))
         return bound
 
+    def follow_records(self, time: Callable[[], int]) -> None:
+        """Called by a task on every store it has bound: `time` tells the event time of the record at hand."""
+
     def begin_version(self) -> None:
         """Called by a task on every bound store before the first record of a version."""
 
     def end_of_version(self) -> None:
         """Called by a task on every bound store after the last record of a version."""
+
+    def check_written(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Called by a task with a version's changes before they are handed over: raises for what can't be read again.
+
+        A put looks at the class of a value, not at what is in its fields: that costs less here, for all at once.
+        """
+        if self.KIND is None or self._type is Any or self._spec.codec not in CHECKED_CODECS:
+            return
+        written = [row for row in changes.items() if row[1] is not None and row[0][:1] in _VALUES]
+        found = self._values.unreadable(cast(list[Row], written))
+        if found is None:
+            return
+        key, cell, error = found
+        plain = Values[Any](codec_for(self._spec, Any), self._values.lead).read(cell)
+        raise BadValue(
+            f"store {self._name!r}: what was put under the key {shown(self._key_in(key))} can't be read again as "
+            f"{name_of(self._type)}: {error.__cause__ or error}. It was {shown(plain, 200)}. Nothing of the batch was "
+            "committed. Put values whose fields are of their types, or give a field a type that allows what it holds, "
+            "such as int | None."
+        )
+
+    def _key_in(self, stored: bytes) -> Any:
+        """The key of a stored entry."""
+        return self._decode_many([split_sliced(stored)[1] if stored[:1] == AREA else stored])[0]
 
     def rewriter(self) -> Rewriter:
         """The pass that brings old entries of a bound store to the newest shape of its values."""

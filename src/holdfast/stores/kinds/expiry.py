@@ -1,7 +1,8 @@
 """Where the entries of a key-value store are, and when they are over.
 
 A store without a TTL keeps entries as they are, at their own keys. One that was put with a TTL of its own is hidden
-from then on, and found through the expiry index when it is to be removed:
+from then on, and found through the expiry index when it is to be removed (so is any with a TTL in a store with
+`max_entries`, see `lru`):
 
     0x03 | expires, 8 bytes big-endian, sign bit flipped | own key  →  empty cell
 
@@ -12,10 +13,12 @@ not.
 
 import struct
 from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
 from itertools import compress, islice
 from typing import Protocol
 
 from holdfast.errors import BadValue
+from holdfast.settings.units import format_duration
 from holdfast.stores import cells
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, Cell
@@ -252,8 +255,8 @@ class SlicedEntries(ReadableSlicedEntries):
     def expiry(self, ttl_ms: int | None) -> int:
         if ttl_ms is not None and ttl_ms > self._ttl_ms:
             raise BadValue(
-                f"ttl={ttl_ms:,} ms is longer than the store's own of {self._ttl_ms:,} ms, after which its entries go. "
-                "Give a shorter one, or the store a longer one."
+                f"ttl={_words(ttl_ms)} is longer than the store's own of {_words(self._ttl_ms)}, after which its "
+                "entries go. Give a shorter one, or the store a longer one."
             )
         return self._wall + (self._ttl_ms if ttl_ms is None else ttl_ms)
 
@@ -276,3 +279,7 @@ class SlicedEntries(ReadableSlicedEntries):
 
     def end_of_version(self) -> int:
         return 0
+
+
+def _words(millis: int) -> str:
+    return format_duration(timedelta(milliseconds=millis))

@@ -11,7 +11,7 @@ entries of one key within a slice stand together, in the order of their times. H
 
 import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from holdfast.stores import cells
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
@@ -21,7 +21,7 @@ from holdfast.stores.kinds.base import NOTES, REFUSED, ReadAhead, Store, View
 from holdfast.stores.kinds.containers import close
 from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.kinds.merging import Row, scan_slices
-from holdfast.stores.slices import AFTER_AREA, first_live_slice, kept_after, slice_prefix
+from holdfast.stores.slices import AFTER_AREA, AREA, first_live_slice, kept_after, slice_prefix, split_sliced
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.values import StoreCodec
 
@@ -133,6 +133,9 @@ class TimedStore(Store[K, V], TimedView[K, V]):
         number = time // self._slice_ms
         self._newest.raise_to(number, self._writable)
         self._writable.put(slice_prefix(number) + own, cell)
+
+    def _key_in(self, stored: bytes) -> Any:
+        return self._key_of(split_sliced(stored)[1]) if stored[:1] == AREA else super()._key_in(stored)
 
     def _refused(self, time: int) -> bool:
         """Whether an entry of that time would be hidden; then it is counted and not written."""

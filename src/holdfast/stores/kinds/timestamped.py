@@ -2,10 +2,14 @@
 
 What an out-of-order put does is the user's choice: with `late="newest"` the value with the newest event time stays,
 whenever it arrives; with `late="last"` the last put wins. A delete forgets the key's time along with its value.
+
+Within a processor a put without a time is of the time of the record at hand, so `store[key] = value` is enough.
 """
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
 
+from holdfast.errors import BadValue
 from holdfast.stores.cells import unpack
 from holdfast.stores.kinds.base import LATE, Time, View, millis
 from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
@@ -58,6 +62,8 @@ class TimestampedKeyValueStore(
     KIND: ClassVar[str | None] = TIMESTAMPED
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyTimestampedKeyValueStore
 
+    _time_of_record: Callable[[], int] | None = None
+
     @overload
     def __init__(
         self: "TimestampedKeyValueStore[str, V]", name: str, *, value: type[V], **options: Unpack[TimestampedOptions]
@@ -89,9 +95,12 @@ class TimestampedKeyValueStore(
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[TimestampedOptions]):
         super().__init__(name, key=key, value=value, kind_options={}, options=options)
 
-    def put(self, key: K, value: V | None, timestamp: Time, ttl: Length | int | None = None) -> None:
-        """Sets a key's value and event time; None deletes. What a late one does is the store's `late`."""
-        encoded, time = self._encode(key), millis(timestamp)
+    def put(self, key: K, value: V | None, timestamp: Time | None = None, ttl: Length | int | None = None) -> None:
+        """Sets a key's value and event time; None deletes. What a late one does is the store's `late`.
+
+        Without a timestamp it is that of the record which a processor has at hand.
+        """
+        encoded, time = self._encode(key), self._record_time() if timestamp is None else millis(timestamp)
         if self._spec.late == "newest":
             there = self._entries_.find(encoded)
             if there is not None and unpack(there).timestamp > time:
@@ -103,8 +112,23 @@ class TimestampedKeyValueStore(
         expires = self._expiry(ttl)
         self._entries_.put(encoded, self._values.cell(value, time, expires), expires)
 
-    def __setitem__(self, key: K, value: ValueAndTimestamp[V]) -> None:
-        self.put(key, *value)
+    def __setitem__(self, key: K, value: ValueAndTimestamp[V] | V) -> None:
+        """Sets a key's value, with a time of its own as `ValueAndTimestamp`, or else that of the record at hand."""
+        if isinstance(value, ValueAndTimestamp):
+            self.put(key, value.value, value.timestamp)
+        else:
+            self.put(key, value)
+
+    def follow_records(self, time: Callable[[], int]) -> None:
+        self._time_of_record = time
+
+    def _record_time(self) -> int:
+        if self._time_of_record is None:
+            raise BadValue(
+                f"store {self.name!r} is used outside a processor, where there is no record to take the time from. "
+                "Say it: put(key, value, timestamp), or store[key] = hf.ValueAndTimestamp(value, timestamp)."
+            )
+        return self._time_of_record()
 
     def read_only(self) -> ReadOnlyTimestampedKeyValueStore[K, V]:
         """The same entries, without the methods that change them."""

@@ -5,9 +5,10 @@ arrive in. A key's latest value is a plain entry. Every earlier one is stored in
 
     0x02 | slice | 0x01 | key | valid to | valid from  →  cell
 
-so the first one that ends after a time is the one that was valid then, if it had begun. A delete is a put of None: an
-entry that begins and ends at that time, or a late put before it would come back to life. It goes with its slice; by
-then a put before it is refused, so nothing can come back.
+so the first one that ends after a time is the one that was valid then, if it had begun. The history is kept for the
+retention; the latest value stays, and is what was valid at any time since it began, however long ago. A delete is a put
+of None: an entry that begins and ends at that time, or a late put before it would come back to life. It goes with its
+slice; by then a put before it is refused, so nothing can come back.
 """
 
 from collections.abc import Iterator, Sequence
@@ -64,35 +65,40 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
         self._deleted = Number(DELETED, bytes_)
 
     def get(self, key: K, as_of: Time | None = None) -> VersionedRecord[V] | None:
-        """A key's latest value, or the one that was valid at a time. A time before the history has none."""
+        """A key's latest value, or the one that was valid at a time. Before the history that can only be the latest."""
         latest = self._bytes.get(self._encode(key))
         if as_of is None:
             return None if latest is None else self._latest(latest)
         time = millis(as_of)
-        if time < self._kept_after:
-            return None
         if latest is not None and unpack(latest).timestamp <= time:
             return self._latest(latest)
+        if time < self._kept_after:
+            return None
         old = self._next_old(self._beginning(key), time)
         return self._record(old) if old is not None and old.valid_from <= time else None
 
     def history(
         self, key: K, from_: Time | None = None, to: Time | None = None, *, reverse: bool = False
     ) -> Closing[VersionedRecord[V]]:
-        """A key's values that were valid at some time from one to another, both included; the earliest first."""
-        first = self._kept_after if from_ is None else max(self._kept_after, millis(from_))
-        return Closing(self._history(key, first, None if to is None else millis(to), reverse=reverse))
+        """A key's values that were valid at some time from one to another, both included; the earliest first.
+
+        Of times before the history only the latest value is known.
+        """
+        first, last = None if from_ is None else millis(from_), None if to is None else millis(to)
+        if first is not None and last is not None and last < first:
+            return Closing(iter(()))
+        kept = self._kept_after if first is None else max(self._kept_after, first)
+        return Closing(self._history(key, kept, last, reverse=reverse))
 
     def _history(self, key: K, first: int, last: int | None, *, reverse: bool) -> Iterator[VersionedRecord[V]]:
-        if last is not None and last < first:
-            return
         data = self._bytes.get(self._encode(key))
         latest = None if data is None else self._latest(data)
         if latest is not None and last is not None and latest.timestamp > last:
             latest = None
         if latest is not None and reverse:
             yield latest
-        for old in self._olds(self._beginning(key), first, reverse=reverse):
+        known = last is None or last >= first  # or all of the span is before the history
+        for old in self._olds(self._beginning(key), first, reverse=reverse) if known else ():
             if last is not None and old.valid_from > last:
                 if reverse:
                     continue
@@ -200,10 +206,9 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
         return True
 
     def delete(self, key: K, timestamp: Time) -> VersionedRecord[V] | None:
-        """Says that a key has no value since a time, and returns the one it had then."""
+        """Says that a key has no value since a time, and returns the one it had then; None if that is refused."""
         had = self.get(key, as_of=timestamp)
-        self.put(key, None, timestamp)
-        return had
+        return had if self.put(key, None, timestamp) else None
 
     def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
         ahead = super().read_ahead(keys, times)

@@ -1,0 +1,212 @@
+"""A TTL or a retention that changes while instances run: at a version all of them show the same, whenever they began.
+
+What a version shows goes by the app's file it was made under, and so does what is dropped when it is applied. An
+instance may have begun under an earlier file, or under a later one than the version it is at.
+"""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+import holdfast as hf
+from holdfast.instance.events import Events
+from holdfast.instance.layout import TaskHome
+from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.source import Source
+from holdfast.instance.storebytes import StoreBytes
+from holdfast.log import appfile, names
+from holdfast.log.appfile import AppChanged
+from holdfast.log.commits import Clocks
+from holdfast.query.specs import Specs
+from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.engine import Resources
+from holdfast.stores.kinds.base import Store
+from holdfast.stores.spec import StoreSpec, differences
+from holdfast.words import Version
+from tests.instance.app_log import TASK, AppLog, new_url
+
+EAGER = ReplicaSettings(overlay_bytes=300, batch_bytes=2_000, flush_versions=1)
+KINDS: dict[str, Callable[[str], Store[Any, Any]]] = {
+    "window": lambda kept: hf.WindowStore("kept", value=int, size="1s", retention=kept),
+    "session": lambda kept: hf.SessionStore("kept", value=int, gap="1s", retention=kept),
+    "versioned": lambda kept: hf.VersionedKeyValueStore("kept", value=int, retention=kept),
+}
+
+
+class Code:
+    """A release of the app: its store, and versions it makes from where the last release stopped."""
+
+    def __init__(self, store: Store[Any, Any], engine: str, before: "Code | None" = None) -> None:
+        self.store = store
+        own = store.spec(default_engine=engine)
+        if before is None:
+            self.app = AppLog(new_url(), specs=(own,))
+        else:
+            last = before.app
+            self.app = AppLog(
+                last.url, specs=(own,), version=last.version, previous=last.previous, history=last.history
+            )
+        self.spec = appfile.effective(self.app.log.app, own)
+
+    def commit(self, time: int, *puts: tuple[Any, ...]) -> Version:
+        bytes_ = DictBytes()
+        before = self.app.state()["kept"]
+        bytes_.entries.update(before)
+        bound: Any = self.store.bind(bytes_, Now(time, time), spec=self.spec)
+        for put in puts:
+            bound.put(*put)
+        changes: dict[bytes, bytes | None] = {k: v for k, v in bytes_.entries.items() if before.get(k) != v}
+        return self.app.commit({TASK: {"kept": changes}}, Clocks(time, time, {}))
+
+    def expected(self, version: Version, time: int) -> list[Any]:
+        """What a version of this release shows: of all that was ever written, by this release's spec."""
+        bytes_ = DictBytes()
+        bytes_.entries.update(self.app.state(version)["kept"])
+        return everything(self.store.bind(bytes_, Now(time, time), spec=self.spec))
+
+
+class Instance:
+    """A replica, and the specs by which queries beside it hide what is over."""
+
+    def __init__(self, folder: Path, code: Code) -> None:
+        self.source = Source(code.app.reopened())
+        specs = self.source.log.app.stores_of(TASK)
+        home = TaskHome(folder, TASK, "test")
+        self.replica = Replica(home, self.source, specs, Resources(64 << 20), Events(), EAGER)
+        self.replica.open()
+        self.specs = Specs(self.source.log.app, self.source)
+        self.declared = code.store
+
+    def catch_up(self, version: Version) -> None:
+        self.replica.catch_up(version)
+        self.replica.fold()
+
+    def shown(self, version: Version) -> list[Any]:
+        with self.replica.picture(version) as picture:
+            bytes_: Any = StoreBytes(picture, "kept")
+            return everything(self.declared.bind(bytes_, picture.now, spec=self.specs.at("kept", version)))
+
+    def versions(self) -> range:
+        held = self.replica.held.range
+        assert held is not None
+        return range(max(held[0], 1), held[1] + 1)
+
+
+def everything(bound: Any) -> list[Any]:
+    match bound:
+        case hf.WindowStore():
+            return list(bound.fetch_all())
+        case hf.SessionStore():
+            return list(bound.fetch("ann"))
+        case hf.VersionedKeyValueStore():
+            return list(bound.history("ann"))
+        case _:
+            return sorted(bound.items())
+
+
+def written(store: Store[Any, Any], time: int) -> tuple[Any, ...]:
+    match store:
+        case hf.WindowStore():
+            return ("ann", time, time)
+        case hf.SessionStore():
+            return (hf.Session("ann", time, time), time)
+        case hf.VersionedKeyValueStore():
+            return ("ann", time, time)
+        case _:
+            return (f"at-{time}", time)
+
+
+def live(code: Code, after: Code, folder: Path, *, first: int = 12, more: int = 18) -> None:
+    """Some versions of each release, looked at by instances that began before, at and after the change."""
+    told: dict[Version, list[Any]] = {}
+
+    def commit(release: Code, number: int) -> Version:
+        time = 1_000_000 + 1_000 * number
+        version = release.commit(time, written(release.store, time))
+        told[version] = release.expected(version, time)
+        return version
+
+    def look(*instances: Instance) -> None:
+        for each in instances:
+            each.catch_up(release.app.version)
+            for version in map(Version, each.versions()):
+                assert each.shown(version) == told[version], f"version {version}"
+
+    release = code
+    old = Instance(folder / "old", code)
+    for number in range(first):
+        commit(release, number)
+        look(old)
+    release = Code(after.store, code.spec.engine, code)
+    begun_between = Instance(folder / "between", release)
+    look(old, begun_between)
+    for number in range(first, first + more):
+        commit(release, number)
+        look(old, begun_between)
+    look(Instance(folder / "fresh", release))
+    assert told[Version(first)] != []
+    assert told[release.app.version] != []
+
+
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+def test_a_ttl_that_grows_is_kept_by_replicas_that_began_before(engine: str, tmp_path: Path) -> None:
+    short, long = (hf.KeyValueStore("kept", value=int, ttl=ttl) for ttl in ("4s", "15s"))
+    live(Code(short, engine), Code(long, engine), tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_shorter_retention_hides_from_its_first_version_on(kind: str, tmp_path: Path) -> None:
+    live(Code(KINDS[kind]("10s"), "memory"), Code(KINDS[kind]("4s"), "memory"), tmp_path)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_longer_retention_is_refused_with_both_numbers(kind: str) -> None:
+    """Replicas have dropped what it would show again, each at its own time."""
+    code = Code(KINDS[kind]("4s"), "memory")
+    code.commit(1_000_000, written(code.store, 1_000_000))
+    with pytest.raises(AppChanged, match=r"retention 4s in the log and 10s in the code.*a new name"):
+        Code(KINDS[kind]("10s"), "memory", code)
+    shorter = Code(KINDS[kind]("2s"), "memory", code)
+    with pytest.raises(AppChanged, match=r"retention 2s in the log and 4s in the code"):
+        Code(KINDS[kind]("4s"), "memory", shorter)
+
+
+def test_slices_stay_as_they_are_when_a_retention_changes() -> None:
+    """Where an entry is found depends on how long a slice is."""
+    code = Code(KINDS["window"]("80s"), "memory")
+    code.commit(1_000_000, ("ann", 1, 995_000))
+    shorter = Code(KINDS["window"]("16s"), "memory", code)
+    assert (shorter.store.spec().slice_ms, shorter.spec.slice_ms, shorter.spec.retention_ms) == (2_000, 10_000, 16_000)
+    version = shorter.commit(1_001_000, ("ann", 2, 1_000_000))
+    assert [value for _, value in shorter.expected(version, 1_001_000)] == [1, 2]
+
+
+def test_nothing_is_dropped_by_a_file_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    short, long = (hf.KeyValueStore("kept", value=int, ttl=ttl) for ttl in ("4s", "15s"))
+    code = Code(short, "memory")
+    instance = Instance(tmp_path, code)
+    instance.catch_up(code.commit(1_000_000, ("ann", 1)))
+    later = Code(long, "memory", code)
+    storage = later.app.log.storage
+    file = storage.get(names.app(2))
+    storage.delete([names.app(2)])
+    storage.create(names.app(2), b"no file")
+    later.commit(1_001_000, ("bob", 2))
+    version = later.commit(1_014_000)
+    instance.catch_up(version)
+    assert "the app's file of number 2 can't be read" in caplog.text
+    storage.delete([names.app(2)])
+    storage.create(names.app(2), file)
+    version = later.commit(1_014_500)
+    instance.catch_up(version)
+    assert instance.shown(version) == [("bob", 2)]
+
+
+def test_a_retention_where_there_was_none_is_another_store() -> None:
+    old = StoreSpec(name="own", kind="shop:Own", key=hf.KeyValueStore("a", value=int).spec().key, codec="bytes/1")
+    new = msgspec.structs.replace(old, retention_ms=5, slice_ms=1)
+    [line] = differences([old], [new])
+    assert line.startswith("store 'own' has no retention in the log and 5ms in the code. Not possible in place")
