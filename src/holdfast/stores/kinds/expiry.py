@@ -244,6 +244,16 @@ class ReadableSlicedEntries:
         return self
 
 
+def shorter_ttl(ttl_ms: int | None, of_store: int) -> int:
+    """An entry's TTL in a store that has one: its own if it is no longer, the store's if it has none."""
+    if ttl_ms is not None and ttl_ms > of_store:
+        raise BadValue(
+            f"ttl={_words(ttl_ms)} is longer than the store's own of {_words(of_store)}, after which its entries go. "
+            "Give a shorter one, or the store a longer one."
+        )
+    return of_store if ttl_ms is None else ttl_ms
+
+
 class SlicedEntries(ReadableSlicedEntries):
     """Entries in slices, to be changed: a put goes to the newest, a removal to all that have a copy."""
 
@@ -253,12 +263,7 @@ class SlicedEntries(ReadableSlicedEntries):
         self._wall, self._ttl_ms = now.wall, spec.ttl_ms
 
     def expiry(self, ttl_ms: int | None) -> int:
-        if ttl_ms is not None and ttl_ms > self._ttl_ms:
-            raise BadValue(
-                f"ttl={_words(ttl_ms)} is longer than the store's own of {_words(self._ttl_ms)}, after which its "
-                "entries go. Give a shorter one, or the store a longer one."
-            )
-        return self._wall + (self._ttl_ms if ttl_ms is None else ttl_ms)
+        return self._wall + shorter_ttl(ttl_ms, self._ttl_ms)
 
     def put(self, key: bytes, cell: bytes, expires: int) -> None:
         self._bytes.put(self._newest + key, cell)

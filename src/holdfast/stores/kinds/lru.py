@@ -29,6 +29,7 @@ from holdfast.stores.kinds.expiry import (
     ReadableEntries,
     expires_of,
     index_key,
+    shorter_ttl,
 )
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
@@ -102,7 +103,8 @@ class BoundedEntries:
         return _Quiet(self)
 
     def expiry(self, ttl_ms: int | None) -> int:
-        ttl_ms = self._default_ttl_ms if ttl_ms is None else ttl_ms
+        if self._default_ttl_ms is not None:
+            ttl_ms = shorter_ttl(ttl_ms, self._default_ttl_ms)
         return NEVER if ttl_ms is None else self._wall + ttl_ms
 
     def put(self, key: bytes, cell: bytes, expires: int) -> None:
