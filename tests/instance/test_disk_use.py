@@ -4,35 +4,20 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import SettingsError
-from holdfast.log.appfile import AppSpec
-from holdfast.log.log import Log
-from holdfast.log.storage import open_storage
 from holdfast.settings import StateSettings
 from holdfast.stores.options import store_spec
 from holdfast.stores.rocksoptions import written
 from holdfast.stores.types import Schema
-from holdfast.words import NOTHING, TaskId
 from tests.apps import settings
+from tests.instance.embedded import start_once
 
 
 def test_the_settings_reach_the_stores_of_an_instance(tmp_path: Path) -> None:
     state = StateSettings(background_jobs=5, direct_reads=True, direct_writes=True)
     chosen = settings(tmp_path, state=state)
     spec = store_spec("scores", "key-value", key=Schema.of(k="string"), codec="msgpack/1")
-    app = AppSpec(id="app", partitions=1, stores=(spec,), topologies={"scores": 0})
-    Log.create_or_open(open_storage(chosen.log_url("app")), app)
-    failures: list[BaseException] = []
-    instances = EmbeddedInstances(
-        "app", chosen, [TaskId(0, 0)], on_event=lambda event: None, on_failure=failures.append
-    )
-    try:
-        instances.start()
-        instances.wait_until_ready(NOTHING)
-    finally:
-        instances.stop()
-    assert failures == []
+    start_once(chosen, spec)
     [folder] = {path.parent for path in chosen.state_dir("app").rglob("OPTIONS-*")}
     found = written(folder).database
     names = ("max_background_jobs", "use_direct_reads", "use_direct_io_for_flush_and_compaction")

@@ -4,14 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.embedded import EmbeddedInstances
-from holdfast.log.appfile import AppSpec
-from holdfast.log.log import Log
-from holdfast.log.storage import open_storage
 from holdfast.stores.options import store_spec
 from holdfast.stores.types import Schema
-from holdfast.words import NOTHING, TaskId
 from tests.apps import settings
+from tests.instance.embedded import start_once
 
 HOOK = """
 def tune(store, tunable):
@@ -30,17 +26,6 @@ def test_a_hook_beside_the_script_is_found_wherever_the_app_was_started(
     chosen = settings(tmp_path)
     key = Schema.of(k="string")
     spec = store_spec("tuned", "key-value", key=key, codec="msgpack/1", rocksdb_options="own_tuning:tune")
-    app = AppSpec(id="app", partitions=1, stores=(spec,), topologies={"tuned": 0})
-    Log.create_or_open(open_storage(chosen.log_url("app")), app)
-    failures: list[BaseException] = []
-    instances = EmbeddedInstances(
-        "app", chosen, [TaskId(0, 0)], on_event=lambda event: None, on_failure=failures.append
-    )
-    try:
-        instances.start()
-        instances.wait_until_ready(NOTHING)
-    finally:
-        instances.stop()
-    assert failures == []
+    start_once(chosen, spec)
     newest = max(Path(chosen.state_dir("app")).rglob("OPTIONS-*"), key=lambda path: path.name)
     assert "max_bytes_for_level_base=7654321" in newest.read_text()

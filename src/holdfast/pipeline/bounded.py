@@ -23,7 +23,7 @@ import pyarrow.compute as pc
 from holdfast.pipeline.expiring import expiry, visible
 from holdfast.pipeline.keeping import Merge, ReadKeys, ScanKeys, latest, part
 from holdfast.stores.access import Now
-from holdfast.stores.bytecolumns import key_order
+from holdfast.stores.bytecolumns import key_order, whole
 from holdfast.stores.cells import NEVER, NO_TIMESTAMP, pack_many, unpack_many
 from holdfast.stores.expiries import INDEX, expiry_rows, split_expiry_rows
 from holdfast.stores.kinds.base import EVICTED, REMOVED, Count
@@ -130,7 +130,7 @@ class Bounded:
         was = gone.filter(gone["existed"])
         self._added -= gone.num_rows
         self._count(EVICTED, gone.num_rows)
-        return Gone(_bytes(was["key"]), _index_rows(was)).tombstones() if was.num_rows else None
+        return Gone(whole(was["key"]), _index_rows(was)).tombstones() if was.num_rows else None
 
     def rest(self) -> pa.Table | None:
         """The entries that stay, their places in the indexes, and the tombstones of those that make room for them."""
@@ -167,10 +167,10 @@ class Bounded:
             at = left.schema.get_field_index("expires")
             left = left.set_column(at, "expires", pc.if_else(same, NEVER, left["expires"]))
         yield _deletes(*_index_rows(left))
-        keys, rows = _bytes(stay["key"]), len(stay)
+        keys, rows = whole(stay["key"]), len(stay)
         seqs = np.uint64(first_seq(self._version)) + np.arange(rows, dtype=np.uint64)
-        timestamps = stay["timestamp"].combine_chunks()
-        payloads, expires = with_seqs(seqs, _bytes(stay["row"])), expiry(self._spec, self._now, rows)
+        timestamps = whole(stay["timestamp"])
+        payloads, expires = with_seqs(seqs, whole(stay["row"])), expiry(self._spec, self._now, rows)
         yield part(keys, pack_many(payloads, timestamps, expires, schema=self._spec.schema))
         yield _empty_cells(index_keys(seqs, keys))
         if expires is not None:
@@ -225,7 +225,7 @@ class Bounded:
 
 def touch_order(waiting: pa.Table) -> npt.NDArray[np.int64]:
     """The rows from the one touched first to the one touched last: by event time, then by key."""
-    by_key = key_order(_bytes(waiting["key"]))
+    by_key = key_order(whole(waiting["key"]))
     times: npt.NDArray[np.int64] = waiting["time"].to_numpy()
     return by_key[np.argsort(times[by_key], kind="stable")]
 
@@ -241,7 +241,7 @@ def _empty_cells(keys: pa.BinaryArray) -> pa.Table:
 
 def _index_rows(entries: pa.Table) -> tuple[pa.BinaryArray, ...]:
     """The rows of the indexes that entries had."""
-    keys = _bytes(entries["key"])
+    keys = whole(entries["key"])
     seqs: npt.NDArray[np.uint64] = entries["seq"].to_numpy()
     return index_keys(seqs, keys), _expiry_rows(entries["expires"].to_numpy(), keys)
 
@@ -250,7 +250,3 @@ def _expiry_rows(expires: npt.NDArray[np.int64], keys: pa.BinaryArray) -> pa.Bin
     """The same of the expiry index, for those that are to be over some day."""
     there = expires != NEVER
     return expiry_rows(expires[there], keys.filter(pa.array(there)))
-
-
-def _bytes(column: pa.ChunkedArray) -> pa.BinaryArray:
-    return column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)

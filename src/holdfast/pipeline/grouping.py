@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, Kind
+from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.layout import Layout
 from holdfast.stores.types import Schema
 from holdfast.topology.aggregates import Function
@@ -73,7 +74,7 @@ def grouped(
     """The rows of a task, each key once, with the columns of `layout`."""
     again: dict[str, str] = {}
     gathered: list[pa.Table] = []
-    for piece in _pieces(batches):
+    for piece in chunks(batches, PIECE_ROWS, PIECE_BYTES):
         measures = _measures(layout, reducers, piece)
         again = {measure.name: measure.again for measure in measures}
         gathered.append(_group(layout, piece, measures))
@@ -84,18 +85,6 @@ def grouped(
     if gathered:
         groups = _together(layout, gathered, again)
         yield from _finished(layout, groups).to_batches()
-
-
-def _pieces(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-        if sum(b.num_rows for b in waiting) >= PIECE_ROWS or sum(b.nbytes for b in waiting) >= PIECE_BYTES:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _measures(layout: Layout, reducers: Sequence[Reducer], records: pa.Table) -> list[_Measure]:

@@ -18,12 +18,13 @@ from holdfast.errors import BadValue, HoldfastError, shown
 from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
+from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.keeping import part
 from holdfast.pipeline.layout import DEAD
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState
-from holdfast.pipeline.task import Part, check_own, chunks, refused
+from holdfast.pipeline.task import Part, check_own, refused
 from holdfast.pipeline.values import events_of, keys_of, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import whole

@@ -19,6 +19,7 @@ from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE, SegmentRef
 from holdfast.pipeline.bounded import Bounded
+from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.expiring import Expiring
 from holdfast.pipeline.grouping import NeedsCare, grouped
 from holdfast.pipeline.keeping import Keeping, Plain, ReadKeys, ScanKeys, part
@@ -172,19 +173,6 @@ def _begun_with(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[l
     """Puts some parts before all others: of two changes of one key the later one counts, and that is the batch's."""
     yield [*first, *next(segments, [])]
     yield from segments
-
-
-def chunks(batches: Iterable[pa.RecordBatch], rows: int) -> Iterator[pa.Table]:
-    """Tables of about `rows` rows: as many batches as it takes to get there."""
-    waiting: list[pa.RecordBatch] = []
-    for batch in batches:
-        if batch.num_rows:
-            waiting.append(batch)
-        if sum(b.num_rows for b in waiting) >= rows:
-            yield pa.Table.from_batches(waiting)
-            waiting = []
-    if waiting:
-        yield pa.Table.from_batches(waiting)
 
 
 def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tally: Tally) -> list[Part]:

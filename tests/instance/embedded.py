@@ -1,0 +1,25 @@
+"""One store in an instance that an app would start: a process of its own, up and down once."""
+
+from holdfast.embedded import EmbeddedInstances
+from holdfast.log.appfile import AppSpec
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.settings import Settings
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import NOTHING, TaskId
+
+
+def start_once(chosen: Settings, spec: StoreSpec) -> None:
+    """Starts an instance with this store, waits until it is ready, and stops it; its state stays on disk."""
+    app = AppSpec(id="app", partitions=1, stores=(spec,), topologies={spec.name: 0})
+    Log.create_or_open(open_storage(chosen.log_url("app")), app)
+    failures: list[BaseException] = []
+    instances = EmbeddedInstances(
+        "app", chosen, [TaskId(0, 0)], on_event=lambda event: None, on_failure=failures.append
+    )
+    try:
+        instances.start()
+        instances.wait_until_ready(NOTHING)
+    finally:
+        instances.stop()
+    assert failures == []
