@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import SettingsError, TopologyError
 from holdfast.query.problems import Problem
 from holdfast.query.reader import Slice, TaskStore
-from holdfast.query.render import answered, to_json
+from holdfast.query.render import answered, shown, to_json
 from holdfast.settings import parse_duration
 from holdfast.stores.access import Now
 from holdfast.stores.kinds.base import View, millis
@@ -110,7 +110,8 @@ def _history(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to:
     view = _view(ReadOnlyVersionedKeyValueStore, spec, store)
     with view.history(key, from_, to) as records:
         for record in records:
-            yield {**answered(to_json(record.value)), "timestamp": record.timestamp, "valid_to": record.valid_to}
+            value = record.value if spec.value is None else shown(record.value)
+            yield {**answered(to_json(value)), "timestamp": record.timestamp, "valid_to": record.valid_to}
 
 
 def _view(kind: Callable[..., Any], spec: StoreSpec, store: TaskStore) -> Any:
