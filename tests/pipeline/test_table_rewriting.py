@@ -5,25 +5,24 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from holdfast.stores.cells import unpack
 from holdfast.stores.history import merged
-from holdfast.stores.options import store_spec
 from holdfast.stores.recency import SEQ_BYTES
 from holdfast.stores.rewrite import NOTE, progress_in
-from holdfast.stores.spec import KEY_VALUE
 from holdfast.stores.types import Schema
 from holdfast.stores.values import codec_of
-from tests.pipeline.tables import KEY, REDUCERS, OneTask, key_of, spec_with
+from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
 WALL = 1_000_000
 OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "bounded": {"max_entries": 4}, "expiring": {"ttl": "8s"}}
+KINDS = {**OPTIONS, "remembering": {"retention": "8s"}}
 
 
 def old_task(options: dict[str, Any]) -> OneTask:
     """A table with one column."""
-    spec = store_spec("scores", KEY_VALUE, key=KEY, value=Schema.of(n="bigint"), codec="rows/1", **options)
-    return OneTask(spec, reducers=REDUCERS[:1])
+    return OneTask(structs.replace(spec_with(**options), value=Schema.of(n="bigint")), reducers=REDUCERS[:1])
 
 
 def become_new(task: OneTask, options: dict[str, Any], rewrite_entries: int = 0) -> None:
@@ -81,7 +80,7 @@ def test_without_the_setting_rows_keep_their_layout_until_they_are_written() -> 
     st.lists(
         st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.integers(-9, 9), st.integers(0, 3))), max_size=8
     ),
-    st.sampled_from(list(OPTIONS)),
+    st.sampled_from(list(KINDS)),
     st.integers(1, 5),
     st.integers(1, 4),
 )
@@ -89,12 +88,12 @@ def test_a_table_under_the_pass_says_what_its_twin_says(
     before: list[Any], after: list[Any], kind: str, entries: int, chunk: int
 ) -> None:
     """What sinks are sent and what is stored is the same with the pass and without it, but for the layout."""
-    task, twin = old_task(OPTIONS[kind]), old_task(OPTIONS[kind])
+    task, twin = old_task(KINDS[kind]), old_task(KINDS[kind])
     for wall, batch in enumerate(before):
         for each in (task, twin):
             each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
-    become_new(task, OPTIONS[kind], rewrite_entries=entries)
-    become_new(twin, OPTIONS[kind])
+    become_new(task, KINDS[kind], rewrite_entries=entries)
+    become_new(twin, KINDS[kind])
     for wall, batch in enumerate(after, len(before)):
         for each in (task, twin):
             each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
