@@ -245,6 +245,20 @@ def test_a_version_removes_a_bounded_number() -> None:
     assert list(declared.bind(bytes_, hf.Now(wall=10)).scan()) == []
 
 
+def test_what_is_over_does_not_pile_up_however_much_comes() -> None:
+    bytes_, declared, counted = hf.DictBytes(), hf.KeyValueStore("seen", key=int, value=int), Counter[str]()
+    puts, rows = AT_MOST + AT_MOST // 2, []
+    for version in range(8):
+        bound = declared.bind(bytes_, hf.Now(wall=1_000 * version), lambda name, number: counted.update({name: number}))
+        bound.begin_version()
+        for n in range(puts if version < 6 else 0):
+            bound.put(version * puts + n, n, ttl="1s")
+        bound.end_of_version()
+        rows.append(len(bytes_.entries))
+    assert rows == [2 * puts] * 6 + [2 * (puts - AT_MOST), 0], "an entry and its row in the index, of the last version"
+    assert counted == {"removed": 6 * puts}
+
+
 @pytest.mark.parametrize("ttl", ["0s", "later", 0, -5])
 def test_a_ttl_that_cannot_be_is_refused(ttl: Any) -> None:
     with pytest.raises(BadValue, match="ttl="):

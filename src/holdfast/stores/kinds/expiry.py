@@ -15,7 +15,7 @@ import struct
 from collections.abc import Callable, Iterator, Sequence
 from datetime import timedelta
 from itertools import compress, islice
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from holdfast.errors import BadValue
 from holdfast.settings.units import format_duration
@@ -32,7 +32,10 @@ from holdfast.stores.spec import StoreSpec
 INDEX = b"\x03"
 EMPTY = cells.pack(Cell(b""))
 AT_MOST = 10_000
-"""How many expired entries a version removes; those left wait, hidden, for the next."""
+"""How many expired entries a version removes before its first record; those left wait, hidden."""
+
+CATCH_UP = 2
+"""How many it removes by its end for each it has put with a TTL, if that is more: so they don't pile up."""
 
 _U64 = struct.Struct(">Q")
 _NEVER = bytes(8)
@@ -78,8 +81,15 @@ class Entries(ReadableEntries, Protocol):
     def begin_version(self) -> int:
         """Removes what is over where that has to be done one by one, and says how many."""
 
-    def end_of_version(self) -> int:
+    def end_of_version(self) -> "Ended":
         """Lets go of what there is no room for, and says how many."""
+
+
+class Ended(NamedTuple):
+    """What went at a version's end."""
+
+    evicted: int = 0
+    removed: int = 0
 
 
 def index_key(expires: int, key: bytes) -> bytes:
@@ -157,6 +167,8 @@ class PlainEntries(ReadablePlainEntries):
         super().__init__(bytes_, now)
         self._bytes = bytes_
         self._wall = now.wall
+        self._due = 0
+        """How many rows of the index this version is still to look at."""
 
     def expiry(self, ttl_ms: int | None) -> int:
         return NEVER if ttl_ms is None else self._wall + ttl_ms
@@ -168,6 +180,7 @@ class PlainEntries(ReadablePlainEntries):
             if old is not None and (was := expires_of(old)) not in (NEVER, expires):
                 self._bytes.delete(index_key(was, key))
             self._bytes.put(index_key(expires, key), EMPTY)
+            self._due += CATCH_UP
         self._bytes.put(key, cell)
 
     def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None:
@@ -187,8 +200,16 @@ class PlainEntries(ReadablePlainEntries):
         return cell if self._shows(cell) else None
 
     def begin_version(self) -> int:
+        return self._remove(AT_MOST)
+
+    def end_of_version(self) -> Ended:
+        return Ended(removed=self._remove(self._due)) if self._due > 0 else Ended()
+
+    def _remove(self, most: int) -> int:
+        """Looks at so many rows of entries that are over, and says how many entries went."""
         rows = self._bytes.scan(INDEX, INDEX + time_bytes(self._wall + 1))
-        over = [row for row, _ in islice(rows, AT_MOST)]
+        over = [row for row, _ in islice(rows, most)]
+        self._due -= len(over)
         removed = 0
         for row, cell in zip(over, self._bytes.get_many([row[9:] for row in over]), strict=True):
             self._bytes.delete(row)
@@ -196,9 +217,6 @@ class PlainEntries(ReadablePlainEntries):
                 self._bytes.delete(row[9:])
                 removed += 1
         return removed
-
-    def end_of_version(self) -> int:
-        return 0
 
 
 class ReadableSlicedEntries:
@@ -282,8 +300,8 @@ class SlicedEntries(ReadableSlicedEntries):
     def begin_version(self) -> int:
         return 0
 
-    def end_of_version(self) -> int:
-        return 0
+    def end_of_version(self) -> Ended:
+        return Ended()
 
 
 def _words(millis: int) -> str:

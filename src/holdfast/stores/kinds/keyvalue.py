@@ -97,8 +97,10 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
             self._count(REMOVED, removed)
 
     def end_of_version(self) -> None:
-        if evicted := self._entries_.end_of_version():
-            self._count(EVICTED, evicted)
+        ended = self._entries_.end_of_version()
+        for what, number in ((EVICTED, ended.evicted), (REMOVED, ended.removed)):
+            if number:
+                self._count(what, number)
 
     def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
         return ReadAhead(self._entries_.places(self._encode_many(list(dict.fromkeys(keys)))), [])

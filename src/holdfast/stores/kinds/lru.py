@@ -26,6 +26,7 @@ from holdfast.stores.kinds.expiry import (
     INDEX,
     Batch,
     Clock,
+    Ended,
     ReadableEntries,
     expires_of,
     index_key,
@@ -135,10 +136,10 @@ class BoundedEntries:
                 self._bytes.delete(row)
         return removed
 
-    def end_of_version(self) -> int:
+    def end_of_version(self) -> Ended:
         """Makes room where `max_entries` has none, and writes what the version changed."""
         if not self._touched and not self._removed:
-            return 0
+            return Ended()
         evicted = self._dropped + self._evict()
         seq = self._last_seq()
         self._bytes.hold(-self._held[0], -self._held[1])  # what is written is counted from here on
@@ -153,7 +154,7 @@ class BoundedEntries:
             if (expires := expires_of(cell)) != NEVER:
                 self._bytes.put(index_key(expires, key), EMPTY)
         self._begin()
-        return evicted
+        return Ended(evicted)
 
     def _delete_rows(self, key: bytes) -> None:
         """Takes what an entry was out of both indexes."""
