@@ -89,15 +89,38 @@ def test_a_table_under_the_pass_says_what_its_twin_says(
 ) -> None:
     """What sinks are sent and what is stored is the same with the pass and without it, but for the layout."""
     task, twin = old_task(KINDS[kind]), old_task(KINDS[kind])
-    for wall, batch in enumerate(before):
-        for each in (task, twin):
-            each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
+    for number, batch in enumerate(before):
+        stepped(task, twin, batch, number, chunk)
     become_new(task, KINDS[kind], rewrite_entries=entries)
     become_new(twin, KINDS[kind])
-    for wall, batch in enumerate(after, len(before)):
-        for each in (task, twin):
-            each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
+    for number, batch in enumerate(after, len(before)):
+        stepped(task, twin, batch, number, chunk)
         assert task.sent() == twin.sent()
         told, wanted = rows(task), rows(twin)
         assert {key: row for key, (_, row) in told.items()} == {key: row for key, (_, row) in wanted.items()}
         assert all(told[key][0] >= wanted[key][0] for key in told)
+        progress = progress_in(task.cells.get(NOTE))
+        if progress is not None and progress.finished:
+            assert {schema for schema, _ in told.values()} <= {2}, "what is finished has left no old row"
+
+
+def stepped(task: OneTask, twin: OneTask, batch: dict[str, tuple[int, int]], number: int, chunk: int) -> None:
+    """The same batch in both, 1.5 s after the one before by either clock."""
+    wall = WALL + 1_500 * number
+    timed = {player: (points, wall + time) for player, (points, time) in batch.items()}
+    for each in (task, twin):
+        each.step(timed, wall, event=wall - 1_500, chunk_rows=chunk)
+
+
+def test_the_past_of_a_table_is_rewritten_too() -> None:
+    task = old_task(KINDS["remembering"])
+    for number in range(3):
+        task.step(dict.fromkeys("ab", (5, WALL + number)), WALL, event=WALL)
+    become_new(task, KINDS["remembering"], rewrite_entries=3)
+    assert sorted(schema for schema, _ in rows(task).values()) == [1] * 6
+    task.step({"a": (7, WALL + 9)}, WALL, event=WALL)
+    # What was the latest of `a` goes into the past in the new layout, and so do two old rows and the latest of `b`.
+    assert sorted(schema for schema, _ in rows(task).values()) == [1, 1, 1, 2, 2, 2, 2]
+    while not (progress := progress_in(task.cells[NOTE])) or not progress.finished:
+        task.step({}, WALL, event=WALL)
+    assert {schema for schema, _ in rows(task).values()} == {2}

@@ -36,9 +36,11 @@ def opened_with(folder: Path, resources: Resources, *stores: str, **options: Any
     return engine
 
 
-def fill(engine: Engine, *families: str, rows: int = ROWS) -> None:
+def fill(engine: Engine, *families: str, rows: int = ROWS, version: int = 1) -> None:
     keys, values = pa.array([b"\x01%06d" % n for n in range(rows)]), pa.array([b"%0100d" % n for n in range(rows)])
-    engine.apply([(family, Changes(keys, values)) for family in families], Mark(Version(1), "c1", "log-1"))
+    engine.apply(
+        [(family, Changes(keys, values)) for family in families], Mark(Version(version), f"c{version}", "log-1")
+    )
     engine.flush()
 
 
@@ -193,6 +195,10 @@ def test_a_view_holds_no_large_write_buffers_when_the_budget_is_spent(tmp_path: 
     engine.close()
 
 
+def family_counts(db: rd.Rdict) -> dict[str, float]:
+    return rocksfamilies.counted(db.property_value(rocksfamilies.PROPERTY) or "")
+
+
 def test_all_that_is_measured_is_there_to_be_measured(tmp_path: Path) -> None:
     """A name that RocksDB doesn't know would be a nought in every scrape."""
     options = rd.Options(raw_mode=True)
@@ -204,12 +210,17 @@ def test_all_that_is_measured_is_there_to_be_measured(tmp_path: Path) -> None:
     text = options.get_statistics() or ""
     parts = [part for parts in rocksstats.COUNTED.values() for part in parts]
     assert [part for part in parts if f"rocksdb.{part} COUNT : " not in text] == []
-    db[b"large"] = random.Random(7).randbytes(3 * MIB)
-    db.flush()
-    counts = rocksfamilies.counted(db.property_value(rocksfamilies.PROPERTY) or "")
+    for _ in range(2):
+        for n in range(3 * 1024):
+            db[b"%04d" % n] = random.Random(n).randbytes(1024)
+        db.flush()
+    counts = family_counts(db)
     assert set(counts) == set(rocksfamilies.COUNTED)
-    assert counts["store_bytes_flushed"] == pytest.approx(3 * MIB, rel=0.3)
-    assert counts["store_compactions"] == 1
+    assert counts["store_bytes_flushed"] == pytest.approx(6 * MIB, rel=0.3)
+    assert counts["store_compactions"] == 0, "a flush is none"
+    assert counts["store_bytes_written_compaction"] < 6 * MIB
+    db.compact_range(None, None)
+    assert family_counts(db)["store_compactions"] == 1
     db.close()
 
 
@@ -221,6 +232,9 @@ def test_properties_and_statistics_are_metrics(tmp_path: Path) -> None:
         read(engine, "metered")
     assert metrics.value("holdfast_rocksdb_estimate_num_keys", store="metered") == pytest.approx(2 * ROWS, abs=10)
     assert metrics.value("holdfast_rocksdb_live_sst_files_size", store="metered") > 100_000
+    for engine in (one, two):
+        fill(engine, "metered", version=2)
+        engine._families["metered"].compact_range(None, None)
     both = [engine.counts("metered")["store_compactions"] for engine in (one, two)]
     assert metrics.value("holdfast_rocksdb_store_compactions_total", store="metered") == sum(both) >= 2
     assert metrics.value("holdfast_rocksdb_store_compactions_total", store="beside") < sum(both)
@@ -232,5 +246,6 @@ def test_properties_and_statistics_are_metrics(tmp_path: Path) -> None:
     assert "holdfast_open_iterators" in metrics.expose()[0].decode()
     one.close()
     two.close()
+    assert metrics.value("holdfast_rocksdb_store_compactions_total", store="metered") == sum(both), "it never goes back"
     del one, two, engine
     assert b'estimate_num_keys{store="metered"}' not in metrics.expose()[0]

@@ -49,8 +49,11 @@ class Remembering:
         cells = self._read(keys)
         held = unpack_many(cells)
         since = latest(held, pa.array(np.full(len(keys), self._now.wall)) if times is None else times)
-        rows = merge(newest_rows(self._spec, held.payloads, held.schemas))
-        changed = part(keys, pack_many(rows, since, schema=self._spec.schema))
+        before = newest_rows(self._spec, held.payloads, held.schemas)
+        changed = part(keys, pack_many(merge(before), since, schema=self._spec.schema))
+        if before is not held.payloads:
+            # The past is written in the newest layout too, or the pass over old rows could miss it behind its back.
+            cells = pack_many(before, held.timestamps, schema=self._spec.schema)
         if (old := self._ended(keys, cells, held.timestamps, since)) is None:
             return changed
         self._newest = old.newest if self._newest is None else max(self._newest, old.newest)

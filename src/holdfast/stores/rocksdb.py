@@ -234,9 +234,10 @@ class RocksEngine:
 
     def close(self) -> None:
         with self._lock:
-            db, self._db = self._db, None
-            if db is None:
+            if self._db is None:
                 return
+            rocksstats.ENGINES.closing(self)
+            db, self._db = self._db, None
             for view in list(self._views):
                 view.close()
             families, compacted = list(self._families.values()), list(self._compacted.values())

@@ -1,11 +1,11 @@
 """What RocksDB counts by store: flushes, compactions and waits of one column family, from the text it tells them in.
 
 Its other counters are by database (`rocksstats`). The text rounds: flushes to a thousandth of a GiB, compactions to a
-hundredth.
+hundredth. It takes flushes for compactions, of high priority; here they are apart.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Final
 
 PROPERTY: Final = "rocksdb.cfstats-no-file-histogram"
@@ -19,6 +19,7 @@ _LINES: Final[Mapping[str, tuple[re.Pattern[str], int]]] = {
     "store_write_stops": (re.compile(r"total-stops: (\d+)"), 1),
 }
 _COLUMNS: Final[Mapping[str, str]] = {"store_compactions": "Comp(cnt)", "store_compaction_seconds": "Comp(sec)"}
+_SUMS, _FLUSHES = "Sum", "High"
 
 COUNTED: Final = (*_LINES, *_COLUMNS)
 """Our names, of one store each."""
@@ -30,18 +31,22 @@ def counted(text: str) -> dict[str, float]:
     >>> counted("Flush(GB): cumulative 0.500, interval 0.000\\n")
     {'store_bytes_flushed': 536870912.0}
     """
-    found = {
-        name: float(match[1]) * unit
-        for name, (line, unit) in _LINES.items()
-        if (match := line.search(text)) is not None
-    }
-    return found | _of_columns(text.splitlines())
+    found = {name: float(match[1]) * unit for name, (line, unit) in _LINES.items() if (match := line.search(text))}
+    flushed, written = found.get("store_bytes_flushed"), found.get("store_bytes_written_compaction")
+    if flushed is not None and written is not None:
+        found["store_bytes_written_compaction"] = max(0.0, written - flushed)
+    lines = [line.split() for line in text.splitlines()]
+    sums, flushes = _row(lines, "Level", _SUMS), _row(lines, "Priority", _FLUSHES)
+    for name, column in _COLUMNS.items():
+        if column in sums:
+            found[name] = max(0.0, round(sums[column] - flushes.get(column, 0), 2))
+    return found
 
 
-def _of_columns(lines: list[str]) -> dict[str, float]:
-    """Those of the row of sums, in which a size is two words, `12.07 MB`, under one heading."""
-    heads = next((line.split() for line in lines if line.startswith("Level ")), [])
-    sums = next((line.split() for line in lines if line.split()[:1] == ["Sum"]), [])
-    if len(sums) != len(heads) + 1:
+def _row(lines: Sequence[Sequence[str]], table: str, row: str) -> dict[str, float]:
+    """The figures of a row of one of the text's tables. A size is two words, `12.07 MB`, under one heading."""
+    heads = next((line for line in lines if line[:1] == [table]), [])
+    words = next((line for line in lines if line[:1] == [row]), [])
+    if len(words) != len(heads) + 1:
         return {}
-    return {name: float(sums[heads.index(column) + 1]) for name, column in _COLUMNS.items() if column in heads}
+    return {column: float(words[heads.index(column) + 1]) for column in _COLUMNS.values() if column in heads}

@@ -102,13 +102,24 @@ class RocksMetrics:
 
     def __init__(self) -> None:
         self._engines: weakref.WeakSet[Measured] = weakref.WeakSet()
+        self._closed: dict[str, dict[str, float]] = {}
+        """What stores counted in engines that are closed: a counter never goes back."""
 
     def add(self, engine: Measured) -> None:
         self._engines.add(engine)
 
+    def closing(self, engine: Measured) -> None:
+        """Keeps what an engine has counted by store, of which nobody can ask it any more."""
+        if engine in self._engines:
+            self._engines.discard(engine)
+            with contextlib.suppress(HoldfastError):  # it was never whole
+                counted = [(store, engine.counts(store)) for store in engine.stores()]
+                self._closed = _summed([*self._closed.items(), *counted])
+
     def collect(self) -> Iterator[Metric]:
         yield from _gauges(_summed(self._asked(lambda engine, store: engine.properties(store))))
-        yield from _family_counters(_summed(self._asked(lambda engine, store: engine.counts(store))))
+        counted = self._asked(lambda engine, store: engine.counts(store))
+        yield from _family_counters(_summed([*self._closed.items(), *counted]))
         statistics: dict[str, dict[str, int]] = {}
         for engine in list(self._engines):
             with contextlib.suppress(HoldfastError):

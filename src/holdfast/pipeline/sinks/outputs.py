@@ -46,8 +46,8 @@ class TableOutput:
 
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
         for task, number, table in _parts(log, commit, "state", self.spec.name):
-            if task.topology == self.topology and not is_step(table["key"]):
-                yield Rows(task, number, self.decode(table))
+            if task.topology == self.topology and not is_step(table["key"]) and (found := self.decode(table)).num_rows:
+                yield Rows(task, number, found)
 
     def decode(self, table: pa.Table) -> pa.Table:
         """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
