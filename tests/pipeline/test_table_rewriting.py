@@ -8,22 +8,27 @@ from hypothesis import strategies as st
 
 from holdfast.stores.cells import unpack
 from holdfast.stores.history import merged
-from holdfast.stores.options import store_spec
 from holdfast.stores.recency import SEQ_BYTES
 from holdfast.stores.rewrite import NOTE, progress_in
-from holdfast.stores.spec import KEY_VALUE
 from holdfast.stores.types import Schema
 from holdfast.stores.values import codec_of
-from tests.pipeline.tables import KEY, REDUCERS, OneTask, key_of, spec_with
+from tests.codecs import Zipped
+from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
 WALL = 1_000_000
-OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "bounded": {"max_entries": 4}, "expiring": {"ttl": "8s"}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bounded": {"max_entries": 4},
+    "expiring": {"ttl": "8s"},
+    "json": {"codec": "json/1"},
+    "own, bounded": {"codec": Zipped.id, "max_entries": 4},
+    "avro, expiring": {"codec": "avro/1", "ttl": "8s"},
+}
 
 
 def old_task(options: dict[str, Any]) -> OneTask:
     """A table with one column."""
-    spec = store_spec("scores", KEY_VALUE, key=KEY, value=Schema.of(n="bigint"), codec="rows/1", **options)
-    return OneTask(spec, reducers=REDUCERS[:1])
+    return OneTask(spec_with(Schema.of(n="bigint"), **options), reducers=REDUCERS[:1])
 
 
 def become_new(task: OneTask, options: dict[str, Any], rewrite_entries: int = 0) -> None:
