@@ -284,10 +284,14 @@ def build(codec: Any) -> StoreSpec:
 
 
 def test_every_way_to_name_a_codec_leads_to_its_id() -> None:
-    for codec in (None, "rows", "rows/1"):
-        assert build(codec).codec == "rows/1"
-    for codec in ("json", "msgpack/1", "avro", "tests.codecs:Zipped", Zipped(dict)):
-        assert build(codec).codec in CODECS
+    named = (None, "rows", "rows/1", "json", "msgpack/1", "avro", "tests.codecs:Zipped", Zipped(dict))
+    assert [build(codec).codec for codec in named] == [
+        *["rows/1"] * 3,
+        "json/1",
+        "msgpack/1",
+        "avro/1",
+        *[Zipped.id] * 2,
+    ]
     with pytest.raises(TopologyError, match=r"store\('t'\): .* has the id 'msgpack/1'. Give it 'module:Class'"):
         build(MessagePack(dict))
 
@@ -320,6 +324,11 @@ def test_rows_of_every_layout_are_read_as_those_of_the_newest(codec: str) -> Non
     codec_ = codec_of(log)
     single = [codec_.decode(rows_of(log, LAYOUTS[n - 1]).encode_one(row), n) for n, row in written]
     assert single == [{"peak": peak, "n": n} for peak, n in wanted]
+
+
+def test_a_codec_of_another_release_is_told() -> None:
+    with pytest.raises(TopologyError, match="no codec 'rows/9' for rows in this release"):
+        codec_of(spec_with("rows/9", LAYOUTS[0]))
 
 
 def test_a_codec_cannot_be_changed_in_place() -> None:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ from holdfast.stores.bytecolumns import (
 )
 from holdfast.stores.components import fixed_numbers, numpy_type
 from holdfast.stores.types import Field, Schema
+
+ROWS: Final = "rows/1"
 
 _NOTHING = pa.scalar(b"", pa.binary())
 _I64 = struct.Struct("<q")

@@ -14,11 +14,10 @@ from holdfast.stores.codecs.names import NAMES, codec_id, users_own
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK, Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
-from holdfast.stores.codecs.rows import ROWS, Rows
 from holdfast.stores.described import Description
 from holdfast.stores.history import row_layouts, surviving
 from holdfast.stores.rowcodecs import rows_of
-from holdfast.stores.rows import row_of
+from holdfast.stores.rows import ROWS, row_of
 from holdfast.stores.shapes import Declared, check_inside, declared, describe_type, shape_of
 from holdfast.stores.shapetext import Shape, parse
 from holdfast.stores.spec import SchemaVersion, StoreSpec
@@ -31,7 +30,6 @@ __all__ = [
     "Codec",
     "Json",
     "MessagePack",
-    "Rows",
     "StoreCodec",
     "UpcastFailed",
     "codec_for",

@@ -163,7 +163,8 @@ class Aggregated:
         sent to sinks when it goes. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted,
         or has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
         `codec="json"`: the rows are stored as `"json"`, `"msgpack"`, `"avro"` or your own `"module:Class"` writes them,
-        hidden columns too. Without it they are stored as columns are merged, which is many times faster.
+        hidden columns too. Without it they are stored in a form of their own that merges as whole columns, which is
+        faster.
         `engine` is the setting `state.engine` unless named here. The other options mean what they mean for a
         processor's store.
         """

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict, cast
 
 import msgspec
 
-from holdfast.errors import BadValue, shown
+from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores import scalars
 from holdfast.stores.codecs.avro import Plain
 from holdfast.stores.codecs.names import users_own
@@ -61,7 +61,9 @@ def form_of(codec: str, schema: Schema) -> Form:
             return _Json(schema)
         case "avro/1":
             return _Avro(schema)
-    return _Own(codec, schema)
+    if ":" in codec:
+        return _Own(codec, schema)
+    raise TopologyError(f"there is no codec {codec!r} for rows in this release. Use the release that wrote it.")
 
 
 def row_type(schema: Schema, *, reals: Any = float) -> Any:
@@ -169,7 +171,7 @@ class _Own:
         self._codec = users_own(place, self._type)
 
     def write(self, row: Row) -> bytes:
-        data = self._codec.encode(dict(row))
+        data: object = self._codec.encode(dict(row))
         if not isinstance(data, bytes) or not data:
             raise BadValue(f"it gave {shown(data)}, which are no bytes, or none at all")
         if not _same(row, back := self.read(data)):
