@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from holdfast.errors import BadValue, DamagedObject, TopologyError
 from holdfast.stores.cells import Cell, pack, unpack_many
 from holdfast.stores.codecs.packed import MessagePack
-from holdfast.stores.history import merged, row_layouts, unreadable
+from holdfast.stores.history import effective, merged, one_way, row_layouts, unreadable
 from holdfast.stores.rowcodecs import DamagedRow, RefusedRow, check_rows, row_codec_id, rows_of
 from holdfast.stores.rowcolumns import decode_layouts, newest_rows
 from holdfast.stores.spec import StoreSpec, differences
@@ -311,6 +311,7 @@ def test_rows_of_every_layout_are_read_as_those_of_the_newest(codec: str) -> Non
     for layout in LAYOUTS[1:]:
         code = spec_with(codec, layout, from_now=layout.names)
         assert unreadable(log, code) == []
+        assert effective(log, code) == merged(log, code)
         log = merged(log, code)
     assert (log.schema, list(row_layouts(log))) == (3, [1, 2, 3])
     written = [(1, (5,)), (2, (6, "ann")), (3, (0.5, 7))]
@@ -324,6 +325,15 @@ def test_rows_of_every_layout_are_read_as_those_of_the_newest(codec: str) -> Non
     codec_ = codec_of(log)
     single = [codec_.decode(rows_of(log, LAYOUTS[n - 1]).encode_one(row), n) for n, row in written]
     assert single == [{"peak": peak, "n": n} for peak, n in wanted]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_what_a_table_cannot_become_it_cannot_under_any_codec(codec: str) -> None:
+    log, gained = spec_with(codec, LAYOUTS[0]), spec_with(codec, LAYOUTS[1])
+    assert "gained the aggregate who, and the records up to now" in unreadable(log, gained)[0]
+    assert "column n bigint in the log and double" in unreadable(log, spec_with(codec, Schema.of(n="double")))[0]
+    lost = merged(gained, log)
+    assert (lost.schema, unreadable(gained, log), one_way(lost, log)) == (2, [], [])
 
 
 def test_a_codec_of_another_release_is_told() -> None:
