@@ -152,6 +152,55 @@ def test_a_key_that_nothing_came_for_is_counted_anew(spark: SparkSession, tmp_pa
     assert live == {"a"}
 
 
+@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+def test_a_table_with_retention_tells_what_its_results_were(engine: str, spark: SparkSession, tmp_path: Path) -> None:
+    noon = round(NOON.timestamp() * 1000)
+    batches = [
+        [game("ann", 1, 0), game("bob", 5, 0)],
+        [game("ann", 2, 60)],
+        [game("ann", 4, 30)],  # late: in the results from now on, and the past stays as it was
+        [game("ann", 8, 3_630), game("cleo", 1, 3_670)],
+    ]
+    memory = hf.memory()
+
+    def build_with_history() -> hf.App:
+        app = build(spark, tmp_path, retention="1h", engine=engine)
+        sunk(app, memory, "sink")
+        return app
+
+    for number in (1, 2):
+        write(tmp_path / "input", number, batches[number - 1])
+    with build_with_history() as app:
+        assert "retention 1h, in slices of 7m30s" in app.describe()
+        app.process_all_available()
+        before = stored(app)
+    shutil.rmtree(tmp_path / "base" / "tables" / "state")
+    with build_with_history() as app:
+        assert stored(app) == before, "a restore gives the past too"
+        for number in (3, 4):
+            write(tmp_path / "input", number, batches[number - 1])
+        app.process_all_available()
+        told = [
+            (entry["value"], entry["timestamp"] - noon, entry["valid_to"] and entry["valid_to"] - noon)
+            for entry in get(app, "/v1/stores/points/history/ann")[1]["history"]
+        ]
+        assert told == [
+            # What was until 12:01 ended an hour and 10 seconds ago by the event clock, and is hidden.
+            ({"games": 3, "points": 7}, 60_000, 3_630_000),
+            ({"games": 4, "points": 15}, 3_630_000, None),
+        ]
+        assert held(app) == {
+            "ann": {"games": 4, "points": 15},
+            "bob": {"games": 1, "points": 5},
+            "cleo": {"games": 1, "points": 1},
+        }, "the latest results stay, however old"
+        assert get(app, f"/v1/stores/points/history/bob?to={noon + 1}")[1]["history"][0]["value"]["points"] == 5
+    sent = [sorted((row["player"], row["points"]) for row in rows) for _, rows in sorted(memory.versions.items())]
+    assert sent == [[("ann", 1), ("bob", 5)], [("ann", 3)], [("ann", 7)], [("ann", 15), ("cleo", 1)]]
+    with pytest.raises(AppChanged, match="kind versioned in the log and key-value in the code"):
+        build(spark, tmp_path, engine=engine).start()
+
+
 def test_a_store_that_is_not_durable_starts_empty_on_a_new_replica(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("a"), game("b")])
     app = build(spark, tmp_path, durable=False)
@@ -183,7 +232,9 @@ def test_a_table_that_gains_a_limit_is_refused(spark: SparkSession, tmp_path: Pa
 def test_what_aggregates_cannot_have_is_refused_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"retention": "6h"}, 'store\\(\'points\'\\): retention="6h" .* ttl="6h"; .* window store'),
+        ({"retention": "6h", "ttl": "1h"}, "ttl='1h' and retention='6h' can't be had together"),
+        ({"retention": "6h", "max_entries": 5}, "max_entries=5 and retention='6h' can't be had together"),
+        ({"retention": "0s"}, 'retention="0s" is too short'),
         ({"codec": "bytes"}, "codec='bytes' is for values of a type of yours"),
         ({"ttl": "-"}, "'-' is no duration"),
         ({"max_entries": 0}, "max_entries=0"),

@@ -34,12 +34,13 @@ from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task import TaskWork, run
-from holdfast.stores.access import Now
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.cells import unpack
 from holdfast.stores.engine import Resources
 from holdfast.stores.keys import encode_key
+from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
 from holdfast.stores.partition import partition_of
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import VERSIONED, StoreSpec
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
@@ -57,6 +58,7 @@ SPEC = StoreSpec(
 )
 BOUNDED = structs.replace(SPEC, max_entries=2)
 EXPIRING = structs.replace(SPEC, ttl_ms=2_500, slice_ms=1_000)
+REMEMBERING = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000)
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
 LAYOUT = Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
@@ -203,7 +205,18 @@ class Machine:
             {"key": pa.array([k for k, _ in rows], pa.binary()), "value": pa.array([v for _, v in rows], pa.binary())}
         )
         decoded = TableOutput(self.spec, 0).decode(table).to_pylist()
+        if self.spec.kind == VERSIONED:
+            return {row["player"]: self._told(row["player"], dict(rows)) for row in decoded}
         return {row["player"]: (row["n"], row["total"]) for row in decoded}
+
+    def _told(self, player: str, cells: Mapping[bytes, bytes]) -> list[tuple[int, int, int]]:
+        """What a player's results are and were, and since which second."""
+        bytes_ = DictBytes()
+        bytes_.entries.update(cells)
+        view: ReadOnlyVersionedKeyValueStore[str, Any] = ReadOnlyVersionedKeyValueStore(
+            self.spec, bytes_, Now(self.clock.now())
+        )
+        return [(r.value["n"], r.value["total"], (r.timestamp - START) // 1000) for r in view.history(player)]
 
     def files(self) -> dict[str, bytes]:
         """The file sink's objects, but for the one that names the log."""

@@ -7,7 +7,19 @@ import pytest
 from holdfast import faults
 from holdfast.stores.partition import partition_of
 from holdfast.stores.spec import StoreSpec
-from tests.crash.machine import BOUNDED, EXPIRING, KEY, PARTITIONS, SPEC, Crash, Machine, crash_at, expected, reached
+from tests.crash.machine import (
+    BOUNDED,
+    EXPIRING,
+    KEY,
+    PARTITIONS,
+    REMEMBERING,
+    SPEC,
+    Crash,
+    Machine,
+    crash_at,
+    expected,
+    reached,
+)
 
 BATCHES = [
     [("alice", 100), ("bob", 200), ("carol", 5), ("dave", 1)],
@@ -18,7 +30,7 @@ BATCHES = [
 ]
 
 
-KINDS = {"plain": SPEC, "bounded": BOUNDED, "expiring": EXPIRING}
+KINDS = {"plain": SPEC, "bounded": BOUNDED, "expiring": EXPIRING, "remembering": REMEMBERING}
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=list(KINDS))
@@ -44,6 +56,17 @@ def test_without_a_crash_the_numbers_are_true(spec: StoreSpec, undisturbed: Mach
         assert undisturbed.state() == expected(BATCHES)
     elif spec is BOUNDED:
         assert undisturbed.state() == touched_last(BATCHES)
+    elif spec is REMEMBERING:
+        # A batch a second and 2.5 of them kept: what was until the third second is too long ago.
+        assert undisturbed.state() == {
+            "alice": [(2, 250, 2), (3, 251, 5)],
+            "bob": [(1, 200, 1), (3, 203, 4)],
+            "carol": [(1, 5, 1), (2, 10, 5)],
+            "dave": [(1, 1, 1)],
+            "erin": [(1, 7, 2)],
+            "frank": [(1, 3, 4)],
+            "grace": [(1, 4, 4)],
+        }
     else:
         # A batch a second and a TTL of 2.5: what came in the last three of five batches, counted anew after a gap.
         anew = {"alice": (1, 1), "bob": (2, 3), "carol": (1, 5), "frank": (1, 3), "grace": (1, 4)}

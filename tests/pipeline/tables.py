@@ -17,7 +17,7 @@ from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
 from holdfast.stores.keys import encode_key
 from holdfast.stores.options import store_spec
-from holdfast.stores.spec import KEY_VALUE, StoreSpec
+from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import Reducer, bind
@@ -33,7 +33,8 @@ Batch = Mapping[str, tuple[int, int]]
 
 
 def spec_with(value: Schema = VALUE, codec: str = "rows/1", **options: Any) -> StoreSpec:
-    return store_spec("scores", KEY_VALUE, key=KEY, value=value, codec=codec, **options)
+    kind = VERSIONED if "retention" in options else KEY_VALUE
+    return store_spec("scores", kind, key=KEY, value=value, codec=codec, **options)
 
 
 @dataclass
@@ -52,7 +53,7 @@ class OneTask:
         app = AppSpec(id="app", partitions=1, stores=(self.spec,), topologies={"scores": 0})
         self.log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app)
 
-    def attempt(self, batch: Batch, wall: int, *, chunk_rows: int = 1_000) -> TaskResult:
+    def attempt(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
         """Runs the next version and applies nothing of it."""
         work = TaskWork(
             topology=0,
@@ -68,7 +69,7 @@ class OneTask:
                 rows="p0",
                 time="_time" if self.timed else None,
             ),
-            now=Now(wall),
+            now=Now(wall, event),
             rewrite_entries=self.rewrite_entries,
         )
         players, size = list(batch), max(1, chunk_rows // 10)
@@ -76,8 +77,8 @@ class OneTask:
         rows = [self._rows({player: batch[player] for player in some}) for some in few]
         return run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan, self._count)
 
-    def step(self, batch: Batch, wall: int, *, chunk_rows: int = 1_000) -> TaskResult:
-        result = self.attempt(batch, wall, chunk_rows=chunk_rows)
+    def step(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
+        result = self.attempt(batch, wall, event=event, chunk_rows=chunk_rows)
         assert result.error is None, result.error
         self.written = (*result.segments, *result.volatile)
         self.changed = [table for ref in self.written for _, table in self.log.state_parts(ref)]

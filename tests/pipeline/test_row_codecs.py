@@ -18,7 +18,13 @@ from tests.codecs import Zipped
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
 WALL = 1_000_000
-OPTIONS: tuple[dict[str, Any], ...] = ({}, {"max_entries": 3}, {"ttl": "3s"}, {"max_entries": 3, "ttl": "3s"})
+OPTIONS: tuple[dict[str, Any], ...] = (
+    {},
+    {"max_entries": 3},
+    {"ttl": "3s"},
+    {"max_entries": 3, "ttl": "3s"},
+    {"retention": "3s"},
+)
 BATCHES = st.lists(
     st.dictionaries(st.sampled_from("abcdef"), st.tuples(st.integers(-9, 9), st.integers(0, 3))), max_size=6
 )

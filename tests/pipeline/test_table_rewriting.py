@@ -24,6 +24,11 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "own, bounded": {"codec": Zipped.id, "max_entries": 4},
     "avro, expiring": {"codec": "avro/1", "ttl": "8s"},
 }
+KINDS = {
+    **OPTIONS,
+    "remembering": {"retention": "8s"},
+    "msgpack, remembering": {"codec": "msgpack/1", "retention": "8s"},
+}
 
 
 def old_task(options: dict[str, Any]) -> OneTask:
@@ -86,7 +91,7 @@ def test_without_the_setting_rows_keep_their_layout_until_they_are_written() -> 
     st.lists(
         st.dictionaries(st.sampled_from("abcdefgh"), st.tuples(st.integers(-9, 9), st.integers(0, 3))), max_size=8
     ),
-    st.sampled_from(list(OPTIONS)),
+    st.sampled_from(list(KINDS)),
     st.integers(1, 5),
     st.integers(1, 4),
 )
@@ -94,12 +99,12 @@ def test_a_table_under_the_pass_says_what_its_twin_says(
     before: list[Any], after: list[Any], kind: str, entries: int, chunk: int
 ) -> None:
     """What sinks are sent and what is stored is the same with the pass and without it, but for the layout."""
-    task, twin = old_task(OPTIONS[kind]), old_task(OPTIONS[kind])
+    task, twin = old_task(KINDS[kind]), old_task(KINDS[kind])
     for wall, batch in enumerate(before):
         for each in (task, twin):
             each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)
-    become_new(task, OPTIONS[kind], rewrite_entries=entries)
-    become_new(twin, OPTIONS[kind])
+    become_new(task, KINDS[kind], rewrite_entries=entries)
+    become_new(twin, KINDS[kind])
     for wall, batch in enumerate(after, len(before)):
         for each in (task, twin):
             each.step(batch, WALL + 1_500 * wall, chunk_rows=chunk)

@@ -1,5 +1,6 @@
 """Three ways to one row a key: on real Spark they deliver the same, and what goes which way."""
 
+import json
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -124,3 +125,20 @@ def test_an_app_changes_its_way_and_no_number(spark: SparkSession, tmp_path: Pat
         assert app.version == len(batches)
     taken = {way: batches_by(way) - before[way] for way in Way}
     assert taken == {Way.GROUPED: 1, Way.RAW: 2, Way.CAREFUL: 2}
+
+
+@pytest.mark.spark
+def test_a_record_without_a_key_is_found_among_raw_ones(spark: SparkSession, tmp_path: Path) -> None:
+    """Also where nothing else would have stopped the batch. tests/test_app.py has the same of a grouped batch."""
+    own = [{"player": f"p{n}", "points": 1, "at": START} for n in range(4)]
+    write(tmp_path / "input", 1, own)
+    write(tmp_path / "input", 2, [*own, *[{"player": None, "points": 1, "at": START}] * 2])
+    before = {each: batches_by(each) for each in Way}
+    app = points_app(spark, tmp_path)
+    with app:
+        app.process_all_available()
+        assert held(app) == {f"p{n}": {"games": 2, "points": 2} for n in range(4)}
+    letters = [path.read_text() for path in (tmp_path / "base" / "points" / "dead-letters").glob("[0-9]*.json")]
+    assert [json.loads(text)["times"] for text in letters] == [2]
+    taken = {each: batches_by(each) - before[each] for each in Way}
+    assert taken == {Way.GROUPED: 1, Way.RAW: 0, Way.CAREFUL: 1}

@@ -1,5 +1,6 @@
 """Profiles, hooks, a cache a store, and what RocksDB tells about itself."""
 
+import random
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ import rocksdict as rd
 
 from holdfast import metrics
 from holdfast.errors import TopologyError
-from holdfast.stores import rocksstats
+from holdfast.stores import rocksfamilies, rocksstats
 from holdfast.stores.engine import Changes, Engine, Mark, Resources
 from holdfast.stores.memory import MemoryEngine
 from holdfast.stores.profiles import PROFILES, profile
@@ -203,6 +204,12 @@ def test_all_that_is_measured_is_there_to_be_measured(tmp_path: Path) -> None:
     text = options.get_statistics() or ""
     parts = [part for parts in rocksstats.COUNTED.values() for part in parts]
     assert [part for part in parts if f"rocksdb.{part} COUNT : " not in text] == []
+    db[b"large"] = random.Random(7).randbytes(3 * MIB)
+    db.flush()
+    counts = rocksfamilies.counted(db.property_value(rocksfamilies.PROPERTY) or "")
+    assert set(counts) == set(rocksfamilies.COUNTED)
+    assert counts["store_bytes_flushed"] == pytest.approx(3 * MIB, rel=0.3)
+    assert counts["store_compactions"] == 1
     db.close()
 
 
@@ -214,6 +221,10 @@ def test_properties_and_statistics_are_metrics(tmp_path: Path) -> None:
         read(engine, "metered")
     assert metrics.value("holdfast_rocksdb_estimate_num_keys", store="metered") == pytest.approx(2 * ROWS, abs=10)
     assert metrics.value("holdfast_rocksdb_live_sst_files_size", store="metered") > 100_000
+    both = [engine.counts("metered")["store_compactions"] for engine in (one, two)]
+    assert metrics.value("holdfast_rocksdb_store_compactions_total", store="metered") == sum(both) >= 2
+    assert metrics.value("holdfast_rocksdb_store_compactions_total", store="beside") < sum(both)
+    assert metrics.value("holdfast_rocksdb_store_write_stops_total", store="metered") == 0
     assert metrics.value("holdfast_rocksdb_block_cache_capacity", store="beside") == 12 * MIB
     assert metrics.value("holdfast_rocksdb_bytes_written_total", stores="metered") > 100 * ROWS
     assert metrics.value("holdfast_rocksdb_block_cache_data_miss_total", stores="beside+metered") > 0

@@ -1,8 +1,8 @@
 """How a table's store keeps its rows: what a task reads for its keys, and what it writes for the merged rows.
 
-Merging is the same for every store; what lies around it is not. There are three ways, one a module: plain entries here,
-entries that expire in `expiring`, a bounded number of them in `bounded`. A task has one of them for a version, hands it
-one chunk of keys after the other, and asks at the end what is left to write.
+Merging is the same for every store; what lies around it is not. There are four ways, one a module: plain entries here,
+entries that expire in `expiring`, a bounded number of them in `bounded`, those with a history in `remembering`. A task
+has one of them for a version, hands it one chunk of keys after the other, and asks at the end what is left to write.
 """
 
 from collections.abc import Callable

@@ -24,6 +24,7 @@ from holdfast.pipeline.expiring import Expiring
 from holdfast.pipeline.grouping import NeedsCare, grouped
 from holdfast.pipeline.keeping import Keeping, Plain, ReadKeys, ScanKeys, part
 from holdfast.pipeline.layout import DEAD, Layout
+from holdfast.pipeline.remembering import Remembering
 from holdfast.pipeline.results import Tally, TaskError, TaskResult, encode, of_store
 from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import whole
@@ -113,6 +114,8 @@ def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tal
             tally.add(of_store(spec.name, what), number)
 
         return Bounded(spec, work.version, work.now, get, _scanner(work, task, scan), counted)
+    if spec.retention_ms:
+        return Remembering(spec, work.now, get)
     return Expiring(spec, work.now, get) if spec.slice_ms else Plain(spec, get)
 
 

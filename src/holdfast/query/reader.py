@@ -34,7 +34,7 @@ from holdfast.stores.kinds.containers import Closing
 from holdfast.stores.kinds.expiry import ReadableEntries, ReadablePlainEntries, ReadableSlicedEntries
 from holdfast.stores.partition import partition_of
 from holdfast.stores.recency import SEQ_BYTES
-from holdfast.stores.spec import VERSIONED, StoreSpec
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 
 Entry = tuple[bytes, bytes]
@@ -265,7 +265,7 @@ class StoreReader:
     def _found(self, lookup: Lookup, version: Version | None) -> Found:
         spec, task = lookup.spec, lookup.task
         reader = self._task(task)
-        if spec.slice_ms and spec.kind != VERSIONED:
+        if spec.entries_in_slices:
             with reader.at(spec.name, version) as store:
                 # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
                 spec = self.spec(spec.name) if reader.local else self.spec_at(spec.name, store.version)
@@ -335,7 +335,7 @@ class StoreReader:
 
 def entries_of(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> ReadableEntries:
     """The entries of a store by their own keys, without what has expired; of a versioned one the latest values."""
-    if spec.slice_ms and spec.kind != VERSIONED:
+    if spec.entries_in_slices:
         return ReadableSlicedEntries(spec, bytes_, now)
     return ReadablePlainEntries(bytes_, now)
 

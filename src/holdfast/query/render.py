@@ -38,10 +38,16 @@ def renderer(spec: StoreSpec) -> Renderer:
     if spec.value is None:
         return lambda payload, schema=None: to_json(codec.decode(payload, schema))
 
-    def render_row(payload: bytes, schema: int | None = None) -> object:
-        return {name: to_json(value) for name, value in codec.decode(payload, schema).items() if HIDDEN not in name}
+    return lambda payload, schema=None: to_json(shown(codec.decode(payload, schema)))
 
-    return render_row
+
+def shown(row: Mapping[str, object]) -> dict[str, object]:
+    """A row's columns without the hidden ones.
+
+    >>> shown({"mean": 2.5, "mean#count": 2})
+    {'mean': 2.5}
+    """
+    return {name: value for name, value in row.items() if HIDDEN not in name}
 
 
 def answered(rendered: object) -> dict[str, object]:

@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import SettingsError, TopologyError
 from holdfast.query.problems import Problem
 from holdfast.query.reader import Slice, TaskStore
-from holdfast.query.render import answered, to_json
+from holdfast.query.render import answered, shown, to_json
 from holdfast.settings import parse_duration
 from holdfast.stores.access import Now
 from holdfast.stores.kinds.base import View, millis
@@ -110,7 +110,9 @@ def _history(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to:
     view = _view(ReadOnlyVersionedKeyValueStore, spec, store)
     with view.history(key, from_, to) as records:
         for record in records:
-            yield {**answered(to_json(record.value)), "timestamp": record.timestamp, "valid_to": record.valid_to}
+            is_row = spec.value is not None and not isinstance(record.value, bytes)
+            value = shown(record.value) if is_row else record.value
+            yield {**answered(to_json(value)), "timestamp": record.timestamp, "valid_to": record.valid_to}
 
 
 def _view(kind: Callable[..., Any], spec: StoreSpec, store: TaskStore) -> Any:
@@ -118,7 +120,7 @@ def _view(kind: Callable[..., Any], spec: StoreSpec, store: TaskStore) -> Any:
     try:
         view: View[Any, Any] = kind(spec, store.bytes, store.now, value=None)
     except TopologyError:
-        view = kind(msgspec.structs.replace(spec, codec="bytes/1"), store.bytes, store.now)
+        view = kind(msgspec.structs.replace(spec, codec="bytes/1", value=None), store.bytes, store.now)
     return view
 
 

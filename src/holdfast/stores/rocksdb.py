@@ -27,7 +27,7 @@ import rocksdict as rd
 
 from holdfast import faults
 from holdfast.errors import Closed, HoldfastError
-from holdfast.stores import rocksstats
+from holdfast.stores import rocksfamilies, rocksstats
 from holdfast.stores.bytecolumns import as_type, asked_in_key_order
 from holdfast.stores.engine import (
     FIRST_KEY,
@@ -287,6 +287,12 @@ class RocksEngine:
         with translated(self._path):
             names = (*rocksstats.PROPERTIES, *rocksstats.CACHE_PROPERTIES)
             return {name: store.property_int_value(f"rocksdb.{name}") or 0 for name in names}
+
+    def counts(self, family: str) -> dict[str, float]:
+        """What RocksDB counted for one store of this database since it was opened."""
+        store = self._family(family)
+        with translated(self._path):
+            return rocksfamilies.counted(store.property_value(rocksfamilies.PROPERTY) or "")
 
     def statistics(self) -> dict[str, int]:
         """What RocksDB counted for the stores of this database, over all tasks of this process that have the same."""

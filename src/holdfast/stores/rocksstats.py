@@ -1,8 +1,9 @@
 """What RocksDB tells about itself, as metrics, under the names Kafka Streams' users know.
 
-Properties belong to a store and are summed over the tasks of this process: `holdfast_rocksdb_estimate_num_keys`. What
-RocksDB counts (hits, bytes, stalls) it counts once a database, and a task's stores share one, so those carry the names
-of all of them: `{stores="audit+sessions"}`. A store that is alone in its task has its own.
+Properties belong to a store and are summed over the tasks of this process: `holdfast_rocksdb_estimate_num_keys`. So do
+counts of flushes, compactions and waits (`rocksfamilies`). What else RocksDB counts (hits, bytes, misses) it counts
+once a database, and a task's stores share one, so those carry the names of all of them: `{stores="audit+sessions"}`. A
+store that is alone in its task has its own.
 
 Nothing is measured before someone asks: a scrape of `/metrics` reads it all.
 """
@@ -10,7 +11,7 @@ Nothing is measured before someone asks: a scrape of `/metrics` reads it all.
 import contextlib
 import re
 import weakref
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -18,6 +19,7 @@ from prometheus_client.metrics_core import Metric
 
 from holdfast import metrics
 from holdfast.errors import HoldfastError
+from holdfast.stores import rocksfamilies
 from holdfast.stores.openiters import OPEN
 
 PROPERTIES = (
@@ -68,6 +70,8 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
 }
 """What is counted: our name, and the counters of RocksDB that it is the sum of."""
 
+Values = Mapping[str, float]
+
 _LINE = re.compile(r"^rocksdb\.(\S+) COUNT : (\d+)$", re.MULTILINE)
 
 
@@ -77,6 +81,8 @@ class Measured(Protocol):
     def stores(self) -> Sequence[str]: ...
 
     def properties(self, family: str) -> dict[str, int]: ...
+
+    def counts(self, family: str) -> dict[str, float]: ...
 
     def statistics(self) -> dict[str, int]: ...
 
@@ -101,7 +107,8 @@ class RocksMetrics:
         self._engines.add(engine)
 
     def collect(self) -> Iterator[Metric]:
-        yield from _gauges(_summed(self._asked()))
+        yield from _gauges(_summed(self._asked(lambda engine, store: engine.properties(store))))
+        yield from _family_counters(_summed(self._asked(lambda engine, store: engine.counts(store))))
         statistics: dict[str, dict[str, int]] = {}
         for engine in list(self._engines):
             with contextlib.suppress(HoldfastError):
@@ -109,23 +116,32 @@ class RocksMetrics:
         yield from _counters(statistics)
         yield from _open_ones()
 
-    def _asked(self) -> Iterator[tuple[str, dict[str, int]]]:
+    def _asked(self, ask: Callable[[Measured, str], Values]) -> Iterator[tuple[str, Values]]:
         for engine in list(self._engines):
             with contextlib.suppress(HoldfastError):  # it was closed meanwhile
                 for store in engine.stores():
-                    yield store, engine.properties(store)
+                    yield store, ask(engine, store)
 
 
-def _summed(properties: Iterable[tuple[str, dict[str, int]]]) -> dict[str, dict[str, int]]:
-    found: dict[str, dict[str, int]] = {}
-    for store, values in properties:
-        total = found.setdefault(store, dict.fromkeys(values, 0))
+def _summed(asked: Iterable[tuple[str, Values]]) -> dict[str, dict[str, float]]:
+    found: dict[str, dict[str, float]] = {}
+    for store, values in asked:
+        total = found.setdefault(store, {})
         for name, value in values.items():
-            total[name] = value if name in CACHE_PROPERTIES else total[name] + value
+            total[name] = value if name in CACHE_PROPERTIES else total.get(name, 0) + value
     return found
 
 
-def _gauges(stores: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
+def _family_counters(stores: Mapping[str, Values]) -> Iterator[Metric]:
+    for name in rocksfamilies.COUNTED:
+        what = name.removeprefix("store_").replace("_", " ")
+        family = CounterMetricFamily(f"holdfast_rocksdb_{name}", f"RocksDB's {what}, of one store.", labels=["store"])
+        for store, values in stores.items():
+            family.add_metric([store], values.get(name, 0))
+        yield family
+
+
+def _gauges(stores: Mapping[str, Values]) -> Iterator[Metric]:
     for name in (*PROPERTIES, *CACHE_PROPERTIES):
         family = GaugeMetricFamily(
             f"holdfast_rocksdb_{name.replace('-', '_')}", f"RocksDB's {name}, of one store.", labels=["store"]

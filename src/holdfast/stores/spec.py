@@ -85,6 +85,11 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         check_name(self.name)
 
+    @property
+    def entries_in_slices(self) -> bool:
+        """Whether entries lie in slices themselves. A versioned store has its history there, and not the latest."""
+        return bool(self.slice_ms) and self.kind != VERSIONED
+
 
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):

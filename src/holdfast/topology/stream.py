@@ -19,7 +19,7 @@ from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.keys import encode_keys
 from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
 from holdfast.stores.rowcodecs import check_rows, row_codec_id
-from holdfast.stores.spec import KEY_VALUE, StoreSpec, check_name
+from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.events import shape_of
@@ -162,6 +162,8 @@ class Aggregated:
         `ttl="1h"`: a key that no record came for in that time is gone, and starts anew with its next one. Nothing is
         sent to sinks when it goes. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted,
         or has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
+        `retention="7d"`: beside its latest results a key keeps what they were, a row a version, for so long by event
+        time; `/v1/stores/{name}/history/{key}` has them, and sinks get the latest as ever. Not with the other two.
         `codec="json"`: the rows are stored as `"json"`, `"msgpack"`, `"avro"` or your own `"module:Class"` writes them,
         hidden columns too. Without it they are stored in a form of their own that merges as whole columns, which is
         faster.
@@ -171,10 +173,16 @@ class Aggregated:
         builder = self.grouped.stream.builder
         where = f"store({name!r})"
         check_options(unknown, _STORE_OPTIONS, where)
+        for option, given in (("ttl", ttl), ("max_entries", max_entries)):
+            if retention is not None and given is not None:
+                raise TopologyError(
+                    f"{where}: {option}={given!r} and retention={retention!r} can't be had together: with "
+                    "retention the latest results stay for good, and what they were before goes. Leave out one of them."
+                )
         make = partial(
             store_spec,
             name,
-            KEY_VALUE,
+            KEY_VALUE if retention is None else VERSIONED,
             codec=row_codec_id(codec, where),
             engine=engine,
             default_engine=builder.engine,

@@ -53,10 +53,11 @@ class TableOutput:
         """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
         assert self.spec.value is not None
         keys, cells = table["key"].combine_chunks(), table["value"].combine_chunks()
-        if self.spec.max_entries or self.spec.schema > FIRST_SCHEMA:
-            entries = pc.starts_with(keys, AREA if self.spec.slice_ms else FORMAT)
+        sliced = self.spec.entries_in_slices
+        if self.spec.max_entries or self.spec.retention_ms or self.spec.schema > FIRST_SCHEMA:
+            entries = pc.starts_with(keys, AREA if sliced else FORMAT)
             keys, cells = keys.filter(entries), cells.filter(entries)
-        if self.spec.slice_ms:
+        if sliced:
             _, keys = split_sliced_keys(keys)
         found = unpack_many(cells)
         payloads = found.payloads
@@ -118,7 +119,7 @@ class StoreChanges:
     def _changed(self, table: pa.Table) -> dict[bytes, bytes | None]:
         """Own key → cell. A key may be in several slices: the newest one that has it counts."""
         changed: dict[bytes, bytes | None] = {}
-        sliced = bool(self.spec.slice_ms)
+        sliced = self.spec.entries_in_slices
         area = AREA if sliced else FORMAT
         for key, cell in sorted(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)):
             if key.startswith(area):

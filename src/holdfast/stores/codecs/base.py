@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_origin, runtime_checkable
 
 from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.stores.codecs.numbers import NumberForms
 
 V = TypeVar("V")
 
@@ -53,6 +54,8 @@ class Quick:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     failures: tuple[type[Exception], ...]
+    numbers: NumberForms | None = None
+    """Where values are numbers in MessagePack: the forms they have."""
 
 
 @runtime_checkable

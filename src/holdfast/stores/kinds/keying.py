@@ -23,7 +23,7 @@ _TIME = struct.Struct(">Q")
 _pack_time = _TIME.pack
 _END = b"\x00\x00"
 _BETWEEN = "\x00\x01"
-_POSITIVE = 0x80
+POSITIVE = 0x80
 """What the 8 bytes of a time begin with, from 1970 on and for some two million years."""
 _SHORT = MAX_KEY_BYTES // 8  # characters that are certainly within the limit, escaped or not
 
@@ -223,7 +223,7 @@ def times_at(rows: Sequence[Row], place: int) -> Sequence[int]:
     first, last, keys = rows[0][0], rows[-1][0], len(rows)
     length = len(first)
     whole = bytearray().join(map(_key, rows))
-    if first[place] == last[place] == _POSITIVE:  # then those between them begin with it too
+    if first[place] == last[place] == POSITIVE:  # then those between them begin with it too
         whole[length + place :: length] = bytes(keys)  # without it, what is left are the times
         return _times(keys, length, place)(whole)
     return [number - _SIGN for number in _times(keys, length, place)(whole)]

@@ -36,6 +36,23 @@ _FEW = 16
 _I64 = struct.Struct(">q")
 
 
+def noted_number(note: bytes | None) -> int | None:
+    """The number that a note holds."""
+    if note is None:
+        return None
+    number: int = _I64.unpack(cells.unpack(note).payload)[0]
+    return number
+
+
+def number_note(number: int) -> bytes:
+    """A number as a note.
+
+    >>> noted_number(number_note(-3)), noted_number(None)
+    (-3, None)
+    """
+    return cells.pack(Cell(_I64.pack(number)))
+
+
 class Number:
     """A number a store remembers under one of its notes; it is read once, and only grows."""
 
@@ -47,8 +64,7 @@ class Number:
 
     def get(self) -> int | None:
         if not self._known:
-            data = self._readable.get(self._key)
-            self._value = None if data is None else _I64.unpack(cells.unpack(data).payload)[0]
+            self._value = noted_number(self._readable.get(self._key))
             self._known = True
         return self._value
 
@@ -56,7 +72,7 @@ class Number:
         known = self.get()
         if known is None or value > known:
             self._value = value
-            writable.put(self._key, cells.pack(Cell(_I64.pack(value))))
+            writable.put(self._key, number_note(value))
 
 
 class TimedView(View[K, V]):
