@@ -32,9 +32,9 @@ Batch = Mapping[str, tuple[int, int]]
 """Player → (points, event time in ms): one record a player."""
 
 
-def spec_with(**options: Any) -> StoreSpec:
+def spec_with(value: Schema = VALUE, codec: str = "rows/1", **options: Any) -> StoreSpec:
     kind = VERSIONED if "retention" in options else KEY_VALUE
-    return store_spec("scores", kind, key=KEY, value=VALUE, codec="rows/1", **options)
+    return store_spec("scores", kind, key=KEY, value=value, codec=codec, **options)
 
 
 @dataclass
@@ -53,7 +53,8 @@ class OneTask:
         app = AppSpec(id="app", partitions=1, stores=(self.spec,), topologies={"scores": 0})
         self.log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app)
 
-    def step(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
+    def attempt(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
+        """Runs the next version and applies nothing of it."""
         work = TaskWork(
             topology=0,
             version=Version(self.version + 1),
@@ -74,7 +75,10 @@ class OneTask:
         players, size = list(batch), max(1, chunk_rows // 10)
         few = [players[n : n + size] for n in range(0, len(players), size)]
         rows = [self._rows({player: batch[player] for player in some}) for some in few]
-        result = run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan, self._count)
+        return run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan, self._count)
+
+    def step(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
+        result = self.attempt(batch, wall, event=event, chunk_rows=chunk_rows)
         assert result.error is None, result.error
         self.written = (*result.segments, *result.volatile)
         self.changed = [table for ref in self.written for _, table in self.log.state_parts(ref)]

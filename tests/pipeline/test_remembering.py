@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.cells import Cell, pack
-from holdfast.stores.codecs.rows import Rows
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore
 from holdfast.stores.slices import kept_after, slices_to_drop
 from holdfast.stores.spec import StoreSpec
-from tests.pipeline.tables import VALUE, OneTask, key_of, spec_with
+from holdfast.stores.values import codec_of
+from tests.pipeline.tables import OneTask, key_of, spec_with
 
 SECOND = 1_000
 START = 1_000_000
@@ -40,11 +40,11 @@ def versioned(spec: StoreSpec, bytes_: DictBytes, now: Now) -> VersionedKeyValue
     return declared.bind(bytes_, now, spec=spec)
 
 
-@given(BATCHES, st.sampled_from(["1s", "4s", "20s"]), st.integers(1, 4))
+@given(BATCHES, st.sampled_from(["1s", "4s", "20s"]), st.integers(1, 4), st.sampled_from(["rows/1", "json/1"]))
 def test_a_table_with_retention_has_the_bytes_of_a_versioned_store(
-    batches: list[tuple[dict[str, int], bool]], retention: str, chunk: int
+    batches: list[tuple[dict[str, int], bool]], retention: str, chunk: int, codec: str
 ) -> None:
-    task, twin = OneTask(spec_with(retention=retention)), DictBytes()
+    task, twin = OneTask(spec_with(codec=codec, retention=retention)), DictBytes()
     rows: dict[str, tuple[int, int]] = {}
     event: int | None = None
     for players, drop in batches:
@@ -64,7 +64,7 @@ def test_a_table_with_retention_has_the_bytes_of_a_versioned_store(
             if since >= kept_after(task.spec, now):
                 assert store.put(player, row, since)
             else:  # older than the history: a typed store refuses it, and a table counts every record
-                twin.put(key_of(player), pack(Cell(Rows(VALUE).encode(row), since)))
+                twin.put(key_of(player), pack(Cell(codec_of(task.spec).encode(row), since)))
         event = max([*at.values(), *([] if event is None else [event])], default=None)
         assert task.cells == dict(twin.entries)
         assert {row["player"]: row["n"] for row in task.sent()} == {player: rows[player][0] for player in players}

@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from msgspec import structs
 
 from holdfast.stores.cells import unpack
 from holdfast.stores.history import merged
@@ -13,16 +12,28 @@ from holdfast.stores.recency import SEQ_BYTES
 from holdfast.stores.rewrite import NOTE, progress_in
 from holdfast.stores.types import Schema
 from holdfast.stores.values import codec_of
+from tests.codecs import Zipped
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
 WALL = 1_000_000
-OPTIONS: dict[str, dict[str, Any]] = {"plain": {}, "bounded": {"max_entries": 4}, "expiring": {"ttl": "8s"}}
-KINDS = {**OPTIONS, "remembering": {"retention": "8s"}}
+OPTIONS: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "bounded": {"max_entries": 4},
+    "expiring": {"ttl": "8s"},
+    "json": {"codec": "json/1"},
+    "own, bounded": {"codec": Zipped.id, "max_entries": 4},
+    "avro, expiring": {"codec": "avro/1", "ttl": "8s"},
+}
+KINDS = {
+    **OPTIONS,
+    "remembering": {"retention": "8s"},
+    "msgpack, remembering": {"codec": "msgpack/1", "retention": "8s"},
+}
 
 
 def old_task(options: dict[str, Any]) -> OneTask:
     """A table with one column."""
-    return OneTask(structs.replace(spec_with(**options), value=Schema.of(n="bigint")), reducers=REDUCERS[:1])
+    return OneTask(spec_with(Schema.of(n="bigint"), **options), reducers=REDUCERS[:1])
 
 
 def become_new(task: OneTask, options: dict[str, Any], rewrite_entries: int = 0) -> None:

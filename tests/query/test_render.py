@@ -7,18 +7,21 @@ import uuid
 from decimal import Decimal
 
 import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.query.render import renderer, to_json
-from holdfast.stores.rows import encode_row
+from holdfast.stores.rowcodecs import rows_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
+from tests.codecs import Zipped
 
 KEY = Schema.of(k="string")
 
 
-def test_every_type_of_a_row() -> None:
+@pytest.mark.parametrize("codec", ["rows/1", "json/1", "msgpack/1", "avro/1", Zipped.id])
+def test_every_type_of_a_row(codec: str) -> None:
     schema = Schema.of(
         s="string",
         b="binary",
@@ -29,10 +32,10 @@ def test_every_type_of_a_row() -> None:
         at="timestamp",
         local="timestamp_ntz",
         money="decimal(38,4)",
+        **{"d#sum": "double"},
     )
-    spec = StoreSpec(name="x", key=KEY, value=schema, codec="rows/1")
-    row = encode_row(
-        schema,
+    spec = StoreSpec(name="x", key=KEY, value=schema, codec=codec)
+    row = rows_of(spec).encode_one(
         [
             "ü",
             b"\xff",
@@ -43,6 +46,7 @@ def test_every_type_of_a_row() -> None:
             dt.datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=dt.UTC),
             dt.datetime.fromisoformat("2026-01-31T12:00:00"),
             Decimal("1234567890123456789012345678901234.5678"),
+            1.5,
         ],
     )
     assert renderer(spec)(row) == {
@@ -82,6 +86,9 @@ def test_a_decimal_has_all_its_digits_and_no_exponent() -> None:
 
 def test_a_codec_that_is_not_known_here_shows_its_bytes() -> None:
     assert renderer(StoreSpec(name="x", key=KEY, codec="pickle/9"))(b"hello") == "aGVsbG8="
+    for codec in ("rows/9", "nowhere.at.all:Codec", "tests.codecs:Unmade"):
+        spec = StoreSpec(name="x", key=KEY, value=Schema.of(n="bigint"), codec=codec)
+        assert renderer(spec)(b"hello") == "aGVsbG8="
 
 
 _scalars = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text() | st.binary()

@@ -1,5 +1,6 @@
 """REST on stores of every kind: nothing that has expired is shown, and nothing that is there is missing."""
 
+import base64
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,12 +13,15 @@ from holdfast.query.reader import StoreReader
 from holdfast.query.rest import AppStateInfo, create_app
 from holdfast.query.server import serve
 from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.cells import Cell, pack
+from holdfast.stores.keys import encode_key
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.session import Session, SessionStore
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.options import store_spec
+from holdfast.stores.spec import VERSIONED, StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.words import TaskId, Version
 from tests.query.held import World
@@ -310,3 +314,20 @@ def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:
     assert (stores["bounded"]["max_entries"], stores["sliced"]["ttl_ms"]) == (3, 20_000)
     assert stores["audit"].keys() & {"ttl_ms", "durable", "everywhere"} == set()
     assert (stores["single"]["durable"], stores["single"]["everywhere"]) == (False, True)
+
+
+def test_the_history_of_an_aggregate_is_shown_in_whatever_codec_it_is_kept() -> None:
+    value = Schema.of(**{"mean": "double", "mean#count": "bigint"})
+    table = store_spec("json", VERSIONED, key=Schema.of(k="string"), value=value, codec="json/1", retention="1m")
+    unknown = msgspec.structs.replace(table, name="unknown", codec="nowhere.at.all:Codec")
+    stores = (table, unknown)
+    world = World(AppSpec(id="game", partitions=1, stores=stores, topologies={"json": 0, "unknown": 0}))
+    row = b'{"mean":2.5,"mean#count":2}'
+    for store in stores:
+        world.tasks[TaskId(0, 0)].write(2, store.name, {encode_key(store.key, ("ann",)): pack(Cell(row, START))})
+    world.tasks[TaskId(0, 0)].now = Now(START, START)
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as client:
+            shown = [client.get(f"/{store.name}/history/ann").json()["history"][0]["value"] for store in stores]
+            latest = [client.get(f"/{store.name}/keys/ann").json()["value"] for store in stores]
+    assert shown == latest == [{"mean": 2.5}, base64.b64encode(row).decode()]

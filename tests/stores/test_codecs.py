@@ -7,7 +7,7 @@ import sys
 import uuid
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any
+from typing import Any, TypedDict
 
 import msgspec
 import pytest
@@ -139,6 +139,19 @@ def test_json_is_json_and_refuses_what_it_cannot_hold() -> None:
         with pytest.raises(BadValue, match="JSON has no"):
             codec.encode({"a": None, "b": lost})
     assert typed(dict[int, str], "json/1").decode(b'{"1":"x"}') == {1: "x"}
+
+
+class Visit(TypedDict):
+    city: str
+    n: int
+
+
+@pytest.mark.parametrize("codec", CODECS[:3])
+def test_a_typed_dict_is_a_value_type_too(codec: str) -> None:
+    found = typed(Visit, codec)
+    assert found.decode(found.encode(Visit(city="Rome", n=3))) == {"city": "Rome", "n": 3}
+    with pytest.raises(BadValue, match="Visit|string|city"):
+        found.encode({"city": 3, "n": 3})
 
 
 def test_bytes_are_stored_as_they_are() -> None:

@@ -30,8 +30,8 @@ from holdfast.stores.access import Now
 from holdfast.stores.bytecolumns import whole
 from holdfast.stores.keys import decode_keys, encode_keys
 from holdfast.stores.partition import partitions_of
+from holdfast.stores.rowcodecs import DamagedRow, RefusedRow, rows_of
 from holdfast.stores.rowrewrite import RowRewriter
-from holdfast.stores.rows import decode_rows, encode_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.topology.reducers import Overflow, Reducer
@@ -195,7 +195,11 @@ def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tall
         check_own(work.store.key, key, task, work.partitions)
         keys = encode_keys(work.store.key, key)
         times = None if layout.time is None else whole(chunk[layout.time])
-        changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
+        try:
+            changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
+        except (RefusedRow, DamagedRow) as error:
+            fact = f"{error.fact} Nothing of the batch was committed."
+            raise type(error)(error.row, fact, of=f"Key {_key(work.store, keys, error.row)}: ") from error
         if changes is not None:
             parts.append((STATE, work.store.name, changes))
         tally.add("keys", chunk.num_rows)
@@ -208,7 +212,8 @@ def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array)
     """The rows of the chunk's keys after the batch; `payloads` is what they were before."""
     spec = work.store
     assert spec.value is not None
-    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, payloads), strict=True))
+    rows = rows_of(spec)
+    held = dict(zip((f.name for f in spec.value.fields), rows.decode(payloads), strict=True))
     columns: dict[str, pa.Array] = {}
     delivered = iter(work.layout.partials)
     for reducer in work.reducers:
@@ -218,7 +223,7 @@ def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array)
         except pa.ArrowInvalid as error:
             raise _overflow(spec, reducer, keys, held, partials, error) from error
         columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
-    return encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
+    return rows.encode([columns[f.name] for f in spec.value.fields])
 
 
 def check_own(schema: Schema, key: Sequence[pa.Array], task: TaskId, partitions: int) -> None:
@@ -246,7 +251,7 @@ def _overflow(
         try:
             reducer.merge([held[f.name].slice(n, 1) for f in reducer.fields], [p.slice(n, 1) for p in partials])
         except pa.ArrowInvalid:
-            key = [column[0].as_py() for column in decode_keys(spec.key, keys.slice(n, 1))]
+            key = _key(spec, keys, n)
             now = {f.name: held[f.name][n].as_py() for f in reducer.fields}
             batch = [p[n].as_py() for p in partials]
             return Overflow(
@@ -255,6 +260,10 @@ def _overflow(
                 "to a decimal or a double before aggregating, or filter the record out."
             )
     return Overflow(f"{reducer.name} in store {spec.name!r}: {error}")
+
+
+def _key(spec: StoreSpec, keys: pa.Array, n: int) -> list[object]:
+    return [column[0].as_py() for column in decode_keys(spec.key, keys.slice(n, 1))]
 
 
 def to_batch(result: TaskResult) -> pa.RecordBatch:

@@ -110,7 +110,8 @@ def _history(spec: StoreSpec, store: TaskStore, key: Any, from_: int | None, to:
     view = _view(ReadOnlyVersionedKeyValueStore, spec, store)
     with view.history(key, from_, to) as records:
         for record in records:
-            value = record.value if spec.value is None else shown(record.value)
+            is_row = spec.value is not None and not isinstance(record.value, bytes)
+            value = shown(record.value) if is_row else record.value
             yield {**answered(to_json(value)), "timestamp": record.timestamp, "valid_to": record.valid_to}
 
 
@@ -119,7 +120,7 @@ def _view(kind: Callable[..., Any], spec: StoreSpec, store: TaskStore) -> Any:
     try:
         view: View[Any, Any] = kind(spec, store.bytes, store.now, value=None)
     except TopologyError:
-        view = kind(msgspec.structs.replace(spec, codec="bytes/1"), store.bytes, store.now)
+        view = kind(msgspec.structs.replace(spec, codec="bytes/1", value=None), store.bytes, store.now)
     return view
 
 

@@ -1,8 +1,8 @@
 """The shapes a store's values have had, by number: what the log keeps of them and what code makes of it.
 
 A typed value's number is the version its type declares. An aggregate's row has no type to say it, so the log numbers
-its layouts itself: a table whose columns changed gets the next number. Either way a cell says which number it was
-written in, and the app's file has the shape.
+its layouts itself, whatever its codec: a table whose columns changed gets the next number. Either way a cell says which
+number it was written in, and the app's file has the shape.
 """
 
 from collections.abc import Sequence
@@ -12,7 +12,6 @@ import msgspec
 
 from holdfast.stores.cells import FIRST_SCHEMA
 from holdfast.stores.codecs.avro import AVRO
-from holdfast.stores.codecs.rows import ROWS
 from holdfast.stores.compat import obstacles
 from holdfast.stores.shapetext import FieldShape, Record, Scalar, fingerprint_of, parse, text_of
 from holdfast.stores.spec import BESIDE, SchemaVersion, StoreSpec
@@ -30,7 +29,7 @@ def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     kept = msgspec.structs.replace(
         code, slice_ms=log.slice_ms or code.slice_ms, stream_key=code.stream_key or log.stream_key
     )
-    if code.codec == ROWS:
+    if code.value is not None:
         return _merged_rows(log, kept)
     # Also one with the fingerprint of another: an alias changes no byte, but what a field is called today.
     history = (*log.schemas, *(version for version in code.schemas if version not in log.schemas))
@@ -41,12 +40,12 @@ def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
 def effective(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     """The spec code goes by: its own, with what the log knows besides. Older code keeps writing its older schema."""
     both = merged(log, code)
-    return both if code.codec == ROWS else msgspec.structs.replace(both, schema=code.schema)
+    return both if code.value is not None else msgspec.structs.replace(both, schema=code.schema)
 
 
 def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
     """Why the code can't read what the log's store may hold, one sentence each, with what to do."""
-    if code.codec == ROWS:
+    if code.value is not None:
         return _unreadable_rows(log, code)
     if not code.schemas:
         return []
@@ -68,7 +67,7 @@ def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
 
 def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
     """Which earlier code can't read what this code writes: it has to be stopped before this code starts."""
-    if code.codec == ROWS or not code.schemas:
+    if code.value is not None or not code.schemas:
         return []
     own = code.schemas[-1]
     return [

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import DamagedObject
+from holdfast.errors import BadValue, DamagedObject
 from holdfast.stores.access import Now
 from holdfast.stores.cells import FIRST_SCHEMA, NEVER, pack_many, unpack_many
 from holdfast.stores.codecs.base import UnreadableValue
@@ -87,7 +87,7 @@ class RowRewriter:
         """Those that have to be written anew, as they are to be, and how many could not be read."""
         try:
             return (*self._columns(keys, cells), 0)
-        except (DamagedObject, UnreadableValue):
+        except (DamagedObject, UnreadableValue, BadValue):
             return self._one_by_one(keys, cells)
 
     def _columns(self, keys: pa.BinaryArray, cells: pa.BinaryArray) -> tuple[pa.BinaryArray, pa.BinaryArray]:
@@ -111,7 +111,7 @@ class RowRewriter:
         for key, cell in zip(keys.to_pylist(), cells.to_pylist(), strict=True):
             try:
                 changed = rewriter.rewritten(cell)
-            except (DamagedObject, UnreadableValue):
+            except (DamagedObject, UnreadableValue, BadValue):
                 unreadable += 1
                 continue
             if changed is not None:

@@ -15,7 +15,7 @@ import struct
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import numpy.typing as npt
@@ -41,6 +41,8 @@ from holdfast.stores.bytecolumns import (
 )
 from holdfast.stores.components import fixed_numbers, numpy_type
 from holdfast.stores.types import Field, Schema
+
+ROWS: Final = "rows/1"
 
 _NOTHING = pa.scalar(b"", pa.binary())
 _I64 = struct.Struct("<q")
@@ -98,7 +100,7 @@ def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
     layout = _layout(schema)
     if len(columns) != len(layout.fields):
         raise BadValue(f"{len(columns)} columns were given, and a row has {len(layout.fields)}: {schema}.")
-    typed = [_column(field, column) for field, column in zip(layout.fields, columns, strict=True)]
+    typed = [as_field(field, column) for field, column in zip(layout.fields, columns, strict=True)]
     rows = len(typed[0]) if typed else 0
     records = np.zeros(rows, dtype=layout.record)
     tails: list[pa.Array] = []
@@ -281,7 +283,8 @@ def _decode_value(layout: _Layout, field: Field, place: int, data: bytes) -> obj
             return scalars.from_whole_number(field, _I64.unpack_from(data, place)[0])
 
 
-def _column(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def as_field(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column in the type of its field."""
     try:
         return as_type(column, field.field_type.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

@@ -4,20 +4,20 @@ What a store calls is a `StoreCodec`. It writes the schema the code has, and rea
 as it is, through upcasters, or, where newer code wrote it, as far as this code can.
 """
 
-import importlib
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from holdfast.errors import DamagedObject, HoldfastError, Kind, TopologyError
 from holdfast.stores.codecs.avro import AVRO, Avro
 from holdfast.stores.codecs.base import Codec, PlainCodec, Quick, UnreadableValue, name_of
+from holdfast.stores.codecs.names import NAMES, codec_id, users_own
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK, Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
-from holdfast.stores.codecs.rows import ROWS, Rows
 from holdfast.stores.described import Description
 from holdfast.stores.history import row_layouts, surviving
-from holdfast.stores.rows import decode_row
+from holdfast.stores.rowcodecs import rows_of
+from holdfast.stores.rows import ROWS, row_of
 from holdfast.stores.shapes import Declared, check_inside, declared, describe_type, shape_of
 from holdfast.stores.shapetext import Shape, parse
 from holdfast.stores.spec import SchemaVersion, StoreSpec
@@ -30,7 +30,6 @@ __all__ = [
     "Codec",
     "Json",
     "MessagePack",
-    "Rows",
     "StoreCodec",
     "UpcastFailed",
     "codec_for",
@@ -40,15 +39,6 @@ __all__ = [
 ]
 
 V = TypeVar("V")
-
-NAMES: Mapping[str, str] = {
-    "msgpack": MESSAGE_PACK,
-    "json": JSON,
-    "bytes": BYTES,
-    "avro": AVRO,
-    "protobuf": PROTOBUF,
-}
-"""What a user writes, and the id that stands in the app's file."""
 
 
 class UpcastFailed(HoldfastError):
@@ -73,28 +63,6 @@ class StoreCodec(Protocol[V]):
         """A payload that was written in the schema of this number; None for the one `encode` writes."""
 
 
-def codec_id(codec: str | Codec[Any] | None) -> str:
-    """The id of what a user gave as `codec=`.
-
-    >>> codec_id(None), codec_id("json"), codec_id("shop.codecs:Zipped")
-    ('msgpack/1', 'json/1', 'shop.codecs:Zipped')
-    """
-    if codec is None:
-        return MESSAGE_PACK
-    if isinstance(codec, str):
-        if codec in NAMES:
-            return NAMES[codec]
-        if codec in NAMES.values() or ":" in codec:
-            return codec
-        raise TopologyError(f"there is no codec {codec!r}. Use {', '.join(NAMES)}, or your own as 'module:Class'.")
-    if ":" in codec.id:
-        return codec.id
-    raise TopologyError(
-        f"a codec of class {type(codec).__name__} has the id {codec.id!r}. Give it 'module:Class', where it is found "
-        "again; the log remembers it."
-    )
-
-
 def schema_of(type_: Any, codec: str) -> SchemaVersion | None:
     """What a store's spec says of its value type; None for a user's own codec, which knows its shapes itself."""
     if ":" in codec:
@@ -108,7 +76,7 @@ def codec_of(spec: StoreSpec, type_: Any = None, own: Codec[Any] | None = None) 
 
     So does who has no type but only the log's spec, by the newest shape that is in it, or else gets an `AsWritten`.
     """
-    if spec.codec == ROWS and spec.value is not None:
+    if spec.value is not None:
         return _ShapedRows(spec)
     if spec.codec == ROWS:
         raise TopologyError(f"store {spec.name!r} keeps rows and has no value schema. Give it one.")
@@ -143,27 +111,11 @@ def codec_for(codec: str, type_: Any, written: Mapping[int, Shape] = {}) -> Code
         case "protobuf/1":
             return Protobuf(type_)
     if ":" in codec:
-        return _users_own(codec, type_)
+        return users_own(codec, type_)
     raise TopologyError(
         f"there is no codec {codec!r} in this release, which knows {', '.join(NAMES.values())} and {ROWS}. Use the "
         "release that wrote it."
     )
-
-
-def _users_own(place: str, type_: Any) -> Codec[Any]:
-    module, _, name = place.partition(":")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise TopologyError(
-            f"codec {place!r} can't be loaded: {error}. Give 'module:Class' as Python finds it."
-        ) from error
-    codec: Codec[Any] = found(type_)
-    if codec.id != place:
-        raise TopologyError(
-            f"codec {place!r} says that its id is {codec.id!r}. Its id is where it is found: {place!r}."
-        )
-    return codec
 
 
 class _Shaped(Generic[V]):
@@ -278,28 +230,27 @@ class _Names:
 class _ShapedRows:
     """An aggregate's rows of every layout the store has had, as those of the newest; null where a column was not."""
 
-    id = ROWS
-
     def __init__(self, spec: StoreSpec) -> None:
         assert spec.value is not None
+        self.id = spec.codec
         self.schema = spec.schema
         self._spec = spec
-        self._newest = Rows(spec.value)
-        self._names = spec.value.names
+        self._value = spec.value
+        self._newest = rows_of(spec)
         self._layouts = row_layouts(spec)
 
     def encode(self, value: Mapping[str, object]) -> bytes:
-        return self._newest.encode(value)
+        return self._newest.encode_one(row_of(self._value, value))
 
     def decode(self, data: bytes, schema: int | None = None) -> dict[str, object]:
         if schema is None or schema == self.schema:
-            return self._newest.decode(data)
+            return dict(zip(self._value.names, self._newest.decode_one(data), strict=True))
         if schema not in self._layouts:
             raise unknown_layout(self._spec, schema)
         layout = self._layouts[schema]
-        row = dict(zip(layout.names, decode_row(layout, data), strict=True))
+        row = dict(zip(layout.names, rows_of(self._spec, layout).decode_one(data), strict=True))
         kept = surviving(self._spec, schema)
-        return {name: row[name] if name in kept else None for name in self._names}
+        return {name: row[name] if name in kept else None for name in self._value.names}
 
 
 class _Untyped:

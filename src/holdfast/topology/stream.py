@@ -10,15 +10,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Any, Never
 
 import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TopologyError, did_you_mean
-from holdfast.stores.codecs.rows import ROWS
 from holdfast.stores.keys import encode_keys
 from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
+from holdfast.stores.rowcodecs import check_rows, row_codec_id
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
@@ -39,6 +39,8 @@ from holdfast.topology.sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from holdfast.stores.codecs.base import Codec
 
 Step = Callable[["DataFrame"], "DataFrame"]
 
@@ -150,7 +152,7 @@ class Aggregated:
         retention: Length | None = None,
         durable: bool = True,
         profile: str = "balanced",
-        codec: str | None = None,
+        codec: str | Codec[Any] | None = None,
         everywhere: bool = False,
         rocksdb_options: str | None = None,
         **unknown: Never,
@@ -162,17 +164,15 @@ class Aggregated:
         or has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
         `retention="7d"`: beside its latest results a key keeps what they were, a row a version, for so long by event
         time; `/v1/stores/{name}/history/{key}` has them, and sinks get the latest as ever. Not with the other two.
+        `codec="json"`: the rows are stored as `"json"`, `"msgpack"`, `"avro"` or your own `"module:Class"` writes them,
+        hidden columns too. Without it they are stored in a form of their own that merges as whole columns, which is
+        faster.
         `engine` is the setting `state.engine` unless named here. The other options mean what they mean for a
         processor's store.
         """
         builder = self.grouped.stream.builder
         where = f"store({name!r})"
         check_options(unknown, _STORE_OPTIONS, where)
-        if codec not in (None, ROWS):
-            raise TopologyError(
-                f"{where}: codec={codec!r} is not possible for aggregates: their rows are merged as columns, which "
-                f"only {ROWS!r} has. Leave codec out, or keep the values in a processor's store."
-            )
         for option, given in (("ttl", ttl), ("max_entries", max_entries)):
             if retention is not None and given is not None:
                 raise TopologyError(
@@ -183,7 +183,7 @@ class Aggregated:
             store_spec,
             name,
             KEY_VALUE if retention is None else VERSIONED,
-            codec=ROWS,
+            codec=row_codec_id(codec, where),
             engine=engine,
             default_engine=builder.engine,
             ttl=ttl,
@@ -312,6 +312,7 @@ class Builder:
             from_now=from_now,
             aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregated.aggregates),
         )
+        check_rows(spec, f"store({name!r})")
         if spec.max_entries and DELETED in (field.name for field in key.fields + results):
             raise TopologyError(
                 f"store({name!r}): a column is named {DELETED!r}, which is how sinks are told of a key that "

@@ -29,21 +29,50 @@ _WRITE_ERRORS = (TypeError, ValueError, AttributeError, KeyError, OverflowError,
 _READ_ERRORS = (*_WRITE_ERRORS, EOFError, IndexError, MemoryError)
 
 
+class NotAvro(ValueError):
+    """Bytes that aren't those of a shape, or a value that can't be."""
+
+
+class Plain:
+    """Plain values of one shape, as Avro's bytes."""
+
+    def __init__(self, shape: Shape) -> None:
+        try:
+            import fastavro
+        except ImportError as error:
+            raise CodecMissing("avro", "fastavro") from error
+        self._library: Any = fastavro
+        self._schema = fastavro.parse_schema(avro_schema(shape))
+
+    def read(self, data: bytes) -> Any:
+        stream = io.BytesIO(data)
+        try:
+            plain = self._library.schemaless_reader(stream, self._schema, None)
+        except _READ_ERRORS as error:
+            raise NotAvro(f"{type(error).__name__} {error}") from error
+        if stream.tell() != len(data):
+            raise NotAvro(f"it ends at byte {stream.tell()} of {len(data)}")
+        return plain
+
+    def write(self, plain: Any) -> bytes:
+        stream = io.BytesIO()
+        try:
+            self._library.schemaless_writer(stream, self._schema, plain)
+        except _WRITE_ERRORS as error:
+            raise NotAvro(str(error)) from error
+        return stream.getvalue()
+
+
 class Avro(Generic[V]):
     """Values of one Python type, as Avro, with the shapes they were written in by number."""
 
     id = AVRO
 
     def __init__(self, type_: type[V], shape: Shape, number: int, written: Mapping[int, Shape]) -> None:
-        try:
-            import fastavro
-        except ImportError as error:
-            raise CodecMissing("avro", "fastavro") from error
-        self._library: Any = fastavro
         self._type = type_
         self._number = number
-        self._schemas = {n: fastavro.parse_schema(avro_schema(each)) for n, each in {**written, number: shape}.items()}
-        self._own = self._schemas[number]
+        self._shapes = {n: Plain(each) for n, each in {**written, number: shape}.items()}
+        self._own = self._shapes[number]
 
     def encode(self, value: V) -> bytes:
         return self.write_plain(self.to_plain(value))
@@ -52,27 +81,21 @@ class Avro(Generic[V]):
         return self.from_plain(self.read_plain(data, self._number))
 
     def read_plain(self, data: bytes, schema: int) -> Any:
-        if schema not in self._schemas:
+        if schema not in self._shapes:
             raise UnreadableValue(
-                f"a stored value has schema {schema}, and this process knows {_listed(self._schemas)}. Avro needs the "
+                f"a stored value has schema {schema}, and this process knows {_listed(self._shapes)}. Avro needs the "
                 "schema a value was written in: start the app anew, so that it reads the newest app file."
             )
-        stream = io.BytesIO(data)
         try:
-            plain = self._library.schemaless_reader(stream, self._schemas[schema], None)
-        except _READ_ERRORS as error:
-            raise self._damaged(f"{type(error).__name__} {error}") from error
-        if stream.tell() != len(data):
-            raise self._damaged(f"it ends at byte {stream.tell()} of {len(data)}")
-        return plain
+            return self._shapes[schema].read(data)
+        except NotAvro as error:
+            raise self._damaged(str(error)) from error
 
     def write_plain(self, plain: Any) -> bytes:
-        stream = io.BytesIO()
         try:
-            self._library.schemaless_writer(stream, self._own, plain)
-        except _WRITE_ERRORS as error:
+            return self._own.write(plain)
+        except NotAvro as error:
             raise BadValue(f"{plain!r} can't be stored as Avro: {error}. Give a {name_of(self._type)}.") from error
-        return stream.getvalue()
 
     def to_plain(self, value: V) -> Any:
         try:

@@ -6,7 +6,7 @@ MessagePack is the default: half the room of JSON and faster. JSON is for those 
 
 import datetime as dt
 import math
-from typing import Any, Generic, Protocol, TypeVar, get_origin
+from typing import Any, Generic, Protocol, TypeVar, get_origin, is_typeddict
 
 import msgspec
 
@@ -39,9 +39,9 @@ class _Packed(Generic[V]):
 
     def __init__(self, type_: type[V]) -> None:
         self._type = type_
-        # A class can be checked at a glance; anything else (a union, an Annotated) by reading back what was written.
+        # A class can be checked at a glance; anything else (a union, a TypedDict) by reading back what was written.
         plain = get_origin(type_) or type_
-        self._class = plain if isinstance(plain, type) else None
+        self._class = plain if isinstance(plain, type) and not is_typeddict(plain) else None
         self._encoder = self._make_encoder()
         self._any = self._make_decoder(Any)
         try:

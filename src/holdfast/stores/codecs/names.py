@@ -1,0 +1,66 @@
+"""What a codec is called: the word a user writes, the id the log remembers, and the class a user's own id leads to."""
+
+import importlib
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.errors import TopologyError
+from holdfast.stores.codecs.avro import AVRO
+from holdfast.stores.codecs.base import Codec, name_of
+from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
+from holdfast.stores.codecs.protobuf import PROTOBUF
+from holdfast.stores.codecs.raw import BYTES
+
+NAMES: Mapping[str, str] = {
+    "msgpack": MESSAGE_PACK,
+    "json": JSON,
+    "bytes": BYTES,
+    "avro": AVRO,
+    "protobuf": PROTOBUF,
+}
+"""What a user writes, and the id that stands in the app's file."""
+
+
+def codec_id(codec: str | Codec[Any] | None, names: Mapping[str, str] = NAMES) -> str:
+    """The id of what a user gave as `codec=`.
+
+    >>> codec_id(None), codec_id("json"), codec_id("shop.codecs:Zipped")
+    ('msgpack/1', 'json/1', 'shop.codecs:Zipped')
+    """
+    if codec is None:
+        return MESSAGE_PACK
+    if isinstance(codec, str):
+        if codec in names:
+            return names[codec]
+        if codec in names.values() or ":" in codec:
+            return codec
+        raise TopologyError(f"there is no codec {codec!r}. Use {', '.join(names)}, or your own as 'module:Class'.")
+    if ":" in codec.id:
+        return codec.id
+    raise TopologyError(
+        f"a codec of class {type(codec).__name__} has the id {codec.id!r}. Give it 'module:Class', where it is found "
+        "again; the log remembers it."
+    )
+
+
+def users_own(place: str, type_: Any) -> Codec[Any]:
+    """The codec a user has at `module:Class`, for values of one type."""
+    module, _, name = place.partition(":")
+    try:
+        found = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise TopologyError(
+            f"codec {place!r} can't be loaded: {error}. Give 'module:Class' as Python finds it."
+        ) from error
+    try:
+        codec: Codec[Any] = found(type_)
+    except Exception as error:  # a user's class may raise anything
+        raise TopologyError(
+            f"codec {place!r} can't be made for {name_of(type_)}: {type(error).__name__}: {error}. It is called with "
+            "the type of the store's values."
+        ) from error
+    if codec.id != place:
+        raise TopologyError(
+            f"codec {place!r} says that its id is {codec.id!r}. Its id is where it is found: {place!r}."
+        )
+    return codec
