@@ -8,7 +8,7 @@ family's mark, written among its data, is always true of it, and `engine.whole_m
 Only this module and its neighbours (`rocksviews`, `rockserrors`, `tuning`) import rocksdict. What it does not do well
 (0.3.29) is handled here:
 - the iterators of its snapshots see the present, so a view holds an iterator a family instead, which sees its own time;
-- its `items()` ends quietly at a damaged block, so scans walk an iterator and ask for its status at the end;
+- its `items()` ends quietly at a damaged block, so scans ask an iterator for its status at the end;
 - a write that RocksDB makes wait would hold Python's lock for so long, so chunks wait outside, in Python;
 - iterators and family handles keep a closed database open, so all of them are let go at close.
 """
@@ -208,8 +208,8 @@ class RocksEngine:
 
     def view(self) -> "RocksView":
         with self._lock, translated(self._path):
-            self._open_db()
-            view = RocksView(self._path, self._families, self._tuning.caches.read)
+            db = self._open_db()
+            view = RocksView(self._path, self._families, self._tuning.caches.read, db.latest_sequence_number)
             self._views.add(view)
             return view
 

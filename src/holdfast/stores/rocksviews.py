@@ -2,12 +2,18 @@
 
 An iterator sees what was there when it was made, and goes on seeing it. rocksdict's own snapshots don't: they read
 single keys as of then, but their iterators as of now. So a view holds an iterator a family.
+
+Walking one costs four calls an entry. `items()` costs one, but makes its own iterator, and ends quietly at a damaged
+block. So a scan uses it only while nothing was written since the view was made, by RocksDB's own number of writes, and
+where it ends the view's iterator is asked whether that is the end. Whatever is left is read by that one.
 """
 
 import threading
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import rocksdict as rd
 
@@ -16,8 +22,12 @@ from holdfast.stores.engine import FIRST_KEY, UnknownFamily
 from holdfast.stores.openiters import OPEN
 from holdfast.stores.rockserrors import translated
 
-FIRST_SCAN_ROWS, SCAN_ROWS = 32, 1_024
+FIRST_SCAN_ROWS, SCAN_ROWS = 64, 1_024
 """Entries a scan reads ahead, at first and in the end: a short range pays for little it doesn't need."""
+
+Entry = tuple[bytes, bytes]
+Items = Iterator[Any]
+"""Keys and values, as bytes."""
 
 
 class _Pinned:
@@ -32,9 +42,14 @@ class _Pinned:
 class RocksView:
     """A `View` on one iterator a family, all made between two writes."""
 
-    def __init__(self, path: Path, families: dict[str, rd.Rdict], read: Callable[[str, int], None]) -> None:
+    def __init__(
+        self, path: Path, families: dict[str, rd.Rdict], read: Callable[[str, int], None], writes: Callable[[], int]
+    ) -> None:
         self._path = path
         self._read = read
+        self._writes, self._at = writes, writes()
+        self._families: dict[str, rd.Rdict] = dict(families)
+        self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
         self.noted = OPEN.view(str(path))
         weakref.finalize(self, OPEN.close, self.noted)
         self._pinned: dict[str, _Pinned] | None = {name: _Pinned(each.iter()) for name, each in families.items()}
@@ -51,18 +66,31 @@ class RocksView:
             at.status()
             return None
 
-    def scan(
-        self, family: str, start: bytes, stop: bytes | None, *, reverse: bool = False
-    ) -> Iterator[tuple[bytes, bytes]]:
+    def scan(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
         self.pinned(family)
         scan = _Scan(self, self._path, family, max(start, FIRST_KEY), stop, reverse)
-        return OPEN.watched(family, scan.entries())
+        first = scan.batch(FIRST_SCAN_ROWS)
+        if scan.ended:
+            return iter(first)  # most are short, and then nothing stays open
+        self._scans.add(scan)
+        return OPEN.watched(family, scan.entries(first))
 
     def read(self, family: str, rows: int) -> None:
         self._read(family, rows)
 
+    def items(self, family: str, from_key: bytes | None, bounds: rd.ReadOptions, *, reverse: bool) -> Items | None:
+        """All entries from a key on as of this view; None where something was written since."""
+        source = self._families.get(family)
+        if source is None or self._writes() != self._at:
+            return None
+        found: Items = iter(source.items(backwards=reverse, from_key=from_key, read_opt=bounds))
+        return found if self._writes() == self._at else None
+
     def close(self) -> None:
         self._pinned = None
+        self._families = {}
+        for scan in list(self._scans):
+            scan.let_go()
         OPEN.close(self.noted)
 
     def pinned(self, family: str) -> _Pinned:
@@ -85,19 +113,60 @@ class _Scan:
         self._start, self._stop, self._reverse = start, stop, reverse
         self._last: bytes | None = None
         self._me = object()  # not this scan itself: a view and its scan would keep each other, and files, alive
+        self._bounds = rd.ReadOptions()
+        self.ended = False
+        with translated(path):
+            self._items = self._quick_items()
 
-    def entries(self) -> Iterator[tuple[bytes, bytes]]:
-        rows = FIRST_SCAN_ROWS
-        while batch := self._read(rows):
-            self._view.read(self._family, len(batch))
-            yield from batch
-            if len(batch) < rows:
-                return
-            rows = min(2 * rows, SCAN_ROWS)
+    def let_go(self) -> None:
+        """Ends the quick way: its iterator would keep a closed database open."""
+        self._items = None
 
-    def _read(self, rows: int) -> list[tuple[bytes, bytes]]:
+    def entries(self, first: Sequence[Entry]) -> Iterator[Entry]:
+        """These, which were the first, and all others."""
+        try:
+            yield from first
+            rows = FIRST_SCAN_ROWS
+            while not self.ended:
+                rows = min(4 * rows, SCAN_ROWS)
+                yield from self.batch(rows)
+        finally:
+            self.let_go()
+
+    def batch(self, rows: int) -> list[Entry]:
+        """The next entries, so many unless the scan ends with them."""
+        found = self._quickly(rows)
+        if self._items is None and not self.ended:
+            found += self._read(rows - len(found))
+            self.ended = len(found) < rows
+        self._view.read(self._family, len(found))
+        return found
+
+    def _quickly(self, rows: int) -> list[Entry]:
+        """Those of them that `items()` has. Where it ends, the view's iterator goes on."""
+        items, start = self._items, self._start
+        if items is None:
+            return []
+        with translated(self._path):
+            found: list[Entry] = list(islice(items, rows))
+        if len(found) < rows:
+            self._items = None
+        if self._reverse and found and found[-1][0] < start:  # rocksdict has no lower bound
+            found = [entry for entry in found if entry[0] >= start]
+            self._items, self.ended = None, True
+        if found:
+            self._last = found[-1][0]
+        return found
+
+    def _quick_items(self) -> Items | None:
+        if self._stop is not None:
+            self._bounds.set_iterate_upper_bound(self._stop)  # read for as long as it iterates: both are kept here
+        start = None if self._reverse else self._start
+        return self._view.items(self._family, start, self._bounds, reverse=self._reverse)
+
+    def _read(self, rows: int) -> list[Entry]:
         pinned = self._view.pinned(self._family)
-        batch: list[tuple[bytes, bytes]] = []
+        batch: list[Entry] = []
         with pinned.lock, translated(self._path):
             at = pinned.at
             if pinned.reader is not self._me:
