@@ -30,6 +30,7 @@ from holdfast.stores.slices import AREA, split_sliced
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.stores.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
+from holdfast.stores.values import codec_for as made_codec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -206,6 +207,8 @@ class Store(View[K, V]):
     def _described(self) -> StoreSpec:
         codec = codec_id(self._codec)
         schema = schema_of(self._type, codec)
+        if schema is not None:
+            made_codec(codec, self._type)  # raises for a type it can't have
         spec = store_spec(
             self._name,
             self.kind(),
