@@ -85,6 +85,7 @@ def test_what_is_no_shape_is_an_error(text: str) -> None:
         ({"version": 65536}, "versions go from 1"),
         ({"version": 2, "upcasters": {2: lambda old: old}}, "say version=3"),
         ({"version": 2, "upcasters": {0: lambda old: old}}, "upcaster from 0"),
+        ({"upcasters": {1: lambda old: old}}, "is version 1 and has an upcaster from 1.* say version=2 or higher"),
         ({"aliases": {"nothing": "old"}}, "no field 'nothing'"),
         ({"aliases": {"user": "score"}}, "'score' is a field"),
         ({"aliases": {"user": "old", "score": "old"}}, "alias of two fields"),
@@ -93,6 +94,22 @@ def test_what_is_no_shape_is_an_error(text: str) -> None:
 def test_what_cannot_be_declared_is_told_on_the_line_that_declares_it(options: dict[str, Any], told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         hf.shape(**options)(make_dataclass("Score", [("user", str), ("score", int)]))
+
+
+class Lifted(msgspec.Struct):
+    score: int
+
+    @hf.upcast(from_=2)
+    @staticmethod
+    def lift(old: dict[str, int]) -> dict[str, int]:
+        return old
+
+
+@pytest.mark.parametrize("type_", [Lifted, list[Lifted], make_dataclass("Outer", [("best", Lifted | None)])])
+@pytest.mark.parametrize("codec", [None, "json", Opaque.id])
+def test_an_upcaster_in_a_class_without_a_version_is_refused(type_: Any, codec: str | None) -> None:
+    with pytest.raises(TopologyError, match=r"^Lifted has an upcaster from version 2 .* Put @hf.shape\(version=3\) on"):
+        hf.KeyValueStore("scores", value=type_, codec=codec)
 
 
 class Plain:

@@ -221,6 +221,11 @@ _STRUCT_FIELD: type = type(msgspec.field())
 def _record(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
     class_ = get_origin(info.cls) or info.cls
     said = declared(class_)
+    if said is UNDECLARED and (lifts := _marked(class_)):
+        raise TopologyError(
+            f"{name_of(class_)} has an upcaster from version {min(lifts)} and no version of its own, so nothing calls "
+            f"it. Put @hf.shape(version={max(lifts) + 1}) on {name_of(class_)}."
+        )
     if said is not UNDECLARED and said is not declared(root.type_):
         raise _out_of_reach(info.cls, around[0] if around else root.type_)
     if info.cls in around:
