@@ -390,6 +390,18 @@ def test_too_much_state_is_refused_with_the_setting() -> None:
     assert "batch.state_bytes" in result.error.message
 
 
+def test_a_row_forwarded_without_an_output_is_told_with_the_processor_and_what_to_write() -> None:
+    error = Replica("no-output").run(work(1, output=None), rows(("ann", 3))).error
+    assert error is not None
+    assert not error.retry
+    assert (
+        "Games.process() raised holdfast.errors.TopologyError: ctx.forward() needs to know the output's"
+        in error.message
+    )
+    assert "stream.process(..., output='player string, n bigint')" in error.message
+    assert "test_processor.py" in error.message
+
+
 def test_a_forwarded_row_that_does_not_fit_is_named() -> None:
     schema = parse_output("player string, n int")
     with pytest.raises(BadValue, match=r"\('bob', 'many'\).*n, which is to be int32"):
