@@ -50,7 +50,7 @@ class _Packed(Generic[V]):
 
     def encode(self, value: V) -> bytes:
         data = self.write_plain(value)
-        if self._class is None or not isinstance(value, self._class):
+        if type(value) is not self._class:  # a bool is an int to Python, and not to msgspec
             self._check(value, data)
         return data
 
@@ -73,7 +73,7 @@ class _Packed(Generic[V]):
             raise BadValue(f"{shown(plain)} can't be stored: {error}. Use a type msgspec can write.") from error
 
     def to_plain(self, value: V) -> Any:
-        if self._class is None or not isinstance(value, self._class):
+        if type(value) is not self._class:  # a bool is an int to Python, and not to msgspec
             self._check(value, self.write_plain(value))
         return msgspec.to_builtins(value, builtin_types=self.kept, str_keys=not self.native)
 
