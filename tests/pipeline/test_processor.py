@@ -19,7 +19,6 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, output_table, run_processor
-from holdfast.pipeline.processor_plan import needed_of
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.state import Entries, Range
@@ -478,8 +477,6 @@ def test_columns_are_required_whose_type_has_no_none() -> None:
     assert shape(PlayedToo).required == ("at",)
     assert shape(Loose).required == ("tags", "bonus")
     assert shape(Either).required == ("at",)
-    assert needed_of(shape(Any)) == {}
-    assert needed_of(shape(PlayedToo)) == {"at": "no value: at is null, and PlayedToo.at can't be None"}
 
 
 @pytest.mark.parametrize(
