@@ -22,7 +22,7 @@ from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, ou
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.state import Entries, Range
-from holdfast.pipeline.values import values_of
+from holdfast.pipeline.values import events_of, values_of
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.types import Schema
 from holdfast.testing.processor import HeldState, ProcessorTest
@@ -508,6 +508,19 @@ def test_values_are_pythons_own() -> None:
 
 
 # Declarations
+
+
+class Stocked(msgspec.Struct):
+    stock: dict[str, int]
+
+
+def test_a_map_is_a_dict_in_an_event() -> None:
+    kind, columns = pa.map_(pa.string(), pa.int64()), {"stock": "map<string,bigint>"}
+    rows = pa.array([[("a", 1), ("b", 2)], []], kind)
+    assert events_of(shape(Stocked, columns), [rows], 2) == [Stocked({"a": 1, "b": 2}), Stocked({})]
+    loose: list[Any] = events_of(shape(Any, columns), [pa.array([[("a", None)], None], kind)], 2)
+    assert [event.stock for event in loose] == [{"a": None}, None]
+    assert values_of(pa.array([[[("a", 1)]]], pa.list_(kind))) == [[{"a": 1}]]
 
 
 def test_a_processor_that_cannot_be_is_refused() -> None:
