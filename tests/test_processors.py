@@ -355,6 +355,16 @@ def test_the_example_puts_clicks_together(spark: SparkSession, tmp_path: Path) -
         assert [n for _, n in visits.fetch("bob")] == [1, 2]
 
 
+def test_retention_goes_by_event_time_where_the_stream_has_one(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    for timestamp, clock, said in (("at", "event", "event time"), (None, "wall", "the wall clock")):
+        app = hf.App("clocks", settings=settings(tmp_path), spark=spark)
+        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp=timestamp)
+        found = {spec.name: spec.clock for spec in stream.process(Players).specs if spec.clock is not None}
+        assert found == dict.fromkeys(("minutes", "sessions", "levels"), clock)
+        assert app.describe().count(f"retention 1d by {said}, in slices of 3h") == 3
+
+
 def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     app = hf.App("refused", settings=settings(tmp_path), spark=spark)

@@ -330,7 +330,8 @@ class Builder:
         stores: list[tuple[str, StoreSpec]] = []
         for attribute, spec in specs_of(processor, self.engine):
             self._check_unused(spec.name)
-            stores.append((attribute, msgspec.structs.replace(spec, stream_key=key)))
+            clock = None if not spec.retention_ms else "wall" if stream.timestamp is None else "event"
+            stores.append((attribute, msgspec.structs.replace(spec, stream_key=key, clock=clock)))
         columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
         processed = Processed(
             self,
