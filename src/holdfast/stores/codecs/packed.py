@@ -6,6 +6,7 @@ MessagePack is the default: half the room of JSON and faster. JSON is for those 
 
 import datetime as dt
 import math
+from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar, get_origin
 
 import msgspec
@@ -28,7 +29,7 @@ class _Decoder(Protocol[V_co]):
     def decode(self, data: bytes, /) -> V_co: ...
 
 
-class _Packed(Generic[V]):
+class _Packed(ABC, Generic[V]):
     """What the two share."""
 
     native: tuple[type, ...] = ()
@@ -98,11 +99,11 @@ class _Packed(Generic[V]):
             "field that was added needs a default."
         )
 
-    def _make_encoder(self) -> _Encoder:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_encoder(self) -> _Encoder: ...
 
-    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_decoder(self, type_: Any) -> _Decoder[Any]: ...
 
 
 class MessagePack(_Packed[V]):
