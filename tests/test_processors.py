@@ -214,6 +214,7 @@ def test_stores_of_every_kind_are_as_a_plain_program_would_have_them(
 class Scored(msgspec.Struct):
     points: int
     place: int | None
+    tags: list[str] = []
 
 
 class Careful(hf.Processor):
@@ -233,7 +234,8 @@ def record(player: str | None, points: int | None, at: datetime | None = NOON) -
 
 def careful_app(spark: SparkSession, folder: Path, **changes: Any) -> hf.App:
     app = hf.App("careful", settings=settings(folder, **changes), spark=spark)
-    app.stream(read(spark, folder / "input"), key="player", timestamp="at").process(Careful)
+    stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
+    stream.with_column("tags", "array('a', CASE WHEN points <> 5 THEN 'b' END)").process(Careful)
     return app
 
 
@@ -252,6 +254,7 @@ def test_a_processor_that_raises_stops_the_app_with_the_record(spark: SparkSessi
 def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     ahead = datetime.now(UTC) + timedelta(days=2)
     batch = [record("ann", 1), record(None, 7), record("bob", 2, None), record("x", 3, ahead), record("y", None)]
+    batch.append(record("dora", 5))
     write(tmp_path / "input", 1, [*batch, {**record("cleo", 4), "place": None}], ARROW)
     with careful_app(spark, tmp_path) as app:
         app.process_all_available()
@@ -263,8 +266,11 @@ def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession,
         "no event time",
         "no key",
         "no value",
+        "no value",
     ]
-    assert "no value: points is null, and Scored.points can't be None" in {letter["reason"] for letter in letters}
+    reasons = {letter["reason"] for letter in letters}
+    assert "no value: points is null, and Scored.points can't be None" in reasons
+    assert "no value: tags[] is null, and Scored.tags has no None there" in reasons
     assert all(json.loads(letter["record"])["place"] == 0 for letter in letters)
 
 
@@ -347,6 +353,16 @@ def test_the_example_puts_clicks_together(spark: SparkSession, tmp_path: Path) -
         noon = round(NOON.timestamp() * 1000)
         assert [(s.start - noon, s.end - noon, n) for s, n in visits.fetch("ann")] == [(0, 70 * 60_000, 4)]
         assert [n for _, n in visits.fetch("bob")] == [1, 2]
+
+
+def test_retention_goes_by_event_time_where_the_stream_has_one(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    for timestamp, clock, said in (("at", "event", "event time"), (None, "wall", "the wall clock")):
+        app = hf.App("clocks", settings=settings(tmp_path), spark=spark)
+        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp=timestamp)
+        found = {spec.name: spec.clock for spec in stream.process(Players).specs if spec.clock is not None}
+        assert found == dict.fromkeys(("minutes", "sessions", "levels"), clock)
+        assert app.describe().count(f"retention 1d by {said}, in slices of 3h") == 3
 
 
 def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:

@@ -197,6 +197,8 @@ def test_single_entries_of_options_add_to_those_of_file_and_code() -> None:
         ("HOLDFAST_COMMIT_INTERVAL", "batch.commit_interval"),
         ("HOLDFAST_LOG__COMMIT_INTERVAL", "batch.commit_interval"),
         ("HOLDFAST_SNAPSHOT__RATIO", "snapshots.ratio"),
+        ("HOLDFAST_BATCH__URL", "Did you mean 'log.url'?"),
+        ("HOLDFAST_XYZZY", "`holdfast config` lists them all."),
         ("HOLDFAST_LOG", "log.url"),
         ("HOLDFAST_LOG__URL__X", "HOLDFAST_LOG__URL"),
     ],
@@ -211,7 +213,7 @@ def test_an_unknown_name_in_the_file_is_refused_with_the_file_and_the_nearest_ri
     Path("holdfast.toml").write_text("[restore]\nparalel_tasks = 3\n")
     message = refused(load)
     assert "'restore.paralel_tasks' (in holdfast.toml)" in message
-    assert "restore.parallel_tasks?" in message
+    assert "Did you mean 'restore.parallel_tasks'?" in message
 
 
 @pytest.mark.parametrize(

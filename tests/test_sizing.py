@@ -120,3 +120,39 @@ def test_the_command_prints_figures_with_their_formulas() -> None:
         assert said in result.output
     found = json.loads(CliRunner().invoke(app, ["size", *COMMAND.split(), "--json"]).output)
     assert found["log"]["bytes"] > found["state, one replica of all tasks"]["bytes"]
+
+
+@pytest.mark.parametrize(
+    ("written", "keys"),
+    [("1M", 1e6), ("5k", 5e3), ("2G", 2e9), ("1_000_000", 1e6), ("5e6", 5e6), ("1.5m", 1.5e6), ("7", 7)],
+)
+def test_numbers_are_taken_as_people_write_them(written: str, keys: float) -> None:
+    result = CliRunner().invoke(app, ["size", "--keys", written, "--value-bytes", "200"])
+    assert result.exit_code == 0, result.output
+    assert f"{keys:,.0f} keys x 1 stores" in result.output
+
+
+def test_bytes_have_units_and_whole_numbers_are_whole() -> None:
+    command = "--keys 1k --value-bytes 2KiB --key-bytes 2e1 --partitions 1k --stores 3.0 --standbys 0 --changes 2k"
+    result = CliRunner().invoke(app, ["size", *command.split()])
+    assert result.exit_code == 0, result.output
+    for said in ("2048 value", "23 key", "1000 partitions x 3 stores", "2000 changes a day"):
+        assert said in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "written", "says"),
+    [
+        ("--keys", "1X", "'1X' is no number. Write one such as"),
+        ("--keys", "nan", "'nan' is no number"),
+        ("--keys", "k", "'k' is no number"),
+        ("--stores", "1.5", "'1.5' is not a whole number. Take 1 or 2."),
+        ("--value-bytes", "2 kittenB", "'2 kittenB' is no size"),
+    ],
+)
+def test_what_is_no_number_is_refused_with_its_option(option: str, written: str, says: str) -> None:
+    given = {"--keys": "5M", "--value-bytes": "200", option: written}
+    result = CliRunner().invoke(app, ["size", *(part for pair in given.items() for part in pair)])
+    assert result.exit_code == 2
+    told = " ".join(result.output.replace("\u2502", " ").split())
+    assert f"Invalid value for '{option}': {says}" in told

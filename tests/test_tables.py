@@ -171,7 +171,7 @@ def test_a_table_with_retention_tells_what_its_results_were(engine: str, spark: 
     for number in (1, 2):
         write(tmp_path / "input", number, batches[number - 1])
     with build_with_history() as app:
-        assert "retention 1h, in slices of 7m30s" in app.describe()
+        assert "retention 1h by event time, in slices of 7m30s" in app.describe()
         app.process_all_available()
         before = stored(app)
     shutil.rmtree(tmp_path / "base" / "tables" / "state")

@@ -7,9 +7,10 @@ when they run it, so that one doesn't wait for what another needs.
 import json
 import os
 import sys
+from collections.abc import Callable
 from importlib.metadata import version
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -17,6 +18,7 @@ from rich.table import Table
 
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.settings import load
+from holdfast.settings.units import parse_bytes, parse_duration, parse_number, parse_whole
 
 app = typer.Typer(
     name="holdfast",
@@ -57,24 +59,35 @@ def config(
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
+def _number(parse: Callable[[str], float], help: str) -> Any:
+    """An option that `parse` reads."""
+
+    def read(given: object) -> float:
+        try:
+            return parse(str(given))  # a default is a number already
+        except SettingsError as error:
+            raise typer.BadParameter(str(error)) from None
+
+    return typer.Option(parser=read, metavar="NUMBER", help=help)
+
+
 @app.command()
 def size(
-    keys: Annotated[float, typer.Option(help="Keys of one store, over all partitions, such as 5e6.")],
-    value_bytes: Annotated[int, typer.Option(help="Bytes of one value, encoded.")],
-    key_bytes: Annotated[int, typer.Option(help="Bytes of one key.")] = 16,
-    partitions: Annotated[int, typer.Option(help="Partitions of the app.")] = 8,
-    stores: Annotated[int, typer.Option(help="Stores of that size.")] = 1,
-    standbys: Annotated[int, typer.Option(help="Replicas of each task beside the active one.")] = 0,
-    instances: Annotated[int, typer.Option(help="Instances they are spread over; 0: one for each replica.")] = 0,
+    keys: Annotated[float, _number(parse_number, "Keys of one store, over all partitions, such as 5M or 5e6.")],
+    value_bytes: Annotated[int, _number(parse_bytes, "Bytes of one value, encoded, such as 200 or 1KiB.")],
+    key_bytes: Annotated[int, _number(parse_bytes, "Bytes of one key.")] = 16,
+    partitions: Annotated[int, _number(parse_whole, "Partitions of the app.")] = 8,
+    stores: Annotated[int, _number(parse_whole, "Stores of that size.")] = 1,
+    standbys: Annotated[int, _number(parse_whole, "Replicas of each task beside the active one.")] = 0,
+    instances: Annotated[int, _number(parse_whole, "Instances they are spread over; 0: one for each replica.")] = 0,
     retention: Annotated[str, typer.Option(help="How long the log is kept, and how far growth looks ahead.")] = "1d",
     growth: Annotated[str, typer.Option(help="How the number of keys grows, such as 2%/d.")] = "0%/d",
-    changes: Annotated[float, typer.Option(help="How often a key's value changes in a day.")] = 1.0,
+    changes: Annotated[float, _number(parse_number, "How often a key's value changes in a day.")] = 1.0,
     compressed: Annotated[float, typer.Option(help="What compression leaves of a value: 1 nothing gained.")] = 1.0,
     hot: Annotated[float, typer.Option(help="The part of the data that should be in memory.")] = 0.05,
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Print how much memory, disk and log an app needs, with the formula of each."""
-    from holdfast.settings.units import parse_duration
     from holdfast.sizing import Load, kafka_streams_rule, parse_growth, shown, sized
 
     found = sized(

@@ -10,6 +10,8 @@ from holdfast.stores.spec import SESSION, TIMESTAMPED, StoreSpec
 from holdfast.topology.processor import Processed
 from holdfast.topology.stream import Builder, Table
 
+_CLOCKS = {None: "", "event": " by event time", "wall": " by the wall clock"}
+
 
 def describe(app: str, settings: Settings, builder: Builder) -> str:
     return "\n".join(_lines(app, settings, builder))
@@ -77,7 +79,7 @@ def store_lines(spec: StoreSpec) -> Iterator[str]:
     if spec.window_ms:
         yield f"  {'gap' if spec.kind == SESSION else 'size'} {_length(spec.window_ms)}, grace {_length(spec.grace_ms)}"
     if spec.retention_ms:
-        yield f"  retention {_length(spec.retention_ms)}{slices}"
+        yield f"  retention {_length(spec.retention_ms)}{_CLOCKS[spec.clock]}{slices}"
     if spec.ttl_ms:
         yield f"  ttl {_length(spec.ttl_ms)}{slices}"
     if spec.max_entries:

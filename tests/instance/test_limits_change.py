@@ -6,7 +6,7 @@ instance may have begun under an earlier file, or under a later one than the ver
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import pytest
@@ -28,6 +28,7 @@ from holdfast.stores.spec import StoreSpec, differences
 from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, new_url
 
+Clock = Literal["event", "wall"]
 EAGER = ReplicaSettings(overlay_bytes=300, batch_bytes=2_000, flush_versions=1)
 KINDS: dict[str, Callable[[str], Store[Any, Any]]] = {
     "window": lambda kept: hf.WindowStore("kept", value=int, size="1s", retention=kept),
@@ -39,9 +40,11 @@ KINDS: dict[str, Callable[[str], Store[Any, Any]]] = {
 class Code:
     """A release of the app: its store, and versions it makes from where the last release stopped."""
 
-    def __init__(self, store: Store[Any, Any], engine: str, before: "Code | None" = None) -> None:
+    def __init__(
+        self, store: Store[Any, Any], engine: str, before: "Code | None" = None, clock: Clock | None = None
+    ) -> None:
         self.store = store
-        own = store.spec(default_engine=engine)
+        own = msgspec.structs.replace(store.spec(default_engine=engine), clock=clock)
         if before is None:
             self.app = AppLog(new_url(), specs=(own,))
         else:
@@ -52,20 +55,26 @@ class Code:
         self.spec = appfile.effective(self.app.log.app, own)
 
     def commit(self, time: int, *puts: tuple[Any, ...]) -> Version:
+        return self.commit_at(Now(time, time), *puts)
+
+    def commit_at(self, now: Now, *puts: tuple[Any, ...]) -> Version:
         bytes_ = DictBytes()
         before = self.app.state()["kept"]
         bytes_.entries.update(before)
-        bound: Any = self.store.bind(bytes_, Now(time, time), spec=self.spec)
+        bound: Any = self.store.bind(bytes_, now, spec=self.spec)
         for put in puts:
             bound.put(*put)
         changes: dict[bytes, bytes | None] = {k: v for k, v in bytes_.entries.items() if before.get(k) != v}
-        return self.app.commit({TASK: {"kept": changes}}, Clocks(time, time, {}))
+        return self.app.commit({TASK: {"kept": changes}}, Clocks(now.wall, now.event, {}))
 
     def expected(self, version: Version, time: int) -> list[Any]:
         """What a version of this release shows: of all that was ever written, by this release's spec."""
+        return self.expected_at(version, Now(time, time))
+
+    def expected_at(self, version: Version, now: Now) -> list[Any]:
         bytes_ = DictBytes()
         bytes_.entries.update(self.app.state(version)["kept"])
-        return everything(self.store.bind(bytes_, Now(time, time), spec=self.spec))
+        return everything(self.store.bind(bytes_, now, spec=self.spec))
 
 
 class Instance:

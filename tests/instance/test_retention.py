@@ -17,6 +17,8 @@ from tests.instance.timed import KEYS, STORES, Twin, answers, specs
 
 EAGER = ReplicaSettings(overlay_bytes=1_000, batch_bytes=2_000, flush_versions=1)
 LAZY = ReplicaSettings(flush_versions=1_000)
+IN_HEAPS = ReplicaSettings(flush_versions=1)
+"""What it is behind it writes through, as many versions in one go as it is asked for."""
 
 
 def asked(replica: Replica, version: Version) -> dict[str, Any]:
@@ -51,11 +53,14 @@ def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
         if chance.random() < 0.1:
             abandon(eager) if chance.random() < 0.5 else eager.close()
             eager = Place(folder / "eager").replica(app, EAGER)
-    fresh = Place(folder / "fresh").replica(app)
-    fresh.catch_up(app.version)
-    assert asked(fresh, app.version) == twin.expected(app.version)
-    for replica in (eager, lazy, fresh):
+    for replica in (eager, lazy):
         replica.close()
+    for number, (limits, step) in enumerate([(LAZY, 25), (IN_HEAPS, 5)]):
+        fresh = Place(folder / f"fresh-{number}").replica(app, limits)
+        for version in map(Version, range(step, 26, step)):
+            fresh.catch_up(version)
+            assert asked(fresh, version) == twin.expected(version)
+        fresh.close()
 
 
 def test_a_mark_tells_the_clocks_of_what_is_on_disk(place: Place) -> None:

@@ -100,7 +100,12 @@ def _write(store: Any, key: str, time: int, number: int) -> None:
         case "single":
             store.put(key, time, ttl=f"{1 + number}s")
         case "windows":
-            store.put(key, number, time - time % 5_000)
+            start = time - time % 5_000
+            if number:
+                store.put(key, number, start)
+            else:
+                for each in KEYS[:2]:
+                    store.delete(each, start)
         case "sessions":
             store.merge(key, at=time, gap="3s", merge_values=lambda one, other: one + other, initial=1)
         case "history":

@@ -4,6 +4,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 import holdfast as hf
 from holdfast.stores.access import DictBytes, Now
@@ -97,6 +98,15 @@ def test_without_event_time_the_past_goes_by_the_wall_clock() -> None:
     found = view_of(task, Now(START + 11 * SECOND)).history("ann")
     assert [(record.value["n"], record.timestamp - START) for record in found] == [(1, 0), (2, 4_000), (3, 9_000)]
     found = view_of(task, Now(START + 14 * SECOND)).history("ann")
+    assert [record.value["n"] for record in found] == [2, 3]
+
+
+def test_a_stream_without_event_time_in_an_app_that_has_one_goes_by_the_wall_clock() -> None:
+    task = OneTask(structs.replace(spec_with(retention="10s"), clock="wall"), timed=False)
+    for seconds in (0, 4, 9):
+        # The event clock is another stream's: an hour behind, and it stands still.
+        task.step({"ann": (1, 0)}, START + seconds * SECOND, event=START - 3_600 * SECOND)
+    found = view_of(task, Now(START + 14 * SECOND, event=START - 3_600 * SECOND)).history("ann")
     assert [record.value["n"] for record in found] == [2, 3]
 
 

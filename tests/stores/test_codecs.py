@@ -3,6 +3,7 @@
 import datetime as dt
 import enum
 import math
+import re
 import sys
 import uuid
 from dataclasses import dataclass, field
@@ -15,7 +16,9 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast as hf
 from holdfast.errors import BadValue, DamagedObject, HoldfastError, TopologyError
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.codecs.base import CodecMissing, UnreadableValue
 from holdfast.stores.shapes import describe_type
 from holdfast.stores.values import codec_for, codec_id, codec_of, schema_of
@@ -130,6 +133,41 @@ def test_cut_or_foreign_bytes_are_an_error_and_never_a_value(codec: str, data: s
 def test_a_value_of_another_type_is_refused(codec: str) -> None:
     with pytest.raises(BadValue, match="Player"):
         typed(Player, codec).encode(7)
+
+
+@dataclass
+class Scored:
+    n: int = 0
+    on: bool = False
+    x: float = 0.0
+    rank: Rank = Rank.HIGH
+
+
+ALIKE: list[tuple[Any, Any]] = [(int, True), (bool, 1), (int, 3.7), (float, True), (int | str, True), (bool, "x")]
+
+
+@pytest.mark.parametrize("codec", CODECS[:3])
+@pytest.mark.parametrize(("type_", "value"), ALIKE)
+def test_a_value_that_is_only_alike_is_refused_at_the_put(codec: str, type_: Any, value: Any) -> None:
+    with pytest.raises(BadValue, match=re.escape(repr(value))):
+        typed(type_, codec).encode(value)
+    store = hf.KeyValueStore("scores", value=type_, codec=codec).bind(DictBytes(), Now(wall=0))
+    with pytest.raises(BadValue):
+        store.update({"ann": value, "bob": value})
+    assert typed(float, codec).decode(typed(float, codec).encode(3)) == 3.0
+
+
+@pytest.mark.parametrize("fields", [{"n": True}, {"n": 3.7}, {"on": 1}, {"x": True}, {"rank": "no"}])
+def test_a_field_that_is_only_alike_is_refused(fields: dict[str, Any]) -> None:
+    """By Avro at the put, and by the others at the end of the version, when they read back what was written."""
+    for codec in ("msgpack", "json"):
+        bytes_ = DictBytes()
+        store = hf.KeyValueStore("scores", value=Scored, codec=codec).bind(bytes_, Now(wall=0))
+        store["ann"] = Scored(**fields)
+        with pytest.raises(BadValue, match="key 'ann' can't be read again as Scored"):
+            store.check_written(bytes_.entries)
+    with pytest.raises(BadValue, match="Give a Scored"):
+        hf.KeyValueStore("scores", value=Scored, codec="avro").bind(DictBytes(), Now(wall=0))["ann"] = Scored(**fields)
 
 
 def test_json_is_json_and_refuses_what_it_cannot_hold() -> None:

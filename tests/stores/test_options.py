@@ -10,6 +10,7 @@ from holdfast.errors import TopologyError
 from holdfast.stores.options import store_spec
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.stores.types import Schema
+from holdfast.topology.processor import specs_of
 from holdfast.topology.stream import Aggregated, Builder, Grouped, Stream
 
 HOUR, DAY = 3_600_000, 86_400_000
@@ -46,7 +47,17 @@ def test_entries_are_in_slices_where_a_length_of_time_says_how_long_they_are_kep
 def test_the_apps_engine_holds_where_a_store_names_none() -> None:
     assert made(default_engine="memory").engine == "memory"
     assert made(engine="rocksdb", default_engine="memory").engine == "rocksdb"
-    assert made(engine="my.engines:Tree").engine == "my.engines:Tree"
+    assert made(engine="my.engines:Tree", profile="read-heavy").engine == "my.engines:Tree"
+    assert made(engine="memory", profile="balanced").engine == "memory"
+
+
+def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_memory() -> None:
+    class Visits(hf.Processor):
+        visits = hf.KeyValueStore("visits", value=int, profile="write-heavy")
+
+    assert specs_of(Visits)[0][1].profile == "write-heavy"
+    with pytest.raises(TopologyError, match=r"^KeyValueStore\('visits'\): profile='write-heavy' .* engine 'memory'"):
+        specs_of(Visits, "memory")
 
 
 @pytest.mark.parametrize(
@@ -69,6 +80,9 @@ def test_the_apps_engine_holds_where_a_store_names_none() -> None:
         (KEY_VALUE, {"engine": "rocks"}, "memory, rocksdb"),
         (KEY_VALUE, {"profile": "fast"}, "balanced, .*bulk-load"),
         (KEY_VALUE, {"rocksdb_options": "tune"}, "'module:function'"),
+        (KEY_VALUE, {"profile": "write-heavy", "engine": "memory"}, "profile='write-heavy' .* or say engine='rocksdb'"),
+        (WINDOW, {"size": "1h", "profile": "write-heavy", "default_engine": "memory"}, "profile='write-heavy' tunes"),
+        (KEY_VALUE, {"rocksdb_options": "a:b", "default_engine": "memory"}, "rocksdb_options='a:b' .* Leave it out"),
         (KEY_VALUE, {"rocksdb_options": print}, "built-in function print.* is no place .* 'module:function'"),
         (TIMESTAMPED, {"late": "never"}, "newest, last"),
     ],

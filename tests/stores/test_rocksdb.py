@@ -1,6 +1,7 @@
 """RocksDB as an engine: what a kill leaves behind, damaged files, full disks, one memory budget."""
 
 import os
+import random
 import signal
 import subprocess
 import sys
@@ -10,7 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from holdfast.stores.engine import DamagedState, DiskFull, Engine, EngineInUse, Resources
+from holdfast.stores.engine import Changes, DamagedState, DiskFull, Engine, EngineInUse, Resources
 from holdfast.stores.registry import open_engine
 from tests.stores import history
 from tests.stores.making import specs
@@ -118,6 +119,26 @@ def everything_read(folder: Path, *, by_scan: bool) -> None:
             engine.get_many(family, keys)
     finally:
         engine.close()
+
+
+@pytest.mark.parametrize("reverse", [False, True])
+def test_a_scan_that_comes_to_a_damaged_block_says_so(tmp_path: Path, reverse: bool) -> None:
+    keys = pa.array([b"\x01%06d" % n for n in range(20_000)])
+    values = pa.array([random.Random(n).randbytes(100) for n in range(len(keys))])
+    engine = opened(tmp_path)
+    engine.apply([("counts", Changes(keys, values))], history.mark(1))
+    engine.close()
+    table = tables(tmp_path)[-1]
+    data = bytearray(table.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    table.write_bytes(data)
+    engine = opened(tmp_path)
+    view = engine.view()
+    ends = (b"\x01", b"\x01000050") if not reverse else (b"\x01019950", None)
+    assert len(list(view.scan("counts", *ends, reverse=reverse))) == 50, "before it all is well"
+    with pytest.raises(DamagedState, match=str(tmp_path)):
+        list(view.scan("counts", b"\x01", None, reverse=reverse))
+    engine.close()
 
 
 def test_a_truncated_table_is_noticed_at_open(closed: Path) -> None:

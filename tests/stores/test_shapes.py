@@ -1,6 +1,7 @@
 """Shapes: what a value type says of itself, in words that the app's file keeps."""
 
 from dataclasses import dataclass, field, make_dataclass
+from numbers import Number
 from typing import Annotated, Any, Generic, Literal, NamedTuple, TypedDict, TypeVar
 
 import msgspec
@@ -84,6 +85,7 @@ def test_what_is_no_shape_is_an_error(text: str) -> None:
         ({"version": 65536}, "versions go from 1"),
         ({"version": 2, "upcasters": {2: lambda old: old}}, "say version=3"),
         ({"version": 2, "upcasters": {0: lambda old: old}}, "upcaster from 0"),
+        ({"upcasters": {1: lambda old: old}}, "is version 1 and has an upcaster from 1.* say version=2 or higher"),
         ({"aliases": {"nothing": "old"}}, "no field 'nothing'"),
         ({"aliases": {"user": "score"}}, "'score' is a field"),
         ({"aliases": {"user": "old", "score": "old"}}, "alias of two fields"),
@@ -92,6 +94,69 @@ def test_what_is_no_shape_is_an_error(text: str) -> None:
 def test_what_cannot_be_declared_is_told_on_the_line_that_declares_it(options: dict[str, Any], told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         hf.shape(**options)(make_dataclass("Score", [("user", str), ("score", int)]))
+
+
+class Lifted(msgspec.Struct):
+    score: int
+
+    @hf.upcast(from_=2)
+    @staticmethod
+    def lift(old: dict[str, int]) -> dict[str, int]:
+        return old
+
+
+@pytest.mark.parametrize("type_", [Lifted, list[Lifted], make_dataclass("Outer", [("best", Lifted | None)])])
+@pytest.mark.parametrize("codec", [None, "json", Opaque.id])
+def test_an_upcaster_in_a_class_without_a_version_is_refused(type_: Any, codec: str | None) -> None:
+    with pytest.raises(TopologyError, match=r"^Lifted has an upcaster from version 2 .* Put @hf.shape\(version=3\) on"):
+        hf.KeyValueStore("scores", value=type_, codec=codec)
+
+
+class Plain:
+    """What msgspec knows nothing of."""
+
+
+@pytest.mark.parametrize(
+    ("type_", "inside"),
+    [
+        (Plain, ""),
+        (list[Plain], ", which stands inside list.*Plain.,"),
+        (make_dataclass("Outer", [("best", dict[str, Plain | None])]), ", which stands inside Outer,"),
+    ],
+)
+@pytest.mark.parametrize("codec", [None, "json", "avro"])
+def test_a_plain_class_is_refused_where_a_store_is_declared(type_: Any, inside: str, codec: str | None) -> None:
+    with pytest.raises(TopologyError, match=f"^Plain{inside} can't be stored.* Make Plain one of .* or .* codec="):
+        hf.KeyValueStore("scores", value=type_, codec=codec)
+
+
+def test_a_codec_of_ones_own_takes_any_class_and_msgspec_takes_what_it_reads() -> None:
+    class Subclassed(dict[str, int]):
+        """Would be read as a dict, which it isn't."""
+
+    hf.KeyValueStore("scores", value=Plain, codec=Opaque.id)
+    hf.KeyValueStore("scores", value=list[Plain], codec=Opaque())
+    for class_ in (object, Number, list[Number]):
+        store = hf.KeyValueStore("scores", value=class_).bind(DictBytes(), Now(wall=0))
+        store["ann"] = [3] if class_ == list[Number] else 3
+        assert store["ann"] in (3, [3])
+    with pytest.raises(TopologyError, match="^Subclassed can't be stored"):
+        hf.KeyValueStore("scores", value=Subclassed)
+
+
+@pytest.mark.parametrize(
+    ("type_", "codec", "told"),
+    [
+        (str, "bytes", "value=bytes"),
+        (Plain, "bytes", "value=bytes"),
+        (int, "protobuf", "protoc"),
+        (dict[int, str], "avro", "Avro has no form"),
+        (Any, "avro", "Avro has no form"),
+    ],
+)
+def test_a_type_its_codec_cannot_have_is_refused_where_a_store_is_declared(type_: Any, codec: str, told: str) -> None:
+    with pytest.raises(TopologyError, match=told):
+        hf.KeyValueStore("scores", value=type_, codec=codec)
 
 
 def test_only_records_have_shapes() -> None:

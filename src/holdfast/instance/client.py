@@ -21,6 +21,7 @@ from holdfast.instance import messages
 from holdfast.instance.events import EventPage
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, heard
 from holdfast.stores.access import Now
+from holdfast.stores.bytecolumns import whole
 from holdfast.words import TaskId, Version
 
 _KEYS_A_CALL = 1_000_000
@@ -70,7 +71,7 @@ class StateClient:
         ask = messages.ReadMany(str(task), store, version, self._wait, self._log)
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
         asked = (pa.table([part], schema=_KEYS) for part in _calls(_binary(keys)))
-        parts = [_whole(self._exchange(descriptor, table), "value") for table in asked]
+        parts = [whole(self._exchange(descriptor, table)["value"]) for table in asked]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def get(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
@@ -101,7 +102,7 @@ class StateClient:
         told = table.schema.metadata
         now = Now(*msgspec.json.decode(told[messages.CLOCKS_METADATA]))
         version = Version(int(told[messages.VERSION_METADATA]))
-        return Scanned(version, _whole(table, "key"), _whole(table, "value"), now)
+        return Scanned(version, whole(table["key"]), whole(table["value"]), now)
 
     def scan_many(self, task: TaskId, store: str, version: Version, starts: pa.Array, stops: pa.Array) -> pa.Table:
         """The entries of many ranges, start <= key < stop, at exactly `version`: columns `range`, `key` and `value`.
@@ -204,13 +205,6 @@ def _moved(entries: pa.Table, first: int) -> pa.Table:
     if not first:
         return entries
     return entries.set_column(0, "range", pc.add(entries["range"], pa.scalar(first, pa.int32())))
-
-
-def _whole(table: pa.Table, column: str) -> pa.Array:
-    chunks = table.column(column).chunks
-    if len(chunks) == 1:
-        return chunks[0]
-    return pa.concat_arrays(chunks) if chunks else pa.array([], pa.binary())
 
 
 def _first_line(error: BaseException) -> str:

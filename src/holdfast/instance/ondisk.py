@@ -102,7 +102,8 @@ class OnDisk:
             if (hidden := slices_to_drop(spec, stamp.now.wall, stamp.now.event)) is None:
                 continue
             start, stop = hidden
-            # An app's first event time may lie before the wall clock it had until then: hiding begins anew from there.
+            # Under a file that doesn't say what retention goes by, an app's first event time may lie before the wall
+            # clock it had until then: hiding begins anew from there.
             if (last := self._dropped.get(spec.name)) is not None and last <= stop:
                 start = last
             if start < stop:

@@ -26,6 +26,7 @@ from holdfast.instance import messages
 from holdfast.instance.events import Events
 from holdfast.instance.held import Entry, Picture, VersionNotHeld
 from holdfast.instance.replica import Replica
+from holdfast.stores.bytecolumns import as_type, whole
 from holdfast.stores.engine import DamagedState
 from holdfast.words import TaskId, Version
 
@@ -115,7 +116,7 @@ class StateService(_ServerBase):
                     self._scan_many(_decoded(descriptor.command, messages.ScanMany), asked, writer)
 
     def _get_many(self, ask: messages.ReadMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
-        keys = _whole(asked, 0)
+        keys = _binary(asked, 0)
         with _read_seconds.time():
             values = self._read(ask, lambda picture: picture.get_many(ask.store, keys))
         _keys_read.labels(ask.task).inc(len(keys))
@@ -124,7 +125,7 @@ class StateService(_ServerBase):
             writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
 
     def _scan_many(self, ask: messages.ScanMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
-        starts, stops = _whole(asked, 0).to_pylist(), _whole(asked, 1).to_pylist()
+        starts, stops = _binary(asked, 0).to_pylist(), _binary(asked, 1).to_pylist()
         with self._picture(ask) as picture:
             writer.begin(IN_RANGES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
             with contextlib.closing(picture.scan_many(ask.store, starts, stops)) as entries:
@@ -274,8 +275,5 @@ def _blocks(
         yield numbers, keys, values
 
 
-def _whole(table: pa.Table, place: int) -> pa.Array:
-    column = table.column(place).combine_chunks()
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
-    return column if column.type == pa.binary() else column.cast(pa.binary())
+def _binary(table: pa.Table, place: int) -> pa.Array:
+    return as_type(whole(table.column(place)), pa.binary())

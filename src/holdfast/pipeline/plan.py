@@ -13,7 +13,7 @@ What a batch needs no column for has none: turning a JVM row into Arrow costs by
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -152,11 +152,11 @@ def dead_letter(
     timestamp: str | None,
     limit: int,
     max_ahead_millis: int,
-    needed: Mapping[str, str] = {},
+    unusable: Sequence[tuple[str, str]] = (),
 ) -> str:
     """SQL that is null for a good record, else JSON: why it can't be used, and the record.
 
-    A good record has a key, an event time up to `limit`, in milliseconds, and something in each column of `needed`,
+    A good record has a key, an event time up to `limit`, in milliseconds, and none of the conditions in `unusable`,
     which says for each why.
     """
     keep_nulls = "map('ignoreNullFields', 'false')"
@@ -164,7 +164,7 @@ def dead_letter(
         f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
         for condition, reason in (
             *_cases(fields, timestamp, limit, max_ahead_millis),
-            *((f"{quoted(column)} IS NULL", reason) for column, reason in needed.items()),
+            *unusable,
         )
     ]
     return f"CASE {' '.join(whens)} END"

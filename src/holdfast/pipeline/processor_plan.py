@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.layout import DEAD, TIME
+from holdfast.pipeline.nulls import unusable_nulls
 from holdfast.pipeline.plan import dead_letter, quoted
 from holdfast.pipeline.processor import ProcessorLayout
 from holdfast.stores.types import FieldType
@@ -18,7 +19,6 @@ from holdfast.stores.types import FieldType
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from holdfast.topology.events import EventShape
     from holdfast.topology.processor import Processed
     from holdfast.words import Millis
 
@@ -51,6 +51,7 @@ class ProcessorPlan:
         self.layout = ProcessorLayout(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
         carried = dict.fromkeys((*self.layout.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
         self._carried = list(carried)
+        self._nulls = unusable_nulls(processed.event, frame.schema)
         self.bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
         """Whether no record can be large, but for its key, which has a longest length."""
 
@@ -60,21 +61,12 @@ class ProcessorPlan:
         for step in self._processed.stream.steps:
             frame = step(frame)
         limit, timestamp = wall + self._max_ahead_millis, self._processed.stream.timestamp
-        needed = needed_of(self._processed.event)
-        dead = dead_letter(self._processed.key.fields, timestamp, limit, self._max_ahead_millis, needed)
+        dead = dead_letter(self._processed.key.fields, timestamp, limit, self._max_ahead_millis, self._nulls)
         frame = frame.select(*self._inputs, F.expr(f"{dead} AS {DEAD}"))
         frame = frame.repartition(self._partitions, *self.layout.keys)
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)
         return frame.select(*self._carried)
-
-
-def needed_of(event: EventShape) -> dict[str, str]:
-    """The columns that must not be null, and for each the reason of a record in which it is."""
-    if event.type is None:
-        return {}
-    name = event.type.__name__
-    return {column: f"no value: {column} is null, and {name}.{column} can't be None" for column in event.required}
 
 
 def _has_one_size(kind: str) -> bool:

@@ -7,12 +7,12 @@ This is all there is to running a processor, with Spark or without: a task feeds
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from holdfast.errors import HoldfastError, Kind, cut, shown
 from holdfast.pipeline.state import StoreState
 from holdfast.retry import is_retryable
-from holdfast.stores.access import Now
+from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.cells import FIRST_SCHEMA
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.rewrite import progress_of
@@ -23,9 +23,6 @@ from holdfast.topology.processor import Context, Processor, stores_of
 _OWN_CODE = str(Path(__file__).parents[1])
 _LONGEST = 1_000
 """Of what a user's exception says, so many characters are told: it may hold a whole record."""
-
-BEGINNING: Final = -(2**62)
-"""The event clock before the first event: an app that starts with last year's records is to keep them."""
 
 
 class ProcessorFailed(HoldfastError):

@@ -59,9 +59,9 @@ class Specs(Mapping[str, StoreSpec]):
         if self._newest is None:
             return self[store]
         then, newest = self._newest.app_of(version).store(store), self[store]
-        if then is None or (then.ttl_ms, then.retention_ms) == (newest.ttl_ms, newest.retention_ms):
+        if then is None or _kept(then) == _kept(newest):
             return newest
-        return msgspec.structs.replace(newest, ttl_ms=then.ttl_ms, retention_ms=then.retention_ms)
+        return msgspec.structs.replace(newest, ttl_ms=then.ttl_ms, retention_ms=then.retention_ms, clock=then.clock)
 
     def is_news(self, store: str, schema: int) -> bool:
         """Whether a value's schema isn't known, and nobody has looked for it yet."""
@@ -80,3 +80,7 @@ class Specs(Mapping[str, StoreSpec]):
         # A store that was added needs replicas of its own, which this instance was started without.
         self._specs = {name: app.store(name) or spec for name, spec in self._specs.items()}
         self._app = app
+
+
+def _kept(spec: StoreSpec) -> tuple[object, ...]:
+    return spec.ttl_ms, spec.retention_ms, spec.clock

@@ -24,6 +24,7 @@ from holdfast.stores.kinds.containers import Closing
 from holdfast.stores.kinds.session import ReadOnlySessionStore
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
 from holdfast.stores.kinds.window import ReadOnlyWindowStore
+from holdfast.stores.slices import retention_time
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.words import Version
 
@@ -68,9 +69,11 @@ def items(
     """
 
     def read(store: TaskStore) -> list[Item]:
-        from_, to = _time(given, "from", store.now), _time(given, "to", store.now)
+        spec = spec_at(store.version)
+        now = Now(store.now.wall, retention_time(spec, store.now))
+        from_, to = _time(given, "from", now), _time(given, "to", now)
         found = {"windows": _windows, "sessions": _sessions, "history": _history}[path]
-        with Closing(found(spec_at(store.version), store, key, from_, to)) as rows:
+        with Closing(found(spec, store, key, from_, to)) as rows:
             return list(itertools.islice(rows, limit + 1))
 
     return read

@@ -4,7 +4,6 @@ The later wins: code, then `holdfast.toml`, then `HOLDFAST_...` variables, so wh
 author wrote without touching it. A name that doesn't exist is refused with the nearest one that does.
 """
 
-import difflib
 import json
 import re
 import tomllib
@@ -13,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, TypeVar, get_args, get_origin
 
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, did_you_mean
 from holdfast.settings.declare import Section, Setting
 from holdfast.settings.model import Settings, all_settings, sections
 from holdfast.settings.units import Duration, OptionMap, Options, Size
@@ -171,11 +170,9 @@ def _known(name: str, place: str) -> str:
     known = all_settings()
     if name in known:
         return name
-    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     last = name.rpartition(".")[2]
-    same_word = [full for full in known if full.rpartition(".")[2] == last]
-    best = same_word or near
-    hint = f"Did you mean {best[0]}?" if best else "`holdfast config` lists them all."
+    elsewhere = next((full for full in known if full.rpartition(".")[2] == last), name)
+    hint = did_you_mean(elsewhere, known).strip() or "`holdfast config` lists them all."
     if name in sections():
         hint = f"It is a group of settings, such as {next(n for n in known if n.startswith(name + '.'))}."
     raise SettingsError(f"There is no setting {name!r} ({place}). {hint}")

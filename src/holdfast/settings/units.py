@@ -1,9 +1,10 @@
-"""Durations and sizes as people write them: `"1h30m"`, `"256KiB"`; and the fields of a dataclass that take them so.
+"""Durations, sizes and numbers as people write them: `"1h30m"`, `"256KiB"`, `"5M"`; and fields that take them so.
 
 A field such as `Duration` is a descriptor: a user may hand in a text or a value, and whoever reads the field always
 finds the value. So code passes `timedelta`s and bytes around and nothing is parsed twice.
 """
 
+import math
 import re
 from collections.abc import Iterator, Mapping
 from datetime import timedelta
@@ -30,6 +31,7 @@ _BYTES = {
     "TB": 10**12,
 }
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?i?B)", re.IGNORECASE)
+_TIMES = {"k": 10**3, "m": 10**6, "g": 10**9}
 _UNIT_OF = {unit.lower(): size for unit, size in _BYTES.items()}
 
 
@@ -86,6 +88,44 @@ def format_size(value: int) -> str:
         if value and value % _BYTES[unit] == 0:
             return f"{value // _BYTES[unit]}{unit}"
     return f"{value}B"
+
+
+def parse_number(text: str) -> float:
+    """A number as people write it: with a power of ten, with underscores, or with k, M or G for 10^3, 10^6 and 10^9.
+
+    >>> parse_number("1.5M"), parse_number("5e6"), parse_number("1_000")
+    (1500000.0, 5000000.0, 1000.0)
+    """
+    written = text.strip()
+    times = _TIMES.get(written[-1:].lower())
+    try:
+        number = float(written if times is None else written[:-1]) * (times or 1)
+    except ValueError:
+        number = math.nan
+    if not math.isfinite(number):
+        raise SettingsError(f'{text!r} is no number. Write one such as "200", "5k", "1.5M", "2G" or "5e6".')
+    return number
+
+
+def parse_whole(text: str) -> int:
+    """The same where there is nothing between two numbers.
+
+    >>> parse_whole("2k"), parse_whole("2e2")
+    (2000, 200)
+    """
+    number = parse_number(text)
+    if not number.is_integer():
+        raise SettingsError(f"{text!r} is not a whole number. Take {math.floor(number)} or {math.ceil(number)}.")
+    return int(number)
+
+
+def parse_bytes(text: str) -> int:
+    """A number of bytes, with a unit or without.
+
+    >>> parse_bytes("200"), parse_bytes("2k"), parse_bytes("2KiB")
+    (200, 2000, 2048)
+    """
+    return parse_size(text) if text.strip().lower().endswith("b") else parse_whole(text)
 
 
 _SECRET = re.compile(r"secret|passw|pwd|token|credential|signature|sas|auth|key", re.IGNORECASE)

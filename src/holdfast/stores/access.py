@@ -6,9 +6,12 @@ knows key layouts and clocks; where the bytes live is not its business.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
 from sortedcontainers import SortedDict
+
+BEGINNING: Final = -(2**62)
+"""The event clock before the first event: an app that starts with last year's records is to keep them."""
 
 
 @dataclass(frozen=True)
@@ -24,7 +27,7 @@ class Now:
 
     @property
     def stream(self) -> int:
-        """What retention goes by: event time, or the wall clock in an app that has none.
+        """Event time, or the wall clock in an app that has none. What a store's retention goes by, its spec says.
 
         >>> Now(wall=9_000, event=5_000).stream, Now(wall=9_000).stream
         (5000, 9000)

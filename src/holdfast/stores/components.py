@@ -5,6 +5,7 @@ scalar and the columnar form of each kind stand side by side here because they m
 """
 
 import struct
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -62,14 +63,14 @@ class Component(Protocol):
         """The values at a place of each key, and the places after them."""
 
 
-class _Fixed:
+class _Fixed(ABC):
     """What components of one width have in common."""
 
     field: Field
     width: int
 
-    def encode(self, value: object) -> bytes:
-        raise NotImplementedError
+    @abstractmethod
+    def encode(self, value: object) -> bytes: ...
 
     def encode_beginning(self, value: object) -> bytes:
         return self.encode(value)

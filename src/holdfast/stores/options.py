@@ -27,6 +27,8 @@ Length = str | timedelta
 """A length of time as a user writes it."""
 
 ROCKSDB: Final = "rocksdb"
+MEMORY: Final = "memory"
+BALANCED: Final = "balanced"
 
 DAY_MS: Final = 86_400_000
 
@@ -55,7 +57,7 @@ def store_spec(
     duplicates: bool = False,
     durable: bool = True,
     everywhere: bool = False,
-    profile: str = "balanced",
+    profile: str = BALANCED,
     rocksdb_options: str | None = None,
     where: str = "",
 ) -> StoreSpec:
@@ -88,7 +90,7 @@ def store_spec(
     if refresh_on_read and not bound:
         raise TopologyError(f"{where}: refresh_on_read=True says what max_entries evicts. Say max_entries=... too.")
     sliced_by = retention_ms or (0 if bound else ttl_ms)
-    return StoreSpec(
+    spec = StoreSpec(
         name=name,
         kind=kind,
         key=key,
@@ -109,6 +111,8 @@ def store_spec(
         profile=_one_of(profile, tuple(PROFILES), "profile", where),
         options_hook=_hook(rocksdb_options, where),
     )
+    check_tuned(spec, where)
+    return spec
 
 
 OPTIONS: Final = frozenset(store_spec.__kwdefaults__ or ()) - {"value", "default_engine", "where"} | {"codec"}
@@ -152,6 +156,22 @@ def known_engine(engine: str, where: str) -> str:
     raise TopologyError(
         f"{where}: engine={engine!r}: there are {', '.join(sorted(ENGINES))}. One of your own is named by its place, "
         "'module:Class'."
+    )
+
+
+def check_tuned(spec: StoreSpec, where: str) -> None:
+    """Raises for a store in memory that is tuned as only RocksDB can be. An engine of the user's own may be one."""
+    if spec.engine != MEMORY:
+        return
+    if spec.options_hook is not None:
+        given = f"rocksdb_options={spec.options_hook!r}"
+    elif spec.profile != BALANCED:
+        given = f"profile={spec.profile!r}"
+    else:
+        return
+    raise TopologyError(
+        f"{where}: {given} tunes RocksDB, and the store is on the engine {MEMORY!r}, which has nothing to tune. Leave "
+        f"it out, or say engine={ROCKSDB!r}."
     )
 
 

@@ -23,7 +23,9 @@ from msgspec import inspect
 
 from holdfast.errors import TopologyError
 from holdfast.stores.cells import FIRST_SCHEMA, LAST_SCHEMA
+from holdfast.stores.codecs.avro import AVRO
 from holdfast.stores.codecs.base import name_of
+from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
 from holdfast.stores.codecs.protobuf import PROTOBUF, message_shape
 from holdfast.stores.shapetext import (
     ANY,
@@ -45,6 +47,9 @@ from holdfast.stores.spec import SchemaVersion
 
 T = TypeVar("T")
 Upcaster = Callable[[Any], Any]
+
+_BY_MSGSPEC = (MESSAGE_PACK, JSON, AVRO)
+"""The codecs that leave it to msgspec to look into a value."""
 
 _DECLARED = "__holdfast_shape__"
 _LIFTS = "__holdfast_lifts__"
@@ -131,18 +136,18 @@ def describe_type(type_: Any, codec: str = "msgpack/1") -> SchemaVersion:
     >>> describe_type(dict[str, int]).fields
     'dict[str, int]'
     """
-    found = message_shape(type_) if codec == PROTOBUF else shape_of(type_)
+    found = message_shape(type_) if codec == PROTOBUF else shape_of(type_, by_msgspec=codec in _BY_MSGSPEC)
     said = declared(type_)
     return SchemaVersion(said.version, fingerprint_of(found), text_of(found), tuple(sorted(said.upcasters)))
 
 
-def shape_of(type_: Any) -> Shape:
-    """The shape of a type as msgspec writes it."""
+def shape_of(type_: Any, *, by_msgspec: bool = False) -> Shape:
+    """The shape of a type as msgspec writes it. `by_msgspec`: it will, so what it can't write is refused."""
     try:
         info = inspect.type_info(type_)
     except TypeError as error:
         raise TopologyError(f"{name_of(type_)} can't be a store's value type: {error}.") from error
-    return _shape(info, (), type_)
+    return _shape(info, (), _Root(type_, by_msgspec))
 
 
 def check_inside(type_: Any) -> None:
@@ -151,10 +156,18 @@ def check_inside(type_: Any) -> None:
         info = inspect.type_info(type_)
     except TypeError:
         return
-    _shape(info, (), type_)
+    _shape(info, (), _Root(type_))
 
 
-def _shape(info: Any, around: tuple[Any, ...], root: Any) -> Shape:
+@dataclasses.dataclass(frozen=True)
+class _Root:
+    """A store's value type, and whether it is msgspec that writes it."""
+
+    type_: Any
+    by_msgspec: bool = False
+
+
+def _shape(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
     """The shape of a type that stands inside the records `around`, in a value of the type `root`."""
     match info:
         case inspect.Metadata():
@@ -174,6 +187,8 @@ def _shape(info: Any, around: tuple[Any, ...], root: Any) -> Shape:
             return Choices(tuple(member.value for member in info.cls))
         case inspect.LiteralType():
             return Choices(tuple(info.values))
+        case inspect.CustomType() if root.by_msgspec and not _is_read_as_it_comes(info.cls):
+            raise _not_storable(info.cls, around[-1] if around else root.type_)
         case inspect.CustomType() | inspect.ExtType():
             return Scalar(getattr(getattr(info, "cls", None), "__name__", "ext"))
         case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
@@ -203,14 +218,20 @@ _SCALARS: dict[type, str] = {
 _STRUCT_FIELD: type = type(msgspec.field())
 
 
-def _record(info: Any, around: tuple[Any, ...], root: Any) -> Shape:
-    said = declared(get_origin(info.cls) or info.cls)
-    if said is not UNDECLARED and said is not declared(root):
-        raise _out_of_reach(info.cls, around[0] if around else root)
+def _record(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
+    class_ = get_origin(info.cls) or info.cls
+    said = declared(class_)
+    if said is UNDECLARED and (lifts := _marked(class_)):
+        raise TopologyError(
+            f"{name_of(class_)} has an upcaster from version {min(lifts)} and no version of its own, so nothing calls "
+            f"it. Put @hf.shape(version={max(lifts) + 1}) on {name_of(class_)}."
+        )
+    if said is not UNDECLARED and said is not declared(root.type_):
+        raise _out_of_reach(info.cls, around[0] if around else root.type_)
     if info.cls in around:
         if said.aliases:
             raise TopologyError(
-                f"{name_of(root)} has aliases and stands inside itself, where they don't reach. Say "
+                f"{name_of(root.type_)} has aliases and stands inside itself, where they don't reach. Say "
                 "@hf.shape(version=2, upcasters={1: ...}) in their place; the upcaster gets the whole value."
             )
         return Around(len(around) - around.index(info.cls))
@@ -227,6 +248,23 @@ def _record(info: Any, around: tuple[Any, ...], root: Any) -> Shape:
         first, *rest = (*said.aliases.get(field.name, ()), field.encode_name)
         fields.append(FieldShape(first, _shape(field.type, inside, root), not field.required, tuple(rest)))
     return Record(tuple(fields), bool(getattr(info, "forbid_unknown_fields", False)), by_position)
+
+
+def _is_read_as_it_comes(class_: Any) -> bool:
+    """Whether something msgspec reads is an object of a class it doesn't know: `object`, `numbers.Number` ..."""
+    read: tuple[object, ...] = (None, True, 0, 0.0, "", b"", [], {})
+    try:
+        return any(isinstance(each, class_) for each in read)
+    except TypeError:
+        return False
+
+
+def _not_storable(class_: Any, where: Any) -> TopologyError:
+    inside = "" if where is class_ else f", which stands inside {name_of(where)},"
+    return TopologyError(
+        f"{name_of(class_)}{inside} can't be stored: it is no dataclass, no msgspec.Struct and nothing else msgspec "
+        f"knows. Make {name_of(class_)} one of the two, or give the store a codec of your own: codec='module:Class'."
+    )
 
 
 def _out_of_reach(type_: Any, outer: Any) -> TopologyError:

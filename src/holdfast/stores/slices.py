@@ -11,10 +11,10 @@ and the slice is a time divided by the store's `slice_ms`, rounded down. Which t
     versioned, old values      when the value stopped being valid
     key-value with a TTL       the wall clock when it was written
 
-An entry is kept while its time is later than the clock less what the store keeps (its retention, by event time, or its
-TTL, by the wall clock). What is older is hidden by every reader; when its bytes go is a matter of room only. A TTL
-store is sliced by the write and not by the expiry, so that the newest slice always has the newest copy of a key,
-also when one entry's TTL was shorter than the store's, or the store's was changed.
+An entry is kept while its time is later than the clock less what the store keeps (its retention, by the clock its spec
+names, or its TTL, by the wall clock). What is older is hidden by every reader; when its bytes go is a matter of room
+only. A TTL store is sliced by the write and not by the expiry, so that the newest slice always has the newest copy of a
+key, also when one entry's TTL was shorter than the store's, or the store's was changed.
 """
 
 import struct
@@ -25,7 +25,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.stores.access import Now
+from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.bytecolumns import (
     LARGEST,
     TooManyBytes,
@@ -153,7 +153,18 @@ def split_sliced_keys(stored: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Binar
 
 def kept_after(spec: StoreSpec, now: Now) -> int:
     """The time up to which everything in the store's slices is hidden: an entry is kept if its time is later."""
-    return now.stream - spec.retention_ms if spec.retention_ms else now.wall - spec.ttl_ms
+    return retention_time(spec, now) - spec.retention_ms if spec.retention_ms else now.wall - spec.ttl_ms
+
+
+def retention_time(spec: StoreSpec, now: Now) -> int:
+    """What the store's retention goes by: a clock that never goes back, whenever the app has its first event time."""
+    match spec.clock:
+        case "event":
+            return BEGINNING if now.event is None else now.event
+        case "wall":
+            return now.wall
+        case None:
+            return now.stream
 
 
 def first_live_slice(spec: StoreSpec, now: Now) -> int:

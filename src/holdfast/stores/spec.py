@@ -81,6 +81,9 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What each aggregate of a table computes, such as `("best", "max(score)")`. Files of before have none."""
     stream_key: Schema | None = None
     """The key of the stream whose processor keeps the store: what its partitions go by. Files of before have none."""
+    clock: Literal["event", "wall"] | None = None
+    """What retention goes by: event time, or the wall clock if the stream has none. Files of before don't say: by event
+    time from the app's first on, and by the wall clock until then."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -153,6 +156,14 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
             f"({new.stream_key}) in the code: records would meet state of other keys, or none. If only the column has "
             "another name now, give it back its own: df.withColumnRenamed(...). Otherwise keep the processor as it was "
             "and add one with stores of new names, or give the app a new id"
+        )
+    if old.clock and new.clock and old.clock != new.clock:
+        without, with_ = "the wall clock, since its stream has no timestamp=,", "event time"
+        was, now = (without, with_) if old.clock == "wall" else (with_, without)
+        lines.append(
+            f"store {old.name!r} goes by {was} in the log and by {now} in the code. The clock of its retention would "
+            "jump: what is hidden could come back, and only on replicas that have not dropped it yet. Leave the "
+            f"stream's timestamp= as it was; or {BESIDE}"
         )
     if (old.value is None) != (new.value is None):
         was, now = _text(old.value), _text(new.value)

@@ -102,6 +102,12 @@ class Stream:
         """
         return self.builder.add_processor(self, processor, output, name)
 
+    def timed(self, spec: StoreSpec) -> StoreSpec:
+        """The spec of a store of this stream: its retention goes by event time if the stream has one."""
+        if not spec.retention_ms:
+            return spec
+        return msgspec.structs.replace(spec, clock="wall" if self.timestamp is None else "event")
+
 
 @dataclass(frozen=True)
 class Grouped:
@@ -308,7 +314,7 @@ class Builder:
         hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])
         from_now = tuple(label for label, aggregate in aggregated.aggregates if aggregate.from_now)
         spec = msgspec.structs.replace(
-            make(key=key, value=Schema(results + hidden)),
+            stream.timed(make(key=key, value=Schema(results + hidden))),
             from_now=from_now,
             aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregated.aggregates),
         )
@@ -339,7 +345,7 @@ class Builder:
         stores: list[tuple[str, StoreSpec]] = []
         for attribute, spec in specs_of(processor, self.engine):
             self._check_unused(spec.name)
-            stores.append((attribute, msgspec.structs.replace(spec, stream_key=key)))
+            stores.append((attribute, msgspec.structs.replace(stream.timed(spec), stream_key=key)))
         columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
         processed = Processed(
             self,

@@ -20,16 +20,22 @@ from tests.stores.kinds.worlds import DictWorld, EngineWorld
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
+MOVES = st.sampled_from([0, 900, 6_000, 9_000, 12_000]) | st.integers(0, 12_000)
+"""How far a clock moves. Whole numbers alone are drawn small: no history came past the retention."""
 
-def histories(model: Any) -> st.SearchStrategy[Any]:
-    """Versions: how far both clocks moved on, what was done, where to look, and whether a replica restarts."""
+
+def histories(model: Any, *, least: int = 1) -> st.SearchStrategy[Any]:
+    """Versions: how far both clocks moved on, what was done, where to look, and whether a replica restarts.
+
+    With a handful of them at `least` the clocks come past the retention, and a restart has something to catch up with.
+    """
     version = st.tuples(
-        st.tuples(st.integers(0, 12_000), st.integers(0, 12_000)),
-        st.lists(model.operations(), max_size=8),
+        st.tuples(MOVES, MOVES),
+        st.lists(model.operations(), min_size=least - 1, max_size=8),
         st.lists(TIMES, min_size=1, max_size=3),
         st.booleans(),
     )
-    return st.lists(version, min_size=1, max_size=8)
+    return st.lists(version, min_size=least, max_size=8)
 
 
 def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None:
@@ -66,10 +72,10 @@ def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.Da
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=8, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
 def test_two_replicas_answer_alike_at_every_version(kind: str, engine: str, data: st.DataObject) -> None:
     model = MODELS[kind]()
-    history, event_time = data.draw(histories(model)), data.draw(st.booleans())
+    history, event_time = data.draw(histories(model, least=6)), data.draw(st.booleans())
     with tempfile.TemporaryDirectory(prefix="holdfast-kinds-") as folder:
         world = EngineWorld(model.declared().spec(), engine, Path(folder))
         try:

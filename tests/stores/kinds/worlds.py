@@ -115,7 +115,8 @@ class EngineWorld:
         self._writing: Writing | None = None
 
     def writing(self) -> OrderedBytes:
-        self._writing = Writing(self.replicas()[0])
+        # In turns, so that what either has lost is missed by who writes too.
+        self._writing = Writing(self.replicas()[len(self._log) % 2])
         return self._writing
 
     def commit(self, now: Now, *, restart: bool) -> None:

@@ -19,6 +19,7 @@ from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.bytecolumns import whole
 from holdfast.stores.cells import FIRST_SCHEMA, unpack, unpack_many
 from holdfast.stores.keys import FORMAT, decode_keys
 from holdfast.stores.recency import split_seqs
@@ -52,7 +53,7 @@ class TableOutput:
     def decode(self, table: pa.Table) -> pa.Table:
         """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
         assert self.spec.value is not None
-        keys, cells = table["key"].combine_chunks(), table["value"].combine_chunks()
+        keys, cells = whole(table["key"]), whole(table["value"])
         sliced = self.spec.entries_in_slices
         if self.spec.max_entries or self.spec.retention_ms or self.spec.schema > FIRST_SCHEMA:
             entries = pc.starts_with(keys, AREA if sliced else FORMAT)

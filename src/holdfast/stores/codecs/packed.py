@@ -6,6 +6,7 @@ MessagePack is the default: half the room of JSON and faster. JSON is for those 
 
 import datetime as dt
 import math
+from abc import ABC, abstractmethod
 from typing import Any, Generic, Protocol, TypeVar, get_origin, is_typeddict
 
 import msgspec
@@ -29,7 +30,7 @@ class _Decoder(Protocol[V_co]):
     def decode(self, data: bytes, /) -> V_co: ...
 
 
-class _Packed(Generic[V]):
+class _Packed(ABC, Generic[V]):
     """What the two share."""
 
     native: tuple[type, ...] = ()
@@ -51,7 +52,7 @@ class _Packed(Generic[V]):
 
     def encode(self, value: V) -> bytes:
         data = self.write_plain(value)
-        if self._class is None or not isinstance(value, self._class):
+        if type(value) is not self._class:  # a bool is an int to Python, and not to msgspec
             self._check(value, data)
         return data
 
@@ -74,7 +75,7 @@ class _Packed(Generic[V]):
             raise BadValue(f"{shown(plain)} can't be stored: {error}. Use a type msgspec can write.") from error
 
     def to_plain(self, value: V) -> Any:
-        if self._class is None or not isinstance(value, self._class):
+        if type(value) is not self._class:  # a bool is an int to Python, and not to msgspec
             self._check(value, self.write_plain(value))
         return msgspec.to_builtins(value, builtin_types=self.kept, str_keys=not self.native)
 
@@ -99,11 +100,11 @@ class _Packed(Generic[V]):
             "field that was added needs a default."
         )
 
-    def _make_encoder(self) -> _Encoder:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_encoder(self) -> _Encoder: ...
 
-    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
-        raise NotImplementedError
+    @abstractmethod
+    def _make_decoder(self, type_: Any) -> _Decoder[Any]: ...
 
 
 class MessagePack(_Packed[V]):

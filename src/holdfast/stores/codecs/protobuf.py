@@ -74,6 +74,7 @@ class Protobuf(Generic[V]):
 
 def message_shape(type_: Any) -> Shape:
     """The shape of a message class: its fields by number."""
+    Protobuf(type_)  # raises for what is none
     return _shape(type_.DESCRIPTOR, ())
 
 

@@ -24,12 +24,13 @@ from holdfast.stores.codecs.base import name_of
 from holdfast.stores.keys import FORMAT, key_schema
 from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.kinds.keying import Encoder, Row, key_encoder, keys_decoder, keys_encoder
-from holdfast.stores.options import OPTIONS, ROCKSDB, Length, check_options, store_spec
+from holdfast.stores.options import OPTIONS, ROCKSDB, Length, check_options, check_tuned, store_spec
 from holdfast.stores.rewrite import Rewriter
 from holdfast.stores.slices import AREA, split_sliced
 from holdfast.stores.spec import StoreSpec
 from holdfast.stores.types import Schema
 from holdfast.stores.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
+from holdfast.stores.values import codec_for as made_codec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -187,7 +188,7 @@ class Store(View[K, V]):
         self._key_schema = _schema_of(key)
         self._type = value
         self._options: dict[str, Any] = {**kind_options, **options}
-        check_options(self._options, OPTIONS, f"{type(self).__name__}({name!r})")
+        check_options(self._options, OPTIONS, repr(self))
         self._codec = self._options.pop("codec", None)
         self._declared = self._described()  # what can't be is told on the line that asked for it
 
@@ -199,17 +200,21 @@ class Store(View[K, V]):
         """What the log remembers of this store. Without an engine of its own it has the app's."""
         if self.engine is not None or default_engine == self._declared.engine:
             return self._declared
-        return msgspec.structs.replace(self._declared, engine=default_engine)
+        spec = msgspec.structs.replace(self._declared, engine=default_engine)
+        check_tuned(spec, repr(self))
+        return spec
 
     def _described(self) -> StoreSpec:
         codec = codec_id(self._codec)
         schema = schema_of(self._type, codec)
+        if schema is not None:
+            made_codec(codec, self._type)  # raises for a type it can't have
         spec = store_spec(
             self._name,
             self.kind(),
             key=self._key_schema,
             codec=codec,
-            where=f"{type(self).__name__}({self._name!r})",
+            where=repr(self),
             **self._options,
         )
         if schema is None:

@@ -6,6 +6,7 @@ every kind that has keys and values. An iterator holds a scan open; it lets go w
 """
 
 import itertools
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
 
@@ -109,19 +110,19 @@ class Unset:
 UNSET = Unset()
 
 
-class ReadableContainer(View[K, V], Generic[K, V, R]):
+class ReadableContainer(View[K, V], ABC, Generic[K, V, R]):
     """Entries by key. R is what reading gives: the value, or the value with its timestamp.
 
     A key of one component is the value itself, one of several a tuple. Ranges include both ends, as in Kafka Streams;
     None leaves an end open.
     """
 
-    def _find(self, key: K) -> R | None:
-        raise NotImplementedError
+    @abstractmethod
+    def _find(self, key: K) -> R | None: ...
 
+    @abstractmethod
     def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Iterable[tuple[K, R]]]:
         """Entries with start <= key < stop, in batches."""
-        raise NotImplementedError
 
     @overload
     def get(self, key: K) -> R | None: ...
@@ -202,12 +203,12 @@ class ReadableContainer(View[K, V], Generic[K, V, R]):
 class WritableContainer(ReadableContainer[K, V, R]):
     """Entries that can be removed by key, and set with `store[key] = ...`."""
 
+    @abstractmethod
     def delete(self, key: K) -> R | None:
         """Removes a key, and returns what it had."""
-        raise NotImplementedError
 
-    def __setitem__(self, key: K, value: R) -> None:
-        raise NotImplementedError
+    @abstractmethod
+    def __setitem__(self, key: K, value: R) -> None: ...
 
     def __delitem__(self, key: K) -> None:
         if self.delete(key) is None:

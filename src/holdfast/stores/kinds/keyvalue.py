@@ -5,6 +5,7 @@ wall clock; `put(..., ttl=)` says so of one entry. With `max_entries=` a partiti
 entries lie in each case is `expiry` and `lru`; this is the typed view.
 """
 
+from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, TypeVar, Unpack, overload
@@ -54,8 +55,8 @@ class ReadableEntryStore(ReadableContainer[K, V, R]):
         self._values = Values(codec, LEAD if spec.max_entries else 0)
         self._found = ReadableSlicedEntries(spec, bytes_, now) if spec.slice_ms else ReadablePlainEntries(bytes_, now)
 
-    def _read(self, cell: bytes) -> R:
-        raise NotImplementedError
+    @abstractmethod
+    def _read(self, cell: bytes) -> R: ...
 
     def _read_many(self, cells: Sequence[bytes]) -> list[R]:
         return [self._read(cell) for cell in cells]

@@ -1,0 +1,88 @@
+"""What time retention goes by: one clock for the life of a store, so that what is hidden is never shown again.
+
+An app's first event time may come late, and be long before the wall clock that the app had until then: another stream
+of the app has it, or a later release names one.
+"""
+
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.instance.storebytes import StoreBytes
+from holdfast.log.appfile import AppChanged
+from holdfast.query.reader import TaskStore
+from holdfast.query.timed import items
+from holdfast.stores.access import Now
+from holdfast.words import Version
+from tests.instance.test_limits_change import KINDS, Clock, Code, Instance, written
+
+START, STEP = 1_000_000, 1_000
+
+
+def now_of(number: int) -> Now:
+    """No event time for twenty versions; then one that is twelve seconds behind."""
+    wall = START + STEP * number
+    return Now(wall, None if number < 20 else wall - 12 * STEP)
+
+
+@pytest.mark.parametrize("clock", ["wall", "event"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_an_apps_first_event_time_brings_nothing_back(kind: str, clock: Clock, tmp_path: Path) -> None:
+    code = Code(KINDS[kind]("4s"), "memory", clock=clock)
+    always = Instance(tmp_path / "always", code)
+    told: list[list[Any]] = [[]]
+    for number in range(32):
+        now = now_of(number)
+        version = code.commit_at(now, written(code.store, START + STEP * number))
+        told.append(code.expected_at(version, now))
+        always.catch_up(version)
+        assert always.shown(version) == told[version]
+        if kind != "versioned":  # a value ends when the next one begins, so a record of it changes
+            assert len({*map(repr, told[version])} - {*map(repr, told[version - 1])}) == 1, "only what was put is new"
+    fresh = Instance(tmp_path / "fresh", code)
+    fresh.catch_up(version)
+    for shown in (always, fresh):
+        for each in map(Version, shown.versions()):
+            assert shown.shown(each) == told[each], f"version {each}"
+    # By the wall clock four seconds are left; by event time nothing goes before the first, and then what is 16 s old.
+    left = {"wall": (4, 4), "event": (20, 16)}[clock]
+    more = 1 if kind == "versioned" else 0  # the value that was valid when the history begins
+    assert (len(told[20]), len(told[32])) == (min(20, left[0] + more), left[1] + more)
+
+
+@pytest.mark.parametrize(
+    ("log", "now", "says"),
+    [("wall", "event", "the wall clock, .* in the log and by event time"), ("event", "wall", "event time in the log")],
+)
+def test_another_clock_is_refused_with_what_to_do(log: Clock, now: Clock, says: str) -> None:
+    code = Code(KINDS["window"]("4s"), "memory", clock=log)
+    code.commit_at(now_of(0))
+    with pytest.raises(AppChanged, match=f"store 'kept' goes by {says}.*Leave the stream's timestamp= as it was; or"):
+        Code(KINDS["window"]("4s"), "memory", code, clock=now)
+
+
+def test_a_file_of_before_takes_the_clock_the_code_has(tmp_path: Path) -> None:
+    """Versions from before are shown by what they were made under."""
+    before = Code(KINDS["window"]("4s"), "memory")
+    first = before.commit_at(now_of(0), written(before.store, START - 10 * STEP))
+    code = Code(KINDS["window"]("4s"), "memory", before, clock="event")
+    second = code.commit_at(now_of(1), written(code.store, START - 11 * STEP))
+    instance = Instance(tmp_path, code)
+    assert (instance.specs.at("kept", first).clock, instance.specs.at("kept", second).clock) == (None, "event")
+    instance.replica.catch_up(second)
+    assert [value for _, value in instance.shown(second)] == [START - 11 * STEP]
+    assert Code(KINDS["window"]("4s"), "memory", code, clock="event").app.log.app.number == 2
+
+
+def test_a_query_counts_back_from_the_clock_of_the_store(tmp_path: Path) -> None:
+    code = Code(KINDS["window"]("8s"), "memory", clock="wall")
+    instance = Instance(tmp_path, code)
+    for number in range(18, 24):
+        instance.catch_up(code.commit_at(now_of(number), written(code.store, START + STEP * number)))
+    read = items(partial(instance.specs.at, "kept"), "windows", "ann", {"from": "-2s"}, 10)
+    with instance.replica.picture() as picture:
+        bytes_: Any = StoreBytes(picture, "kept")
+        found = read(TaskStore(picture.version, picture.now, bytes_))
+    assert [item["start"] for item in found] == [START + STEP * number for number in (21, 22, 23)]
