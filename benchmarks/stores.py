@@ -8,9 +8,11 @@
     scan         every entry, in order
 
 Raw moves the same bytes with rocksdict and does nothing else: keys and cells are ready-made, and what it reads stays
-bytes. For multi-gets and windows there is a third contender, "by hand": rocksdict, and the few lines that make keys and
-read times and values, as someone without stores writes them. Databases have equal options. Repeats alternate; the
-medians count.
+bytes. The store stands on the same rocksdict, so what is measured is the store itself. Two more contenders tell what
+lies around it: "by hand" is rocksdict and the few lines that make keys and read times and values, as someone without
+stores writes them; "on the engine" is the store on the engine of an instance, whose bytes come and go as Arrow columns,
+whose views stand still while others write, and whose scans say so if a block is damaged. Databases of the first three
+have equal options. Repeats alternate; the medians count.
 """
 
 import argparse
@@ -18,17 +20,24 @@ import gc
 import random
 import struct
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
 import msgspec
+import pyarrow as pa
 import rocksdict as rd
 
 import holdfast as hf
 from benchmarks.common import finish, median, scratch, show
+from holdfast.stores.engine import Changes, Mark, Resources
+from holdfast.stores.kinds import view_of
+from holdfast.stores.kinds.base import Store
 from holdfast.stores.kinds.keying import beginning_encoder, time_bytes
+from holdfast.stores.registry import open_engine
 from holdfast.stores.slices import slice_prefix
+from holdfast.testing.stores import Reading
+from holdfast.words import Version
 
 BATCH = 1_000
 WINDOWS = 60
@@ -118,6 +127,27 @@ class Database:
         self.db.compact_range(None, None)
 
 
+class OnEngine:
+    """A store's bytes in the engine that an instance has, and a view of them."""
+
+    def __init__(self, folder: Path, store: Store[Any, Any]) -> None:
+        spec = store.spec()
+        self.name, self.version = spec.name, 0
+        self.engine = open_engine("rocksdb", folder, [spec], Resources(512 << 20))
+
+    def apply(self, entries: Mapping[bytes, bytes]) -> None:
+        keys, values = pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.binary())
+        self.version += 1
+        mark = Mark(Version(self.version), f"c{self.version}", "log")
+        self.engine.apply([(self.name, Changes(keys, values))], mark)
+
+    def reading(self) -> Reading:
+        """What is there now, on disk and in one level."""
+        self.engine.flush()
+        self.engine._families[self.name].compact_range(None, None)  # type: ignore[attr-defined]  # as `settle` does
+        return Reading(self.engine, self.engine.view(), self.name)
+
+
 def seconds(work: Callable[[], object]) -> float:
     began = time.perf_counter()
     work()
@@ -139,6 +169,28 @@ class Points:
         cells.update(zip(self.names, self.players, strict=True))
         self.bytes = dict(collected.changes)
         self.keys = [b"\x01" + name.encode() for name in self.asked]
+        self.on_engine = OnEngine(folder / "engine", hf.KeyValueStore("players", value=Player))
+
+    def engine_put(self) -> None:
+        waiting = hf.DictBytes()
+        store = hf.KeyValueStore("players", value=Player).bind(waiting, NOW)
+        for start in range(0, self.entries, 50 * BATCH):
+            names, players = self.names[start : start + 50 * BATCH], self.players[start : start + 50 * BATCH]
+            store.update(zip(names, players, strict=True))
+            self.on_engine.apply(waiting.entries)
+            waiting.entries.clear()
+
+    def engine_settle(self) -> None:
+        spec = hf.KeyValueStore("players", value=Player).spec()
+        self.engine_store: Any = view_of(spec, self.on_engine.reading(), NOW, value=Player)
+
+    def engine_many(self) -> None:
+        for start in range(0, len(self.asked), BATCH):
+            self.engine_store.get_many(self.asked[start : start + BATCH])
+
+    def engine_scan(self) -> None:
+        for _ in self.engine_store.scan():
+            pass
 
     def typed_put(self) -> None:
         store, typed = self.store, self.typed
@@ -196,6 +248,9 @@ class Windows:
         for n, name in enumerate(self.names):
             for window in range(WINDOWS):
                 self.store.put(name, n + window, START + window * MINUTE)
+        on_engine = OnEngine(folder / "windows-on-engine", declared)
+        on_engine.apply({key: value for key, value in self.database.changes.items() if value is not None})
+        self.engine_store: Any = view_of(declared.spec(), on_engine.reading(), NOW, value=int)
         self.database.flush()
         self.database.settle()
         self.store = declared.bind(self.database, NOW)
@@ -215,6 +270,11 @@ class Windows:
     def typed_fetch(self) -> None:
         for name in self.names:
             found = list(self.store.fetch(name, from_=START, to=START + (WINDOWS - 1) * MINUTE))
+            assert len(found) == WINDOWS
+
+    def engine_fetch(self) -> None:
+        for name in self.names:
+            found = list(self.engine_store.fetch(name, from_=START, to=START + (WINDOWS - 1) * MINUTE))
             assert len(found) == WINDOWS
 
     def raw_fetch(self) -> None:
@@ -279,25 +339,29 @@ class Sessions:
         self.raw.write(changes)
 
 
-Contenders = tuple[int, Sequence[Callable[[], object]]]
-"""How many operations, and who does them: the store, raw and, for some, by hand."""
+Contenders = Mapping[str, Callable[[], object]]
+"""Who does the same: "store", "raw" and, for some, others."""
+
+STORE, RAW, BY_HAND, ON_ENGINE = "store", "raw", "by hand", "on the engine"
 
 
-def measured(contests: dict[str, Contenders], repeats: int, *, reads: bool = False) -> dict[str, list[float]]:
+def measured(
+    contests: Mapping[str, tuple[int, Contenders]], repeats: int, *, reads: bool = False
+) -> dict[str, dict[str, float]]:
     """Operations a second of each contender, by contest, as medians over the repeats.
 
     Of reads each is done once unmeasured before: whoever comes first after another contest would fetch into the
     processor's caches what the next one then finds there, and with an odd number of repeats that is mostly the store.
     """
-    taken: dict[str, list[list[float]]] = {name: [[] for _ in who] for name, (_, who) in contests.items()}
+    taken: dict[str, dict[str, list[float]]] = {name: {side: [] for side in who} for name, (_, who) in contests.items()}
     for repeat in range(repeats):
         for name, (operations, who) in contests.items():
-            for work in who if reads else ():
+            for work in who.values() if reads else ():
                 work()
-            order = list(enumerate(who))
+            order = list(who.items())
             for side, work in order if repeat % 2 == 0 else order[::-1]:
                 taken[name][side].append(operations / seconds(work))
-    return {name: [median(rates) for rates in sides] for name, sides in taken.items()}
+    return {name: {side: median(rates) for side, rates in sides.items()} for name, sides in taken.items()}
 
 
 def main() -> None:
@@ -307,38 +371,57 @@ def main() -> None:
     entries, keys, repeats = (50_000, 300, 3) if arguments.quick else (500_000, 2_000, 7)
     with scratch("stores") as folder:
         points, windows, sessions = Points(folder, entries), Windows(folder, keys), Sessions(folder, keys)
-        found = measured({"put": (entries, [points.typed_put, points.raw_put])}, repeats)
+        puts = {STORE: points.typed_put, RAW: points.raw_put, ON_ENGINE: points.engine_put}
+        merges = {STORE: sessions.typed_merge, RAW: sessions.raw_merge}
+        found = measured({"put": (entries, puts), "session": (keys, merges)}, repeats)
         points.typed.settle()
         points.raw.settle()
+        points.engine_settle()
         gc.freeze()  # the data of the benchmark itself is not to be collected again and again
         asked = len(points.asked)
+        many = {
+            STORE: points.typed_many,
+            RAW: points.raw_many,
+            BY_HAND: points.hand_many,
+            ON_ENGINE: points.engine_many,
+        }
+        fetches = {
+            STORE: windows.typed_fetch,
+            RAW: windows.raw_fetch,
+            BY_HAND: windows.hand_fetch,
+            ON_ENGINE: windows.engine_fetch,
+        }
         found |= measured(
             {
-                "get": (asked, [points.typed_get, points.raw_get]),
-                "multi_get": (asked, [points.typed_many, points.raw_many, points.hand_many]),
-                "scan": (entries, [points.typed_scan, points.raw_scan]),
-                "window": (keys, [windows.typed_fetch, windows.raw_fetch, windows.hand_fetch]),
-                "window_bounded": (keys, [windows.typed_fetch, windows.bounded_fetch]),
-                "session": (keys, [sessions.typed_merge, sessions.raw_merge]),
+                "get": (asked, {STORE: points.typed_get, RAW: points.raw_get}),
+                "multi_get": (asked, many),
+                "scan": (
+                    entries,
+                    {STORE: points.typed_scan, RAW: points.raw_scan, ON_ENGINE: points.engine_scan},
+                ),
+                "window": (keys, fetches),
+                "window_bounded": (keys, {STORE: windows.typed_fetch, RAW: windows.bounded_fetch}),
             },
             repeats,
             reads=True,
         )
+    others = (STORE, RAW, BY_HAND, ON_ENGINE)
     show(
         f"{entries:,} entries, {keys:,} keys with {WINDOWS} windows each",
-        ["operation", "store/s", "raw/s", "by hand/s", "of raw"],
+        ["operation", *(f"{side}/s" for side in others), "of raw"],
         [
-            [name, *(f"{rate:,.0f}" for rate in rates), *([""] if len(rates) == 2 else []), rates[0] / rates[1]]
+            [name, *(f"{rates[side]:,.0f}" if side in rates else "" for side in others), rates[STORE] / rates[RAW]]
             for name, rates in found.items()
         ],
     )
-    ratio = {name: rates[0] / rates[1] for name, rates in found.items()}
+    ratio = {name: rates[STORE] / rates[RAW] for name, rates in found.items()}
     finish(
         point_vs_raw=min(ratio["put"], ratio["multi_get"]),
         window_vs_raw=ratio["window"],
         **{f"{name}_vs_raw": value for name, value in ratio.items() if name != "window"},
-        **{f"{name}_vs_by_hand": rates[0] / rates[2] for name, rates in found.items() if len(rates) == 3},
-        **{f"{name}_per_s": rates[0] for name, rates in found.items()},
+        **{f"{name}_vs_by_hand": rates[STORE] / rates[BY_HAND] for name, rates in found.items() if BY_HAND in rates},
+        **{f"{name}_on_engine_vs_raw": r[ON_ENGINE] / r[RAW] for name, r in found.items() if ON_ENGINE in r},
+        **{f"{name}_per_s": rates[STORE] for name, rates in found.items()},
         quick=arguments.quick,
     )
 

@@ -114,13 +114,13 @@ class _Scan:
         self._last: bytes | None = None
         self._me = object()  # not this scan itself: a view and its scan would keep each other, and files, alive
         self._bounds = rd.ReadOptions()
+        self._items: Items | None = None
+        self._is_quick = True
         self.ended = False
-        with translated(path):
-            self._items = self._quick_items()
 
     def let_go(self) -> None:
         """Ends the quick way: its iterator would keep a closed database open."""
-        self._items = None
+        self._items, self._is_quick = None, False
 
     def entries(self, first: Sequence[Entry]) -> Iterator[Entry]:
         """These, which were the first, and all others."""
@@ -135,8 +135,8 @@ class _Scan:
 
     def batch(self, rows: int) -> list[Entry]:
         """The next entries, so many unless the scan ends with them."""
-        found = self._quickly(rows)
-        if self._items is None and not self.ended:
+        found = self._quickly(rows) if self._is_quick else []
+        if not self._is_quick and not self.ended:
             found += self._read(rows - len(found))
             self.ended = len(found) < rows
         self._view.read(self._family, len(found))
@@ -144,16 +144,17 @@ class _Scan:
 
     def _quickly(self, rows: int) -> list[Entry]:
         """Those of them that `items()` has. Where it ends, the view's iterator goes on."""
-        items, start = self._items, self._start
-        if items is None:
-            return []
+        start = self._start
         with translated(self._path):
-            found: list[Entry] = list(islice(items, rows))
+            if self._items is None:
+                self._items = self._quick_items()
+            found: list[Entry] = list(islice(self._items or (), rows))
         if len(found) < rows:
-            self._items = None
+            self.let_go()
         if self._reverse and found and found[-1][0] < start:  # rocksdict has no lower bound
             found = [entry for entry in found if entry[0] >= start]
-            self._items, self.ended = None, True
+            self.let_go()
+            self.ended = True
         if found:
             self._last = found[-1][0]
         return found

@@ -229,7 +229,7 @@ def times_at(rows: Sequence[Row], place: int) -> Sequence[int]:
     return [number - _SIGN for number in _times(keys, length, place)(whole)]
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _times(keys: int, length: int, place: int) -> Callable[[bytearray], tuple[int, ...]]:
     """What takes the number at a place out of so many keys of that length; quicker than numpy for a few dozen."""
     return struct.Struct(">" + f"{length + place}xQ{-8 - place}x" * keys).unpack

@@ -1,8 +1,11 @@
 """Windows of numbers, all at once: what one reads most often of a window store are the counts of one key.
 
 Entries of one key have stored keys of one length, and their numbers mostly have one form. Then they are rows of one
-width, and one `struct` makes (time, number) of each: 4 µs for 60 windows, where one by one takes 12. Whatever is
+width, and two `struct`s read all times and all numbers: 11 µs for 60 windows, where one by one takes 15. Whatever is
 otherwise (another format, a number of another form, a time before 1970) is left to those who read one by one.
+
+Lengths are compared as sums. So a cell that is cut short is noticed, unless another is longer by just as much;
+RocksDB's own checksums stand before that.
 """
 
 import struct
@@ -49,7 +52,7 @@ def timed_numbers(forms: NumberForms, place: int, skip: int) -> Callable[[Sequen
     return read
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=64)
 def _each(number: int, form: str, before: int, after: int) -> Callable[[bytes | bytearray], tuple[Any, ...]]:
     """What takes a number out of each of so many rows, with so many bytes before it and after it."""
     return struct.Struct(">" + f"{before}x{form}{after}x" * number).unpack
