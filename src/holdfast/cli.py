@@ -62,7 +62,9 @@ def size(
     keys: Annotated[float, typer.Option(help="Keys of one store, over all partitions, such as 5e6.")],
     value_bytes: Annotated[int, typer.Option(help="Bytes of one value, encoded.")],
     key_bytes: Annotated[int, typer.Option(help="Bytes of one key.")] = 16,
-    partitions: Annotated[int, typer.Option(help="Partitions of the app.")] = 8,
+    partitions: Annotated[
+        int, typer.Option(help="Partitions of the app, for the comparison alone: here they share one memory limit.")
+    ] = 8,
     stores: Annotated[int, typer.Option(help="Stores of that size.")] = 1,
     standbys: Annotated[int, typer.Option(help="Replicas of each task beside the active one.")] = 0,
     instances: Annotated[int, typer.Option(help="Instances they are spread over; 0: one for each replica.")] = 0,
