@@ -27,7 +27,7 @@ from holdfast.instance.process import InstanceConfig
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, Writer, new_id
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE, STATE_SCHEMA, seal
+from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.sizing import SNAPSHOTS, Load, shown, sized
 from holdfast.stores.bytecolumns import from_matrix
@@ -68,7 +68,8 @@ def write_log(folder: Path) -> Log:
     for number in range(1, VERSIONS + 1):
         version, names = Version(number), names_of(number)
         entries = pa.table([encode_keys(SPEC.key, [names]), pack_many(values_of(number))], schema=STATE_SCHEMA)
-        where, segments = partitions_of(SPEC.key, [names], LOAD.partitions), {}
+        where = partitions_of(SPEC.key, [names], LOAD.partitions)
+        segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task in log.app.tasks():
             sealed = seal([(STATE, SPEC.name, entries.filter(pa.array(where == task.partition)))])
             segments[str(task)] = (log.write_segment(task, version, sealed, inline_limit=0),)

@@ -121,8 +121,9 @@ class Timestamped(KeyValue):
 
     def declared(self) -> Any:
         ttl = None if self.ttl is None else f"{self.ttl}ms"
-        bounds = {"max_entries": self.most, "refresh_on_read": self.refresh}
-        return hf.TimestampedKeyValueStore("s", value=int, late=self.late, ttl=ttl, **bounds)
+        return hf.TimestampedKeyValueStore(
+            "s", value=int, late=self.late, ttl=ttl, max_entries=self.most, refresh_on_read=self.refresh
+        )
 
     def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
         key = st.sampled_from(KEYS)
