@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench crash setup setup-tests lock docs clean
+.PHONY: help demo test bench crash sizes setup setup-tests lock docs clean
 
 BIN := .venv/bin
 PY := $(BIN)/python
@@ -39,6 +39,9 @@ endif
 
 crash: setup-tests ## every kill at every step, on real Spark (make test runs a dozen of them)
 	$(PY) -m pytest -v tests/crash
+
+sizes: setup-tests ## what `holdfast size` says against an instance with 5 million keys
+	$(PY) -m pytest -q -s tests/test_sizing_large.py
 
 setup: ## the virtual environment, pinned dependencies and Java; quick when it is all there
 	@scripts/setup.sh

@@ -23,10 +23,13 @@ from holdfast.instance.client import StateClient
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.states import AppState
 from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.partition import partition_of
+from holdfast.stores.recency import COUNT_KEY
 from holdfast.stores.types import Schema
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
 from tests.apps import get, held, settings, write
+from tests.stores.kinds.models import KeyValue
 
 pytestmark = pytest.mark.spark
 
@@ -35,7 +38,7 @@ ARROW = pa.schema(
     [("player", pa.string()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("place", pa.int32())]
 )
 SCHEMA = "player string, points long, at timestamp, place int"
-GAP_MS = 20_000
+GAP_MS, FADING_MS, RECENT, PARTITIONS = 20_000, 240_000, 3, 2
 
 
 class Totals(msgspec.Struct, frozen=True):
@@ -51,7 +54,7 @@ class Played(msgspec.Struct):
 
 
 class Players(hf.Processor):
-    """Five kinds of stores, each used as it is meant to be."""
+    """Five kinds of stores, each used as it is meant to be. One drops windows soon, one has room for few entries."""
 
     totals = hf.KeyValueStore("totals", value=Totals)
     latest = hf.TimestampedKeyValueStore("latest", value=int)
@@ -59,6 +62,8 @@ class Players(hf.Processor):
     sessions = hf.SessionStore("sessions", value=int, gap="20s", retention="1d")
     levels = hf.VersionedKeyValueStore("levels", value=int, retention="1d")
     seen: hf.KeyValueStore[tuple[str, int], int] = hf.KeyValueStore("seen", key=(str, int), value=int, ttl="1d")
+    fading = hf.WindowStore("fading", value=int, size="30s", retention=f"{FADING_MS}ms")
+    recent = hf.KeyValueStore("recent", value=int, max_entries=RECENT)
 
     def ahead(self, key: str, event: Played) -> Iterator[tuple[Any, Any]]:
         yield self.seen, (key, event.points)
@@ -72,6 +77,9 @@ class Players(hf.Processor):
         self.sessions.merge(key, ctx.timestamp, None, lambda one, other: one + other, 1)
         self.levels.put(key, event.points, event.at)
         self.seen[key, event.points] = self.seen.get((key, event.points), 0) + 1
+        half = ctx.timestamp // 30_000 * 30_000
+        self.fading.put(key, (self.fading.fetch(key, half) or 0) + 1, half)
+        self.recent[key] = self.recent.get(key, 0) + 1
         if (was.games + 1) % 5 == 0:
             ctx.forward(key, {"games": was.games + 1, "at": event.at})
 
@@ -86,11 +94,18 @@ class Model:
     sessions: dict[str, list[tuple[int, int, int]]] = field(default_factory=lambda: defaultdict(list))
     levels: dict[str, dict[int, int]] = field(default_factory=lambda: defaultdict(dict))
     seen: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    fading: dict[tuple[str, int], int] = field(default_factory=lambda: defaultdict(int))
+    recent: list[KeyValue] = field(default_factory=lambda: [KeyValue(most=RECENT) for _ in range(PARTITIONS)])
     forwarded: list[tuple[str, int, datetime]] = field(default_factory=list)
+    clock: int = 0
+    """The largest event time by the batch before."""
 
     def batch(self, records: Sequence[dict[str, Any]]) -> None:
         for record in sorted(records, key=lambda r: (r["at"], r["place"])):
             self.record(record["player"], record["points"], record["at"])
+        self.clock = max(self.clock, *(round(record["at"].timestamp() * 1000) for record in records))
+        for partition in self.recent:
+            partition.end_of_version()
 
     def record(self, player: str, points: int, at: datetime) -> None:
         time = round(at.timestamp() * 1000)
@@ -109,6 +124,11 @@ class Model:
         self.sessions[player] = sorted([*apart, (start, end, number)])
         self.levels[player][time] = points
         self.seen[player, points] += 1
+        half = time // 30_000 * 30_000
+        if half > self.clock - FADING_MS:
+            self.fading[player, half] += 1
+        recent = self.recent[partition_of(Schema.of(player="string"), (player,), PARTITIONS)]
+        recent.do(("put", player, recent.entries.get(player, (0, 0))[0] + 1, None), Now(wall=0))
         if (was.games + 1) % 5 == 0:
             self.forwarded.append((player, was.games + 1, at))
 
@@ -153,8 +173,9 @@ def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
             if TaskId.parse(task).topology == runtime._spec().topologies[declared.name]:
                 with StateClient(addresses[0]) as client:
                     entries = client.scan(TaskId.parse(task), declared.name, Version(newest.version))
-                assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest"}
-                bytes_.entries.update(zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True))
+                assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest", COUNT_KEY}
+                for key, cell in zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True):
+                    bytes_.entries[key] = max(cell, bytes_.entries.get(key, cell))  # of two notes the newest slice
         found[attribute] = declared.bind(bytes_, now, lambda name, number: None)
     return found
 
@@ -175,9 +196,13 @@ def check(app: hf.App, model: Model) -> None:
         assert windows == {key: number for key, number in model.minutes.items() if key[0] == player}
         sessions = [(session.start, session.end, number) for session, number in stores["sessions"].fetch(player)]
         assert sessions == model.sessions[player]
+        fading = {(player, start): number for start, number in stores["fading"].fetch(player, from_=0)}
+        kept = {key: n for key, n in model.fading.items() if key[0] == player and key[1] > model.clock - FADING_MS}
+        assert fading == kept
         history = {record.timestamp: record.value for record in stores["levels"].history(player)}
         assert history == model.levels[player]
     assert dict(stores["seen"].items()) == model.seen
+    assert dict(stores["recent"].items()) == {k: v for part in model.recent for k, (v, _) in part.entries.items()}
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])

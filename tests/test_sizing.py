@@ -94,6 +94,22 @@ def test_more_of_anything_is_more_of_everything() -> None:
     assert twice.log.bytes == small.log.bytes
 
 
+def test_partitions_count_in_the_comparison_alone_because_a_task_by_itself_is_next_to_nothing(tmp_path: Path) -> None:
+    assert sized(changed(LOAD, partitions=64)) == sized(LOAD)
+    assert kafka_streams_rule(64, 3) == 8 * kafka_streams_rule(8, 3)
+    resources, tasks, names = Resources(64 << 20), 8, [f"store-{n}" for n in range(STORES)]
+    engines = [open_engine("rocksdb", tmp_path / str(n), specs(names), resources) for n in range(tasks)]
+    few = Changes(pa.array([b"\x01ann"]), pa.array([pack(Cell(b"x"))]))
+    for engine in engines:
+        engine.apply([(name, few) for name in names], Mark(Version(1), "c1", "log-1"))
+    assert sum(engine.memory_bytes() for engine in engines) < tasks * (1 << 20)
+    for engine in engines:
+        engine.flush()
+    assert sum(path.stat().st_blocks * 512 for path in tmp_path.rglob("*")) < tasks * (256 << 10)
+    for engine in engines:
+        engine.close()
+
+
 def test_the_usual_rule_for_kafka_streams_is_about_5_gb() -> None:
     assert kafka_streams_rule(8, 3) == pytest.approx(5e9, rel=0.06)
 
@@ -118,6 +134,8 @@ def test_the_command_prints_figures_with_their_formulas() -> None:
     assert result.exit_code == 0, result.output
     for said in ("17,230,285", "memory limit, of each instance", "5,000,000 keys x 3 stores x 1.149 growth", "Kafka"):
         assert said in result.output
+    told = CliRunner().invoke(app, ["size", "--help"]).output.replace("│", "")
+    assert "here they share one memory limit" in " ".join(told.split())
     found = json.loads(CliRunner().invoke(app, ["size", *COMMAND.split(), "--json"]).output)
     assert found["log"]["bytes"] > found["state, one replica of all tasks"]["bytes"]
 

@@ -76,7 +76,9 @@ def size(
     keys: Annotated[float, _number(parse_number, "Keys of one store, over all partitions, such as 5M or 5e6.")],
     value_bytes: Annotated[int, _number(parse_bytes, "Bytes of one value, encoded, such as 200 or 1KiB.")],
     key_bytes: Annotated[int, _number(parse_bytes, "Bytes of one key.")] = 16,
-    partitions: Annotated[int, _number(parse_whole, "Partitions of the app.")] = 8,
+    partitions: Annotated[
+        int, _number(parse_whole, "Partitions of the app, for the comparison alone: here they share one memory limit.")
+    ] = 8,
     stores: Annotated[int, _number(parse_whole, "Stores of that size.")] = 1,
     standbys: Annotated[int, _number(parse_whole, "Replicas of each task beside the active one.")] = 0,
     instances: Annotated[int, _number(parse_whole, "Instances they are spread over; 0: one for each replica.")] = 0,

@@ -1,4 +1,4 @@
-"""The processor that crash tests kill: six stores of five kinds, on real Spark.
+"""The processor that crash tests kill: eight stores of five kinds, with drops and evictions, on real Spark.
 
     python -m tests.crash.players <folder>           runs until all input is worked through, then compares
 
@@ -14,7 +14,7 @@ from pathlib import Path
 
 import holdfast as hf
 from tests.apps import write
-from tests.test_processors import ARROW, Model, check, delivered, players_app, records
+from tests.test_processors import ARROW, FADING_MS, Model, check, delivered, players_app, records
 
 FILES = 10
 
@@ -30,6 +30,8 @@ def model() -> Model:
     dice, found = random.Random(11), Model()
     for number in range(FILES):
         found.batch(records(number, dice))
+    assert any(start <= found.clock - FADING_MS for _, start in found.fading), "some windows are dropped"
+    assert sum(len(partition.entries) for partition in found.recent) < len(found.totals), "some entries are evicted"
     return found
 
 

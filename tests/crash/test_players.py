@@ -17,7 +17,7 @@ KILLED = -9
 CHAIN = [
     ("segment.before=kill@1,apply.middle=kill@1,commit.before=kill@3", False),
     ("state.read=kill@2,snapshot.middle=kill@1,commit.after=kill@2", False),
-    ("segment.after=kill@1,sink.middle=kill@6", False),
+    ("segment.after=kill@1,drop.before=kill@1,drop.after=kill@1,sink.middle=kill@6", False),
     ("apply.after=kill@1", True),
 ]
 """The faults of each life, and whether the driver survives it."""

@@ -8,12 +8,15 @@ import msgspec
 import pyarrow as pa
 import pytest
 
+from holdfast.clock import ManualClock
+from holdfast.instance import process
 from holdfast.instance.client import StateClient
 from holdfast.instance.events import ProblemEvent, RestoreEvent
 from holdfast.instance.held import VersionNotHeld
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
-from holdfast.instance.process import InstanceConfig
+from holdfast.instance.process import Instance, InstanceConfig
 from holdfast.query.tasks import PeerBytes
+from holdfast.stores.openiters import OPEN
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of
 from tests.instance.processes import Process, until
@@ -359,3 +362,30 @@ def test_an_instance_that_has_not_seen_the_log_yet_serves_nothing(app: AppLog, t
         commit.write_bytes(whole)
         until(lambda: client.status().ready, "the instance to be ready")
         assert min(task.readable_to or 0 for task in client.status().tasks) == 1
+
+
+def test_a_scan_left_open_in_an_instance_is_named_in_its_log(
+    app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock = ManualClock()
+    monkeypatch.setattr(OPEN, "_clock", clock.monotonic)
+    monkeypatch.setattr(process, "_REBALANCE_LOOK", 0.01)
+    app.commit({TASK: {"counts": {key_of(number): b"%d" % number for number in range(5_000)}}})
+    instance = Instance(config_of(app, tmp_path))
+    instance.start()
+    try:
+        assert instance.wait_ready(60)
+        replica = instance.replicas[TASK]
+        replica.fold()
+        with replica.picture() as picture:
+            scan = picture.scan("counts", b"", None)
+            next(scan)
+            clock.advance(61)
+            until(lambda: "a scan of counts has kept old state for 61 s" in caplog.text, "named")
+            scan.close()
+    finally:
+        instance.stop()
+    named = [record.getMessage() for record in caplog.records if "a scan of" in record.getMessage()]
+    assert len(named) == 1, "once"
+    assert f"{__file__}:" in named[0]
+    assert " in test_a_scan_left_open" in named[0]

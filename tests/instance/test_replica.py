@@ -19,6 +19,7 @@ from holdfast.instance.report import RestoreReport
 from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
 from holdfast.instance.source import Source
 from holdfast.log import names
+from holdfast.stores.openiters import OPEN
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 
@@ -454,4 +455,22 @@ def test_versions_before_a_fold_are_let_go_of_when_nothing_new_comes(rocks: AppL
     replica.tidy()
     assert replica.held.range == (3, 3)
     check(replica, rocks, Version(3))
+    replica.close()
+
+
+def test_catching_up_keeps_nothing_of_the_versions_it_passes(rocks: AppLog, place: Place) -> None:
+    """A footing keeps the write buffers it was taken with: one a version would be more memory than any limit."""
+    chance = random.Random(3)
+    for _ in range(8):
+        rocks.random_commit(chance)
+    each_by_itself = ReplicaSettings(overlay_bytes=1, batch_bytes=1)
+    replica = place.replica(rocks, each_by_itself)
+    replica.catch_up(rocks.version)
+    assert OPEN.count("view", str(place.folder / "0_0" / "data" / "rocksdb")) == 2
+    assert replica.held.range == (7, 8)
+    rocks.random_commit(chance)
+    replica.catch_up(rocks.version)
+    assert replica.held.range == (7, 9), "what comes one by one is kept as ever"
+    for version in (7, 8, 9):
+        check(replica, rocks, Version(version))
     replica.close()

@@ -63,7 +63,7 @@ def test_a_log_without_a_version_binds_nobody_but_its_app(storage: Storage) -> N
     before = Log.create_or_open(storage, app_spec(partitions=4))
     after = Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
     assert (after.id, after.app.number, after.app.partitions) == (before.id, 2, 2)
-    with pytest.raises(AppChanged, match="another-app"):
+    with pytest.raises(AppChanged, match=r"Give 'another-app' a log.url of its own, or start it as"):
         Log.create_or_open(storage, msgspec.structs.replace(app_spec(), id="another-app"))
 
 

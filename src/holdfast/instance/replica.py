@@ -344,7 +344,7 @@ class Replica:
             if overlay is not None and few and small and not (ahead and overlay.base == overlay.version):
                 self._stage(commit, report)
             else:
-                self._write_through(self._source.gather(commit, to, self.settings.batch_bytes), report)
+                self._write_through(self._source.gather(commit, to, self.settings.batch_bytes), to, report)
         except ObjectMissing:
             return False
         return True
@@ -371,8 +371,12 @@ class Replica:
         if report.under_way:
             report.batch(version, {store: sum(len(part) for part in parts) for store, parts in changes.items()})
 
-    def _write_through(self, commits: Sequence[Commit], report: RestoreReport) -> None:
-        """Writes versions straight to the engine; readers stay where they are until the last is whole."""
+    def _write_through(self, commits: Sequence[Commit], to: Version, report: RestoreReport) -> None:
+        """Writes versions straight to the engine; readers stay where they are until the last is whole.
+
+        Each footing keeps the write buffers it was taken with in memory. On the way to `to` nobody asks for the
+        versions passed, so those are let go of.
+        """
         counts: dict[str, int] = dict.fromkeys(self.stores, 0)
         last = commits[-1]
         version = Version(last.version)
@@ -390,6 +394,8 @@ class Replica:
             if mark is not None and mark.applying is None:
                 with self._publishing:
                     self.held.move(Overlay.starting(version, self.stores), disk.base.footing(version), stamp.now)
+                    if version < to:
+                        self.held.forget_older()
             if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:
                 disk.flush()
         self.applied_bytes += sum(self._source.state_bytes(commit) for commit in commits)

@@ -40,7 +40,8 @@ class AppChanged(HoldfastError):
         listed = "\n".join(f"  - {difference}" for difference in found)
         super().__init__(
             f"The log at {place} was written by an app that differs from the code:\n{listed}\n"
-            "Put the code back as it was, or give the app a new id or another log to begin anew; this log stays."
+            "Put the code back as it was. Or begin anew with a new app id; where log.url or spark.checkpoint is set, "
+            "give both another place too. This log stays."
         )
         self.differences = tuple(found)
 
@@ -122,7 +123,10 @@ def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
     """Raises AppChanged with every difference that stored state can't stand."""
     found: list[str] = []
     if new.id != old.id:
-        found.append(f"The log belongs to the app {old.id!r}; the code's app is {new.id!r}.")
+        found.append(
+            f"The log belongs to the app {old.id!r}; the code's app is {new.id!r}. Give {new.id!r} a log.url of its "
+            f"own, or start it as {old.id!r}."
+        )
     if new.partitions != old.partitions:
         found.append(
             f"The log has {old.partitions} partitions; the settings say {new.partitions}. "

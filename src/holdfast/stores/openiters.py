@@ -20,12 +20,15 @@ from typing import Literal, TypeVar
 
 _LOG = logging.getLogger(__name__)
 _HERE = str(Path(__file__).parent)
-_LINES = 3
+_FILES = 6
+"""How many lines are named, one a file: between a store and whoever scans it in an instance there are four."""
 
 LONG_SECONDS = 60.0
 """How long a view or scan may be in the way before it is named."""
 
 What = Literal["view", "scan"]
+Lines = dict[str, tuple[int, str]]
+"""A line and its function by file. It becomes text when it is named: scans come and go by the thousand."""
 T = TypeVar("T")
 
 
@@ -35,9 +38,13 @@ class Open:
 
     what: What
     of: str
-    where: str
+    lines: Lines
     since: float | None
     named: bool = field(default=False)
+
+    @property
+    def where(self) -> str:
+        return ", called by ".join(f"{file}:{line} in {name}" for file, (line, name) in self.lines.items())
 
 
 class OpenOnes:
@@ -112,13 +119,14 @@ OPEN = OpenOnes()
 """Those of this process."""
 
 
-def opened_at() -> str:
-    """The nearest lines outside of the stores that led here, the nearest first."""
-    found: list[str] = []
+def opened_at() -> Lines:
+    """The lines outside of the stores that led here, the nearest first; of each file the nearest."""
+    found: Lines = {}
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and len(found) < _LINES:
+    while frame is not None and len(found) < _FILES:
         code = frame.f_code
-        if not code.co_filename.startswith(_HERE):
-            found.append(f"{code.co_filename}:{frame.f_lineno} in {code.co_name}")
+        file = code.co_filename
+        if file not in found and not file.startswith(_HERE):
+            found[file] = (frame.f_lineno, code.co_name)
         frame = frame.f_back
-    return ", called by ".join(found)
+    return found

@@ -44,7 +44,7 @@ class KeyValue:
 
     def __init__(self, *, ttl: int | None = None, most: int | None = None, refresh: bool = False) -> None:
         self.ttl, self.most, self.refresh = ttl, most, refresh
-        self.entries: dict[str, tuple[int, int]] = {}
+        self.entries: dict[str, tuple[Any, int]] = {}
         self.touched: set[str] = set()
 
     def declared(self) -> Any:
@@ -72,7 +72,7 @@ class KeyValue:
         elif self.refresh and key in self.entries:
             self._touch(key, self.entries[key])
 
-    def _touch(self, key: str, entry: tuple[int, int]) -> None:
+    def _touch(self, key: str, entry: tuple[Any, int]) -> None:
         self.entries.pop(key, None)
         self.entries[key] = entry
         self.touched.add(key)
@@ -113,40 +113,40 @@ class KeyValue:
         }
 
 
-class Timestamped:
-    """Entries with a value, an event time and an expiry."""
+class Timestamped(KeyValue):
+    """The same with an event time beside each value, by which a put may be late. An ignored one touches nothing."""
 
-    def __init__(self, late: Any, *, ttl: int | None = None) -> None:
-        self.late, self.ttl = late, ttl
-        self.entries: dict[str, tuple[int, int, int]] = {}
+    def __init__(self, late: Any, *, ttl: int | None = None, most: int | None = None, refresh: bool = False) -> None:
+        super().__init__(ttl=ttl, most=most, refresh=refresh)
+        self.late = late
 
     def declared(self) -> Any:
         ttl = None if self.ttl is None else f"{self.ttl}ms"
-        return hf.TimestampedKeyValueStore("s", value=int, late=self.late, ttl=ttl)
+        return hf.TimestampedKeyValueStore(
+            "s", value=int, late=self.late, ttl=ttl, max_entries=self.most, refresh_on_read=self.refresh
+        )
 
     def operations(self) -> st.SearchStrategy[tuple[Any, ...]]:
-        return st.tuples(st.just("put"), st.sampled_from(KEYS), st.none() | st.integers(0, 99), TIMES)
+        key = st.sampled_from(KEYS)
+        ttl = st.none() | st.integers(1, self.ttl or 20_000)
+        put = st.tuples(st.just("put"), key, st.none() | st.integers(0, 99), TIMES, ttl)
+        return put | st.tuples(st.just("get"), key)
 
     def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
-        _, key, value, time = operation
-        there = self.entries.get(key)
-        if self.late == "newest" and there is not None and there[1] > time and there[2] > now.wall:
-            return
-        self.entries.pop(key, None)
-        if value is not None:
-            self.entries[key] = (value, time, NEVER if self.ttl is None else now.wall + self.ttl)
-
-    def end_of_version(self) -> None:
-        pass
+        what, key, *rest = operation
+        if what == "put":
+            value, time, ttl = rest
+            there = self.entries.get(key)
+            if self.late == "newest" and there is not None and there[0][1] > time and there[1] > now.wall:
+                return
+            operation = ("delete", key) if value is None else ("put", key, (value, time), ttl)
+        super().do(operation, now)
 
     def apply(self, store: Any, operation: tuple[Any, ...]) -> None:
-        store.put(*operation[1:])
-
-    def answers(self, now: hf.Now, at: list[int]) -> Answers:
-        return {"scan": [(key, (v, t)) for key, (v, t, expires) in sorted(self.entries.items()) if expires > now.wall]}
-
-    def ask(self, store: Any, at: list[int]) -> Answers:
-        return {"scan": [(key, tuple(found)) for key, found in store.scan()]}
+        if operation[0] == "put":
+            store.put(*operation[1:])
+        else:
+            super().apply(store, operation)
 
 
 class Window:
@@ -367,7 +367,11 @@ MODELS: dict[str, Any] = {
     "max-entries-ttl": lambda: KeyValue(most=3, ttl=9_000),
     "max-entries-ttl-refreshed": lambda: KeyValue(most=2, ttl=9_000, refresh=True),
     "timestamped-newest": lambda: Timestamped("newest"),
+    "timestamped-newest-ttl": lambda: Timestamped("newest", ttl=9_000),
     "timestamped-last-ttl": lambda: Timestamped("last", ttl=9_000),
+    "timestamped-max-entries": lambda: Timestamped("newest", most=2),
+    "timestamped-max-entries-refreshed": lambda: Timestamped("newest", most=2, refresh=True),
+    "timestamped-max-entries-last-ttl": lambda: Timestamped("last", most=2, ttl=9_000, refresh=True),
     "window": Window,
     "window-duplicates": lambda: Window(duplicates=True),
     "session": Sessions,

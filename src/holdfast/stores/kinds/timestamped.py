@@ -10,11 +10,14 @@ from collections.abc import Callable
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.errors import BadValue
+from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.cells import unpack
 from holdfast.stores.kinds.base import LATE, Time, View, millis
+from holdfast.stores.kinds.expiry import ReadableEntries
 from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
 from holdfast.stores.options import Length
-from holdfast.stores.spec import TIMESTAMPED
+from holdfast.stores.spec import TIMESTAMPED, StoreSpec
+from holdfast.stores.values import StoreCodec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -63,6 +66,8 @@ class TimestampedKeyValueStore(
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyTimestampedKeyValueStore
 
     _time_of_record: Callable[[], int] | None = None
+    _there: ReadableEntries
+    """What a put looks at to see if it is late. That is no read of the user's, so it refreshes nothing."""
 
     @overload
     def __init__(
@@ -95,6 +100,10 @@ class TimestampedKeyValueStore(
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[TimestampedOptions]):
         super().__init__(name, key=key, value=value, kind_options={}, options=options)
 
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self._there = self._entries_.quiet()
+
     def put(self, key: K, value: V | None, timestamp: Time | None = None, ttl: Length | int | None = None) -> None:
         """Sets a key's value and event time; None deletes. What a late one does is the store's `late`.
 
@@ -102,7 +111,7 @@ class TimestampedKeyValueStore(
         """
         encoded, time = self._encode(key), self._record_time() if timestamp is None else millis(timestamp)
         if self._spec.late == "newest":
-            there = self._entries_.find(encoded)
+            there = self._there.find(encoded)
             if there is not None and unpack(there).timestamp > time:
                 self._count(LATE, 1)
                 return
