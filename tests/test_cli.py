@@ -96,7 +96,7 @@ def test_a_wrong_setting_is_one_line_that_says_what_to_do_and_exit_code_1(tmp_pa
     assert done.returncode == 1
     assert done.stdout == ""
     assert len(done.stderr.splitlines()) == 1
-    assert "Did you mean batch.commit_interval?" in done.stderr
+    assert "Did you mean 'batch.commit_interval'?" in done.stderr
 
 
 def test_the_version_is_the_package_version(tmp_path: Path, holdfast: Holdfast) -> None:
