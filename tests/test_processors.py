@@ -386,7 +386,7 @@ def test_retention_goes_by_event_time_where_the_stream_has_one(spark: SparkSessi
         app = hf.App("clocks", settings=settings(tmp_path), spark=spark)
         stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp=timestamp)
         found = {spec.name: spec.clock for spec in stream.process(Players).specs if spec.clock is not None}
-        assert found == dict.fromkeys(("minutes", "sessions", "levels"), clock)
+        assert found == dict.fromkeys(("minutes", "sessions", "levels", "fading"), clock)
         assert app.describe().count(f"retention 1d by {said}, in slices of 3h") == 3
 
 

@@ -292,7 +292,7 @@ def test_every_way_to_name_a_codec_leads_to_its_id() -> None:
         "avro/1",
         *[Zipped.id] * 2,
     ]
-    with pytest.raises(TopologyError, match=r"store\('t'\): .* has the id 'msgpack/1'. Give it 'module:Class'"):
+    with pytest.raises(TopologyError, match=r"store\('t'\): .* has the id 'msgpack/1'. A codec of your own"):
         build(MessagePack(dict))
 
 

@@ -125,11 +125,20 @@ class RunningProcessor:
             self._object.close()
         except Exception as error:
             raise self._failed("close()", error) from error
-        for bound in self._bound.values():
+        for attribute, bound in self._bound.items():
+            if self._replaced(attribute):
+                raise ProcessorFailed(
+                    f"{self._name} has put something else in the place of its store: self.{attribute} is no longer "
+                    f"{bound!r}. What was to be kept there would be lost. Nothing of the batch was committed. Write "
+                    f"self.{attribute}[key] = value, or give what isn't a store another name."
+                )
             bound.end_of_version()
         for bound in self._bound.values():
             if isinstance(bound, Store):
                 bound.check_written(self._states[bound.name].changes)
+
+    def _replaced(self, attribute: str) -> bool:
+        return getattr(self._object, attribute, None) is not self._bound[attribute]
 
     def rewrite(self, entries: int) -> None:
         """Brings some entries of each store to the newest shape of its values, from where the last version ended."""

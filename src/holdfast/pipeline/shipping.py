@@ -2,9 +2,11 @@
 
 What stands in an importable module travels by name. What stands in the script or notebook itself, `__main__`, has no
 name a worker could import and travels as a whole. Spark's pickler does that for plain classes, but makes a
-`msgspec.Struct` without fields, and leaves annotations as text that means nothing in a worker. Both are seen to here.
+`msgspec.Struct` without fields, leaves annotations as text that means nothing in a worker, and makes another object of
+`dataclasses.MISSING`, so that a field without a default seems to have one. All three are seen to here.
 """
 
+import dataclasses
 import inspect
 import io
 import types
@@ -51,7 +53,13 @@ class _Pickler(cloudpickle.CloudPickler):
             _resolve(obj)
             if _CACHE in vars(obj):
                 delattr(obj, _CACHE)  # msgspec makes it anew
+        if obj is dataclasses.MISSING:
+            return _missing, ()
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+def _missing() -> object:
+    return dataclasses.MISSING
 
 
 def _is_local(obj: type) -> bool:

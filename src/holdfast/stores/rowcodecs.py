@@ -107,7 +107,8 @@ def row_codec_id(codec: str | Codec[Any] | None, where: str) -> str:
             "in a processor's store."
         )
     try:
-        return codec_id(codec, ROW_NAMES)
+        found = codec_id(codec, ROW_NAMES)
+        return codec_id(found, ROW_NAMES)  # which says so of an object's id that nobody could import
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from error
 

@@ -291,7 +291,10 @@ def _check(
 ) -> None:
     name = name_of(type_)
     if not (dataclasses.is_dataclass(type_) or issubclass(type_, msgspec.Struct)):
-        raise TopologyError(f"@hf.shape takes a dataclass or a msgspec Struct, and {name} is neither.")
+        raise TopologyError(
+            f"@hf.shape takes a dataclass or a msgspec Struct, and {name} is neither. Write @hf.shape(...) above "
+            "@dataclass: of two lines above a class the lower one comes first."
+        )
     if not FIRST_SCHEMA <= version <= LAST_SCHEMA:
         raise TopologyError(f"{name}: version={version}; versions go from {FIRST_SCHEMA} to {LAST_SCHEMA}.")
     if outside := sorted(n for n in upcasters if not FIRST_SCHEMA <= n < version):

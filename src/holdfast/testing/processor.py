@@ -4,14 +4,15 @@ The stores are the real ones over memory, and a version ends as it does in a tas
 clocks move, and the next record meets a fresh object of the processor. So what a test sees is what an app does.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadValue, TopologyError, shown
+from holdfast.errors import BadValue, HoldfastError, TopologyError, shown
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Entries, Range, StoreState
 from holdfast.settings.units import parse_duration
@@ -66,6 +67,7 @@ class ProcessorTest:
         self._states: dict[str, StoreState] = {}
         self.version = 0
         """The newest version that has ended."""
+        self._counts_before: dict[str, int] = {}
         self.counts: dict[str, int] = {}
         """What the processor counted, and, as `store/name`, what its stores did."""
 
@@ -81,7 +83,8 @@ class ProcessorTest:
         time = self._wall if timestamp is None else millis(timestamp)
         if self._event_times:
             self._seen = time if self._seen is None else max(self._seen, time)
-        running.work([key], [self._event_of(event)], [time])
+        with self._or_nothing():
+            running.work([key], [self._event_of(event)], [time])
         context = running.context
         assert isinstance(context, _Noting)
         forwarded, context.noted = context.noted, []
@@ -99,7 +102,8 @@ class ProcessorTest:
     def commit(self) -> int:
         """Ends the version: `close()` is called, what expired or has no room goes, and the clocks move."""
         running = self._begun()
-        running.end()
+        with self._or_nothing():
+            running.end()
         for name, state in self._states.items():
             held = self._held.stores[name]
             for key, value in state.changes.items():
@@ -112,6 +116,15 @@ class ProcessorTest:
         self.version += 1
         return self.version
 
+    @contextmanager
+    def _or_nothing(self) -> Iterator[None]:
+        """As in an app, nothing of a version counts in which something failed; the next record begins it anew."""
+        try:
+            yield
+        except HoldfastError:
+            self._running, self._seen, self.counts = None, self._clock, self._counts_before
+            raise
+
     def advance(self, by: str | timedelta) -> None:
         """Ends the version and lets the wall clock move on: `advance("30s")`."""
         self.commit()
@@ -119,6 +132,7 @@ class ProcessorTest:
 
     def _begun(self, key: object = "") -> RunningProcessor:
         if self._running is None:
+            self._counts_before = dict(self.counts)
             budget = Budget(_PLENTY)
             self._states = {spec.name: StoreState(spec.name, self._held, budget) for _, spec in self._specs}
             now = Now(self._wall, self._clock)

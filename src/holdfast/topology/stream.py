@@ -16,6 +16,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import TopologyError, did_you_mean
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.keys import encode_keys
 from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
 from holdfast.stores.rowcodecs import check_rows, row_codec_id
@@ -32,6 +33,7 @@ from holdfast.topology.processor import (
     name_of,
     parse_output,
     specs_of,
+    stores_of,
     two_stores,
 )
 from holdfast.topology.reducers import HIDDEN, Reducer, bind
@@ -343,8 +345,10 @@ class Builder:
         key = key_as_python(Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in stream.key)))
         encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
         stores: list[tuple[str, StoreSpec]] = []
+        declared = stores_of(processor)
         for attribute, spec in specs_of(processor, self.engine):
             self._check_unused(spec.name)
+            declared[attribute].bind(DictBytes(), Now(wall=0), _uncounted, spec=spec)  # raises for a codec not there
             stores.append((attribute, msgspec.structs.replace(stream.timed(spec), stream_key=key)))
         columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
         processed = Processed(
@@ -389,6 +393,10 @@ class Builder:
                 "give one of them its own with .sink(..., name='...')."
             )
         self.sinks.append(SinkNode(chosen, source, sink))
+
+
+def _uncounted(name: str, number: int) -> None:
+    """Nobody counts what a store does that is only tried."""
 
 
 def _input_type(frame: DataFrame, aggregate: Aggregate) -> str | None:

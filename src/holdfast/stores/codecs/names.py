@@ -32,14 +32,22 @@ def codec_id(codec: str | Codec[Any] | None, names: Mapping[str, str] = NAMES) -
     if isinstance(codec, str):
         if codec in names:
             return names[codec]
-        if codec in names.values() or ":" in codec:
+        if codec in names.values():
+            return codec
+        if codec.startswith("__main__:"):
+            raise TopologyError(
+                f"codec {codec!r} is in the program itself, where workers and instances can't import it. Put the class "
+                "into a module of its own, and name it by that: 'module:Class'."
+            )
+        if ":" in codec:
             return codec
         raise TopologyError(f"there is no codec {codec!r}. Use {', '.join(names)}, or your own as 'module:Class'.")
-    if ":" in codec.id:
-        return codec.id
+    found: object = getattr(codec, "id", None)
+    if isinstance(found, str) and ":" in found:
+        return found
     raise TopologyError(
-        f"a codec of class {type(codec).__name__} has the id {codec.id!r}. Give it 'module:Class', where it is found "
-        "again; the log remembers it."
+        f"codec={codec!r} has the id {found!r}. A codec of your own has an `id`, 'module:Class', which is where it is "
+        f"found again: the log remembers it. Or use {', '.join(names)}."
     )
 
 

@@ -4,6 +4,7 @@ Both write a record as a map of its fields, so a reader finds what it knows by n
 MessagePack is the default: half the room of JSON and faster. JSON is for those who read the store with other tools.
 """
 
+import dataclasses
 import datetime as dt
 import math
 from abc import ABC, abstractmethod
@@ -43,6 +44,7 @@ class _Packed(ABC, Generic[V]):
         # A class can be checked at a glance; anything else (a union, a TypedDict) by reading back what was written.
         plain = get_origin(type_) or type_
         self._class = plain if isinstance(plain, type) and not is_typeddict(plain) else None
+        self._has_fields = dataclasses.is_dataclass(plain) or isinstance(plain, type(msgspec.Struct))
         self._encoder = self._make_encoder()
         self._any = self._make_decoder(Any)
         try:
@@ -86,13 +88,18 @@ class _Packed(ABC, Generic[V]):
             raise self._damaged(error) from error
 
     def _check(self, value: V, data: bytes) -> None:
+        if self._has_fields and self._class is not None and not isinstance(value, self._class):
+            raise self._another(value)  # its fields may have the same names, and others that would be lost
         try:
             self._decoder.decode(data)
         except msgspec.MsgspecError as error:
-            found = type(value).__name__
-            raise BadValue(
-                f"{shown(value)} is a {found}, and the store's values are {name_of(self._type)}. Give one of those."
-            ) from error
+            raise self._another(value) from error
+
+    def _another(self, value: object) -> BadValue:
+        found = type(value).__name__
+        return BadValue(
+            f"{shown(value)} is a {found}, and the store's values are {name_of(self._type)}. Give one of those."
+        )
 
     def _damaged(self, error: Exception) -> DamagedObject:
         return DamagedObject(
@@ -146,7 +153,7 @@ class Json(_Packed[V]):
     >>> Json(float).encode(float("nan"))
     Traceback (most recent call last):
     ...
-    holdfast.errors.BadValue: nan can't be stored: JSON has no nan. Store None, or take codec="msgpack".
+    holdfast.errors.BadValue: nan can't be stored: JSON has no nan. Filter it out, or take codec="msgpack".
     """
 
     id = JSON
@@ -155,7 +162,7 @@ class Json(_Packed[V]):
         data = super().write_plain(plain)
         # msgspec writes NaN and infinities as null, which would read back as something else, or not at all.
         if b"null" in data and (lost := _not_finite(msgspec.to_builtins(plain))) is not None:
-            raise BadValue(f'{plain!r} can\'t be stored: JSON has no {lost}. Store None, or take codec="msgpack".')
+            raise BadValue(f'{plain!r} can\'t be stored: JSON has no {lost}. Filter it out, or take codec="msgpack".')
         return data
 
     def _make_encoder(self) -> _Encoder:
