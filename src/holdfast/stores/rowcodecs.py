@@ -20,7 +20,7 @@ from holdfast.stores import scalars
 from holdfast.stores.bytecolumns import LARGEST, TooManyBytes, as_type
 from holdfast.stores.codecs.avro import AVRO, NotAvro
 from holdfast.stores.codecs.base import Codec
-from holdfast.stores.codecs.names import codec_id
+from holdfast.stores.codecs.names import codec_id, importable
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
 from holdfast.stores.codecs.protobuf import PROTOBUF
 from holdfast.stores.codecs.raw import BYTES
@@ -107,8 +107,7 @@ def row_codec_id(codec: str | Codec[Any] | None, where: str) -> str:
             "in a processor's store."
         )
     try:
-        found = codec_id(codec, ROW_NAMES)
-        return codec_id(found, ROW_NAMES)  # which says so of an object's id that nobody could import
+        return importable(codec_id(codec, ROW_NAMES))  # workers make it from the class, also where an object was given
     except TopologyError as error:
         raise TopologyError(f"{where}: {error}") from error
 

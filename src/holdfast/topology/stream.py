@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Never
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import TopologyError, did_you_mean
+from holdfast.errors import TopologyError
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.keys import encode_keys
 from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
@@ -24,6 +24,7 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec, check_name
 from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.events import shape_of
+from holdfast.topology.frames import input_type, type_of
 from holdfast.topology.processor import (
     OF_STORE,
     Processed,
@@ -93,7 +94,7 @@ class Stream:
     def group_by(self, *columns: str) -> Grouped:
         """Groups by these columns, or by the stream's key when none are named."""
         for column in columns:
-            _type_of(self.frame, column)
+            type_of(self.frame, column)
         return Grouped(self, tuple(columns) or self.key)
 
     def process(self, processor: type[Processor], *, output: str | None = None, name: str | None = None) -> Processed:
@@ -279,8 +280,8 @@ class Builder:
         if not positions and all(column in frame.columns for column in KAFKA_POSITION):
             positions = KAFKA_POSITION
         for column in (*keys, *([timestamp] if timestamp else []), *positions):
-            _type_of(frame, column)
-        if timestamp is not None and (kind := _type_of(frame, timestamp)) not in ("timestamp", "timestamp_ntz"):
+            type_of(frame, column)
+        if timestamp is not None and (kind := type_of(frame, timestamp)) not in ("timestamp", "timestamp_ntz"):
             raise TopologyError(
                 f"The event time {timestamp!r} is of type {kind}, and has to be a timestamp. For milliseconds since "
                 f"1970: df.withColumn({timestamp!r}, F.timestamp_millis({timestamp!r}))."
@@ -301,15 +302,15 @@ class Builder:
         self._check_unused(name)
         stream, columns = aggregated.grouped.stream, aggregated.grouped.columns
         for column in (*columns, *([stream.timestamp] if stream.timestamp else [])):
-            _type_of(stream.frame, column)
-        key = Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in columns))
+            type_of(stream.frame, column)
+        key = Schema(tuple(Field(column, type_of(stream.frame, column)) for column in columns))
         encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
         if any(aggregate.needs_time for _, aggregate in aggregated.aggregates):
-            position = [_type_of(stream.frame, column) for column in stream.position]
+            position = [type_of(stream.frame, column) for column in stream.position]
         else:
             position = []
         reducers = tuple(
-            bind(label, aggregate, _input_type(stream.frame, aggregate), position)
+            bind(label, aggregate, input_type(stream.frame, aggregate), position)
             for label, aggregate in aggregated.aggregates
         )
         results = tuple(reducer.fields[0] for reducer in reducers)
@@ -341,14 +342,16 @@ class Builder:
                 f"There are two outputs named {chosen!r}. Give the processor another name: process(..., name='...')."
             )
         for column in (*stream.key, *([stream.timestamp] if stream.timestamp else []), *stream.position):
-            _type_of(stream.frame, column)
-        key = key_as_python(Schema(tuple(Field(column, _type_of(stream.frame, column)) for column in stream.key)))
+            type_of(stream.frame, column)
+        key = key_as_python(Schema(tuple(Field(column, type_of(stream.frame, column)) for column in stream.key)))
         encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is no key
         stores: list[tuple[str, StoreSpec]] = []
         declared = stores_of(processor)
         for attribute, spec in specs_of(processor, self.engine):
             self._check_unused(spec.name)
-            declared[attribute].bind(DictBytes(), Now(wall=0), _uncounted, spec=spec)  # raises for a codec not there
+            declared[attribute].bind(
+                DictBytes(), Now(wall=0), lambda name, number: None, spec=spec
+            )  # a codec not there
             stores.append((attribute, msgspec.structs.replace(stream.timed(spec), stream_key=key)))
         columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
         processed = Processed(
@@ -393,22 +396,3 @@ class Builder:
                 "give one of them its own with .sink(..., name='...')."
             )
         self.sinks.append(SinkNode(chosen, source, sink))
-
-
-def _uncounted(name: str, number: int) -> None:
-    """Nobody counts what a store does that is only tried."""
-
-
-def _input_type(frame: DataFrame, aggregate: Aggregate) -> str | None:
-    if aggregate.column is None:
-        return None
-    column = aggregate.column
-    chosen = frame.selectExpr(column) if isinstance(column, str) else frame.select(column)
-    return chosen.schema.fields[0].dataType.simpleString()
-
-
-def _type_of(frame: DataFrame, column: str) -> str:
-    if column in frame.columns:
-        return frame.schema[column].dataType.simpleString()
-    hint = did_you_mean(column, frame.columns)
-    raise TopologyError(f"The stream has no column {column!r}. {hint}It has {', '.join(frame.columns)}.")

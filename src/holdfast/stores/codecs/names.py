@@ -32,15 +32,8 @@ def codec_id(codec: str | Codec[Any] | None, names: Mapping[str, str] = NAMES) -
     if isinstance(codec, str):
         if codec in names:
             return names[codec]
-        if codec in names.values():
-            return codec
-        if codec.startswith("__main__:"):
-            raise TopologyError(
-                f"codec {codec!r} is in the program itself, where workers and instances can't import it. Put the class "
-                "into a module of its own, and name it by that: 'module:Class'."
-            )
-        if ":" in codec:
-            return codec
+        if codec in names.values() or ":" in codec:
+            return importable(codec)
         raise TopologyError(f"there is no codec {codec!r}. Use {', '.join(names)}, or your own as 'module:Class'.")
     found: object = getattr(codec, "id", None)
     if isinstance(found, str) and ":" in found:
@@ -49,6 +42,16 @@ def codec_id(codec: str | Codec[Any] | None, names: Mapping[str, str] = NAMES) -
         f"codec={codec!r} has the id {found!r}. A codec of your own has an `id`, 'module:Class', which is where it is "
         f"found again: the log remembers it. Or use {', '.join(names)}."
     )
+
+
+def importable(codec: str) -> str:
+    """The same id, unless it names a class that no other process could import."""
+    if codec.startswith("__main__:"):
+        raise TopologyError(
+            f"codec {codec!r} is in the program itself, where workers and instances can't import it. Put the class "
+            "into a module of its own, and name it by that: 'module:Class'."
+        )
+    return codec
 
 
 def users_own(place: str, type_: Any) -> Codec[Any]:

@@ -6,7 +6,7 @@
 
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 
 @dataclass(frozen=True)
@@ -17,17 +17,13 @@ class NumberForms:
     """Whether 0 to 127 stand for themselves, in one byte."""
     marked: Mapping[int, str]
     """Those with a first byte of their own."""
-    sizes: Mapping[str, int] = field(init=False)
-
-    def __post_init__(self) -> None:
-        object.__setattr__(self, "sizes", {form: struct.calcsize(form) for form in ("B", *self.marked.values())})
 
     def of(self, payload: bytes | bytearray) -> str | None:
         """The form of the number that a payload is; None where it is none, or has another length than its form."""
         if len(payload) == 1:
             return "B" if self.small and payload[0] < 0x80 else None
         form = self.marked.get(payload[0]) if payload else None
-        return form if form is not None and len(payload) == self.sizes[form] + 1 else None
+        return form if form is not None and len(payload) == struct.calcsize(form) + 1 else None
 
 
 FORMS: Mapping[type, NumberForms] = {

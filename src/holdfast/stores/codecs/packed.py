@@ -44,7 +44,8 @@ class _Packed(ABC, Generic[V]):
         # A class can be checked at a glance; anything else (a union, a TypedDict) by reading back what was written.
         plain = get_origin(type_) or type_
         self._class = plain if isinstance(plain, type) and not is_typeddict(plain) else None
-        self._has_fields = dataclasses.is_dataclass(plain) or isinstance(plain, type(msgspec.Struct))
+        has_fields = dataclasses.is_dataclass(plain) or isinstance(plain, type(msgspec.Struct))
+        self._record = self._class if has_fields else None
         self._encoder = self._make_encoder()
         self._any = self._make_decoder(Any)
         try:
@@ -88,7 +89,7 @@ class _Packed(ABC, Generic[V]):
             raise self._damaged(error) from error
 
     def _check(self, value: V, data: bytes) -> None:
-        if self._has_fields and self._class is not None and not isinstance(value, self._class):
+        if self._record is not None and not isinstance(value, self._record):
             raise self._another(value)  # its fields may have the same names, and others that would be lost
         try:
             self._decoder.decode(data)
@@ -162,7 +163,9 @@ class Json(_Packed[V]):
         data = super().write_plain(plain)
         # msgspec writes NaN and infinities as null, which would read back as something else, or not at all.
         if b"null" in data and (lost := _not_finite(msgspec.to_builtins(plain))) is not None:
-            raise BadValue(f'{plain!r} can\'t be stored: JSON has no {lost}. Filter it out, or take codec="msgpack".')
+            raise BadValue(
+                f'{shown(plain)} can\'t be stored: JSON has no {lost}. Filter it out, or take codec="msgpack".'
+            )
         return data
 
     def _make_encoder(self) -> _Encoder:

@@ -22,6 +22,7 @@ from holdfast.settings.units import format_duration
 from holdfast.stores import cells
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, Cell
+from holdfast.stores.expiries import INDEX, ROW_BYTES
 from holdfast.stores.kinds.coding import all_begin_with
 from holdfast.stores.kinds.containers import columns
 from holdfast.stores.kinds.keying import time_at, time_bytes
@@ -29,7 +30,6 @@ from holdfast.stores.kinds.merging import first_of_each, scan_slices
 from holdfast.stores.slices import live_prefixes
 from holdfast.stores.spec import StoreSpec
 
-INDEX = b"\x03"
 EMPTY = cells.pack(Cell(b""))
 AT_MOST = 10_000
 """How many expired entries a version removes before its first record; those left wait, hidden."""
@@ -211,10 +211,10 @@ class PlainEntries(ReadablePlainEntries):
         over = [row for row, _ in islice(rows, most)]
         self._due -= len(over)
         removed = 0
-        for row, cell in zip(over, self._bytes.get_many([row[9:] for row in over]), strict=True):
+        for row, cell in zip(over, self._bytes.get_many([row[ROW_BYTES:] for row in over]), strict=True):
             self._bytes.delete(row)
-            if cell is not None and expires_of(cell) == time_at(row, 1):  # or it was put again since
-                self._bytes.delete(row[9:])
+            if cell is not None and expires_of(cell) == time_at(row, len(INDEX)):  # or it was put again since
+                self._bytes.delete(row[ROW_BYTES:])
                 removed += 1
         return removed
 

@@ -19,11 +19,11 @@ from operator import itemgetter
 from holdfast.stores import cells, recency
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, SHAPED_HEADER_BYTES
+from holdfast.stores.expiries import INDEX, ROW_BYTES
 from holdfast.stores.kinds.containers import close, columns
 from holdfast.stores.kinds.expiry import (
     AT_MOST,
     EMPTY,
-    INDEX,
     Batch,
     Clock,
     Ended,
@@ -39,7 +39,6 @@ from holdfast.stores.spec import StoreSpec
 LEAD = recency.SEQ_BYTES
 """The bytes of a payload before the value."""
 
-_EXPIRY_BYTES = len(INDEX) + 8
 _RECENCY_BYTES = len(recency.INDEX_START) + recency.SEQ_BYTES
 
 
@@ -183,8 +182,8 @@ class BoundedEntries:
     def _over(self, number: int) -> Iterator[tuple[bytes, bytes, bytes | None]]:
         """Entries that are over and were neither touched nor removed: the row of the index, the key and its cell."""
         rows = self._bytes.scan(INDEX, INDEX + time_bytes(self._wall + 1))
-        found = list(islice((row for row, _ in rows if row[_EXPIRY_BYTES:] not in self._before), number))
-        keys = [row[_EXPIRY_BYTES:] for row in found]
+        found = list(islice((row for row, _ in rows if row[ROW_BYTES:] not in self._before), number))
+        keys = [row[ROW_BYTES:] for row in found]
         return zip(found, keys, self._bytes.get_many(keys), strict=True)
 
     def _oldest(self, number: int, *, without: dict[bytes, None]) -> Iterator[bytes]:

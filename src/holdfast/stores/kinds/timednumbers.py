@@ -47,7 +47,7 @@ def timed_numbers(forms: NumberForms, place: int, skip: int) -> Callable[[Sequen
             return None
         times[length + place :: length] = bytes(number)  # without it, what is left are the times
         times_of = _each(number, "Q", length + place, -8 - place)
-        return list(zip(times_of(times), _each(number, form, width - forms.sizes[form], 0)(values)))  # noqa: B905
+        return list(zip(times_of(times), _each(number, form, width - struct.calcsize(form), 0)(values)))  # noqa: B905
 
     return read
 
