@@ -349,9 +349,8 @@ class Builder:
         declared = stores_of(processor)
         for attribute, spec in specs_of(processor, self.engine):
             self._check_unused(spec.name)
-            declared[attribute].bind(
-                DictBytes(), Now(wall=0), lambda name, number: None, spec=spec
-            )  # a codec not there
+            # Tried here, since it raises for a codec that isn't there.
+            declared[attribute].bind(DictBytes(), Now(wall=0), lambda name, number: None, spec=spec)
             stores.append((attribute, msgspec.structs.replace(stream.timed(spec), stream_key=key)))
         columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
         processed = Processed(
