@@ -16,13 +16,13 @@ from holdfast.log.commits import FORMAT, Clocks, Commit, Writer, new_id
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
-from holdfast.stores.cells import pack_many
-from holdfast.stores.keys import encode_keys
-from holdfast.stores.partition import partitions_of
-from holdfast.stores.rows import encode_rows
-from holdfast.stores.slices import sliced_keys
+from holdfast.stores.formats.cells import pack_many
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.partition import partitions_of
+from holdfast.stores.formats.rows import encode_rows
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.slices import sliced_keys
 from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 
 SPEC = StoreSpec(

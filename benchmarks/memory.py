@@ -23,8 +23,8 @@ from benchmarks.histories import OTHER_KINDS, SPEC, History, grown
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.process import InstanceConfig
-from holdfast.stores.keys import encode_keys
-from holdfast.stores.partition import partitions_of
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.partition import partitions_of
 
 LIMIT = 512 << 20
 PARTITIONS = 4

@@ -24,13 +24,13 @@ import pyarrow as pa
 import rocksdict as rd
 
 from benchmarks.common import finish, keys, median, scratch, show
-from holdfast.stores.cells import pack_many
-from holdfast.stores.engine import Changes, Mark, Resources
-from holdfast.stores.keys import encode_keys
-from holdfast.stores.registry import open_engine
-from holdfast.stores.rocksdb import RocksEngine
+from holdfast.stores.engines.base import Changes, Mark, Resources
+from holdfast.stores.engines.registry import open_engine
+from holdfast.stores.engines.rocksdb import RocksEngine
+from holdfast.stores.formats.cells import pack_many
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 
 KEY = Schema.of(key="bigint")

@@ -14,12 +14,12 @@ import pyarrow as pa
 from rich.progress import track
 
 from benchmarks.common import console, finish, scratch, show
-from holdfast.stores.cells import pack_many
-from holdfast.stores.engine import Changes, Mark, Resources
-from holdfast.stores.registry import open_engine
-from holdfast.stores.rocksdb import RocksEngine
+from holdfast.stores.engines.base import Changes, Mark, Resources
+from holdfast.stores.engines.registry import open_engine
+from holdfast.stores.engines.rocksdb import RocksEngine
+from holdfast.stores.formats.cells import pack_many
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 
 SPEC = StoreSpec(name="windows", kind="window", key=Schema.of(key="bigint"), codec="bytes/1", slice_ms=3_600_000)

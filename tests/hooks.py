@@ -1,6 +1,6 @@
 """Options hooks that instances of tests import by name; a module of its own, since those processes have no Spark."""
 
-from holdfast.stores.tuning import Tunable
+from holdfast.stores.engines.tuning import Tunable
 
 LEVEL_BYTES = 12_345_678
 

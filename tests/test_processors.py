@@ -23,9 +23,9 @@ from holdfast.instance.client import StateClient
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.states import AppState
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.partition import partition_of
-from holdfast.stores.recency import COUNT_KEY
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.recency import COUNT_KEY
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
 from tests.apps import get, held, settings, write

@@ -15,11 +15,11 @@ from holdfast.cli import app
 from holdfast.errors import SettingsError
 from holdfast.log.segments import STATE, STATE_SCHEMA, seal
 from holdfast.sizing import LEAST_MEMORY, Load, kafka_streams_rule, parse_growth, sized
-from holdfast.stores.cells import Cell, pack
-from holdfast.stores.engine import Changes, Mark, Resources
-from holdfast.stores.keys import encode_keys
-from holdfast.stores.registry import open_engine
-from holdfast.stores.types import Schema
+from holdfast.stores.engines.base import Changes, Mark, Resources
+from holdfast.stores.engines.registry import open_engine
+from holdfast.stores.formats.cells import Cell, pack
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.types import Schema
 from holdfast.words import Version
 from tests.stores.making import specs
 

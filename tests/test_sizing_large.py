@@ -30,12 +30,12 @@ from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.sizing import SNAPSHOTS, Load, shown, sized
-from holdfast.stores.bytecolumns import from_matrix
-from holdfast.stores.cells import pack_many
-from holdfast.stores.keys import encode_keys
-from holdfast.stores.partition import partitions_of
+from holdfast.stores.formats.byte_columns import from_matrix
+from holdfast.stores.formats.cells import pack_many
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.partition import partitions_of
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 from tests.instance.processes import until
 

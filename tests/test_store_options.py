@@ -14,8 +14,8 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.instance.client import StateClient
 from holdfast.states import AppState
-from holdfast.stores.partition import partition_of
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.types import Schema
 from holdfast.words import TaskId, Version
 from tests.apps import get, held, read, settings, write
 from tests.hooks import LEVEL_BYTES

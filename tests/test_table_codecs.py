@@ -16,7 +16,7 @@ from holdfast.errors import TopologyError
 from holdfast.instance.client import StateClient
 from holdfast.log.appfile import AppChanged
 from holdfast.pipeline.sinks.builtin import Memory
-from holdfast.stores.cells import unpack
+from holdfast.stores.formats.cells import unpack
 from holdfast.topology.aggregates import Aggregate
 from holdfast.words import Millis, TaskId, Version
 from tests.apps import get, held, read, settings, write

@@ -18,11 +18,11 @@ from holdfast.clock import ManualClock
 from holdfast.errors import TopologyError
 from holdfast.instance.client import StateClient
 from holdfast.log.appfile import AppChanged
-from holdfast.stores.cells import unpack
-from holdfast.stores.keys import decode_key
-from holdfast.stores.partition import partition_of
-from holdfast.stores.slices import split_sliced
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.keys import decode_key
+from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.slices import split_sliced
 from holdfast.words import Millis, TaskId, Version
 from tests.apps import get, held, read, settings, write
 

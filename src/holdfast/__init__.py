@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
     from holdfast.stores.kinds.window import ReadOnlyWindowStore, Windowed, WindowStore
-    from holdfast.stores.shapes import shape, upcast
+    from holdfast.stores.schema.shapes import shape, upcast
     from holdfast.topology.aggregates import count, first, last, max, mean, min, sum
     from holdfast.topology.processor import Context, Processed, Processor
     from holdfast.topology.sink import Rows, Sink
@@ -71,7 +71,7 @@ _HOMES = {
     ),
     "holdfast.stores.kinds.versioned": ("ReadOnlyVersionedKeyValueStore", "VersionedKeyValueStore", "VersionedRecord"),
     "holdfast.stores.kinds.window": ("ReadOnlyWindowStore", "WindowStore", "Windowed"),
-    "holdfast.stores.shapes": ("shape", "upcast"),
+    "holdfast.stores.schema.shapes": ("shape", "upcast"),
     "holdfast.topology.aggregates": ("count", "first", "last", "max", "mean", "min", "sum"),
     "holdfast.topology.processor": ("Context", "Processed", "Processor"),
     "holdfast.topology.sink": ("Rows", "Sink"),

@@ -66,7 +66,7 @@ def store_lines(spec: StoreSpec) -> Iterator[str]:
     """A store and every option it goes by, with its numbers.
 
     >>> from holdfast.stores.options import store_spec
-    >>> from holdfast.stores.types import Schema
+    >>> from holdfast.stores.formats.types import Schema
     >>> key = Schema.of(player="string")
     >>> for line in store_lines(store_spec("recent", "key-value", key=key, codec="rows/1", ttl="1h")): print(line)
     store recent (key-value on rocksdb), key (player string)

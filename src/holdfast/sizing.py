@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.errors import SettingsError
-from holdfast.stores.cells import HEADER_BYTES
-from holdfast.stores.profiles import KIB, MIB, Profile
+from holdfast.stores.engines.profiles import KIB, MIB, Profile
+from holdfast.stores.formats.cells import HEADER_BYTES
 
 KEY_OVERHEAD = 3
 """What the order-preserving encoding adds to a text: the area's byte in front, two at the end."""

@@ -35,13 +35,13 @@ from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.cells import unpack
-from holdfast.stores.engine import Resources
-from holdfast.stores.keys import encode_key
+from holdfast.stores.engines.base import Resources
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
-from holdfast.stores.partition import partition_of
 from holdfast.stores.spec import VERSIONED, StoreSpec
-from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, Millis, TaskId, Version

@@ -20,7 +20,7 @@ from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.outputs import Output, ProcessorOutput
 from holdfast.pipeline.state import Entries, Range
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.partition import partition_of, partitions_of
+from holdfast.stores.formats.partition import partition_of, partitions_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import Processor, parse_output, stores_of

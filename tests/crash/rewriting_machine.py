@@ -18,13 +18,13 @@ from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
-from holdfast.stores.cells import unpack
-from holdfast.stores.keys import decode_key
-from holdfast.stores.partition import partition_of
-from holdfast.stores.rewrite import NOTE, Progress, progress_in
+from holdfast.stores.codecs.values import codec_of
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.keys import decode_key
+from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.schema.rewrite import NOTE, Progress, progress_in
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
-from holdfast.stores.values import codec_of
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
 from tests.crash.processor_machine import ProcessorMachine

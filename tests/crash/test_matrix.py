@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast import faults
-from holdfast.stores.partition import partition_of
+from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.spec import StoreSpec
 from tests.crash.machine import (
     BOUNDED,

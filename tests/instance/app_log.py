@@ -17,9 +17,9 @@ from holdfast.log.commits import Clocks, Commit, Writer, new_id
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef
 from holdfast.log.storage import open_storage
-from holdfast.stores.engine import Resources
+from holdfast.stores.engines.base import Resources
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import NOTHING, TaskId, Version
 
 TASK = TaskId(0, 0)

@@ -6,9 +6,9 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.settings import StateSettings
+from holdfast.stores.engines.rocksdb_options import written
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import store_spec
-from holdfast.stores.rocksoptions import written
-from holdfast.stores.types import Schema
 from tests.apps import settings
 from tests.instance.embedded import start_once
 

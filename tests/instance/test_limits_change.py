@@ -22,7 +22,7 @@ from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Clocks
 from holdfast.query.specs import Specs
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.engine import Resources
+from holdfast.stores.engines.base import Resources
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec, differences
 from holdfast.words import Version

@@ -15,9 +15,9 @@ import pytest
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.log.commits import Clocks
 from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.engines.rocksdb import RocksEngine
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.window import WindowStore
-from holdfast.stores.rocksdb import RocksEngine
 from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, Place, new_url
 from tests.stores.kinds.worlds import Writing

@@ -22,8 +22,8 @@ from holdfast.pipeline.driver import Step
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
-from holdfast.stores.engine import Resources
-from holdfast.stores.partition import partitions_of
+from holdfast.stores.engines.base import Resources
+from holdfast.stores.formats.partition import partitions_of
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record
 from tests.crash.processor_machine import ProcessorMachine

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.instance.fingerprint import U64, fingerprint
 from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
 from holdfast.instance.run import Run
-from holdfast.stores.engine import Changes
+from holdfast.stores.engines.base import Changes
 from holdfast.words import NOTHING, Version
 
 KEYS = st.binary(max_size=20) | st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"12345678", b"123456789"])

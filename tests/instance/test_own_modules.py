@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import store_spec
-from holdfast.stores.types import Schema
 from tests.apps import settings
 from tests.instance.embedded import start_once
 

@@ -11,7 +11,7 @@ from holdfast.instance.events import Events, RestoreEvent, RestoreKind, TaskEven
 from holdfast.instance.layout import StateDirectoryUnusable, TaskHome, file_system_of
 from holdfast.instance.progress import RestoreBars
 from holdfast.instance.steps import ApplySegment, LoadSnapshot, Unreachable, Wait, Wipe, judge, next_step
-from holdfast.stores.engine import Mark
+from holdfast.stores.engines.base import Mark
 from holdfast.words import NOTHING, TaskId, Version
 
 TASK = TaskId(0, 1)

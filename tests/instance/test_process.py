@@ -16,7 +16,7 @@ from holdfast.instance.held import VersionNotHeld
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.process import Instance, InstanceConfig
 from holdfast.query.tasks import PeerBytes
-from holdfast.stores.openiters import OPEN
+from holdfast.stores.engines.open_views import OPEN
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of
 from tests.instance.processes import Process, until

@@ -19,7 +19,7 @@ from holdfast.instance.report import RestoreReport
 from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
 from holdfast.instance.source import Source
 from holdfast.log import names
-from holdfast.stores.openiters import OPEN
+from holdfast.stores.engines.open_views import OPEN
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 

@@ -9,8 +9,8 @@ from holdfast.instance.replica import ReplicaSettings
 from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
 from holdfast.log import names
 from holdfast.metrics import REGISTRY
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 

@@ -10,8 +10,8 @@ from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer, new_id
 from holdfast.log.log import Log
 from holdfast.log.objects import Names, Put, Storage
 from holdfast.log.segments import STATE, STATE_SCHEMA, Sealed, SegmentRef, seal
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import TaskId, Version
 
 TASK = TaskId(0, 0)

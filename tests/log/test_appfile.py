@@ -17,14 +17,14 @@ from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged, AppSpec
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
-from holdfast.stores.cells import Cell, pack, pack_many, unpack_many
 from holdfast.stores.codecs.base import UnreadableValue
-from holdfast.stores.history import effective, merged, row_layouts
-from holdfast.stores.rowcolumns import decode_layouts, newest_rows
-from holdfast.stores.rows import encode_row
+from holdfast.stores.codecs.values import codec_of
+from holdfast.stores.formats.cells import Cell, pack, pack_many, unpack_many
+from holdfast.stores.formats.rows import encode_row
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.schema.history import effective, merged, row_layouts
+from holdfast.stores.schema.row_columns import decode_layouts, newest_rows
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
-from holdfast.stores.values import codec_of
 from tests.log.making import app_spec, grow
 from tests.stores.shaping import First, Gained, Tenths, spec_of
 

@@ -11,8 +11,8 @@ from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
 from holdfast.log.sinks import Position
 from holdfast.log.snapshots import Manifest, SnapshotFile
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 
 GOLDEN = Path(__file__).parent / "golden"

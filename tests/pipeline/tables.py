@@ -15,10 +15,10 @@ from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
-from holdfast.stores.keys import encode_key
+from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import store_spec
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
-from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version

@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.cells import unpack
-from holdfast.stores.slices import live_slices, slices_to_drop, split_sliced
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.layouts.slices import live_slices, slices_to_drop, split_sliced
 from tests.pipeline.tables import OneTask, key_of, spec_with
 
 SECOND = 1_000

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from holdfast.pipeline import grouping
 from holdfast.pipeline.grouping import NeedsCare, can_group, grouped
 from holdfast.pipeline.layout import Layout
-from holdfast.stores.types import Field, Schema
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.topology import aggregates as agg
 from holdfast.topology.reducers import bind
 

@@ -10,7 +10,7 @@ from pyspark.sql.types import ArrayType, LongType, StringType, StructField, Stru
 
 from holdfast.pipeline.nulls import unusable_nulls
 from holdfast.pipeline.plan import dead_letter
-from holdfast.stores.types import Field
+from holdfast.stores.formats.types import Field
 from holdfast.topology.events import EventShape, shape_of
 from tests.stores.shaping import Opaque
 

@@ -24,7 +24,7 @@ from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.state import Entries, Range
 from holdfast.pipeline.values import events_of, values_of
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.types import Schema
 from holdfast.testing.processor import HeldState, ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.processor import parse_output, specs_of, stores_of

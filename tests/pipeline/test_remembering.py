@@ -8,11 +8,11 @@ from msgspec import structs
 
 import holdfast as hf
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.cells import Cell, pack
+from holdfast.stores.codecs.values import codec_of
+from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore
-from holdfast.stores.slices import kept_after, slices_to_drop
+from holdfast.stores.layouts.slices import kept_after, slices_to_drop
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.values import codec_of
 from tests.pipeline.tables import OneTask, key_of, spec_with
 
 SECOND = 1_000

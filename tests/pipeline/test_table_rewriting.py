@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.cells import unpack
-from holdfast.stores.history import merged
-from holdfast.stores.recency import SEQ_BYTES
-from holdfast.stores.rewrite import NOTE, progress_in
-from holdfast.stores.slices import slices_to_drop
-from holdfast.stores.types import Schema
-from holdfast.stores.values import codec_of
+from holdfast.stores.codecs.values import codec_of
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.recency import SEQ_BYTES
+from holdfast.stores.layouts.slices import slices_to_drop
+from holdfast.stores.schema.history import merged
+from holdfast.stores.schema.rewrite import NOTE, progress_in
 from tests.codecs import Zipped
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 

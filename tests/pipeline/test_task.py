@@ -11,8 +11,8 @@ from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, TaskId, Version

@@ -14,9 +14,9 @@ from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, ru
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.sinks.outputs import StoreChanges
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.cells import unpack
-from holdfast.stores.rewrite import NOTE
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.schema.rewrite import NOTE
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of

@@ -10,12 +10,12 @@ from holdfast.instance.held import VersionNotHeld
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import Got, StoreReader, TaskStore
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.cells import Cell, pack
-from holdfast.stores.keys import encode_key
-from holdfast.stores.partition import partition_of
-from holdfast.stores.rows import encode_row
+from holdfast.stores.formats.cells import Cell, pack
+from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.rows import encode_row
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import TaskId, Version
 
 SCORES = StoreSpec(

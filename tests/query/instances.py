@@ -15,9 +15,9 @@ from holdfast.log.storage import open_storage
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
 from holdfast.query.beside import RestBeside, not_ready, readable_version, reader_of
-from holdfast.stores.cells import Cell, pack
-from holdfast.stores.keys import encode_key
-from holdfast.stores.partition import partition_of
+from holdfast.stores.formats.cells import Cell, pack
+from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 from tests.query.held import payload

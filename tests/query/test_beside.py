@@ -22,7 +22,7 @@ from holdfast.instance.process import Instance
 from holdfast.log.appfile import AppSpec
 from holdfast.query.beside import RestBeside, reader_of
 from holdfast.query.reader import NotReady
-from holdfast.stores.engine import FIRST_KEY
+from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.words import TaskId
 from tests.query.held import APP, LEVELS, NUMBERS, SCORES
 from tests.query.instances import Driver, config, rest

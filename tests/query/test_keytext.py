@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_scalar
-from holdfast.stores.types import Field, Schema
+from holdfast.stores.formats.types import Field, Schema
 
 
 def _ints(bits: int) -> st.SearchStrategy[int]:

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
 from holdfast.query.reader import NotReady, StoreReader, UnknownStore
-from holdfast.stores.engine import FIRST_KEY
-from holdfast.stores.keys import decode_key, encode_key
+from holdfast.stores.engines.base import FIRST_KEY
+from holdfast.stores.formats.keys import decode_key, encode_key
 from holdfast.words import TaskId, Version
 from tests.query.held import APP, LEVELS, NUMBERS, World
 

@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.query.render import renderer, to_json
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.rowcodecs import rows_of
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from tests.codecs import Zipped
 
 KEY = Schema.of(k="string")

@@ -20,12 +20,12 @@ from holdfast.query.rest import AppStateInfo, create_app
 from holdfast.query.server import serve
 from holdfast.query.specs import Specs
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.history import merged
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
-from holdfast.stores.rewrite import NOTE, Progress, note_of
+from holdfast.stores.schema.history import merged
+from holdfast.stores.schema.rewrite import NOTE, Progress, note_of
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import Version
 from tests.query.held import World
 from tests.query.instances import Driver, config, rest

@@ -13,8 +13,9 @@ from holdfast.query.reader import StoreReader
 from holdfast.query.rest import AppStateInfo, create_app
 from holdfast.query.server import serve
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.cells import Cell, pack
-from holdfast.stores.keys import encode_key
+from holdfast.stores.formats.cells import Cell, pack
+from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.session import Session, SessionStore
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
@@ -22,7 +23,6 @@ from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.options import store_spec
 from holdfast.stores.spec import VERSIONED, StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import TaskId, Version
 from tests.query.held import World
 

@@ -14,8 +14,8 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.stores.engine import Changes, Engine, Mark, Resources
-from holdfast.stores.registry import open_engine
+from holdfast.stores.engines.base import Changes, Engine, Mark, Resources
+from holdfast.stores.engines.registry import open_engine
 from holdfast.words import NOTHING, Version
 from tests.stores.making import specs
 

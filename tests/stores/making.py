@@ -9,8 +9,8 @@ from typing import Any
 import pyarrow as pa
 from hypothesis import strategies as st
 
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Field, Schema
 
 KEY_TYPES = (
     "string",

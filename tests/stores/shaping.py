@@ -5,10 +5,10 @@ from typing import Any
 
 import holdfast as hf
 from holdfast.stores.codecs.packed import MessagePack
-from holdfast.stores.history import merged
+from holdfast.stores.codecs.values import StoreCodec, codec_of, schema_of
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.schema.history import merged
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
-from holdfast.stores.values import StoreCodec, codec_of, schema_of
 
 
 @dataclass

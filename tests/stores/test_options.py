@@ -7,9 +7,9 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import TopologyError
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import store_spec
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.topology.processor import specs_of
 from holdfast.topology.stream import Aggregated, Builder, Grouped, Stream
 

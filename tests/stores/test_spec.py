@@ -4,9 +4,9 @@ import msgspec
 import pytest
 
 from holdfast.errors import TopologyError
-from holdfast.stores.keys import key_schema
+from holdfast.stores.formats.keys import key_schema
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec, differences
-from holdfast.stores.types import Schema
 
 
 def test_specs_survive_json_as_they_always_did() -> None:

@@ -8,9 +8,9 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.stores.engine import Mark
-from holdfast.stores.memory import MemoryEngine
-from holdfast.stores.registry import ENGINES
+from holdfast.stores.engines.base import Mark
+from holdfast.stores.engines.memory import MemoryEngine
+from holdfast.stores.engines.registry import ENGINES
 from holdfast.testing import EngineConformance, StoreConformance
 from holdfast.testing.engines import speed_report
 

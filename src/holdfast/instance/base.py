@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.layout import remove
-from holdfast.stores.engine import Changes, DamagedState, Engine, Mark, Resources, View, whole_mark
-from holdfast.stores.registry import open_engine
+from holdfast.stores.engines.base import Changes, DamagedState, Engine, Mark, Resources, View, whole_mark
+from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 

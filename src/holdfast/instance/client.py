@@ -21,7 +21,7 @@ from holdfast.instance import messages
 from holdfast.instance.events import EventPage
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, heard
 from holdfast.stores.access import Now
-from holdfast.stores.bytecolumns import whole
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.words import TaskId, Version
 
 _KEYS_A_CALL = 1_000_000

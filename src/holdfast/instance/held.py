@@ -24,7 +24,7 @@ from holdfast.instance.base import Footing
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
 from holdfast.stores.access import Now
-from holdfast.stores.bytecolumns import asked_in_key_order
+from holdfast.stores.formats.byte_columns import asked_in_key_order
 from holdfast.words import NOTHING, TaskId, Version
 
 Entry = tuple[bytes, bytes]

@@ -22,7 +22,7 @@ from typing import Self
 import msgspec
 
 from holdfast.errors import HoldfastError, Kind
-from holdfast.stores.engine import DiskFull
+from holdfast.stores.engines.base import DiskFull
 from holdfast.words import TaskId, Version
 
 _NO_SPACE = (28, 122)  # ENOSPC, EDQUOT

@@ -14,7 +14,7 @@ from holdfast.instance.held import Picture
 from holdfast.instance.layout import TaskHome, remove, usable
 from holdfast.instance.source import TaskSource
 from holdfast.log.snapshots import Manifest
-from holdfast.stores.engine import Mark, Resources
+from holdfast.stores.engines.base import Mark, Resources
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 

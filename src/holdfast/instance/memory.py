@@ -1,9 +1,8 @@
 """One memory limit an instance, divided among its parts, and an allocator that gives back what is freed.
 
-    32 %    RocksDB: its block caches, with indexes and filters in them, and its write buffers (`stores/tuning.py`)
-    12 %    overlays, shared by the tasks
-    8 %     restore batches, shared by the tasks that restore at once
-    rest    Python, requests under way, and what the allocator can't use
+    32 %    RocksDB: its block caches, with indexes and filters in them, and its write buffers
+    (`stores/engines/tuning.py`) 12 %    overlays, shared by the tasks 8 %     restore batches, shared by the tasks that
+    restore at once rest    Python, requests under way, and what the allocator can't use
 
 A limit is only kept if freed memory goes back. With glibc's defaults it doesn't here: many threads get arenas of their
 own, and RocksDB's blocks leave holes in all of them. Measured with 512 MiB and 5M keys under load: 850 MiB resident

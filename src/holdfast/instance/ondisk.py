@@ -18,8 +18,8 @@ from holdfast.instance.held import BEFORE_TIME
 from holdfast.instance.layout import TaskHome
 from holdfast.log.commits import Commit
 from holdfast.stores.access import Now
-from holdfast.stores.engine import Changes, Mark
-from holdfast.stores.slices import slices_to_drop
+from holdfast.stores.engines.base import Changes, Mark
+from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 

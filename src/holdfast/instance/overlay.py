@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError, Kind
 from holdfast.instance.fingerprint import Fingerprint, fingerprint
 from holdfast.instance.run import Run, first_wins, merged
-from holdfast.stores.engine import Changes
+from holdfast.stores.engines.base import Changes
 from holdfast.words import Version
 
 READABLE = 4

@@ -37,7 +37,7 @@ from holdfast.instance.source import Source
 from holdfast.log.log import Log
 from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
-from holdfast.stores.engine import DamagedState, DiskUse, Resources
+from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
 from holdfast.words import TaskId, Version
 
 _LOG = logging.getLogger(__name__)

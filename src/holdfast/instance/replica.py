@@ -32,7 +32,7 @@ from holdfast.instance.steps import ApplySegment, LoadSnapshot, Unreachable, Wai
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.snapshots import Manifest
-from holdfast.stores.engine import Changes, DamagedState, Mark, Resources
+from holdfast.stores.engines.base import Changes, DamagedState, Mark, Resources
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
 

@@ -16,8 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.instance.fingerprint import U64, Fingerprint, fingerprint
-from holdfast.stores.bytecolumns import key_order
-from holdfast.stores.engine import Changes
+from holdfast.stores.engines.base import Changes
+from holdfast.stores.formats.byte_columns import key_order
 from holdfast.words import Version
 
 Rows = npt.NDArray[np.int64]

@@ -26,8 +26,8 @@ from holdfast.instance import messages
 from holdfast.instance.events import Events
 from holdfast.instance.held import Entry, Picture, VersionNotHeld
 from holdfast.instance.replica import Replica
-from holdfast.stores.bytecolumns import as_type, whole
-from holdfast.stores.engine import DamagedState
+from holdfast.stores.engines.base import DamagedState
+from holdfast.stores.formats.byte_columns import as_type, whole
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:

@@ -21,7 +21,7 @@ from holdfast.instance.restore import tell_problem
 from holdfast.instance.source import state_bytes
 from holdfast.log.log import Log
 from holdfast.log.snapshot_policy import snapshot_due
-from holdfast.stores.engine import DamagedState
+from holdfast.stores.engines.base import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)

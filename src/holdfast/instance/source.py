@@ -22,8 +22,8 @@ from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import STATE, SegmentRef
 from holdfast.log.snapshots import Manifest
-from holdfast.stores.bytecolumns import whole
-from holdfast.stores.engine import Changes, Mark
+from holdfast.stores.engines.base import Changes, Mark
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
 

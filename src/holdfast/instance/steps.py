@@ -8,7 +8,7 @@ reports, and has no rule of its own.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from holdfast.stores.engine import Mark
+from holdfast.stores.engines.base import Mark
 from holdfast.words import NOTHING, Version
 
 

@@ -15,7 +15,8 @@ import msgspec
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.log import commits, documents, names
-from holdfast.stores import cells, history
+from holdfast.stores.formats import cells
+from holdfast.stores.schema import history
 from holdfast.stores.spec import StoreSpec, differences
 from holdfast.words import TaskId
 

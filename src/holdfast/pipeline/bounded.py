@@ -1,11 +1,12 @@
-"""A bounded number of entries: at the end of a version the least recently used go (`stores.recency` has the layout).
+"""A bounded number of entries: at the end of a version the least recently used go (`stores.layouts.recency` has the
+layout).
 
 Every key of the batch was touched later than all that weren't, and among them the one with the later event time, then
 the larger key: an order that doesn't depend on how Spark dealt the rows. So what stays is known before anything is
 written: of the batch's keys the last `max_entries`, then, while there is room, what was there, the newest first.
 
-With a TTL each entry has a row in the expiry index too (`stores.expiries`). What is over and not of the batch goes
-first, so that it takes no room from what still shows.
+With a TTL each entry has a row in the expiry index too (`stores.layouts.expiries`). What is over and not of the batch
+goes first, so that it takes no room from what still shows.
 
 Only the net effect is written. A key that came and went within the version leaves no trace; one that was there before
 and has to go is a tombstone, in the log and in the sinks. A task holds the keys of the whole batch that may stay, so it
@@ -23,13 +24,13 @@ import pyarrow.compute as pc
 from holdfast.pipeline.expiring import expiry, visible
 from holdfast.pipeline.keeping import Merge, ReadKeys, ScanKeys, latest, part
 from holdfast.stores.access import Now
-from holdfast.stores.bytecolumns import key_order, whole
-from holdfast.stores.cells import NEVER, NO_TIMESTAMP, pack_many, unpack_many
-from holdfast.stores.expiries import INDEX, expiry_rows, split_expiry_rows
+from holdfast.stores.formats.byte_columns import key_order, whole
+from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, pack_many, unpack_many
 from holdfast.stores.kinds.base import EVICTED, REMOVED, Count
 from holdfast.stores.kinds.expiry import AT_MOST
 from holdfast.stores.kinds.keying import time_bytes
-from holdfast.stores.recency import (
+from holdfast.stores.layouts.expiries import INDEX, expiry_rows, split_expiry_rows
+from holdfast.stores.layouts.recency import (
     COUNT_KEY,
     EMPTY,
     INDEX_START,
@@ -42,7 +43,7 @@ from holdfast.stores.recency import (
     split_seqs,
     with_seqs,
 )
-from holdfast.stores.rowcolumns import newest_rows
+from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 

@@ -11,9 +11,9 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.keeping import Merge, ReadKeys, latest, part
 from holdfast.stores.access import Now
-from holdfast.stores.cells import NEVER, Cells, pack_many, unpack_many
-from holdfast.stores.rowcolumns import newest_rows
-from holdfast.stores.slices import live_slices, sliced_keys
+from holdfast.stores.formats.cells import NEVER, Cells, pack_many, unpack_many
+from holdfast.stores.layouts.slices import live_slices, sliced_keys
+from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 
 _NO_NUMBER = pa.scalar(None, pa.int64())

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError, Kind
 from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.layout import Layout
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.types import Schema
 from holdfast.topology.aggregates import Function
 from holdfast.topology.reducers import Reducer
 

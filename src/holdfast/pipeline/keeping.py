@@ -12,8 +12,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.log.segments import STATE_SCHEMA
-from holdfast.stores.cells import NO_TIMESTAMP, Cells, pack_many, unpack_many
-from holdfast.stores.rowcolumns import newest_rows
+from holdfast.stores.formats.cells import NO_TIMESTAMP, Cells, pack_many, unpack_many
+from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 
 ReadKeys = Callable[[pa.Array], pa.Array]

@@ -21,8 +21,8 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.grouping import can_group
 from holdfast.pipeline.layout import DEAD, ROWS, TIME, Layout, Way
-from holdfast.stores.keys import MAX_KEY_BYTES
-from holdfast.stores.types import Field
+from holdfast.stores.formats.keys import MAX_KEY_BYTES
+from holdfast.stores.formats.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
 
 if TYPE_CHECKING:

@@ -27,9 +27,9 @@ from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState
 from holdfast.pipeline.task import Part, check_own, refused
 from holdfast.pipeline.values import events_of, keys_of, values_of
 from holdfast.stores.access import Now
-from holdfast.stores.bytecolumns import whole
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import Context, Processor
 from holdfast.words import TaskId, Version

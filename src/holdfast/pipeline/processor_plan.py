@@ -14,7 +14,7 @@ from holdfast.pipeline.layout import DEAD, TIME
 from holdfast.pipeline.nulls import unusable_nulls
 from holdfast.pipeline.plan import dead_letter, quoted
 from holdfast.pipeline.processor import ProcessorLayout
-from holdfast.stores.types import FieldType
+from holdfast.stores.formats.types import FieldType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

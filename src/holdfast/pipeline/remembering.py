@@ -15,13 +15,13 @@ import pyarrow.compute as pc
 
 from holdfast.pipeline.keeping import Merge, ReadKeys, latest, part
 from holdfast.stores.access import Now
-from holdfast.stores.cells import pack_many, unpack_many
-from holdfast.stores.keys import decode_keys, encode_keys
+from holdfast.stores.formats.cells import pack_many, unpack_many
+from holdfast.stores.formats.keys import decode_keys, encode_keys
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.timed import NEWEST, noted_number, number_note
-from holdfast.stores.rowcolumns import newest_rows
-from holdfast.stores.slices import kept_after, sliced_keys, slices_of
+from holdfast.stores.layouts.slices import kept_after, sliced_keys, slices_of
+from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Field, Schema
 
 _VALIDITY = (Field("$valid_to", "bigint"), Field("$valid_from", "bigint"))
 """What follows the key of an old row."""

@@ -13,11 +13,11 @@ from holdfast.errors import HoldfastError, Kind, cut, shown
 from holdfast.pipeline.state import StoreState
 from holdfast.retry import is_retryable
 from holdfast.stores.access import BEGINNING, Now
-from holdfast.stores.cells import FIRST_SCHEMA
+from holdfast.stores.formats.cells import FIRST_SCHEMA
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
-from holdfast.stores.rewrite import progress_of
+from holdfast.stores.schema.rewrite import progress_of
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.topology.processor import Context, Processor, stores_of
 
 _OWN_CODE = str(Path(__file__).parents[1])

@@ -15,7 +15,7 @@ from sortedcontainers import SortedList
 
 from holdfast.errors import HoldfastError, Kind
 from holdfast.log.segments import STATE_SCHEMA
-from holdfast.stores.keys import after_prefix
+from holdfast.stores.formats.keys import after_prefix
 
 FIRST_PAGE: Final = 1_000
 """How many entries of a range that was not read ahead are asked for first. A range with fewer is remembered."""

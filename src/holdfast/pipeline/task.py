@@ -27,13 +27,13 @@ from holdfast.pipeline.layout import DEAD, Layout
 from holdfast.pipeline.remembering import Remembering
 from holdfast.pipeline.results import Tally, TaskError, TaskResult, encode, of_store
 from holdfast.stores.access import Now
-from holdfast.stores.bytecolumns import whole
-from holdfast.stores.keys import decode_keys, encode_keys
-from holdfast.stores.partition import partitions_of
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.keys import decode_keys, encode_keys
+from holdfast.stores.formats.partition import partitions_of
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.rowcodecs import DamagedRow, RefusedRow, rows_of
-from holdfast.stores.rowrewrite import RowRewriter
+from holdfast.stores.schema.row_rewrite import RowRewriter
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.topology.reducers import Overflow, Reducer
 from holdfast.words import TaskId, Version
 

@@ -18,7 +18,7 @@ from decimal import Decimal
 import msgspec
 
 from holdfast.errors import BadKey
-from holdfast.stores.types import Field, Schema
+from holdfast.stores.formats.types import Field, Schema
 
 _INTS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _FLOATS = ("float", "double")

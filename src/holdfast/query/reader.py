@@ -27,13 +27,13 @@ from holdfast.instance.held import VersionNotHeld
 from holdfast.log.appfile import AppSpec
 from holdfast.query.specs import Newest, Specs
 from holdfast.stores.access import Now, ReadableBytes
-from holdfast.stores.cells import NEVER, Cell, unpack
-from holdfast.stores.engine import FIRST_KEY
-from holdfast.stores.keys import encode_key
+from holdfast.stores.engines.base import FIRST_KEY
+from holdfast.stores.formats.cells import NEVER, Cell, unpack
+from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.kinds.containers import Closing
 from holdfast.stores.kinds.expiry import ReadableEntries, ReadablePlainEntries, ReadableSlicedEntries
-from holdfast.stores.partition import partition_of
-from holdfast.stores.recency import SEQ_BYTES
+from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 

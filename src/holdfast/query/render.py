@@ -14,10 +14,10 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.query.keytext import render_scalar
-from holdfast.stores.described import AsWritten
+from holdfast.stores.codecs.values import codec_of
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.schema.described import AsWritten
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
-from holdfast.stores.values import codec_of
 
 HIDDEN = "#"
 """What the name of a column has that is nobody's but the merge's; see topology.reducers."""

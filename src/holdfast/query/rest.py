@@ -27,10 +27,10 @@ from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, ren
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
 from holdfast.query.reader import Found, Lookup, Page, StoreReader, cell_of
 from holdfast.query.render import Renderer, answered, renderer, shown_fields
-from holdfast.stores.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
-from holdfast.stores.described import shape_today
-from holdfast.stores.engine import FIRST_KEY
-from holdfast.stores.keys import decode_key, encode_key, prefix_range
+from holdfast.stores.engines.base import FIRST_KEY
+from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
+from holdfast.stores.formats.keys import decode_key, encode_key, prefix_range
+from holdfast.stores.schema.described import shape_today
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 

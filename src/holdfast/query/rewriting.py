@@ -1,15 +1,15 @@
 """How far the background pass over a store is, as JSON: what `batch.rewrite_entries` has done so far.
 
-Each task has its own note in the store (`stores.rewrite`); the answer has them all, and what they add up to. A task
-that has made no step yet has none, and counts as not begun.
+Each task has its own note in the store (`stores.schema.rewrite`); the answer has them all, and what they add up to. A
+task that has made no step yet has none, and counts as not begun.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from holdfast.query.reader import Slice, TaskStore
-from holdfast.stores.cells import FIRST_SCHEMA
-from holdfast.stores.rewrite import Progress, progress_of
+from holdfast.stores.formats.cells import FIRST_SCHEMA
+from holdfast.stores.schema.rewrite import Progress, progress_of
 from holdfast.stores.spec import StoreSpec
 
 _COUNTS = ("seen", "rewritten", "unreadable", "total")

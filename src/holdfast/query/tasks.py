@@ -21,7 +21,7 @@ from holdfast.instance.restore import Phase
 from holdfast.instance.storebytes import StoreBytes
 from holdfast.query.reader import Entry, Got, NotReady, TaskReader, TaskStore
 from holdfast.stores.access import Now
-from holdfast.stores.engine import DamagedState
+from holdfast.stores.engines.base import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
 
 log = logging.getLogger(__name__)

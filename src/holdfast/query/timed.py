@@ -24,7 +24,7 @@ from holdfast.stores.kinds.containers import Closing
 from holdfast.stores.kinds.session import ReadOnlySessionStore
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
 from holdfast.stores.kinds.window import ReadOnlyWindowStore
-from holdfast.stores.slices import retention_time
+from holdfast.stores.layouts.slices import retention_time
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.words import Version
 

@@ -16,12 +16,12 @@ from typing import Final, Literal, TypeVar
 
 from holdfast.errors import SettingsError, TopologyError, did_you_mean
 from holdfast.settings.units import format_duration, parse_duration
-from holdfast.stores.profiles import PROFILES
-from holdfast.stores.recency import MOST_ENTRIES
-from holdfast.stores.registry import ENGINES
-from holdfast.stores.slices import slice_ms_for
+from holdfast.stores.engines.profiles import PROFILES
+from holdfast.stores.engines.registry import ENGINES
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.recency import MOST_ENTRIES
+from holdfast.stores.layouts.slices import slice_ms_for
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
-from holdfast.stores.types import Schema
 
 Length = str | timedelta
 """A length of time as a user writes it."""

@@ -16,8 +16,6 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import BadValue, DamagedObject, HoldfastError, TopologyError, shown
-from holdfast.stores import scalars
-from holdfast.stores.bytecolumns import LARGEST, TooManyBytes, as_type
 from holdfast.stores.codecs.avro import AVRO, NotAvro
 from holdfast.stores.codecs.base import Codec
 from holdfast.stores.codecs.names import codec_id, importable
@@ -25,9 +23,11 @@ from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
 from holdfast.stores.codecs.protobuf import PROTOBUF
 from holdfast.stores.codecs.raw import BYTES
 from holdfast.stores.codecs.rowforms import Row, form_of
-from holdfast.stores.rows import ROWS, as_field, decode_row, decode_rows, encode_row, encode_rows
+from holdfast.stores.formats import scalars
+from holdfast.stores.formats.byte_columns import LARGEST, TooManyBytes, as_type
+from holdfast.stores.formats.rows import ROWS, as_field, decode_row, decode_rows, encode_row, encode_rows
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Field, Schema
 
 ROW_NAMES: Final = {"rows": ROWS, "msgpack": MESSAGE_PACK, "json": JSON, "avro": AVRO}
 """What a user may write as the codec of an aggregate, and the id that stands in the app's file."""

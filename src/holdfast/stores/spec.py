@@ -13,7 +13,7 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.settings.units import format_duration
-from holdfast.stores.types import Schema
+from holdfast.stores.formats.types import Schema
 
 _NAME = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 

@@ -19,10 +19,10 @@ from typing import Any
 import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError, Kind
-from holdfast.stores.engine import Changes, Engine, ForeignMark, Mark, Resources, UnknownFamily, View
-from holdfast.stores.registry import open_engine
+from holdfast.stores.engines.base import Changes, Engine, ForeignMark, Mark, Resources, UnknownFamily, View
+from holdfast.stores.engines.registry import open_engine
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
 from holdfast.words import NOTHING, Version
 
 Model = dict[str, dict[bytes, bytes]]

@@ -17,9 +17,9 @@ from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.state import Budget, Entries, Range, StoreState
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.keys import key_schema
+from holdfast.stores.formats.keys import key_schema
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import millis
-from holdfast.stores.types import Schema
 from holdfast.topology.events import annotation_of, as_mapping
 from holdfast.topology.processor import Context, Processor, check_processor, parse_output, specs_of
 from holdfast.words import Version

@@ -18,10 +18,10 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.stores.access import DictBytes, Now, ReadableBytes
-from holdfast.stores.engine import Engine, Resources, View
+from holdfast.stores.engines.base import Engine, Resources, View
+from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.kinds import store_class, view_of
 from holdfast.stores.kinds.base import NotBound, Store
-from holdfast.stores.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.testing.engines import changes_of, mark_of
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.stores.history import UNTOLD
+from holdfast.stores.schema.history import UNTOLD
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

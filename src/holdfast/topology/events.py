@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from holdfast.errors import TopologyError
-from holdfast.stores.types import FieldType
+from holdfast.stores.formats.types import FieldType
 
 _NOTHING = object()
 

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores.access import Now, OrderedBytes
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import ROCKSDB
 from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec, check_name
-from holdfast.stores.types import Field, Schema
 from holdfast.topology.events import EventShape, as_mapping
 from holdfast.words import Version
 

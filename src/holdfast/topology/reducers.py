@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError, Kind, TopologyError
-from holdfast.stores.types import Field, FieldType
+from holdfast.stores.formats.types import Field, FieldType
 from holdfast.topology.aggregates import Aggregate, Function
 from holdfast.topology.columns import add, beats, larger, quotient, smaller
 

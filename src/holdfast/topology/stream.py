@@ -17,11 +17,11 @@ import pyarrow as pa
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.keys import encode_keys
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
 from holdfast.stores.rowcodecs import check_rows, row_codec_id
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec, check_name
-from holdfast.stores.types import Field, Schema
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.events import shape_of
 from holdfast.topology.frames import input_type, type_of

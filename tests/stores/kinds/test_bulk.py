@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import BadKey, BadValue, DamagedObject
-from holdfast.stores import cells
-from holdfast.stores.cells import Cell
 from holdfast.stores.codecs.base import UnreadableValue
-from holdfast.stores.keys import MAX_KEY_BYTES, key_schema
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import Cell
+from holdfast.stores.formats.keys import MAX_KEY_BYTES, key_schema
 from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.kinds.coding import all_begin_with

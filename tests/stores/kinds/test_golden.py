@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.stores.keys import encode_key, encode_keys, key_schema
+from holdfast.stores.formats.keys import encode_key, encode_keys, key_schema
 from holdfast.stores.kinds.keying import beginning_decoder, beginning_encoder, key_decoder, key_encoder, time_bytes
-from holdfast.stores.slices import (
+from holdfast.stores.layouts.slices import (
     first_live_slice,
     live_slices,
     slice_prefix,

@@ -9,8 +9,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import BadValue
-from holdfast.stores.engine import Changes, Mark, Resources
-from holdfast.stores.registry import ENGINES, open_engine
+from holdfast.stores.engines.base import Changes, Mark, Resources
+from holdfast.stores.engines.registry import ENGINES, open_engine
 from holdfast.testing import ProcessorTest
 from holdfast.words import Version
 from tests.stores.kinds.worlds import Reading, Writing

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import BadKey, BadValue, TopologyError
-from holdfast.stores.cells import unpack
+from holdfast.stores.formats.cells import unpack
 from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.expiry import AT_MOST, EMPTY, index_key
 

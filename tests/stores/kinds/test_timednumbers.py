@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import HoldfastError
-from holdfast.stores import cells
-from holdfast.stores.cells import HEADER_BYTES, Cell
 from holdfast.stores.codecs.numbers import FORMS
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import HEADER_BYTES, Cell
 from holdfast.stores.kinds.keying import Row, time_bytes
 from holdfast.stores.kinds.timednumbers import timed_numbers
 

@@ -16,9 +16,9 @@ import pyarrow as pa
 from sortedcontainers import SortedDict
 
 from holdfast.stores.access import DictBytes, Now, OrderedBytes, ReadableBytes
-from holdfast.stores.engine import Changes, Engine, Mark, Resources, View
-from holdfast.stores.registry import open_engine
-from holdfast.stores.slices import slices_to_drop
+from holdfast.stores.engines.base import Changes, Engine, Mark, Resources, View
+from holdfast.stores.engines.registry import open_engine
+from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 

@@ -2,9 +2,9 @@
 its own, or the dead letters.
 
 For a table the rows are its changed keys with their results, made from the state part: what is stored and what is sent
-can't differ, and a version's rows are there for as long as its segments are. What the pass of `stores.rewrite` put
-into the newest shape hasn't changed, and is not sent. Where a store can delete, each row says in a column `_deleted`
-whether its key is gone; its results are null then. Stores that never do have no such column.
+can't differ, and a version's rows are there for as long as its segments are. What the pass of `stores.schema.rewrite`
+put into the newest shape hasn't changed, and is not sent. Where a store can delete, each row says in a column
+`_deleted` whether its key is gone; its results are null then. Stores that never do have no such column.
 """
 
 import logging
@@ -19,13 +19,13 @@ from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.bytecolumns import whole
-from holdfast.stores.cells import FIRST_SCHEMA, unpack, unpack_many
-from holdfast.stores.keys import FORMAT, decode_keys
-from holdfast.stores.recency import split_seqs
-from holdfast.stores.rewrite import is_step
-from holdfast.stores.rowcolumns import decode_layouts
-from holdfast.stores.slices import AREA, split_sliced, split_sliced_keys
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.cells import FIRST_SCHEMA, unpack, unpack_many
+from holdfast.stores.formats.keys import FORMAT, decode_keys
+from holdfast.stores.layouts.recency import split_seqs
+from holdfast.stores.layouts.slices import AREA, split_sliced, split_sliced_keys
+from holdfast.stores.schema.rewrite import is_step
+from holdfast.stores.schema.row_columns import decode_layouts
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
 from holdfast.topology.processor import DeclaredStore
 from holdfast.topology.reducers import HIDDEN

@@ -15,7 +15,7 @@ import msgspec
 
 from holdfast.errors import BadValue, DamagedObject, HoldfastError, Kind, TopologyError, shown
 from holdfast.stores.codecs.base import CodecMissing, UnreadableValue, name_of
-from holdfast.stores.shapetext import Around, Choices, Fixed, Many, Mapped, OneOf, Record, Scalar, Shape, text_of
+from holdfast.stores.schema.text import Around, Choices, Fixed, Many, Mapped, OneOf, Record, Scalar, Shape, text_of
 
 AVRO = "avro/1"
 
@@ -123,7 +123,7 @@ class Avro(Generic[V]):
 def avro_schema(shape: Shape) -> Any:
     """The Avro schema of a shape.
 
-    >>> from holdfast.stores.shapetext import parse
+    >>> from holdfast.stores.schema.text import parse
     >>> avro_schema(parse("{who: str, best?: float | null}"))["fields"][1]
     {'name': 'best', 'type': ['double', 'null']}
     """

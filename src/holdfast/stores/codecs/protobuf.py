@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar
 
 from holdfast.errors import BadValue, DamagedObject, TopologyError
 from holdfast.stores.codecs.base import CodecMissing, name_of
-from holdfast.stores.shapetext import Around, FieldShape, Many, Mapped, Record, Scalar, Shape
+from holdfast.stores.schema.text import Around, FieldShape, Many, Mapped, Record, Scalar, Shape
 
 PROTOBUF = "protobuf/1"
 

@@ -22,11 +22,11 @@ from typing import Annotated, Any, Literal, Protocol, TypedDict, cast
 import msgspec
 
 from holdfast.errors import BadValue, TopologyError, shown
-from holdfast.stores import scalars
 from holdfast.stores.codecs.avro import Plain
 from holdfast.stores.codecs.names import users_own
-from holdfast.stores.shapetext import NULL, FieldShape, OneOf, Record, Scalar
-from holdfast.stores.types import Field, Schema
+from holdfast.stores.formats import scalars
+from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.schema.text import NULL, FieldShape, OneOf, Record, Scalar
 
 Row = dict[str, object]
 

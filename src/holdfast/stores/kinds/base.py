@@ -21,16 +21,16 @@ from holdfast.errors import BadValue, HoldfastError, Kind, SettingsError, Topolo
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.base import name_of
-from holdfast.stores.keys import FORMAT, key_schema
+from holdfast.stores.codecs.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
+from holdfast.stores.codecs.values import codec_for as made_codec
+from holdfast.stores.formats.keys import FORMAT, key_schema
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.kinds.keying import Encoder, Row, key_encoder, keys_decoder, keys_encoder
+from holdfast.stores.layouts.slices import AREA, split_sliced
 from holdfast.stores.options import OPTIONS, ROCKSDB, Length, check_options, check_tuned, store_spec
-from holdfast.stores.rewrite import Rewriter
-from holdfast.stores.slices import AREA, split_sliced
+from holdfast.stores.schema.rewrite import Rewriter
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.types import Schema
-from holdfast.stores.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
-from holdfast.stores.values import codec_for as made_codec
 
 K = TypeVar("K")
 V = TypeVar("V")

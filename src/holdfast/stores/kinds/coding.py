@@ -6,13 +6,13 @@ from operator import countOf, itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.errors import HoldfastError
-from holdfast.stores import cells
-from holdfast.stores.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.codecs.base import Quick
+from holdfast.stores.codecs.values import Codec, StoreCodec, codec_of
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.kinds.keying import Row, times_at
 from holdfast.stores.kinds.timednumbers import timed_numbers
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.values import Codec, StoreCodec, codec_of
 
 V = TypeVar("V")
 
@@ -46,7 +46,7 @@ def all_begin_with(beginning: bytes, found: Sequence[bytes]) -> bool:
 class Values(Generic[V]):
     """A store's values in their cells. `lead`: bytes of the payload before the value that belong to the store.
 
-    >>> from holdfast.stores.types import Schema
+    >>> from holdfast.stores.formats.types import Schema
     >>> spec = StoreSpec(name="scores", key=Schema.of(player="string"), codec="msgpack/1")
     >>> values = Values[int](codec_for(spec, int))
     >>> values.read(values.cell(3))

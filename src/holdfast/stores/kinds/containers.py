@@ -11,7 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
 
 from holdfast.errors import HoldfastError, Kind
-from holdfast.stores.keys import prefix_range
+from holdfast.stores.formats.keys import prefix_range
 from holdfast.stores.kinds.base import View
 
 K = TypeVar("K")

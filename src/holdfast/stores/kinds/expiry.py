@@ -6,9 +6,9 @@ from then on, and found through the expiry index when it is to be removed (so is
 
     0x03 | expires, 8 bytes big-endian, sign bit flipped | own key  →  empty cell
 
-A store with a TTL for all keeps them in slices (see `stores.slices`): a put goes to the newest, so an older copy is
-shadowed, and slices go whole. Both hide what is over by the wall clock of the version, whether its bytes are there or
-not.
+A store with a TTL for all keeps them in slices (see `stores.layouts.slices`): a put goes to the newest, so an older
+copy is shadowed, and slices go whole. Both hide what is over by the wall clock of the version, whether its bytes are
+there or not.
 """
 
 import struct
@@ -19,15 +19,15 @@ from typing import NamedTuple, Protocol
 
 from holdfast.errors import BadValue
 from holdfast.settings.units import format_duration
-from holdfast.stores import cells
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
-from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, Cell
-from holdfast.stores.expiries import INDEX, ROW_BYTES
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, Cell
 from holdfast.stores.kinds.coding import all_begin_with
 from holdfast.stores.kinds.containers import columns
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import first_of_each, scan_slices
-from holdfast.stores.slices import live_prefixes
+from holdfast.stores.layouts.expiries import INDEX, ROW_BYTES
+from holdfast.stores.layouts.slices import live_prefixes
 from holdfast.stores.spec import StoreSpec
 
 EMPTY = cells.pack(Cell(b""))

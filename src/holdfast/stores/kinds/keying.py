@@ -1,8 +1,8 @@
 """Keys of typed stores as bytes, one at a time and as quickly as Python can.
 
-`stores.keys` says what a key's bytes are. Here the way there is chosen once, when a store is bound: a key of one text
-or one integer needs a handful of steps, and those are by far the most. Windows, sessions and histories have times after
-the key; then no component of the key is the last, and each time is 8 bytes like any integer.
+`stores.formats.keys` says what a key's bytes are. Here the way there is chosen once, when a store is bound: a key of
+one text or one integer needs a handful of steps, and those are by far the most. Windows, sessions and histories have
+times after the key; then no component of the key is the last, and each time is 8 bytes like any integer.
 """
 
 import struct
@@ -12,9 +12,9 @@ from operator import itemgetter
 from typing import Any, cast
 
 from holdfast.errors import BadKey
-from holdfast.stores.components import Component, Ended, Number, component_of
-from holdfast.stores.keys import FORMAT, MAX_KEY_BYTES, decode_key
-from holdfast.stores.types import Field, Schema
+from holdfast.stores.formats.key_components import Component, Ended, Number, component_of
+from holdfast.stores.formats.keys import FORMAT, MAX_KEY_BYTES, decode_key
+from holdfast.stores.formats.types import Field, Schema
 
 _SIGN = 1 << 63
 _LEAST = -_SIGN
@@ -39,7 +39,7 @@ Decoder = Callable[[bytes], Any]
 def key_encoder(schema: Schema) -> Encoder:
     """What turns a key into bytes; a key of several components is a tuple.
 
-    >>> from holdfast.stores.keys import key_schema
+    >>> from holdfast.stores.formats.keys import key_schema
     >>> key_encoder(key_schema(str))("ann"), key_encoder(key_schema(int))(1).hex()
     (b'\\x01ann', '018000000000000001')
     """
@@ -49,7 +49,7 @@ def key_encoder(schema: Schema) -> Encoder:
 def keys_encoder(schema: Schema) -> Callable[[Sequence[Any]], list[bytes]]:
     """What turns many keys into bytes at once.
 
-    >>> from holdfast.stores.keys import key_schema
+    >>> from holdfast.stores.formats.keys import key_schema
     >>> keys_encoder(key_schema(str))(["ann", "bob"])
     [b'\\x01ann', b'\\x01bob']
     """
@@ -110,7 +110,7 @@ def key_decoder(schema: Schema) -> Decoder:
 def beginning_encoder(schema: Schema) -> Encoder:
     """What turns a key into the bytes with which its windows, sessions or old values begin.
 
-    >>> from holdfast.stores.keys import key_schema
+    >>> from holdfast.stores.formats.keys import key_schema
     >>> beginning_encoder(key_schema(str))("ann")
     b'\\x01ann\\x00\\x00'
     """

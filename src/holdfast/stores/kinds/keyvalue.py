@@ -11,7 +11,8 @@ from itertools import islice
 from typing import Any, ClassVar, TypeVar, Unpack, overload
 
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
-from holdfast.stores.cells import NO_TIMESTAMP
+from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats.cells import NO_TIMESTAMP
 from holdfast.stores.kinds.base import EVICTED, REMOVED, Options, ReadAhead, Store, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
 from holdfast.stores.kinds.containers import ROWS, ReadableContainer, WritableContainer
@@ -26,7 +27,6 @@ from holdfast.stores.kinds.expiry import (
 from holdfast.stores.kinds.lru import LEAD, BoundedEntries
 from holdfast.stores.options import Length
 from holdfast.stores.spec import KEY_VALUE, StoreSpec
-from holdfast.stores.values import StoreCodec
 
 K = TypeVar("K")
 V = TypeVar("V")

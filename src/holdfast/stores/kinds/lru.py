@@ -3,8 +3,8 @@
 Who goes is in the log as deletes, so it is the same on every replica. Of the entries a version touches the last
 `max_entries` wait here, the one touched last at the end: one that more than that were touched after is let go at once,
 and if it came in this version it is never written. The rest is decided when the version ends: those of before make
-room, what is over first, then by the recency index (see `stores.recency`). A put is a touch; a get is one too where
-`refresh_on_read` says so, and then it is a write.
+room, what is over first, then by the recency index (see `stores.layouts.recency`). A put is a touch; a get is one too
+where `refresh_on_read` says so, and then it is a write.
 
 An entry that is to be over some day, by its own TTL or the store's, has a row in the expiry index too (see `expiry`),
 and goes through it when a version begins. So what nobody sees takes no room from what somebody does.
@@ -16,10 +16,9 @@ from collections.abc import Iterator, Sequence
 from itertools import islice
 from operator import itemgetter
 
-from holdfast.stores import cells, recency
 from holdfast.stores.access import Now, OrderedBytes
-from holdfast.stores.cells import FORMAT, HEADER_BYTES, NEVER, SHAPED_HEADER_BYTES
-from holdfast.stores.expiries import INDEX, ROW_BYTES
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, SHAPED_HEADER_BYTES
 from holdfast.stores.kinds.containers import close, columns
 from holdfast.stores.kinds.expiry import (
     AT_MOST,
@@ -34,6 +33,8 @@ from holdfast.stores.kinds.expiry import (
 )
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
+from holdfast.stores.layouts import recency
+from holdfast.stores.layouts.expiries import INDEX, ROW_BYTES
 from holdfast.stores.spec import StoreSpec
 
 LEAD = recency.SEQ_BYTES

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from holdfast.stores.access import ReadableBytes
 from holdfast.stores.kinds.containers import close
-from holdfast.stores.slices import PREFIX_BYTES
+from holdfast.stores.layouts.slices import PREFIX_BYTES
 
 Row = tuple[bytes, bytes]
 

@@ -13,17 +13,17 @@ import struct
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
-from holdfast.stores import cells
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
-from holdfast.stores.cells import Cell
-from holdfast.stores.keys import after_prefix
+from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import Cell
+from holdfast.stores.formats.keys import after_prefix
 from holdfast.stores.kinds.base import NOTES, REFUSED, ReadAhead, Store, View
 from holdfast.stores.kinds.containers import close
 from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.kinds.merging import Row, scan_slices
-from holdfast.stores.slices import AFTER_AREA, AREA, first_live_slice, kept_after, slice_prefix, split_sliced
+from holdfast.stores.layouts.slices import AFTER_AREA, AREA, first_live_slice, kept_after, slice_prefix, split_sliced
 from holdfast.stores.spec import StoreSpec
-from holdfast.stores.values import StoreCodec
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -14,8 +14,8 @@ from functools import lru_cache
 from operator import itemgetter
 from typing import Any
 
-from holdfast.stores.cells import FORMAT
 from holdfast.stores.codecs.numbers import NumberForms
+from holdfast.stores.formats.cells import FORMAT
 from holdfast.stores.kinds.keying import POSITIVE, Row
 
 _key: Callable[[Row], bytes] = itemgetter(0)

@@ -11,13 +11,13 @@ from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack,
 
 from holdfast.errors import BadValue
 from holdfast.stores.access import Now, ReadableBytes
-from holdfast.stores.cells import unpack
+from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats.cells import unpack
 from holdfast.stores.kinds.base import LATE, Time, View, millis
 from holdfast.stores.kinds.expiry import ReadableEntries
 from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
 from holdfast.stores.options import Length
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
-from holdfast.stores.values import StoreCodec
 
 K = TypeVar("K")
 V = TypeVar("V")

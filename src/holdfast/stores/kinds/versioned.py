@@ -14,16 +14,16 @@ slice; by then a put before it is refused, so nothing can come back.
 from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
-from holdfast.stores import cells
 from holdfast.stores.access import Now, ReadableBytes
-from holdfast.stores.cells import Cell, unpack
+from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats import cells
+from holdfast.stores.formats.cells import Cell, unpack
 from holdfast.stores.kinds.base import NOTES, REFUSED, Options, ReadAhead, Time, View, millis
 from holdfast.stores.kinds.containers import Closing, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
 from holdfast.stores.options import Length
 from holdfast.stores.spec import VERSIONED, StoreSpec
-from holdfast.stores.values import StoreCodec
 
 K = TypeVar("K")
 V = TypeVar("V")

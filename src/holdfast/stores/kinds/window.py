@@ -10,15 +10,15 @@ from itertools import chain, islice
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.kinds.base import NOTES, Options, ReadAhead, Time, View, millis
 from holdfast.stores.kinds.containers import FIRST_ROWS, Closing, batches, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
+from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.stores.options import Length
-from holdfast.stores.slices import slice_prefix
 from holdfast.stores.spec import WINDOW, StoreSpec
-from holdfast.stores.values import StoreCodec
 
 K = TypeVar("K")
 V = TypeVar("V")

@@ -1,0 +1,123 @@
+"""The rows of one family in memory, grouped so that a slice goes at once.
+
+Rows that are dropped together stand together: a group for each slice (see `slices`), and one for each of the other
+areas. A drop makes a new table of groups without those of the range and touches no row. Whoever reads the old table, an
+open view or a lookup under way, goes on reading all of it, and its memory is free when the last of them lets go.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+
+from sortedcontainers import SortedDict
+
+from holdfast.stores.layouts.slices import AREA, PREFIX_BYTES
+
+_SLICED = AREA[0]
+
+
+def group_of(key: bytes) -> bytes:
+    """What a key has in common with those that it goes with. Groups have the order of their keys.
+
+    >>> group_of(b"\\x01ann"), group_of(b"\\x02slice-01\\x01ann")
+    (b'\\x01', b'\\x02slice-01')
+    """
+    return key[:PREFIX_BYTES] if key[0] == _SLICED else key[:1]
+
+
+class _Group:
+    """Rows by key, and how many bytes they have."""
+
+    __slots__ = ("rows", "size")
+
+    def __init__(self, rows: Iterable[tuple[bytes, bytes]] = ()) -> None:
+        self.rows: SortedDict[bytes, bytes] = SortedDict(rows)
+        self.size = sum(len(key) + len(value) for key, value in self.rows.items())
+
+
+class Rows:
+    """A family's rows, by group. Written in place under the engine's lock; a drop makes another one of these."""
+
+    def __init__(self, groups: Iterable[tuple[bytes, _Group]] = ()) -> None:
+        self._groups: SortedDict[bytes, _Group] = SortedDict(groups)
+
+    @classmethod
+    def loaded(cls, keys: Sequence[bytes], values: Sequence[bytes]) -> "Rows":
+        """Those of a checkpoint, in the order of their keys."""
+        pairs = zip(keys, values, strict=True)
+        return cls((group, _Group(rows)) for group, rows in groupby(pairs, lambda row: group_of(row[0])))
+
+    def __len__(self) -> int:
+        return sum(len(group.rows) for group in self._now())
+
+    @property
+    def size(self) -> int:
+        """Bytes of all keys and values."""
+        return sum(group.size for group in self._now())
+
+    def _now(self) -> list[_Group]:
+        """The groups there are, in no order, for those who read without the engine's lock: one step for Python."""
+        return list(dict.values(self._groups))
+
+    def get(self, key: bytes) -> bytes | None:
+        group = self._groups.get(group_of(key)) if key else None
+        return None if group is None else group.rows.get(key)
+
+    def get_many(self, keys: Sequence[bytes]) -> Iterator[bytes | None]:
+        groups = self._now()
+        # A store without slices has one group, and no key of it is anywhere else.
+        return map(groups[0].rows.get if len(groups) == 1 else self.get, keys)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        name = group_of(key)
+        group = self._groups.get(name)
+        if group is None:
+            group = self._groups[name] = _Group()
+        old = group.rows.get(key)
+        group.size += len(value) + len(key) if old is None else len(value) - len(old)
+        group.rows[key] = value
+
+    def delete(self, key: bytes) -> None:
+        name = group_of(key)
+        group = self._groups.get(name)
+        old = None if group is None else group.rows.pop(key, None)
+        if group is None or old is None:
+            return
+        group.size -= len(key) + len(old)
+        if not group.rows:
+            del self._groups[name]
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        for group in self._groups.values():
+            yield from group.rows.items()
+
+    def keys_between(self, low: bytes, high: bytes | None, open_low: bool, reverse: bool) -> Iterator[bytes]:
+        """Keys in order from low (or just above it) to below high, or from the last to the first."""
+        if high is not None and high <= low:
+            return
+        for name in self._groups.irange(group_of(low), group_of(high) if high else None, reverse=reverse):
+            rows = self._groups[name].rows
+            yield from rows.irange(low, high, inclusive=(not open_low, False), reverse=reverse)
+
+    def without(self, start: bytes, stop: bytes) -> "Rows | None":
+        """What is left without start <= key < stop; None if nothing is there.
+
+        Groups that are in the range as a whole, as slices are, aren't looked into. Of one that is cut through, what is
+        left is copied.
+        """
+        if stop <= start:
+            return None
+        left: list[tuple[bytes, _Group]] = []
+        changed = False
+        for name, group in self._groups.items():
+            first, last = group.rows.keys()[0], group.rows.keys()[-1]
+            if last < start or stop <= first:
+                left.append((name, group))
+                continue
+            if not (start <= first and last < stop):
+                rest = [row for row in group.rows.items() if not start <= row[0] < stop]
+                if len(rest) == len(group.rows):
+                    left.append((name, group))
+                    continue
+                left.append((name, _Group(rest)))
+            changed = True
+        return Rows(left) if changed else None

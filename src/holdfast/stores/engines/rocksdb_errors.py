@@ -1,0 +1,71 @@
+"""What rocksdict raises, as errors that say what to do."""
+
+import contextlib
+import errno
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import rocksdict as rd
+
+from holdfast.errors import Closed, DamagedObject, HoldfastError, Kind
+from holdfast.stores.engines.base import DamagedState, DiskFull, EngineFailed, EngineInUse, StateUnreadable
+
+
+class BadOptions(HoldfastError):
+    """Options that don't go together. The state is as it was."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, path: Path, cause: object) -> None:
+        super().__init__(
+            f"{path} can't be opened with these options: {cause}. Mend the hook that sets them "
+            "(rocksdb_options=), or take it away."
+        )
+
+
+class NoDirectIO(HoldfastError):
+    """The file system has only one way to its files, through the page cache."""
+
+    kind = Kind.INVALID
+
+    def __init__(self, path: Path, cause: object) -> None:
+        super().__init__(
+            f"the file system of {path} has no direct I/O: {cause} Set state.direct_reads and state.direct_writes to "
+            "false (or mend the hook that asks for it), or move state.dir to a disk."
+        )
+
+
+@contextlib.contextmanager
+def translated(path: Path, *, opening: bool = False) -> Iterator[None]:
+    """Turns what rocksdict raises into errors that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        raise _translation(path, error, opening) from error
+    except DamagedObject as error:
+        raise DamagedState(path, error) from error
+    except rd.DbClosedError as error:
+        raise Closed(f"the engine of {path} is closed. Open it again.") from error
+    except Exception as error:
+        if type(error) is not Exception:  # rocksdict raises plain Exceptions; all others are somebody else's
+            raise
+        raise _translation(path, error, opening) from error
+
+
+def _translation(path: Path, error: Exception, opening: bool) -> HoldfastError:
+    # RocksDB's status comes as text only. These are its own words for a status and the system's for an error number.
+    text = str(error)
+    if os.strerror(errno.ENOSPC) in text:
+        return DiskFull(path, text)
+    if os.strerror(errno.EACCES) in text or os.strerror(errno.EROFS) in text:
+        return StateUnreadable(path, text)
+    if opening and "LOCK" in text:
+        return EngineInUse(path, text)
+    if opening and "Direct I/O is not supported" in text:
+        return NoDirectIO(path, text)
+    if opening and text.startswith(("Invalid argument", "Not implemented")):
+        return BadOptions(path, text)
+    if opening or "Corruption" in text:
+        return DamagedState(path, text)
+    return EngineFailed(path, text)

@@ -1,0 +1,291 @@
+"""The components of a key: for each kind of type, one value and a whole column as ordered bytes, and back.
+
+`keys` puts components one after the other; what a component's bytes look like stands in its module docstring. The
+scalar and the columnar form of each kind stand side by side here because they must never differ.
+"""
+
+import struct
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadKey, DamagedObject
+from holdfast.stores.formats import scalars
+from holdfast.stores.formats.byte_columns import (
+    Bytes,
+    Offsets,
+    as_type,
+    bytes_of,
+    cut,
+    numbers_at,
+    offsets_of,
+    retyped,
+    with_nulls,
+)
+from holdfast.stores.formats.types import Field
+
+_SIGN = 1 << 63
+_ALL = (1 << 64) - 1
+_U64 = struct.Struct(">Q")
+_F64 = struct.Struct(">d")
+_NAN_BITS = 0x7FF8000000000000
+_END = b"\x00\x00"
+_ESCAPED = b"\x00\xff"
+
+
+def damaged(why: str) -> DamagedObject:
+    return DamagedObject(
+        f"a stored key can't be read: {why}. Check that the store's key type is the one it was written with."
+    )
+
+
+class Component(Protocol):
+    @property
+    def field(self) -> Field: ...
+
+    def encode(self, value: object) -> bytes: ...
+
+    def encode_beginning(self, value: object) -> bytes:
+        """Bytes with which every value that begins with this one begins."""
+
+    def decode(self, data: bytes, place: int) -> tuple[object, int]:
+        """The value at a place, and the place after it."""
+
+    def encode_column(self, column: pa.Array) -> Bytes | pa.BinaryArray:
+        """A matrix if every value has one width, else an array."""
+
+    def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
+        """The values at a place of each key, and the places after them."""
+
+
+class _Fixed(ABC):
+    """What components of one width have in common."""
+
+    field: Field
+    width: int
+
+    @abstractmethod
+    def encode(self, value: object) -> bytes: ...
+
+    def encode_beginning(self, value: object) -> bytes:
+        return self.encode(value)
+
+    def _check(self, data: bytes, place: int) -> None:
+        if len(data) < place + self.width:
+            raise damaged(f"{self.field.name} needs {self.width} bytes and {max(0, len(data) - place)} are left")
+
+    def _places(self, at: Offsets, stops: Offsets) -> Offsets:
+        after: Offsets = at + np.int32(self.width)
+        if (after > stops).any():
+            raise damaged(f"{self.field.name} needs {self.width} bytes and fewer are left")
+        return after
+
+
+@dataclass(frozen=True)
+class Number(_Fixed):
+    """Integers, dates and timestamps: 8 bytes, big-endian, sign bit flipped."""
+
+    field: Field
+    width = 8
+
+    def encode(self, value: object) -> bytes:
+        return _U64.pack(scalars.whole_number(self.field, value, BadKey) + _SIGN)
+
+    def decode(self, data: bytes, place: int) -> tuple[object, int]:
+        self._check(data, place)
+        number = _U64.unpack_from(data, place)[0] - _SIGN
+        return scalars.from_whole_number(self.field, number), place + 8
+
+    def encode_column(self, column: pa.Array) -> Bytes:
+        numbers = fixed_numbers(column).astype(np.int64, copy=False).view(np.uint64) ^ np.uint64(_SIGN)
+        return numbers.byteswap().view(np.uint8).reshape(len(column), 8)
+
+    def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
+        after = self._places(at, stops)
+        numbers = (numbers_at(keys, at, ">u8") ^ np.uint64(_SIGN)).view(np.int64)
+        return with_nulls(numbers.astype(numpy_type(self.field), copy=False), self.field.field_type.arrow, None), after
+
+
+@dataclass(frozen=True)
+class Truth(_Fixed):
+    """Booleans: 1 byte."""
+
+    field: Field
+    width = 1
+
+    def encode(self, value: object) -> bytes:
+        return bytes([scalars.whole_number(self.field, value, BadKey)])
+
+    def decode(self, data: bytes, place: int) -> tuple[object, int]:
+        self._check(data, place)
+        return data[place] != 0, place + 1
+
+    def encode_column(self, column: pa.Array) -> Bytes:
+        return column.cast(pa.uint8()).to_numpy().reshape(len(column), 1)  # type: ignore[no-any-return]
+
+    def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
+        after = self._places(at, stops)
+        return with_nulls(bytes_of(keys)[at] != 0, pa.bool_(), None), after
+
+
+@dataclass(frozen=True)
+class Real(_Fixed):
+    """Floats and doubles: the IEEE bits of the double, made to sort; one zero, one NaN, the NaN last."""
+
+    field: Field
+    width = 8
+
+    def encode(self, value: object) -> bytes:
+        number = scalars.real_number(self.field, value, BadKey) + 0.0  # -0.0 + 0.0 is 0.0
+        bits = _NAN_BITS if number != number else _U64.unpack(_F64.pack(number))[0]
+        return _U64.pack(bits ^ (_ALL if bits & _SIGN else _SIGN))
+
+    def decode(self, data: bytes, place: int) -> tuple[object, int]:
+        self._check(data, place)
+        bits = _U64.unpack_from(data, place)[0]
+        return _F64.unpack(_U64.pack(bits ^ (_SIGN if bits & _SIGN else _ALL)))[0], place + 8
+
+    def encode_column(self, column: pa.Array) -> Bytes:
+        numbers = fixed_numbers(column).astype(np.float64) + 0.0
+        bits = numbers.view(np.uint64)
+        bits[np.isnan(numbers)] = _NAN_BITS
+        negative = (bits >> np.uint64(63)).astype(bool)
+        ordered = bits ^ np.where(negative, np.uint64(_ALL), np.uint64(_SIGN))
+        return ordered.byteswap().view(np.uint8).reshape(len(column), 8)
+
+    def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
+        after = self._places(at, stops)
+        ordered = numbers_at(keys, at, ">u8")
+        positive = (ordered >> np.uint64(63)).astype(bool)
+        numbers = (ordered ^ np.where(positive, np.uint64(_SIGN), np.uint64(_ALL))).view(np.float64)
+        return with_nulls(numbers.astype(numpy_type(self.field), copy=False), self.field.field_type.arrow, None), after
+
+
+@dataclass(frozen=True)
+class Rest:
+    """Text or bytes as the last component: as they are."""
+
+    field: Field
+
+    def encode(self, value: object) -> bytes:
+        return scalars.text_or_bytes(self.field, value, BadKey)
+
+    def encode_beginning(self, value: object) -> bytes:
+        return self.encode(value)
+
+    def decode(self, data: bytes, place: int) -> tuple[object, int]:
+        return _value(self.field, data[place:]), len(data)
+
+    def encode_column(self, column: pa.Array) -> pa.BinaryArray:
+        return column.view(pa.binary())
+
+    def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
+        return _typed(self.field, cut(keys, at, stops)), stops
+
+
+@dataclass(frozen=True)
+class Ended:
+    """Text or bytes before other components: escaped, with an end that sorts before everything."""
+
+    field: Field
+
+    def encode(self, value: object) -> bytes:
+        return self.encode_beginning(value) + _END
+
+    def encode_beginning(self, value: object) -> bytes:
+        return scalars.text_or_bytes(self.field, value, BadKey).replace(b"\x00", _ESCAPED)
+
+    def decode(self, data: bytes, place: int) -> tuple[object, int]:
+        end = data.find(_END, place)
+        if end < 0:
+            raise damaged(f"{self.field.name} has no end")
+        return _value(self.field, data[place:end].replace(_ESCAPED, b"\x00")), end + 2
+
+    def encode_column(self, column: pa.Array) -> pa.BinaryArray:
+        raw = column.view(pa.binary())
+        return pc.replace_substring(raw, pattern=b"\x00", replacement=_ESCAPED) if _has_zero(raw) else raw
+
+    def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
+        rest = cut(keys, at, stops)
+        # A 0x00 within the value is followed by 0xFF, so the first 0x0000 is the end.
+        lengths: npt.NDArray[np.int32] = pc.find_substring(rest, pattern=_END).to_numpy()
+        if (lengths < 0).any():
+            raise damaged(f"{self.field.name} has no end")
+        ends: Offsets = at + lengths
+        raw = cut(keys, at, ends)
+        if _has_zero(raw):
+            raw = pc.replace_substring(raw, pattern=_ESCAPED, replacement=b"\x00")
+        return _typed(self.field, raw), ends + np.int32(2)
+
+
+def component_of(field: Field, *, last: bool) -> Component:
+    match field.field_type.name:
+        case "string" | "binary":
+            return Rest(field) if last else Ended(field)
+        case "boolean":
+            return Truth(field)
+        case "float" | "double":
+            return Real(field)
+        case "decimal":
+            raise BadKey(
+                f"{field.name} is {field.type}, and a decimal can't be a key. Use string, binary, tinyint, smallint, "
+                "int, bigint, float, double, boolean, date, timestamp or timestamp_ntz."
+            )
+        case _:
+            return Number(field)
+
+
+def key_column(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """A column as the field's own Arrow type, without nulls."""
+    try:
+        typed = as_type(column, field.field_type.arrow)
+    except pa.ArrowInvalid as error:
+        raise BadKey(f"column {field.name} of type {column.type} doesn't fit {field.type}: {error}.") from error
+    except pa.ArrowNotImplementedError as error:
+        raise BadKey(f"column {field.name} is {column.type}, and the key's {field.name} is {field.type}.") from error
+    if typed.null_count:
+        raise BadKey(
+            f"{typed.null_count} of {len(typed)} values of {field.name} are null. A key has no nulls: filter them."
+        )
+    return typed
+
+
+def numpy_type(field: Field) -> np.dtype[Any]:
+    """The numpy type that an Arrow array of this fixed-width field has in its buffer."""
+    names = {"tinyint": "i1", "smallint": "i2", "int": "i4", "date": "i4", "float": "f4", "double": "f8"}
+    return np.dtype(names.get(field.type, "i8"))
+
+
+def fixed_numbers(column: pa.Array) -> npt.NDArray[Any]:
+    """The numbers in a fixed-width array's buffer, dates and timestamps as integers; whatever stands under a null."""
+    width = column.type.bit_width // 8
+    kind = "f" if pa.types.is_floating(column.type) else "i"
+    if len(column) == 0:
+        return np.empty(0, dtype=f"{kind}{width}")
+    return np.frombuffer(column.buffers()[1], dtype=f"{kind}{width}")[column.offset : column.offset + len(column)]
+
+
+def _has_zero(raw: pa.BinaryArray) -> bool:
+    offsets = offsets_of(raw)
+    return not bytes_of(raw)[offsets[0] : offsets[-1]].all()
+
+
+def _value(field: Field, raw: bytes) -> object:
+    if field.type == "binary":
+        return raw
+    try:
+        return raw.decode()
+    except UnicodeDecodeError as error:
+        raise damaged(f"{field.name} isn't UTF-8") from error
+
+
+def _typed(field: Field, raw: pa.BinaryArray) -> pa.Array:
+    try:
+        return retyped(raw, field.field_type.arrow)
+    except pa.ArrowInvalid as error:
+        raise damaged(f"{field.name} isn't UTF-8") from error

@@ -1,0 +1,312 @@
+"""Rows: several typed columns as one value, and back, for whole columns at once.
+
+Aggregates keep all their results for a key in one value. A row of format rows/1 is
+
+    null bitmap, one bit a field, lowest first, 1 = null
+    one slot a field: 8 bytes little-endian (decimal: 16, text and bytes: u32 offset into the tail, u32 length)
+    the tail: texts and bytes, in the order of the fields
+
+Numbers stand in the widest form of their kind (64 bits), so a slot's place depends on the fields before it only by
+their number. A null's slot is zero: equal rows have equal bytes. A row has no format byte of its own; the store's codec
+name has it.
+"""
+
+import struct
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Final
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import BadValue, DamagedObject
+from holdfast.stores.formats import scalars
+from holdfast.stores.formats.byte_columns import (
+    LARGEST,
+    Offsets,
+    TooManyBytes,
+    as_type,
+    bytes_of,
+    cut,
+    from_matrix,
+    lengths_of,
+    numbers_at,
+    offsets_of,
+    retyped,
+    valid_of,
+    with_nulls,
+)
+from holdfast.stores.formats.key_components import fixed_numbers, numpy_type
+from holdfast.stores.formats.types import Field, Schema
+
+ROWS: Final = "rows/1"
+
+_NOTHING = pa.scalar(b"", pa.binary())
+_I64 = struct.Struct("<q")
+_F64 = struct.Struct("<d")
+_PAIR = struct.Struct("<II")
+Nulls = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class _Layout:
+    """Where things stand in a row of one schema."""
+
+    fields: tuple[Field, ...]
+    bitmap: int
+    places: tuple[int, ...]
+    width: int
+    record: np.dtype[Any]
+
+    @property
+    def is_fixed(self) -> bool:
+        return not any(field.field_type.is_variable for field in self.fields)
+
+
+@lru_cache(maxsize=256)
+def _layout(schema: Schema) -> _Layout:
+    bitmap = (len(schema.fields) + 7) // 8
+    place = bitmap
+    places, formats = [], list[Any]()
+    for field in schema.fields:
+        places.append(place)
+        match field.field_type.name:
+            case "string" | "binary":
+                formats.append(("<u4", (2,)))
+            case "decimal":
+                formats.append(("<u8", (2,)))
+            case "float" | "double":
+                formats.append("<f8")
+            case _:
+                formats.append("<i8")
+        place += 16 if field.field_type.name == "decimal" else 8
+    names = [f"f{n}" for n in range(len(places))]
+    record = np.dtype(
+        {
+            "names": ["nulls", *names],
+            "formats": [("u1", (bitmap,)), *formats],
+            "offsets": [0, *places],
+            "itemsize": place,
+        }
+    )
+    return _Layout(schema.fields, bitmap, tuple(places), place, record)
+
+
+def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
+    """Columns as rows; row by row what `encode_row` gives."""
+    layout = _layout(schema)
+    if len(columns) != len(layout.fields):
+        raise BadValue(f"{len(columns)} columns were given, and a row has {len(layout.fields)}: {schema}.")
+    typed = [as_field(field, column) for field, column in zip(layout.fields, columns, strict=True)]
+    rows = len(typed[0]) if typed else 0
+    records = np.zeros(rows, dtype=layout.record)
+    tails: list[pa.Array] = []
+    tail = np.zeros(rows, dtype=np.int64)
+    for n, (field, column) in enumerate(zip(layout.fields, typed, strict=True)):
+        valid = valid_of(column)
+        if valid is not None:
+            records["nulls"][:, n // 8] |= (~valid).astype(np.uint8) << np.uint8(n % 8)
+        slot = records[f"f{n}"]
+        match field.field_type.name:
+            case "string" | "binary":
+                lengths = lengths_of(column).astype(np.int64)
+                if valid is not None:
+                    lengths *= valid  # under a null any length may stand
+                slot[:, 0] = tail if valid is None else tail * valid
+                slot[:, 1] = lengths
+                tail += lengths
+                tails.append(column.view(pa.binary()))
+            case "decimal":
+                slot[:] = _masked(_decimal_words(column), valid)
+            case "boolean":
+                slot[:] = _masked(column.cast(pa.uint8()), valid)
+            case _:
+                slot[:] = _masked(column, valid)
+    total = rows * layout.width + int(tail.sum())
+    if total > LARGEST:
+        raise TooManyBytes(total)
+    fixed = from_matrix(records.view(np.uint8).reshape(rows, layout.width))
+    if not tails:
+        return fixed
+    return pc.binary_join_element_wise(fixed, *tails, _NOTHING, null_handling="replace", null_replacement=b"")
+
+
+def decode_rows(schema: Schema, rows: pa.Array) -> list[pa.Array]:
+    """Rows as columns. A null row is null in all of them."""
+    layout = _layout(schema)
+    rows = as_type(rows, pa.binary())
+    offsets = offsets_of(rows)
+    there = valid_of(rows)
+    starts, stops = offsets[:-1], offsets[1:]
+    lengths = stops - starts if there is None else (stops - starts)[there]
+    if (lengths != layout.width).any() if layout.is_fixed else (lengths < layout.width).any():
+        raise _damaged(schema, int(lengths.min()), layout.width)
+    reader = _Reader(rows, starts, stops, there)
+    bits = [reader.slot(place, "u1") for place in range(layout.bitmap)]
+    some = [bool(each.any()) for each in bits]
+    columns = []
+    for n, (field, place) in enumerate(zip(layout.fields, layout.places, strict=True)):
+        nulls = (bits[n // 8] >> np.uint8(n % 8) & np.uint8(1)).astype(bool) if some[n // 8] else None
+        if there is not None:
+            nulls = ~there if nulls is None else nulls | ~there
+        columns.append(_decode_column(reader, layout, field, place, nulls))
+    return columns
+
+
+class _Reader:
+    """The slots at one place of all rows, whether the rows have one width or not; zero for a null row."""
+
+    def __init__(self, rows: pa.BinaryArray, starts: Offsets, stops: Offsets, there: Nulls | None) -> None:
+        self.rows, self.starts, self.stops, self.there = rows, starts, stops, there
+        self._at = starts if there is None else starts[there]
+        width = int(stops[0] - starts[0]) if len(starts) else 0
+        self._stride = width if there is None and width and (np.diff(starts) == width).all() else None
+
+    def slot(self, place: int, dtype: str) -> npt.NDArray[Any]:
+        if self._stride is not None:
+            data = bytes_of(self.rows)
+            count, first = len(self.starts), int(self.starts[0]) + place
+            return np.ndarray((count,), dtype=dtype, buffer=data, offset=first, strides=(self._stride,)).copy()
+        found = numbers_at(self.rows, self._at + np.int32(place), dtype)
+        if self.there is None:
+            return found
+        whole = np.zeros(len(self.there), dtype=found.dtype)
+        whole[self.there] = found
+        return whole
+
+
+def _decode_column(reader: _Reader, layout: _Layout, field: Field, place: int, nulls: Nulls | None) -> pa.Array:
+    kind = field.field_type
+    match kind.name:
+        case "string" | "binary":
+            at, length = reader.slot(place, "<u4").astype(np.int64), reader.slot(place + 4, "<u4").astype(np.int64)
+            starts = reader.starts + layout.width + at
+            stops = starts + length
+            outside = stops > reader.stops if nulls is None else (stops > reader.stops) & ~nulls
+            if outside.any():
+                raise DamagedObject(f"a stored row's {field.name} ends after the row does. Run verify.")
+            if nulls is not None:
+                starts = np.where(nulls, reader.stops, starts)
+                stops = np.where(nulls, reader.stops, stops)
+            try:
+                return retyped(cut(reader.rows, starts.astype(np.int32), stops.astype(np.int32)), kind.arrow, nulls)
+            except pa.ArrowInvalid as error:
+                raise DamagedObject(f"a stored row's {field.name} isn't UTF-8. Run verify.") from error
+        case "decimal":
+            words = np.stack([reader.slot(place, "<u8"), reader.slot(place + 8, "<u8")], axis=1)
+            return with_nulls(words, kind.arrow, nulls)
+        case "float" | "double":
+            return with_nulls(reader.slot(place, "<f8").astype(numpy_type(field), copy=False), kind.arrow, nulls)
+        case "boolean":
+            return with_nulls(reader.slot(place, "<i8") != 0, kind.arrow, nulls)
+        case _:
+            return with_nulls(reader.slot(place, "<i8").astype(numpy_type(field), copy=False), kind.arrow, nulls)
+
+
+def encode_row(schema: Schema, values: Sequence[object]) -> bytes:
+    """One row.
+
+    >>> encode_row(Schema.of(n="bigint", who="string"), [3, "ann"]).hex(" ", 1)
+    '00 03 00 00 00 00 00 00 00 00 00 00 00 03 00 00 00 61 6e 6e'
+    """
+    layout = _layout(schema)
+    if len(values) != len(layout.fields):
+        raise BadValue(f"{len(values)} values were given, and a row has {len(layout.fields)}: {schema}.")
+    bitmap, slots, tail = 0, list[bytes](), b""
+    for n, (field, value) in enumerate(zip(layout.fields, values, strict=True)):
+        name = field.field_type.name
+        if value is None:
+            bitmap |= 1 << n
+            slots.append(bytes(16 if name == "decimal" else 8))
+        elif name in ("string", "binary"):
+            raw = scalars.text_or_bytes(field, value, BadValue)
+            slots.append(_PAIR.pack(len(tail), len(raw)))
+            tail += raw
+        elif name == "decimal":
+            slots.append(scalars.unscaled(field, value, BadValue).to_bytes(16, "little", signed=True))
+        elif name in ("float", "double"):
+            slots.append(_F64.pack(scalars.real_number(field, value, BadValue)))
+        else:
+            slots.append(_I64.pack(scalars.whole_number(field, value, BadValue)))
+    return bitmap.to_bytes(layout.bitmap, "little") + b"".join(slots) + tail
+
+
+def decode_row(schema: Schema, data: bytes) -> tuple[object, ...]:
+    """The values of one row, None where null.
+
+    >>> schema = Schema.of(n="bigint", who="string")
+    >>> decode_row(schema, encode_row(schema, [None, "ann"]))
+    (None, 'ann')
+    """
+    layout = _layout(schema)
+    if len(data) != layout.width if layout.is_fixed else len(data) < layout.width:
+        raise _damaged(schema, len(data), layout.width)
+    bitmap = int.from_bytes(data[: layout.bitmap], "little")
+    return tuple(
+        None if bitmap >> n & 1 else _decode_value(layout, field, place, data)
+        for n, (field, place) in enumerate(zip(layout.fields, layout.places, strict=True))
+    )
+
+
+def row_of(schema: Schema, value: Mapping[str, object]) -> list[object]:
+    """A mapping's values in the schema's order; a field left out is null, an unknown one an error."""
+    unknown = sorted(set(value) - set(schema.names))
+    if unknown:
+        raise BadValue(
+            f"the value has {', '.join(unknown)}, and the store has {schema}. Leave it out, or add the field."
+        )
+    return [value.get(name) for name in schema.names]
+
+
+def _decode_value(layout: _Layout, field: Field, place: int, data: bytes) -> object:
+    match field.field_type.name:
+        case "string" | "binary":
+            at, length = _PAIR.unpack_from(data, place)
+            start = layout.width + at
+            if start + length > len(data):
+                raise DamagedObject(f"a stored row's {field.name} ends after the row does. Run verify.")
+            raw = data[start : start + length]
+            if field.type == "binary":
+                return raw
+            try:
+                return raw.decode()
+            except UnicodeDecodeError as error:
+                raise DamagedObject(f"a stored row's {field.name} isn't UTF-8. Run verify.") from error
+        case "decimal":
+            return scalars.from_unscaled(field, int.from_bytes(data[place : place + 16], "little", signed=True))
+        case "float" | "double":
+            return _F64.unpack_from(data, place)[0]
+        case _:
+            return scalars.from_whole_number(field, _I64.unpack_from(data, place)[0])
+
+
+def as_field(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+    """The column in the type of its field."""
+    try:
+        return as_type(column, field.field_type.arrow)
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
+        raise BadValue(f"column {field.name} of type {column.type} doesn't fit {field.type}: {error}.") from error
+
+
+def _decimal_words(column: pa.Array) -> npt.NDArray[np.uint64]:
+    if len(column) == 0:
+        return np.empty((0, 2), dtype=np.uint64)
+    words = np.frombuffer(column.buffers()[1], dtype=np.uint64).reshape(-1, 2)
+    return words[column.offset : column.offset + len(column)]
+
+
+def _masked(values: pa.Array | npt.NDArray[Any], valid: Nulls | None) -> npt.NDArray[Any]:
+    numbers = values if isinstance(values, np.ndarray) else fixed_numbers(values)
+    if valid is None:
+        return numbers
+    return np.where(valid if numbers.ndim == 1 else valid[:, None], numbers, numbers.dtype.type(0))
+
+
+def _damaged(schema: Schema, found: int, wanted: int) -> DamagedObject:
+    return DamagedObject(
+        f"a stored row has {found} bytes, and one of ({schema}) has {wanted} and its texts. Check that the store's "
+        "value type is the one it was written with, or run verify."
+    )

@@ -1,0 +1,119 @@
+"""One value of each type as the number that is stored for it, and back.
+
+Keys, rows and partitions all need the same step first: a date is its days since 1970, a timestamp its microseconds, an
+integer itself within its width. A value that doesn't fit is refused here, with the field's name, before it is bytes.
+"""
+
+import datetime as dt
+import math
+import struct
+from decimal import Context, Decimal
+
+from holdfast.errors import BadKey, HoldfastError, shown
+from holdfast.stores.formats.types import Field
+
+_EPOCH_DAY = dt.date(1970, 1, 1).toordinal()
+_EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
+_EPOCH_NTZ = _EPOCH.replace(tzinfo=None)
+_MICROSECOND = dt.timedelta(microseconds=1)
+_F32 = struct.Struct("<f")
+_DIGITS = Context(prec=76)
+_KEYS = ("str", "bytes", "int", "float", "bool", "date", "datetime")
+
+
+def whole_number(field: Field, value: object, error: type[HoldfastError]) -> int:
+    """The integer stored for a value of an integer, boolean, date or timestamp field."""
+    name = field.type
+    bits = field.field_type.bits
+    if bits is not None:
+        if type(value) is not int:
+            raise wrong(field, value, error)
+        if not -(1 << (bits - 1)) <= value < 1 << (bits - 1):
+            raise error(
+                f"{field.name}={value} doesn't fit a {name} of {bits} bits. Use a wider type or a smaller number."
+            )
+        return value
+    if name == "boolean" and isinstance(value, bool):
+        return int(value)
+    if name == "date" and isinstance(value, dt.date) and not isinstance(value, dt.datetime):
+        return value.toordinal() - _EPOCH_DAY
+    if isinstance(value, dt.datetime) and name in ("timestamp", "timestamp_ntz"):
+        aware = value.tzinfo is not None
+        if aware and name == "timestamp":
+            return (value - _EPOCH) // _MICROSECOND
+        if not aware and name == "timestamp_ntz":
+            return (value - _EPOCH_NTZ) // _MICROSECOND
+        needs = "a time zone (say tzinfo=datetime.UTC)" if name == "timestamp" else "no time zone (drop tzinfo)"
+        raise error(f"{field.name}={value!r}: a {name} has {needs}.")
+    raise wrong(field, value, error)
+
+
+def from_whole_number(field: Field, number: int) -> object:
+    match field.type:
+        case "boolean":
+            return bool(number)
+        case "date":
+            return dt.date.fromordinal(number + _EPOCH_DAY)
+        case "timestamp":
+            return _EPOCH + number * _MICROSECOND
+        case "timestamp_ntz":
+            return _EPOCH_NTZ + number * _MICROSECOND
+        case _:
+            return number
+
+
+def real_number(field: Field, value: object, error: type[HoldfastError]) -> float:
+    """The double stored for a value of a float or double field. A float is rounded to its 32 bits, as Spark does."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise wrong(field, value, error)
+    try:
+        number = float(value)
+        if field.type == "float" and math.isfinite(number):
+            number = float(_F32.unpack(_F32.pack(number))[0])
+    except OverflowError as overflow:
+        raise error(f"{field.name}={value} is too large for a {field.type}. Use a wider type.") from overflow
+    return number
+
+
+def text_or_bytes(field: Field, value: object, error: type[HoldfastError]) -> bytes:
+    if field.type == "string" and isinstance(value, str):
+        try:
+            return value.encode()
+        except UnicodeEncodeError as broken:
+            raise error(
+                f"{field.name}={value!r} can't be written as UTF-8: {broken.reason}. Clean the text."
+            ) from broken
+    if field.type == "binary" and isinstance(value, bytes | bytearray | memoryview):
+        return bytes(value)
+    raise wrong(field, value, error)
+
+
+def unscaled(field: Field, value: object, error: type[HoldfastError]) -> int:
+    """The integer stored for a decimal. More digits after the point than the type has are refused, not rounded."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        value = Decimal(value)
+    if not isinstance(value, Decimal) or not value.is_finite():
+        raise wrong(field, value, error)
+    kind = field.field_type
+    shifted = _DIGITS.scaleb(value, kind.scale)
+    number = int(shifted)
+    if number != shifted or abs(number) >= 10**kind.precision:
+        raise error(f"{field.name}={value} doesn't fit {field.type}. Round it, or use another type.")
+    return number
+
+
+def from_unscaled(field: Field, number: int) -> Decimal:
+    return _DIGITS.scaleb(Decimal(number), -field.field_type.scale)
+
+
+def wrong(field: Field, value: object, error: type[HoldfastError]) -> HoldfastError:
+    wanted, found = field.field_type.python.__name__, type(value).__name__
+    fits = error is BadKey and field.name == "key" and found in _KEYS  # a processor's store, which has it from key=
+    other = f", or declare the store with key={found}" if fits else ""
+    return error(
+        f"{field.name}={shown(value)} is {_a(found)}, and {field.name} is {field.type}: give {_a(wanted)}{other}."
+    )
+
+
+def _a(name: str) -> str:
+    return f"an {name}" if name[0] in "aeiou" else f"a {name}"

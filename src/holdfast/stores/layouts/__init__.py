@@ -1,0 +1,1 @@
+"""Layouts: where the entries of a store stand among its bytes, and what stands beside them."""

@@ -1,0 +1,1 @@
+"""Schemas: what stored values look like, how that may change, and how old entries come to the newest."""

@@ -1,0 +1,201 @@
+"""The shapes a store's values have had, by number: what the log keeps of them and what code makes of it.
+
+A typed value's number is the version its type declares. An aggregate's row has no type to say it, so the log numbers
+its layouts itself, whatever its codec: a table whose columns changed gets the next number. Either way a cell says which
+number it was written in, and the app's file has the shape.
+"""
+
+from collections.abc import Sequence
+from functools import lru_cache
+
+import msgspec
+
+from holdfast.stores.codecs.avro import AVRO
+from holdfast.stores.formats.cells import FIRST_SCHEMA
+from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.schema.compatibility import obstacles
+from holdfast.stores.schema.text import FieldShape, Record, Scalar, fingerprint_of, parse, text_of
+from holdfast.stores.spec import BESIDE, SchemaVersion, StoreSpec
+
+HIDDEN = "#"
+"""Comes after an aggregate's name in the names of columns that only its merges need; see topology.reducers."""
+
+UNTOLD = "..."
+"""Stands for an input whose text isn't the same from start to start: then only the function is compared."""
+
+
+def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
+    """What the log should know of a store after code that may use it has come: nothing is forgotten."""
+    kept = msgspec.structs.replace(
+        code, slice_ms=log.slice_ms or code.slice_ms, stream_key=code.stream_key or log.stream_key
+    )
+    if code.value is not None:
+        return _merged_rows(log, kept)
+    # Also one with the fingerprint of another: an alias changes no byte, but what a field is called today.
+    history = (*log.schemas, *(version for version in code.schemas if version not in log.schemas))
+    newest = max([log.schema, code.schema, *(version.number for version in history)])
+    return msgspec.structs.replace(kept, schema=newest, schemas=history)
+
+
+def effective(log: StoreSpec, code: StoreSpec) -> StoreSpec:
+    """The spec code goes by: its own, with what the log knows besides. Older code keeps writing its older schema."""
+    both = merged(log, code)
+    return both if code.value is not None else msgspec.structs.replace(both, schema=code.schema)
+
+
+def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
+    """Why the code can't read what the log's store may hold, one sentence each, with what to do."""
+    if code.value is not None:
+        return _unreadable_rows(log, code)
+    if not code.schemas:
+        return []
+    own = code.schemas[-1]
+    lines = []
+    for version in log.schemas:
+        if version.fingerprint == own.fingerprint and version.number == own.number:
+            continue
+        if code.codec == AVRO and version.number == own.number:
+            lines.append(
+                f"store {code.name!r} has values of schema {own.number} that differ from the code's: "
+                f"{version.fields} in the log and {own.fields} in the code. Avro needs a number for every shape: say "
+                f"@hf.shape(version={_next(log, own)})"
+            )
+        elif found := _obstacles(version, own):
+            lines.append(f"{_told(code.name, version, found)}. {_remedy(log, version, own)}")
+    return lines
+
+
+def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
+    """Which earlier code can't read what this code writes: it has to be stopped before this code starts."""
+    if code.value is not None or not code.schemas:
+        return []
+    own = code.schemas[-1]
+    return [
+        f"store {code.name!r}: code of schema {version.number} ({version.fields}) can't read what this code writes: "
+        f"{'; '.join(found)}. Don't run both at once, and don't go back to it"
+        for version in log.schemas
+        if version.fingerprint != own.fingerprint and (found := obstacles(parse(own.fields), parse(version.fields)))
+    ]
+
+
+def _obstacles(version: SchemaVersion, own: SchemaVersion) -> list[str]:
+    if any(number in own.lifts for number in range(version.number, own.number)):
+        return []  # an upcaster makes of it what the next version wants; nobody but it knows
+    return obstacles(parse(version.fields), parse(own.fields))
+
+
+def _told(store: str, version: SchemaVersion, found: Sequence[str]) -> str:
+    what = f"store {store!r} has values of schema {version.number} ({version.fields})"
+    return f"{what} that can't be read: {'; '.join(found)}"
+
+
+def _remedy(log: StoreSpec, version: SchemaVersion, own: SchemaVersion) -> str:
+    if version.number > own.number:
+        return "This code is older than the store; start the newer code, or give the fields defaults here"
+    number = own.number if version.number < own.number else _next(log, own)
+    return (
+        f"Give new fields a default and renamed ones an alias, or declare an upcaster: "
+        f"@hf.shape(version={number}, upcasters={{{version.number}: ...}})"
+    )
+
+
+def _next(log: StoreSpec, own: SchemaVersion) -> int:
+    return max([own.number, *(version.number for version in log.schemas)]) + 1
+
+
+# Rows
+
+
+def row_version(number: int, schema: Schema) -> SchemaVersion:
+    """A row's layout as the app's file keeps it.
+
+    >>> row_version(2, Schema.of(n="bigint", spent="decimal(10,2)")).fields
+    '{n: bigint, spent: decimal(10,2)}'
+    """
+    shape = Record(tuple(FieldShape(field.name, Scalar(field.type)) for field in schema.fields))
+    return SchemaVersion(number, fingerprint_of(shape), text_of(shape))
+
+
+def row_layouts(spec: StoreSpec) -> dict[int, Schema]:
+    """The layout of each number a store's rows may have."""
+    layouts = {version.number: _row_schema(version.fields) for version in spec.schemas}
+    if spec.value is not None:
+        layouts[spec.schema] = spec.value
+    return layouts
+
+
+def surviving(spec: StoreSpec, number: int) -> frozenset[str]:
+    """The columns of rows of a number that are still what they were: a column that went and came back begins anew."""
+    return _surviving(tuple(sorted(row_layouts(spec).items())), number, spec.schema)
+
+
+@lru_cache(maxsize=256)
+def _surviving(layouts: tuple[tuple[int, Schema], ...], number: int, newest: int) -> frozenset[str]:
+    between = [frozenset(schema.names) for n, schema in layouts if number <= n <= newest]
+    return frozenset.intersection(*between)
+
+
+@lru_cache(maxsize=256)
+def _row_schema(text: str) -> Schema:
+    shape = parse(text)
+    assert isinstance(shape, Record)
+    return Schema(tuple(Field(field.name, text_of(field.shape)) for field in shape.fields))
+
+
+def _merged_rows(log: StoreSpec, code: StoreSpec) -> StoreSpec:
+    if log.value is None or code.value is None or log.value == code.value:
+        return msgspec.structs.replace(code, schema=log.schema, schemas=log.schemas)
+    history = log.schemas or (row_version(FIRST_SCHEMA, log.value),)
+    number = log.schema + 1
+    return msgspec.structs.replace(code, schema=number, schemas=(*history, row_version(number, code.value)))
+
+
+def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
+    if log.value is None or code.value is None:
+        return []
+    before = {field.name: field.type for field in log.value.fields}
+    became = _became(log, code)
+    lines = [
+        f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and the one can't become the "
+        f"other. Give the changed aggregate another name with from_now=True, or {BESIDE}; if only the input has "
+        "another name now, give it back its own first: stream.with_column(...)"
+        for label, (was, now) in became.items()
+    ]
+    for field in code.value.fields:
+        label = field.name.partition(HIDDEN)[0]
+        if label in became:
+            continue
+        if field.name in before and before[field.name] != field.type:
+            lines.append(
+                f"store {code.name!r} has column {field.name} {before[field.name]} in the log and {field.type} in the "
+                "code. Give the changed aggregate another name with from_now=True, or cast its column back"
+            )
+        elif field.name not in before and field.name == label and label not in code.from_now:
+            lines.append(
+                f"store {code.name!r} gained the aggregate {label}, and the records up to now were not counted in it. "
+                f"Say from_now=True on {label}, and it leaves out what came before; or give the app a new id, which "
+                "aggregates all records the source still has"
+            )
+        elif field.name not in before and field.name != label and label in before and label not in code.from_now:
+            lines.append(
+                f"store {code.name!r} has {label} in the log without {field.name}, which the code's aggregate needs. "
+                "Give the changed aggregate another name with from_now=True"
+            )
+    return lines
+
+
+def _became(log: StoreSpec, code: StoreSpec) -> dict[str, tuple[str, str]]:
+    """The aggregates that compute something else under their old name: what they did, and what they do now."""
+    before = dict(log.aggregates)
+    return {label: (was, now) for label, now in code.aggregates if (was := before.get(label)) and not _same(was, now)}
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two aggregates are the same, as far as their texts tell.
+
+    >>> _same("sum(a)", "sum(a)"), _same("sum(a)", "sum(...)"), _same("sum(a)", "max(...)")
+    (True, True, False)
+    """
+    functions = {text.partition("(")[0] for text in (one, other)}
+    untold = any(text.endswith(f"({UNTOLD})") for text in (one, other))
+    return one == other or (untold and len(functions) == 1)

@@ -1,0 +1,45 @@
+"""Whole columns of rows of several layouts, as columns of the newest: what a table reads after its columns changed."""
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.stores.codecs.values import unknown_layout
+from holdfast.stores.rowcodecs import rows_of
+from holdfast.stores.schema.history import row_layouts, surviving
+from holdfast.stores.spec import StoreSpec
+
+_NOTHING = pa.scalar(None, pa.binary())
+
+
+def newest_rows(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> pa.BinaryArray:
+    """Rows of whatever layouts as rows of the newest; the very same column where they all are already."""
+    assert spec.value is not None
+    if _all_newest(spec, schemas):
+        return payloads
+    rows = rows_of(spec).encode(decode_layouts(spec, payloads, schemas))
+    return rows if payloads.null_count == 0 else pc.if_else(pc.is_valid(payloads), rows, _NOTHING)
+
+
+def decode_layouts(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> list[pa.Array]:
+    """The columns of `spec.value`; null where there is no row, and in columns that a row's layout didn't have."""
+    assert spec.value is not None
+    if _all_newest(spec, schemas):
+        return rows_of(spec).decode(payloads)
+    layouts = row_layouts(spec)
+    columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in spec.value.fields}
+    for number in pc.unique(schemas.drop_null()).to_pylist():
+        if number not in layouts:
+            raise unknown_layout(spec, number)
+        is_of = pc.fill_null(pc.equal(schemas, pa.scalar(number, pa.uint16())), False)
+        kept = surviving(spec, number)
+        rows = rows_of(spec, layouts[number]).decode(pc.if_else(is_of, payloads, _NOTHING))
+        for field, column in zip(layouts[number].fields, rows, strict=True):
+            if field.name in kept:
+                columns[field.name] = pc.if_else(is_of, column, columns[field.name])
+    return [columns[field.name] for field in spec.value.fields]
+
+
+def _all_newest(spec: StoreSpec, schemas: pa.UInt16Array) -> bool:
+    # min_max passes over nulls and is null where there is nothing else.
+    bounds = pc.min_max(schemas).as_py()
+    return bounds["min"] is None or bounds["min"] == bounds["max"] == spec.schema

@@ -1,0 +1,319 @@
+"""Shapes of value types: how a type says that it has changed, and what can be told of it.
+
+Most changes need no word: a field that is gained has a default, one that is lost is passed over. A rename is an alias;
+the field stays stored under its first name, so code from before the rename reads it too. For all else a type has a
+version and upcasters, each of which lifts a plain value (dicts, lists, numbers) from one version to the next:
+
+    @hf.shape(version=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
+    @dataclass
+    class Score: ...
+
+All this is said by the store's value type itself. A class that says it from within another type is refused, since
+nobody would ask it: a cell has one number, and it is the value's.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Protocol, TypeVar, cast, get_origin
+
+import msgspec
+from msgspec import inspect
+
+from holdfast.errors import TopologyError
+from holdfast.stores.codecs.avro import AVRO
+from holdfast.stores.codecs.base import name_of
+from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
+from holdfast.stores.codecs.protobuf import PROTOBUF, message_shape
+from holdfast.stores.formats.cells import FIRST_SCHEMA, LAST_SCHEMA
+from holdfast.stores.schema.text import (
+    ANY,
+    NULL,
+    Around,
+    Choices,
+    FieldShape,
+    Fixed,
+    Many,
+    Mapped,
+    Record,
+    Scalar,
+    Shape,
+    fingerprint_of,
+    one_of,
+    text_of,
+)
+from holdfast.stores.spec import SchemaVersion
+
+T = TypeVar("T")
+Upcaster = Callable[[Any], Any]
+
+_BY_MSGSPEC = (MESSAGE_PACK, JSON, AVRO)
+"""The codecs that leave it to msgspec to look into a value."""
+
+_DECLARED = "__holdfast_shape__"
+_LIFTS = "__holdfast_lifts__"
+
+
+@dataclasses.dataclass(frozen=True)
+class Declared:
+    """What a type says of its shape."""
+
+    version: int = FIRST_SCHEMA
+    aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
+    """From a field to the names it had, the first one first."""
+    upcasters: Mapping[int, Upcaster] = dataclasses.field(default_factory=dict)
+    """From a version to what lifts a plain value of it to the next."""
+
+    def chain(self, schema: int) -> tuple[Upcaster, ...]:
+        """What lifts a value of an older schema to this one; a version without an upcaster reads as the next does."""
+        return tuple(self.upcasters[n] for n in range(schema, self.version) if n in self.upcasters)
+
+
+UNDECLARED = Declared()
+
+
+def shape(
+    *,
+    version: int = FIRST_SCHEMA,
+    aliases: Mapping[str, str | Sequence[str]] = {},
+    upcasters: Mapping[int, Upcaster] = {},
+) -> Callable[[type[T]], type[T]]:
+    """Says how a dataclass or Struct has changed. Upcasters may also stand in the class, under `@hf.upcast`.
+
+    >>> @shape(version=2, upcasters={1: lambda old: {"points": old["score"] * 100}})
+    ... @dataclasses.dataclass
+    ... class Score:
+    ...     points: int
+    >>> describe_type(Score).number
+    2
+    """
+
+    def declare(type_: type[T]) -> type[T]:
+        found = {**_marked(type_), **upcasters}
+        names = {new: (old,) if isinstance(old, str) else tuple(old) for new, old in aliases.items()}
+        _check(type_, version, names, found)
+        setattr(type_, _DECLARED, Declared(version, names, found))
+        return type_
+
+    return declare
+
+
+class _Marker(Protocol):
+    def __call__(self, upcaster: T, /) -> T: ...
+
+
+def upcast(*, from_: int) -> _Marker:
+    """Marks a static method of a class under `@hf.shape` as what lifts values of version `from_` to the next.
+
+    >>> @shape(version=2)
+    ... @dataclasses.dataclass
+    ... class Score:
+    ...     points: int
+    ...     @upcast(from_=1)
+    ...     @staticmethod
+    ...     def lift(old: dict[str, int]) -> dict[str, int]:
+    ...         return {"points": old["score"] * 100}
+    >>> sorted(declared(Score).upcasters)
+    [1]
+    """
+
+    def mark(upcaster: T) -> T:
+        setattr(getattr(upcaster, "__func__", upcaster), _LIFTS, from_)
+        return upcaster
+
+    return mark
+
+
+def declared(type_: Any) -> Declared:
+    """What a type says of its shape. A subclass says it anew."""
+    return cast(Declared, vars(type_).get(_DECLARED, UNDECLARED)) if isinstance(type_, type) else UNDECLARED
+
+
+def describe_type(type_: Any, codec: str = "msgpack/1") -> SchemaVersion:
+    """A value type as the app's file keeps it.
+
+    >>> describe_type(dict[str, int]).fields
+    'dict[str, int]'
+    """
+    found = message_shape(type_) if codec == PROTOBUF else shape_of(type_, by_msgspec=codec in _BY_MSGSPEC)
+    said = declared(type_)
+    return SchemaVersion(said.version, fingerprint_of(found), text_of(found), tuple(sorted(said.upcasters)))
+
+
+def shape_of(type_: Any, *, by_msgspec: bool = False) -> Shape:
+    """The shape of a type as msgspec writes it. `by_msgspec`: it will, so what it can't write is refused."""
+    try:
+        info = inspect.type_info(type_)
+    except TypeError as error:
+        raise TopologyError(f"{name_of(type_)} can't be a store's value type: {error}.") from error
+    return _shape(info, (), _Root(type_, by_msgspec))
+
+
+def check_inside(type_: Any) -> None:
+    """Refuses a value type with a class under `@hf.shape` inside it, as far as msgspec can look into the type."""
+    try:
+        info = inspect.type_info(type_)
+    except TypeError:
+        return
+    _shape(info, (), _Root(type_))
+
+
+@dataclasses.dataclass(frozen=True)
+class _Root:
+    """A store's value type, and whether it is msgspec that writes it."""
+
+    type_: Any
+    by_msgspec: bool = False
+
+
+def _shape(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
+    """The shape of a type that stands inside the records `around`, in a value of the type `root`."""
+    match info:
+        case inspect.Metadata():
+            return _shape(info.type, around, root)
+        case inspect.AnyType() | inspect.RawType():
+            return ANY
+        case inspect.UnionType():
+            members = [_shape(member, around, root) for member in info.types]
+            return one_of({text_of(member): member for member in members})
+        case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
+            return Many(_shape(info.item_type, around, root))
+        case inspect.TupleType():
+            return Fixed(tuple(_shape(item, around, root) for item in info.item_types))
+        case inspect.DictType():
+            return Mapped(_shape(info.key_type, around, root), _shape(info.value_type, around, root))
+        case inspect.EnumType():
+            return Choices(tuple(member.value for member in info.cls))
+        case inspect.LiteralType():
+            return Choices(tuple(info.values))
+        case inspect.CustomType() if root.by_msgspec and not _is_read_as_it_comes(info.cls):
+            raise _not_storable(info.cls, around[-1] if around else root.type_)
+        case inspect.CustomType() | inspect.ExtType():
+            return Scalar(getattr(getattr(info, "cls", None), "__name__", "ext"))
+        case inspect.StructType() | inspect.DataclassType() | inspect.TypedDictType() | inspect.NamedTupleType():
+            return _record(info, around, root)
+        case inspect.NoneType():
+            return NULL
+    return Scalar(_SCALARS[type(info)])
+
+
+_SCALARS: dict[type, str] = {
+    inspect.BoolType: "bool",
+    inspect.IntType: "int",
+    inspect.FloatType: "float",
+    inspect.StrType: "str",
+    inspect.BytesType: "bytes",
+    inspect.ByteArrayType: "bytes",
+    inspect.MemoryViewType: "bytes",
+    inspect.DateTimeType: "datetime",
+    inspect.DateType: "date",
+    inspect.TimeType: "time",
+    inspect.TimeDeltaType: "timedelta",
+    inspect.UUIDType: "uuid",
+    inspect.DecimalType: "decimal",
+}
+
+
+_STRUCT_FIELD: type = type(msgspec.field())
+
+
+def _record(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
+    class_ = get_origin(info.cls) or info.cls
+    said = declared(class_)
+    if said is UNDECLARED and (lifts := _marked(class_)):
+        raise TopologyError(
+            f"{name_of(class_)} has an upcaster from version {min(lifts)} and no version of its own, so nothing calls "
+            f"it. Put @hf.shape(version={max(lifts) + 1}) on {name_of(class_)}."
+        )
+    if said is not UNDECLARED and said is not declared(root.type_):
+        raise _out_of_reach(info.cls, around[0] if around else root.type_)
+    if info.cls in around:
+        if said.aliases:
+            raise TopologyError(
+                f"{name_of(root.type_)} has aliases and stands inside itself, where they don't reach. Say "
+                "@hf.shape(version=2, upcasters={1: ...}) in their place; the upcaster gets the whole value."
+            )
+        return Around(len(around) - around.index(info.cls))
+    inside = (*around, info.cls)
+    by_position = isinstance(info, inspect.NamedTupleType) or bool(getattr(info, "array_like", False))
+    fields = [FieldShape(info.tag_field, Choices((info.tag,)))] if getattr(info, "tag_field", None) else []
+    for field in info.fields:
+        if isinstance(field.default, _STRUCT_FIELD):
+            raise TopologyError(
+                f"{name_of(info.cls)}.{field.name} is a msgspec.field(), which only a msgspec.Struct knows: in a "
+                f"dataclass it would be the default itself. Make {name_of(info.cls)} a Struct, or take "
+                "dataclasses.field()."
+            )
+        first, *rest = (*said.aliases.get(field.name, ()), field.encode_name)
+        fields.append(FieldShape(first, _shape(field.type, inside, root), not field.required, tuple(rest)))
+    return Record(tuple(fields), bool(getattr(info, "forbid_unknown_fields", False)), by_position)
+
+
+def _is_read_as_it_comes(class_: Any) -> bool:
+    """Whether something msgspec reads is an object of a class it doesn't know: `object`, `numbers.Number` ..."""
+    read: tuple[object, ...] = (None, True, 0, 0.0, "", b"", [], {})
+    try:
+        return any(isinstance(each, class_) for each in read)
+    except TypeError:
+        return False
+
+
+def _not_storable(class_: Any, where: Any) -> TopologyError:
+    inside = "" if where is class_ else f", which stands inside {name_of(where)},"
+    return TopologyError(
+        f"{name_of(class_)}{inside} can't be stored: it is no dataclass, no msgspec.Struct and nothing else msgspec "
+        f"knows. Make {name_of(class_)} one of the two, or give the store a codec of your own: codec='module:Class'."
+    )
+
+
+def _out_of_reach(type_: Any, outer: Any) -> TopologyError:
+    return TopologyError(
+        f"{name_of(type_)} is under @hf.shape and stands inside {name_of(outer)}. Versions, aliases and upcasters "
+        "count for a store's value type itself: put @hf.shape on a class that is the value type, with a field for what "
+        f"is now the value if that is no class. Its upcaster gets the whole value, with what is stored of "
+        f"{name_of(type_)} in it. A field of an inner Struct is renamed with msgspec.field(name=...)."
+    )
+
+
+def _marked(type_: type) -> dict[int, Upcaster]:
+    found: dict[int, Upcaster] = {}
+    for member in vars(type_).values():
+        function = getattr(member, "__func__", member)
+        number = getattr(function, _LIFTS, None) if callable(function) else None
+        if number is not None:
+            found[number] = function
+    return found
+
+
+def _check(
+    type_: type, version: int, aliases: Mapping[str, tuple[str, ...]], upcasters: Mapping[int, Upcaster]
+) -> None:
+    name = name_of(type_)
+    if not (dataclasses.is_dataclass(type_) or issubclass(type_, msgspec.Struct)):
+        raise TopologyError(
+            f"@hf.shape takes a dataclass or a msgspec Struct, and {name} is neither. Write @hf.shape(...) above "
+            "@dataclass: of two lines above a class the lower one comes first."
+        )
+    if not FIRST_SCHEMA <= version <= LAST_SCHEMA:
+        raise TopologyError(f"{name}: version={version}; versions go from {FIRST_SCHEMA} to {LAST_SCHEMA}.")
+    if outside := sorted(n for n in upcasters if not FIRST_SCHEMA <= n < version):
+        raise TopologyError(
+            f"{name} is version {version} and has an upcaster from {outside[0]}. An upcaster leads from a version to "
+            f"the next: say version={outside[0] + 1} or higher, or take it out."
+        )
+    own = {field.name for field in _fields_of(type_)}
+    for new, old in aliases.items():
+        if new not in own:
+            raise TopologyError(f"{name} has no field {new!r} to give an alias. It has {', '.join(sorted(own))}.")
+        if taken := sorted(own.intersection(old)):
+            raise TopologyError(f"{name}: {taken[0]!r} is a field and can't be an alias of {new!r} too.")
+    every = [each for old in aliases.values() for each in old]
+    if twice := sorted({each for each in every if every.count(each) > 1}):
+        raise TopologyError(f"{name}: {twice[0]!r} is an alias of two fields. One value can't go to both.")
+    if aliases and issubclass(type_, msgspec.Struct) and type_.__struct_config__.array_like:
+        raise TopologyError(f"{name} is array_like, which has no names in the store: rename without an alias.")
+
+
+def _fields_of(type_: Any) -> Sequence[Any]:
+    return msgspec.structs.fields(type_) if issubclass(type_, msgspec.Struct) else dataclasses.fields(type_)
