@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
+import pyarrow as pa
 from sortedcontainers import SortedDict
 
 BEGINNING: Final = -(2**62)
@@ -44,6 +45,18 @@ class ReadableBytes(Protocol):
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         """Entries with start <= key < stop in the order of the keys, or backwards."""
+
+    def approximate_count(self) -> int: ...
+
+
+class StoreColumns(Protocol):
+    """One store at one version as Arrow columns: what a task reads in bulk."""
+
+    def get(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """The cells of these keys, null where there is none."""
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        """The first `limit` entries with start <= key < stop, in order or backwards: columns `key` and `value`."""
 
     def approximate_count(self) -> int: ...
 
