@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 import holdfast
-from holdfast.errors import HoldfastError, Kind, SettingsError, StorageUnavailable
+from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, StorageUnavailable
 from holdfast.retry import Retried, is_retryable, retrying
 from holdfast.settings import RetrySettings
 
@@ -32,8 +32,8 @@ def test_every_error_is_of_the_family_and_of_a_kind(module: str) -> None:
         if f"{module}.{error.__qualname__}" in ANSWERS:
             continue
         assert issubclass(error, HoldfastError), f"{error} is outside of the family: derive it from HoldfastError"
-        chosen = error is HoldfastError or any("kind" in vars(c) for c in error.__mro__ if c is not HoldfastError)
-        assert chosen, f"{error} has no kind of its own: say what a caller can do about it"
+        chosen = error is HoldfastError or any("category" in vars(c) for c in error.__mro__ if c is not HoldfastError)
+        assert chosen, f"{error} has no category of its own: say what a caller can do about it"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(SOURCES[0].parent)))
@@ -102,7 +102,7 @@ def test_one_attempt_never_repeats() -> None:
         retrying(Flaky(*away(1)), RetrySettings(attempts=1))
 
 
-@pytest.mark.parametrize("kind", Kind)
-def test_only_the_kind_says_whether_to_retry(kind: Kind) -> None:
-    error = type("Some", (HoldfastError,), {"kind": kind})("some")
-    assert is_retryable(error) == (kind is Kind.RETRY)
+@pytest.mark.parametrize("category", ErrorCategory)
+def test_only_the_category_says_whether_to_retry(category: ErrorCategory) -> None:
+    error = type("Some", (HoldfastError,), {"category": category})("some")
+    assert is_retryable(error) == (category is ErrorCategory.RETRY)

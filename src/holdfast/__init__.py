@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.app import App
-    from holdfast.errors import HoldfastError, Kind
+    from holdfast.errors import ErrorCategory, HoldfastError
     from holdfast.instance.events import RestoreEvent, RestoreKind
     from holdfast.pipeline.sinks.builtin import console, files, foreach, memory
     from holdfast.settings import (
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "holdfast.app": ("App",),
-    "holdfast.errors": ("HoldfastError", "Kind"),
+    "holdfast.errors": ("ErrorCategory", "HoldfastError"),
     "holdfast.instance.events": ("RestoreEvent", "RestoreKind"),
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
     "holdfast.settings": (
@@ -85,9 +85,9 @@ __all__ = [
     "BatchSettings",
     "Context",
     "DictBytes",
+    "ErrorCategory",
     "HoldfastError",
     "KeyValueStore",
-    "Kind",
     "LogSettings",
     "MemorySettings",
     "NotBound",

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 from holdfast.clock import Clock, SystemClock
 from holdfast.describe import describe
 from holdfast.embedded import Interrupted
-from holdfast.errors import HoldfastError, Kind, SettingsError, TopologyError
+from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
 from holdfast.listeners import ListenerPool
 from holdfast.pipeline.sinks.builtin import files
@@ -56,7 +56,7 @@ AlertHook = Callable[[BaseException], object]
 
 
 class NotStarted(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class App:

@@ -23,7 +23,7 @@ from datetime import timedelta
 import msgspec
 
 from holdfast import metrics
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.client import StateClient
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
@@ -46,13 +46,13 @@ LONG_LIFE = 600.0
 class InstanceFailed(HoldfastError):
     """An instance does not start, or dies again and again."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class Interrupted(HoldfastError):
     """The app was told to stop before it had started."""
 
-    kind = Kind.CLOSED
+    category = ErrorCategory.CLOSED
 
 
 class EmbeddedInstances:
@@ -237,7 +237,7 @@ class _Embedded:
                     return
                 for task in status.tasks:
                     # What another try may cure gets as many as the settings say; the rest gets a second one.
-                    tries = self._settings.retry.attempts if task.error_kind == Kind.RETRY.value else 2
+                    tries = self._settings.retry.attempts if task.error_category == ErrorCategory.RETRY.value else 2
                     if task.failures >= tries:
                         raise InstanceFailed(f"Task {task.task} can't be restored: {task.error}")
             if self._gave_up is not None:

@@ -1,6 +1,6 @@
-"""The one family of errors, and what kind each is.
+"""The family of errors, and the category of each.
 
-A kind tells the caller what to do next, so that nobody has to read a message to decide:
+A category tells the caller what to do next, so that nobody has to read a message to decide:
 
     HoldfastError
     ├── SettingsError, TopologyError ...   INVALID   change your side
@@ -18,7 +18,7 @@ from enum import Enum
 from typing import ClassVar
 
 
-class Kind(Enum):
+class ErrorCategory(Enum):
     RETRY = "retry"
     INVALID = "invalid"
     DATA = "data"
@@ -29,49 +29,49 @@ class Kind(Enum):
 class HoldfastError(Exception):
     """Whatever Holdfast raises on purpose. Catch this to catch them all."""
 
-    kind: ClassVar[Kind] = Kind.BUG
+    category: ClassVar[ErrorCategory] = ErrorCategory.BUG
 
 
 class SettingsError(HoldfastError):
     """A setting is unknown, impossible or contradicts another."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class TopologyError(HoldfastError):
     """A pipeline was put together in a way that can't run."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class BadKey(HoldfastError):
     """A key that doesn't fit the store's key type, or can't be stored."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class BadValue(HoldfastError):
     """A value that doesn't fit the store's value type, or can't be stored."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class StorageUnavailable(HoldfastError):
     """Object storage or the disk did not answer; the same call may work in a moment."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 class DamagedObject(HoldfastError):
     """A stored object is truncated, altered or of another format than its name says."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class Closed(HoldfastError):
     """Something was used after it was closed."""
 
-    kind = Kind.CLOSED
+    category = ErrorCategory.CLOSED
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:

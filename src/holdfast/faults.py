@@ -19,7 +19,7 @@ import signal
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 
 POINTS = (
     "segment.before",
@@ -51,11 +51,11 @@ ROLES = ("driver", "worker", "instance")
 class InjectedFault(HoldfastError):
     """Raised on purpose by a test."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 class UnknownFaultPoint(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 Handler = Callable[[], None]

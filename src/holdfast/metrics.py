@@ -15,7 +15,7 @@ from prometheus_client.metrics_core import Metric
 from prometheus_client.platform_collector import PlatformCollector
 from prometheus_client.process_collector import ProcessCollector
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 
 REGISTRY = CollectorRegistry(auto_describe=True)
 """Everything this process counts."""
@@ -29,7 +29,7 @@ GCCollector(registry=REGISTRY)
 
 
 class BadMetricName(HoldfastError):
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
 
 def counter(name: str, about: str, labels: Sequence[str] = ()) -> Counter:

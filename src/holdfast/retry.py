@@ -1,6 +1,6 @@
 """Trying again: what the world briefly refused, with growing waits and a limit.
 
-Only errors of kind RETRY are tried again; every other error comes straight back, and so does the last one when the
+Only errors of category RETRY are tried again; every other error comes straight back, and so does the last one when the
 limit is reached. Waits double and are drawn at random below that bound, so that many tasks which failed together don't
 come back together.
 """
@@ -15,7 +15,7 @@ from typing import TypeVar
 import tenacity
 
 from holdfast import metrics
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.settings import RetrySettings
 
 T = TypeVar("T")
@@ -36,7 +36,7 @@ class Retried:
 
 def is_retryable(error: BaseException) -> bool:
     """Whether the same call may work in a moment."""
-    return isinstance(error, HoldfastError) and error.kind is Kind.RETRY
+    return isinstance(error, HoldfastError) and error.category is ErrorCategory.RETRY
 
 
 def retrying(

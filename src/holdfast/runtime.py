@@ -24,7 +24,7 @@ from pyspark.errors import PySparkException
 from holdfast import faults, metrics
 from holdfast.clock import Clock
 from holdfast.embedded import EmbeddedInstances, Interrupted
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.progress import RestoreBars
 from holdfast.listeners import ListenerPool
@@ -71,7 +71,7 @@ _batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call 
 class QueryEnded(HoldfastError):
     """Spark's query ended and nobody had asked it to."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class Runtime:

@@ -16,7 +16,7 @@ from collections.abc import Callable
 from enum import Enum
 
 from holdfast import metrics
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.listeners import ListenerPool
 
 __all__ = ["MOVES", "AppState", "IllegalMove", "ListenerPool", "StateListener", "StateMachine"]
@@ -53,7 +53,7 @@ StateListener = Callable[[AppState, AppState], object]
 class IllegalMove(HoldfastError):
     """A move that MOVES doesn't have."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, old: AppState, new: AppState) -> None:
         allowed = ", ".join(sorted(map(str, MOVES[old]))) or "none: make a new app"

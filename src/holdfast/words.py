@@ -4,7 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import NewType
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 
 Version = NewType("Version", int)
 """The number of a committed step of the app. The first is 1."""
@@ -17,7 +17,7 @@ Millis = NewType("Millis", int)
 
 
 class BadTaskName(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 @dataclass(frozen=True, order=True, slots=True)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.errors import DamagedObject, Kind
+from holdfast.errors import DamagedObject, ErrorCategory
 from holdfast.log import commits, documents, names
 from holdfast.log.documents import UnknownFormat
 from holdfast.log.log import Log
@@ -98,7 +98,7 @@ def test_damage_is_found_and_named(log: Log, tmp_path: Path, kind: str, damage: 
         read(log)
     assert name in str(raised.value)
     assert log.storage.place in str(raised.value)
-    assert raised.value.kind is Kind.DATA
+    assert raised.value.category is ErrorCategory.DATA
 
 
 def test_damage_in_one_part_leaves_the_others_readable(log: Log) -> None:
@@ -143,7 +143,7 @@ def test_a_format_of_the_future_is_not_guessed_at(memory: Storage) -> None:
     memory.create(names.commit(Version(1)), commits.encode(future))
     with pytest.raises(UnknownFormat, match="format 2.*reads up to 1") as raised:
         log.commit(Version(1))
-    assert raised.value.kind is Kind.INVALID
+    assert raised.value.category is ErrorCategory.INVALID
 
 
 class Document(msgspec.Struct):

@@ -5,7 +5,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
-from holdfast.errors import DamagedObject, Kind, StorageUnavailable
+from holdfast.errors import DamagedObject, ErrorCategory, StorageUnavailable
 from holdfast.log import commits, names
 from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Writer
@@ -21,7 +21,7 @@ from tests.log.making import TASK, Watched, app_spec, changes, grow, sealed, sto
 def test_a_log_is_begun_once_and_found_again(storage: Storage) -> None:
     with pytest.raises(LogMissing, match="log.url") as raised:
         Log.open(storage)
-    assert raised.value.kind is Kind.INVALID
+    assert raised.value.category is ErrorCategory.INVALID
     begun = Log.create_or_open(storage, app_spec())
     assert len(begun.id) == 32
     again, opened = Log.create_or_open(storage, app_spec()), Log.open(storage)
@@ -77,7 +77,7 @@ def test_a_changed_app_is_refused_with_every_difference(storage: Storage) -> Non
     assert "'counts'" in told
     assert storage.place in told
     assert len(raised.value.differences) == 2
-    assert raised.value.kind is Kind.INVALID
+    assert raised.value.category is ErrorCategory.INVALID
 
 
 def test_an_empty_log_has_no_newest(log: Log) -> None:
@@ -137,7 +137,7 @@ def test_of_two_drivers_one_wins_and_the_other_is_told_who(log: Log) -> None:
     log.create_commit(other)
     with pytest.raises(LostRace, match="process 77 on host-b") as raised:
         log.create_commit(mine)
-    assert raised.value.kind is Kind.INVALID
+    assert raised.value.category is ErrorCategory.INVALID
     assert log.commit(Version(2)) == other
 
 
@@ -289,7 +289,7 @@ def test_a_tail_that_was_cleaned_away_is_told(log: Log) -> None:
     for behind in (NOTHING, Version(1), Version(2)):
         with pytest.raises(HistoryCleaned, match="snapshots up to 4") as raised:
             log.next_commit(behind)
-        assert raised.value.kind is Kind.RETRY
+        assert raised.value.category is ErrorCategory.RETRY
     commit = log.next_commit(Version(4))
     assert commit is not None
     assert commit.version == 5

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from holdfast.errors import HoldfastError, Kind, SettingsError, StorageUnavailable
+from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, StorageUnavailable
 from holdfast.log.objects import ObjectMissing, Put, Storage, StorageRefused
 from holdfast.log.storage import open_storage
 from tests import s3
@@ -130,7 +130,7 @@ def test_wrong_credentials_are_refused_at_once_and_never_told(s3_server: s3.S3Se
     for call in (lambda: storage.create("a", b""), lambda: storage.get("a"), lambda: storage.list("a/")):
         with pytest.raises(StorageRefused, match="credentials") as raised:
             call()
-        assert raised.value.kind is Kind.INVALID
+        assert raised.value.category is ErrorCategory.INVALID
         assert raised.value.__cause__ is None
         assert "hunter2" not in f"{raised.value} {raised.value!r} {storage!r}"
         assert s3_server.options["access_key_id"] not in str(raised.value)
@@ -148,7 +148,7 @@ def test_a_server_that_is_away_is_tried_again_and_then_told(s3_server: s3.S3Serv
     storage = open_storage(f"{s3_server.url}/x", options, retries=QUICK)
     with pytest.raises(StorageUnavailable, match="tried 3 times") as raised:
         storage.create("a", b"")
-    assert raised.value.kind is Kind.RETRY
+    assert raised.value.category is ErrorCategory.RETRY
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """The client of an instance: what Spark's tasks, the driver and other instances ask it with.
 
-Every call has a deadline. What can't be reached, or doesn't answer in time, is `InstanceUnavailable`, which is of kind
+Every call has a deadline. What can't be reached, or doesn't answer in time, is `InstanceUnavailable`, of category
 RETRY: another replica may answer. A client may be used from many threads. It is to be made in the process that uses
 it: gRPC's connections don't survive a fork.
 """

@@ -47,7 +47,7 @@ class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):
     severity: str
     task: str | None
     error: str
-    kind: str
+    category: str
     message: str
 
 

@@ -19,7 +19,7 @@ from typing import Self
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.base import Footing
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
@@ -37,7 +37,7 @@ _RANGES_AT_ONCE = 1_024
 class VersionNotHeld(HoldfastError):
     """A replica was asked for a version it doesn't have; another replica, or this one in a moment, may."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
     def __init__(self, task: TaskId, asked: Version | None, held: tuple[Version, Version] | None, why: str) -> None:
         holds = "nothing yet" if held is None else f"versions {held[0]} to {held[1]}"

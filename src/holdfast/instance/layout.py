@@ -21,7 +21,7 @@ from typing import Self
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.engines.base import DiskFull
 from holdfast.words import TaskId, Version
 
@@ -37,7 +37,7 @@ class Holder(msgspec.Struct, frozen=True):
 
 
 class StateDirectoryInUse(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, holder: Holder | None) -> None:
         by = (
@@ -50,7 +50,7 @@ class StateDirectoryInUse(HoldfastError):
 
 
 class StateDirectoryUnusable(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
@@ -60,7 +60,7 @@ class StateDirectoryUnusable(HoldfastError):
 
 
 class GarbledCheckpoint(HoldfastError):
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class Checkpoint(msgspec.Struct, frozen=True):

@@ -1,14 +1,14 @@
 """What goes over the wire between an instance and those who ask it, beside the Arrow data itself.
 
 Small things are JSON by msgspec, bytes in it base64, so that a capture can be read by eye. An error travels as its
-class, kind and message, and comes out on the other side as the same kind.
+class, category and message, and becomes the same error on the other side.
 """
 
 from typing import Literal
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.held import VersionNotHeld
 
 VERSION_METADATA = b"holdfast.version"
@@ -118,7 +118,7 @@ class TaskStatus(msgspec.Struct, frozen=True):
     error: str | None
     failures: int = 0
     """How often in a row bringing it forward has failed."""
-    error_kind: str | None = None
+    error_category: str | None = None
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):
@@ -138,32 +138,32 @@ class InstanceStatus(msgspec.Struct, frozen=True):
 class InstanceUnavailable(HoldfastError):
     """An instance can't be reached or didn't answer in time. Another one, or this one in a moment, may."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 class InstanceRefused(HoldfastError):
     """An instance can't do what was asked."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class InstanceDamaged(HoldfastError):
     """An instance met data that isn't what was written."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class TaskNotHere(HoldfastError):
     """This instance doesn't host the task."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 class Told(msgspec.Struct, frozen=True):
     """An error on its way."""
 
     error: str
-    kind: str
+    category: str
     message: str
 
 
@@ -171,10 +171,10 @@ def told(error: Exception) -> bytes:
     """An error as it is sent.
 
     >>> told(TaskNotHere("task 0_9 isn't here."))
-    b'{"error":"TaskNotHere","kind":"retry","message":"task 0_9 isn\\'t here."}'
+    b'{"error":"TaskNotHere","category":"retry","message":"task 0_9 isn\\'t here."}'
     """
-    kind = error.kind if isinstance(error, HoldfastError) else Kind.BUG
-    return msgspec.json.encode(Told(type(error).__name__, kind.value, str(error)))
+    category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
+    return msgspec.json.encode(Told(type(error).__name__, category.value, str(error)))
 
 
 def heard(data: bytes) -> HoldfastError | None:
@@ -191,10 +191,10 @@ def heard(data: bytes) -> HoldfastError | None:
         return VersionNotHeld.told(sent.message)
     if sent.error == TaskNotHere.__name__:
         return TaskNotHere(sent.message)
-    match sent.kind:
-        case Kind.RETRY.value | Kind.CLOSED.value:
+    match sent.category:
+        case ErrorCategory.RETRY.value | ErrorCategory.CLOSED.value:
             return InstanceUnavailable(sent.message)
-        case Kind.DATA.value:
+        case ErrorCategory.DATA.value:
             return InstanceDamaged(sent.message)
         case _:
             return InstanceRefused(sent.message)

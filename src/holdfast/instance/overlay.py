@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pyarrow as pa
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.fingerprint import Fingerprint, fingerprint
 from holdfast.instance.run import Run, first_wins, merged
 from holdfast.stores.engines.base import Changes
@@ -35,7 +35,7 @@ _PILE = 8
 class NotInOverlay(HoldfastError):
     """A version was asked of an overlay that can't show it."""
 
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ import msgspec
 import pyarrow as pa
 
 from holdfast import faults, metrics
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance import layout, messages
 from holdfast.instance.events import Events, ProblemEvent
 from holdfast.instance.layout import TaskHome
@@ -90,7 +90,7 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CannotListen(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class Companion(Protocol):
@@ -295,7 +295,7 @@ class Instance:
             disk_bytes=disk,
             error=progress.error or self._folder.error(task) or self._snapshots.error(task),
             failures=progress.failures,
-            error_kind=None if progress.error_kind is None else progress.error_kind.value,
+            error_category=None if progress.error_category is None else progress.error_category.value,
         )
 
     def _share_memory(self) -> None:

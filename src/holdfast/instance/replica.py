@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Closed, DamagedObject, HoldfastError, Kind
+from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
 from holdfast.instance import loading
 from holdfast.instance.base import Base, engine_names
 from holdfast.instance.events import Events, ProblemEvent
@@ -50,7 +50,7 @@ _WIPES = 3
 class VersionUnreachable(HoldfastError):
     """The log no longer has what leads to a version."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -496,8 +496,8 @@ class Replica:
     def _warn(self, error: HoldfastError, what: str) -> None:
         message = f"task {self.task}: {error} ({what})"
         _LOG.warning(message)
-        name, kind = type(error).__name__, error.kind.value
-        self._events.append(ProblemEvent("warning", str(self.task), name, kind, message))
+        name, category = type(error).__name__, error.category.value
+        self._events.append(ProblemEvent("warning", str(self.task), name, category, message))
 
     def _check_stopping(self) -> None:
         if self._stopping.is_set():

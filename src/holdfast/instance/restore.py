@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from holdfast.clock import Clock, SystemClock
-from holdfast.errors import Closed, HoldfastError, Kind
+from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
 from holdfast.instance.replica import Replica
 from holdfast.instance.report import RestoreReport
@@ -50,7 +50,7 @@ class Progress:
     failures: int = 0
     retry_at: float = 0.0
     error: str | None = None
-    error_kind: Kind | None = None
+    error_category: ErrorCategory | None = None
 
 
 class Mover:
@@ -184,7 +184,7 @@ class Mover:
                 progress.probed = True
             report.ended(replica.version)
             replica.tidy()
-            progress.failures, progress.error, progress.error_kind, progress.retry_at = 0, None, None, 0.0
+            progress.failures, progress.error, progress.error_category, progress.retry_at = 0, None, None, 0.0
             self._enter(task, Phase.RUNNING)
         except Closed:
             report.suspended(replica.version)
@@ -214,7 +214,7 @@ class Mover:
         progress.retry_at = self._clock.monotonic() + pause
         if str(error) != progress.error:
             progress.error = str(error)
-            progress.error_kind = error.kind if isinstance(error, HoldfastError) else Kind.BUG
+            progress.error_category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
             self._tell_problem(task, error)
         self._enter(task, Phase.SUSPENDED)
 
@@ -230,8 +230,8 @@ class Mover:
 
 def tell_problem(events: Events, task: TaskId | None, error: Exception) -> None:
     """Logs an error and keeps it for the driver."""
-    kind = error.kind if isinstance(error, HoldfastError) else Kind.BUG
+    category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
     where = "" if task is None else f"task {task}: "
-    _LOG.error("%s%s", where, error, exc_info=error if kind is Kind.BUG else None)
+    _LOG.error("%s%s", where, error, exc_info=error if category is ErrorCategory.BUG else None)
     name = None if task is None else str(task)
-    events.append(ProblemEvent("error", name, type(error).__name__, kind.value, f"{where}{error}"))
+    events.append(ProblemEvent("error", name, type(error).__name__, category.value, f"{where}{error}"))

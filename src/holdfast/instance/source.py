@@ -13,7 +13,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast import metrics
-from holdfast.errors import DamagedObject, HoldfastError, Kind
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.instance.run import Run, merged
 from holdfast.instance.steps import Keep, Wipe, judge
 from holdfast.log.appfile import AppSpec
@@ -42,13 +42,13 @@ _emptied = metrics.counter(
 class Foreign(HoldfastError):
     """What is here was built on another commit than the log has."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class StoreNotKnown(HoldfastError):
     """The log has a store that this instance was started without."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class Source:

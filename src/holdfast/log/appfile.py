@@ -13,7 +13,7 @@ from typing import Final
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log import commits, documents, names
 from holdfast.stores.formats import cells
 from holdfast.stores.schema import history
@@ -35,7 +35,7 @@ FORMATS: Final[dict[str, int]] = {
 class AppChanged(HoldfastError):
     """The code describes another app than the log was written by."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, place: str, found: Sequence[str]) -> None:
         listed = "\n".join(f"  - {difference}" for difference in found)

@@ -11,7 +11,7 @@ from typing import TypeVar
 import msgspec
 import xxhash
 
-from holdfast.errors import DamagedObject, HoldfastError, Kind
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ _encoder = msgspec.json.Encoder(order="deterministic")
 class UnknownFormat(HoldfastError):
     """An object of a format this release doesn't know."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 def damaged(name: str, place: str, fact: str) -> DamagedObject:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 
 from holdfast import faults
-from holdfast.errors import HoldfastError, Kind, StorageUnavailable
+from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
 from holdfast.log import appfile, commits, documents, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
@@ -35,25 +35,25 @@ _SEARCHES = 5
 class LogMissing(HoldfastError):
     """There is no log where one was expected."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class LostRace(HoldfastError):
     """Another driver made this version."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class HistoryCleaned(HoldfastError):
     """The commits asked for were cleaned; the state there is now begins with a snapshot."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 class BrokenChain(HoldfastError):
     """A commit is not the successor of the one it was to follow."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 @dataclass(frozen=True)

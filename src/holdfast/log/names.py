@@ -7,7 +7,7 @@ through here.
 import re
 import uuid
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import TaskId, Version
 
 APPS = "app/"
@@ -24,7 +24,7 @@ _SINK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 class BadSinkName(HoldfastError):
     """A sink's name that can't stand in the log."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 def padded(number: int) -> str:

@@ -17,7 +17,7 @@ from typing import Protocol, TypeVar
 
 import tenacity
 
-from holdfast.errors import HoldfastError, Kind, StorageUnavailable
+from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
 
 T = TypeVar("T")
 
@@ -35,7 +35,7 @@ class Put(Enum):
 class ObjectMissing(HoldfastError):
     """An object that should be there is not."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
     def __init__(self, place: str, name: str) -> None:
         super().__init__(
@@ -48,7 +48,7 @@ class ObjectMissing(HoldfastError):
 class StorageRefused(HoldfastError):
     """The storage said no, and would say so again."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class DiskFull(StorageRefused):

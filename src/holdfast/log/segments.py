@@ -15,7 +15,7 @@ from typing import Final, Literal, TypeAlias
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import DamagedObject, HoldfastError, Kind
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log.documents import checksum
 
 Compression = Literal["lz4", "zstd"]
@@ -31,7 +31,7 @@ STATE_SCHEMA: Final = pa.schema([pa.field("key", pa.binary(), nullable=False), p
 class BadSegment(HoldfastError):
     """A segment was put together in a way no reader could use."""
 
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
 
 class Part(msgspec.Struct, frozen=True):

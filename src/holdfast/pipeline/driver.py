@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from holdfast import metrics
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer, new_id
 from holdfast.log.log import Log, LostRace
 from holdfast.pipeline.protocol import Compute, Held, decide, next_clocks, next_wall, version_of
@@ -30,13 +30,13 @@ steps = metrics.histogram("holdfast_batch_step_seconds", "How long the steps of 
 class TaskFailed(HoldfastError):
     """A task refused its rows for a reason that another try would not change."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class TaskUnavailable(HoldfastError):
     """A task could not reach what it needs; another try may."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 @dataclass(frozen=True)

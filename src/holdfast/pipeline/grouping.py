@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.layout import Layout
 from holdfast.stores.formats.types import Schema
@@ -32,7 +32,7 @@ _ALL_ROWS = "count_all"
 class NeedsCare(HoldfastError):
     """The batch can't go the fast way it was sent, and has to go the careful one."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 def can_group(key: Schema, reducers: Sequence[Reducer]) -> bool:

@@ -10,7 +10,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import SparkBatch
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class CheckpointUnreadable(HoldfastError):
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class Checkpoint:

@@ -8,7 +8,7 @@ gone). Only the first is harmless.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Clocks, Commit, SparkBatch
 from holdfast.words import NOTHING, Millis, Version
 
@@ -16,19 +16,19 @@ from holdfast.words import NOTHING, Millis, Version
 class NewCheckpoint(HoldfastError):
     """Spark's checkpoint is not the one this log was written with."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class OtherOffsets(HoldfastError):
     """A batch id came back with other offsets: skipping it would lose data, running it would count data twice."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class MissingVersions(HoldfastError):
     """Spark has done batches that the log doesn't have."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 @dataclass(frozen=True)

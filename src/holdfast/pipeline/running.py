@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from holdfast.errors import HoldfastError, Kind, cut, shown
+from holdfast.errors import ErrorCategory, HoldfastError, cut, shown
 from holdfast.pipeline.state import StoreState
 from holdfast.retry import is_retryable
 from holdfast.stores.access import BEGINNING, Now
@@ -28,7 +28,7 @@ _LONGEST = 1_000
 class ProcessorFailed(HoldfastError):
     """A user's processor raised. Nothing of the batch was committed."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class RunningProcessor:

@@ -21,7 +21,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast import metrics
-from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import NeedsCare
 from holdfast.pipeline.layout import Way
@@ -90,19 +90,19 @@ _RESULT = StructType([StructField("result", BinaryType())])
 
 
 class JavaMissing(HoldfastError):
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class SparkUnavailable(HoldfastError):
     """A Spark job was lost: a worker or an executor died, a stage could not be finished. Another try may work."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 class SparkRefused(HoldfastError):
     """Spark can't run the batch, and would not the next time either."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:

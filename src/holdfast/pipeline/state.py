@@ -13,7 +13,7 @@ from typing import Final, Protocol
 import pyarrow as pa
 from sortedcontainers import SortedList
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.stores.formats.keys import after_prefix
 
@@ -30,7 +30,7 @@ Entries = Sequence[tuple[bytes, bytes]]
 class TooMuchState(HoldfastError):
     """A task wrote more in one version than it may keep in memory."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class StateBefore(Protocol):

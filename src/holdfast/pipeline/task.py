@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.log import Log, Written
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE, SegmentRef
@@ -54,7 +54,7 @@ CountState = Callable[[TaskId, str], int]
 class WrongPartition(HoldfastError):
     """A key came to a task that doesn't own it: the exchange was not by key."""
 
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
 
 @dataclass(frozen=True)
@@ -102,7 +102,9 @@ def run(
 
 def refused(task: TaskId, error: HoldfastError) -> TaskResult:
     """A task that can't do its part, and why."""
-    return TaskResult(str(task), error=TaskError(type(error).__name__, str(error), retry=error.kind is Kind.RETRY))
+    return TaskResult(
+        str(task), error=TaskError(type(error).__name__, str(error), retry=error.category is ErrorCategory.RETRY)
+    )
 
 
 def _keeping(work: TaskWork, task: TaskId, read: ReadState, scan: ScanState, tally: Tally) -> Keeping:

@@ -12,7 +12,7 @@ import zlib
 
 import msgspec
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 
 FORMAT = 1
 
@@ -20,7 +20,7 @@ FORMAT = 1
 class BadCursor(HoldfastError):
     """A text that is no cursor, or one of another range."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class Cursor(msgspec.Struct, frozen=True, array_like=True):

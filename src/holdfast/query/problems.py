@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.errors import BadKey, HoldfastError, Kind
+from holdfast.errors import BadKey, ErrorCategory, HoldfastError
 from holdfast.query.cursor import BadCursor
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.reader import UnknownStore
@@ -77,10 +77,10 @@ def problem_of(error: Exception) -> Problem:
         case UnknownStore():
             what = "Ask for one of them." if error.stores else "Give the pipeline a store with .store(name)."
             return Problem(404, "unknown_store", str(error), what, {"stores": error.stores})
-        case HoldfastError() if error.kind in (Kind.RETRY, Kind.CLOSED):
+        case HoldfastError() if error.category in (ErrorCategory.RETRY, ErrorCategory.CLOSED):
             what = "Ask again after the time in Retry-After, or ask another instance. /health/ready tells when it is."
             return Problem(503, "not_ready", str(error), what)
-        case HoldfastError() if error.kind is Kind.DATA:
+        case HoldfastError() if error.category is ErrorCategory.DATA:
             what = "Nothing you sent is at fault. Stop the instance, delete its state_dir and start it: it restores."
             return Problem(500, "damaged_data", str(error), what)
         case HTTPException(status_code=404):

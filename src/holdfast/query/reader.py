@@ -22,7 +22,7 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.held import VersionNotHeld
 from holdfast.log.appfile import AppSpec
 from holdfast.query.specs import Newest, Specs
@@ -48,7 +48,7 @@ _PEER_THREADS = 8
 class UnknownStore(HoldfastError):
     """No store of that name in the app. Carries the names there are."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, store: str, app: AppSpec) -> None:
         self.stores = sorted(spec.name for spec in app.stores)
@@ -59,7 +59,7 @@ class UnknownStore(HoldfastError):
 class NotReady(HoldfastError):
     """A task's state can't be read at the moment: it restores, or nobody is known to hold it."""
 
-    kind = Kind.RETRY
+    category = ErrorCategory.RETRY
 
 
 @dataclass(frozen=True)

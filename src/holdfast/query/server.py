@@ -21,7 +21,7 @@ from granian.net import SocketHolder  # type: ignore[attr-defined]
 from granian.server.embed import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 
 log = logging.getLogger(__name__)
 
@@ -40,11 +40,11 @@ _LOGGING = {"version": 1, "incremental": True, "handlers": {}, "loggers": {"_gra
 class AddressUnusable(HoldfastError):
     """REST can't listen where it was told to."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class RestNotStarted(HoldfastError):
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
 
 class RestServer:

@@ -18,7 +18,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import Closed, HoldfastError, Kind
+from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.stores.engines.base import Changes, Engine, ForeignMark, Mark, Resources, UnknownFamily, View
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.formats.types import Schema
@@ -195,7 +195,7 @@ class EngineConformance:
 class _CutOff(HoldfastError):
     """A write that ends in the middle, on purpose."""
 
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
 
 def _raises(kind: type[BaseException], call: Callable[[], object]) -> None:

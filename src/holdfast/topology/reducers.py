@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.formats.types import Field, FieldType
 from holdfast.topology.aggregates import Aggregate, Function
 from holdfast.topology.columns import add, beats, larger, quotient, smaller
@@ -30,7 +30,7 @@ _FLOATING = ("float", "double")
 class Overflow(HoldfastError):
     """An aggregate left the range of its type. Nothing of the batch was committed."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 @dataclass(frozen=True)

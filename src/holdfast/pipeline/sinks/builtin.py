@@ -13,7 +13,7 @@ import pyarrow.parquet as pq
 from rich.console import Console
 from rich.table import Table as RichTable
 
-from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.log.storage import Put, Storage, open_storage
 from holdfast.topology.sink import Rows
 from holdfast.words import Version
@@ -74,7 +74,7 @@ class Files:
 class FolderTaken(HoldfastError):
     """A file sink's folder belongs to another log."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 _NOT_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}

@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast import faults
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.pipeline.sinks.outputs import Output
@@ -25,13 +25,13 @@ logger = logging.getLogger(__name__)
 class SinkFailed(HoldfastError):
     """A sink did not take a version. The version exists; the sink gets it again at the next start."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class VersionCleaned(HoldfastError):
     """A sink needs a version that the log no longer has."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class Feed:
 
 
 Retry = Callable[[Callable[[], None]], None]
-"""Runs a call again where its error is of kind RETRY, up to a limit."""
+"""Runs a call again where its error has the category RETRY, up to a limit."""
 
 
 def once(call: Callable[[], None]) -> None:

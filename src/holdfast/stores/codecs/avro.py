@@ -13,7 +13,7 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.errors import BadValue, DamagedObject, HoldfastError, Kind, TopologyError, shown
+from holdfast.errors import BadValue, DamagedObject, ErrorCategory, HoldfastError, TopologyError, shown
 from holdfast.stores.codecs.base import CodecMissing, UnreadableValue, name_of
 from holdfast.stores.schema.text import Around, Choices, Fixed, Many, Mapped, OneOf, Record, Scalar, Shape, text_of
 
@@ -32,7 +32,7 @@ _READ_ERRORS = (*_WRITE_ERRORS, EOFError, IndexError, MemoryError)
 class NotAvro(HoldfastError):
     """Bytes that aren't those of a shape, or a value that can't be. Who calls says which, and what to do."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class Plain:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_origin, runtime_checkable
 
-from holdfast.errors import HoldfastError, Kind, TopologyError
+from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.codecs.numbers import NumberForms
 
 V = TypeVar("V")
@@ -18,7 +18,7 @@ V = TypeVar("V")
 class CodecMissing(TopologyError):
     """A codec's library isn't installed."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, codec: str, library: str) -> None:
         super().__init__(
@@ -29,7 +29,7 @@ class CodecMissing(TopologyError):
 class UnreadableValue(HoldfastError):
     """A stored value that this code can't read."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
 
 class Codec(Protocol[V]):

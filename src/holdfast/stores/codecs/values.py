@@ -7,7 +7,7 @@ as it is, through upcasters, or, where newer code wrote it, as far as this code 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from holdfast.errors import DamagedObject, HoldfastError, Kind, TopologyError
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.codecs.avro import AVRO, Avro
 from holdfast.stores.codecs.base import Codec, PlainCodec, Quick, UnreadableValue, name_of
 from holdfast.stores.codecs.names import NAMES, codec_id, users_own
@@ -44,7 +44,7 @@ V = TypeVar("V")
 class UpcastFailed(HoldfastError):
     """An upcaster raised, or made something that isn't the next version."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class StoreCodec(Protocol[V]):

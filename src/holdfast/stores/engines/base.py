@@ -27,7 +27,7 @@ from typing import Protocol, TypeVar, cast, runtime_checkable
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import DamagedObject, HoldfastError, Kind
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.stores.engines.open_views import OPEN
 from holdfast.stores.formats.byte_columns import is_sorted, key_order
 from holdfast.stores.spec import StoreSpec
@@ -49,7 +49,7 @@ FIRST_KEY = b"\x01"
 class DamagedState(HoldfastError):
     """Local state that isn't what was written. The log has the truth: delete the folder, and it is restored."""
 
-    kind = Kind.DATA
+    category = ErrorCategory.DATA
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(f"the state in {path} is damaged: {cause}. Delete the folder; it is restored from the log.")
@@ -59,7 +59,7 @@ class DamagedState(HoldfastError):
 class DiskFull(HoldfastError):
     """No room left where the state lives."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
@@ -72,7 +72,7 @@ class DiskFull(HoldfastError):
 class EngineInUse(HoldfastError):
     """Another handle, in this process or another, has this folder open."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(f"{path} is already open: {cause}. Close the other engine, or stop the process that holds it.")
@@ -82,7 +82,7 @@ class EngineInUse(HoldfastError):
 class StateUnreadable(HoldfastError):
     """The folder is there, and this process may not use it."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(f"{path} can't be used: {cause}. Give this user the right to read and write it.")
@@ -91,7 +91,7 @@ class StateUnreadable(HoldfastError):
 class EngineFailed(HoldfastError):
     """RocksDB refused something, for a reason only its message has."""
 
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
@@ -100,7 +100,7 @@ class EngineFailed(HoldfastError):
 
 
 class UnknownFamily(HoldfastError):
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
     def __init__(self, family: str, known: Iterable[str]) -> None:
         super().__init__(f"there is no family {family!r} here; there are {', '.join(sorted(known)) or 'none'}.")
@@ -109,7 +109,7 @@ class UnknownFamily(HoldfastError):
 class ForeignMark(HoldfastError):
     """A version of one history was to be applied on top of another."""
 
-    kind = Kind.BUG
+    category = ErrorCategory.BUG
 
     def __init__(self, before: "Mark", mark: "Mark") -> None:
         super().__init__(

@@ -8,14 +8,14 @@ from pathlib import Path
 
 import rocksdict as rd
 
-from holdfast.errors import Closed, DamagedObject, HoldfastError, Kind
+from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
 from holdfast.stores.engines.base import DamagedState, DiskFull, EngineFailed, EngineInUse, StateUnreadable
 
 
 class BadOptions(HoldfastError):
     """Options that don't go together. The state is as it was."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
@@ -27,7 +27,7 @@ class BadOptions(HoldfastError):
 class NoDirectIO(HoldfastError):
     """The file system has only one way to its files, through the page cache."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(

@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
@@ -22,7 +22,7 @@ LARGEST = 2**31 - 1
 class TooManyBytes(HoldfastError):
     """More bytes in one column than a binary array's 32-bit offsets can address."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, found: int) -> None:
         super().__init__(

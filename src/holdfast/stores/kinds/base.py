@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import BadValue, HoldfastError, Kind, SettingsError, TopologyError, shown
+from holdfast.errors import BadValue, ErrorCategory, HoldfastError, SettingsError, TopologyError, shown
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.base import name_of
@@ -65,7 +65,7 @@ _MILLISECOND = dt.timedelta(milliseconds=1)
 class NotBound(HoldfastError):
     """A declared store was used as if it had data."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
     def __init__(self, store: object, name: str) -> None:
         super().__init__(

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
 
-from holdfast.errors import HoldfastError, Kind
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.formats.keys import prefix_range
 from holdfast.stores.kinds.base import View
 
@@ -24,7 +24,7 @@ D = TypeVar("D")
 class NoLength(HoldfastError, TypeError):
     """A store was asked for its length."""
 
-    kind = Kind.INVALID
+    category = ErrorCategory.INVALID
 
 
 class Closing(Generic[T]):
