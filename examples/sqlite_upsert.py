@@ -1,22 +1,26 @@
-"""A sink into a database that sees each version once, although it is told some twice.
+"""A sink that writes to a database and takes each version once, although it is called twice with some of them.
 
-A user's function is at least once: after a crash it gets the last version again. The database notes which version it
-has, in the same transaction as the rows, and does nothing for one that it has already. A row of a key that its store
-lets go of (`max_entries=`) comes with `_deleted` and goes here too; since no version is written twice, none revives it.
+    .venv/bin/python examples/sqlite_upsert.py      # reads examples/data/games, prints the table and ends
+
+A function given to `hf.foreach` is called at least once per version: after a crash it gets the last version again. The
+database therefore stores the number of the newest version in the same transaction as the rows, and ignores a version
+that it already has. When a store deletes a key (`max_entries=`), the row has `_deleted` set and is deleted here too.
 """
 
 import sqlite3
+import tempfile
 from contextlib import closing
 from pathlib import Path
 
 import pyarrow as pa
+from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast import Table
 
 
 class SqliteUpsert:
-    """Keeps each version's rows in a table with the columns player, total and version."""
+    """Keeps the newest row per player in a table with the columns player, total and version."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -33,7 +37,7 @@ class SqliteUpsert:
 
     def _write(self, database: sqlite3.Connection, version: int, rows: pa.Table) -> None:
         for row in rows.to_pylist():
-            if row.get("_deleted"):  # only rows of a store that can delete have it
+            if row.get("_deleted"):  # only stores that can delete have this column
                 database.execute("DELETE FROM players WHERE player = ?", (row["player"],))
             else:
                 database.execute("REPLACE INTO players VALUES (?, ?, ?)", (row["player"], row["total"], version))
@@ -41,5 +45,26 @@ class SqliteUpsert:
 
 
 def keep_in_sqlite(table: Table, path: Path) -> None:
-    """Sends a table's rows to SQLite."""
+    """Sends the changed rows of a table to SQLite."""
     table.sink(hf.foreach(SqliteUpsert(path)), name="sqlite")
+
+
+def main() -> None:
+    spark = SparkSession.builder.master("local[2]").config("spark.ui.showConsoleProgress", "false").getOrCreate()
+    games = spark.readStream.schema("player string, points int, at timestamp").json(
+        str(Path(__file__).parent / "data" / "games")
+    )
+    with tempfile.TemporaryDirectory() as folder:
+        database = Path(folder, "players.sqlite")
+        app = hf.App("upsert", settings=hf.Settings(base_dir=folder, rest=hf.RestSettings(port=0)), spark=spark)
+        stream = app.stream(games, key="player", timestamp="at")
+        keep_in_sqlite(stream.group_by().aggregate(total=hf.sum("points")).store("players"), database)
+        with app:
+            app.process_all_available()
+        with closing(sqlite3.connect(database)) as rows:
+            for player, total, version in rows.execute("SELECT * FROM players ORDER BY total DESC"):
+                print(f"{player:<8}{total:>6} points, last changed by version {version}")
+
+
+if __name__ == "__main__":
+    main()

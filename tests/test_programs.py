@@ -1,0 +1,54 @@
+"""The programs in the documentation and in examples/ run as they stand, over the data in examples/data."""
+
+import re
+import runpy
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from tests.test_docs import ROOT, Block, blocks
+
+pytestmark = pytest.mark.spark
+
+PROGRAMS = [block for block in blocks("python") if '"games/"' in block.text]
+"""Blocks that read `"games/"` are whole programs; a comment `# prints <text>` says what they print."""
+
+
+@pytest.fixture
+def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A working directory with the data in `games/`; `app.run()` ends when it has processed all of it."""
+    shutil.copytree(ROOT / "examples/data/games", tmp_path / "games")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOLDFAST_BASE_DIR", str(tmp_path / "holdfast"))
+    monkeypatch.setenv("HOLDFAST_REST__PORT", "0")
+    monkeypatch.setattr(hf.App, "run", run_to_the_end)
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # the session is shared with other tests
+    return tmp_path
+
+
+def run_to_the_end(app: hf.App) -> None:
+    with app:
+        app.process_all_available()
+
+
+@pytest.mark.parametrize("block", PROGRAMS, ids=str)
+def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    # Spark's JVM has a working directory of its own, so it gets the absolute path of the data.
+    exec(compile(block.text.replace('"games/"', repr(f"{folder}/games")), str(block), "exec"), {"__name__": "__main__"})
+    printed = capsys.readouterr().out
+    for expected in re.findall(r"# prints (.+)", block.text):
+        assert expected in printed
+
+
+@pytest.mark.parametrize("name", ["leaderboard", "sqlite_upsert"])
+def test_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", [f"examples/{name}.py"])
+    runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+
+
+def test_the_programs_were_found() -> None:
+    assert any(block.page.name == "README.md" for block in PROGRAMS)
