@@ -19,8 +19,9 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from examples.sqlite_upsert import SqliteUpsert
 from holdfast import faults
-from holdfast.embedded import InstanceFailed
 from holdfast.errors import StorageUnavailable, TopologyError
+from holdfast.instance.layout import TaskHome
+from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
 from holdfast.log.log import LostRace
 from holdfast.pipeline.driver import TaskFailed
@@ -29,7 +30,7 @@ from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.pipeline.spark import SparkRefused
 from holdfast.states import AppState
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 from tests.apps import get, held, points_app, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -285,6 +286,19 @@ def test_an_instance_that_cannot_start_says_why(spark: SparkSession, tmp_path: P
         app = points_app(spark, tmp_path, rest=hf.RestSettings(port=port), stop_timeout="1s")
         with pytest.raises(InstanceFailed, match=f"port {port}"):
             app.start()
+
+
+def test_stop_from_another_thread_ends_a_start_that_is_under_way(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    app = points_app(spark, tmp_path, stop_timeout="30s")
+    starting = threading.Thread(target=app.start)
+    with TaskHome(tmp_path / "base" / "points" / "state", TaskId(0, 0), "somebody else"):
+        starting.start()  # the folder is taken, so it waits for the folder
+        wait_for(app, AppState.RESTORING)
+        app.stop()
+        starting.join(60)
+    assert not starting.is_alive()
+    assert app.state is AppState.STOPPED
 
 
 def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:

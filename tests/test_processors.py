@@ -160,17 +160,15 @@ def players_app(spark: SparkSession, folder: Path, **changes: Any) -> hf.App:
 
 def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
     """The processor's stores over everything the instances hold, as they are at the newest version."""
-    assert app._runtime is not None
-    runtime = app._runtime
-    reach = runtime._reach()
-    newest = runtime._log.newest()
+    running = app._started()
+    newest = running.log.newest()
     assert newest is not None
     now = Now(newest.clocks.wall, newest.clocks.event)
     found = {}
     for attribute, declared in stores_of(processor).items():
         bytes_ = DictBytes()
-        for task, addresses in reach.replicas.items():
-            if TaskId.parse(task).topology == runtime._spec().topologies[declared.name]:
+        for task, addresses in running.instances.replicas().items():
+            if TaskId.parse(task).topology == running.log.app.topologies[declared.name]:
                 with StateClient(addresses[0]) as client:
                     entries = client.scan(TaskId.parse(task), declared.name, Version(newest.version))
                 assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest", COUNT_KEY}

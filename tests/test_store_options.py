@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.embedded import EmbeddedInstances
 from holdfast.instance.client import StateClient
 from holdfast.states import AppState
 from holdfast.stores.formats.partition import partition_of
@@ -168,8 +169,9 @@ def check_everywhere(app: hf.App, model: Model) -> None:
 
 
 def instances(app: hf.App) -> list[Any]:
-    assert app._runtime is not None and app._runtime._instances is not None
-    return app._runtime._instances._all
+    found = app._started().instances
+    assert isinstance(found, EmbeddedInstances)
+    return found._all
 
 
 def page(address: str) -> str:
@@ -179,8 +181,8 @@ def page(address: str) -> str:
 
 
 def metrics_of(app: hf.App) -> str:
-    assert app._runtime is not None and app._runtime.metrics_address is not None
-    return page(app._runtime.metrics_address)
+    assert app.metrics_address is not None
+    return page(app.metrics_address)
 
 
 def sample(text: str, name: str, store: str) -> float:

@@ -87,10 +87,9 @@ def games(number: int) -> list[dict[str, Any]]:
 
 def payloads(app: hf.App, store: str) -> list[bytes]:
     """The values of a store's entries, as they are stored."""
-    assert app._runtime is not None and app._runtime._instances is not None
     topology = list(STORES).index(store)
     found = []
-    for task, addresses in sorted(app._runtime._instances.replicas().items()):
+    for task, addresses in sorted(app._started().instances.replicas().items()):
         if TaskId.parse(task).topology == topology:
             with StateClient(addresses[0]) as client:
                 scanned = client.scan(TaskId.parse(task), store, Version(app.version))

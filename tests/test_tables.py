@@ -50,9 +50,8 @@ def sunk(app: hf.App, sink: hf.Sink, name: str) -> None:
 
 def stored(app: hf.App) -> list[dict[bytes, bytes]]:
     """What the instances hold of the store, partition by partition, as bytes."""
-    assert app._runtime is not None and app._runtime._instances is not None
     found = []
-    for task, addresses in sorted(app._runtime._instances.replicas().items()):
+    for task, addresses in sorted(app._started().instances.replicas().items()):
         with StateClient(addresses[0]) as client:
             scanned = client.scan(TaskId.parse(task), "points", Version(app.version))
             found.append(dict(zip(scanned.keys.to_pylist(), scanned.values.to_pylist(), strict=True)))

@@ -16,15 +16,17 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from holdfast.batches import Ending
 from holdfast.clock import Clock, SystemClock
 from holdfast.describe import describe
-from holdfast.embedded import Interrupted
+from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
+from holdfast.instances import Instances, Interrupted
 from holdfast.listeners import ListenerPool
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session
-from holdfast.runtime import Runtime
+from holdfast.runtime import Description, OnEvent, RunningApp, start
 from holdfast.settings import Effective, Settings, load
 from holdfast.states import AppState, StateListener, StateMachine
 from holdfast.topology.sink import Sink
@@ -94,8 +96,9 @@ class App:
         self._states = StateMachine()
         self._restores = ListenerPool[RestoreEvent]("restore")
         self._alerts = ListenerPool[BaseException]("alert")
-        self._runtime: Runtime | None = None
-        self._stopping = threading.Lock()
+        self._running: RunningApp | None = None
+        self._ending = Ending(self._failed)
+        self._starting_or_stopping = threading.Lock()
 
     # What a user describes
 
@@ -175,24 +178,22 @@ class App:
     @property
     def version(self) -> int:
         """The newest version this app has committed or found; 0 before the first."""
-        return self._runtime.version if self._runtime else 0
+        return self._running.version if self._running else 0
 
     @property
     def address(self) -> str | None:
         """Where queries are answered, such as `http://127.0.0.1:8080`."""
-        return self._runtime.address if self._runtime else None
+        return self._running.instances.rest_address if self._running else None
 
     @property
     def metrics_address(self) -> str | None:
         """Where the driver's own metrics are; each instance has its `/metrics` beside its queries."""
-        return self._runtime.metrics_address if self._runtime else None
+        return self._running.metrics_address if self._running else None
 
     @property
     def query(self) -> StreamingQuery:
         """Spark's streaming query, for its progress and metrics."""
-        if self._runtime is None or self._runtime.query is None:
-            raise NotStarted("The app has no query yet. Call app.start() first.")
-        return self._runtime.query
+        return self._started().query
 
     def start(self) -> App:
         """Starts instances, REST and the Spark query, and returns when every store is restored and was read once."""
@@ -204,11 +205,9 @@ class App:
         if not any(node.source == DEAD_LETTERS for node in self._builder.sinks):
             self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))
         self._states.move(AppState.RESTORING)
-        self._runtime = Runtime(
-            self.id, self.settings, self.spark, self._builder, self._states, self._restores, self._failed, self._clock
-        )
         try:
-            self._runtime.start()
+            with self._starting_or_stopping:
+                self._running = start(self._description(), self._states, self._ending)
         except Interrupted:
             logger.info("app %s was stopped before it had started", self.id)
             self.stop()
@@ -228,8 +227,7 @@ class App:
 
         def handle(number: int, frame: object) -> None:
             stop.set()
-            if self._runtime is not None:
-                self._runtime.request_stop()
+            self._ending.ask()
 
         for number in previous:
             signal.signal(number, handle)
@@ -249,11 +247,13 @@ class App:
 
     def stop(self) -> None:
         """Ends the query after its batch, writes the sinks, stops the instances. Harmless to call twice."""
-        with self._stopping:
-            if self._runtime is None or self.state is AppState.STOPPED:
-                return
-            self._states.try_move(AppState.STOPPING)
-            self._runtime.close()
+        if self.state is AppState.CREATED:
+            return
+        self._ending.ask()
+        self._states.try_move(AppState.STOPPING)
+        with self._starting_or_stopping:
+            if self._running is not None:
+                self._running.stop()
             self._states.try_move(AppState.STOPPED)
             self._states.close()
             self._restores.close()
@@ -261,15 +261,35 @@ class App:
 
     def process_all_available(self) -> None:
         """Returns when everything the source has now is in the stores and the sinks. For tests and batch jobs."""
-        if self._runtime is None:
-            raise NotStarted("The app is not started. Call app.start() first.")
-        self._runtime.process_all_available()
+        self._started().process_all_available()
 
     def __enter__(self) -> App:
         return self.start()
 
     def __exit__(self, *_: object) -> None:
         self.stop()
+
+    def _started(self) -> RunningApp:
+        if self._running is None:
+            raise NotStarted("The app is not started. Call app.start() first.")
+        return self._running
+
+    def _description(self) -> Description:
+        return Description(
+            id=self.id,
+            settings=self.settings,
+            spark=self.spark,
+            builder=self._builder,
+            connect=self._embedded,
+            clock=self._clock,
+            restores=self._restores,
+        )
+
+    def _embedded(self, on_event: OnEvent, ending: Ending) -> Instances:
+        """The one place that decides where instances run: today each is a process that the app starts itself."""
+        return EmbeddedInstances(
+            self.id, self.settings, on_event=on_event, on_failure=ending.fail, stopped=lambda: ending.asked
+        )
 
     def _failed(self, cause: BaseException) -> None:
         if self._states.try_move(AppState.ERROR, cause):

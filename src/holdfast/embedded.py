@@ -28,6 +28,7 @@ from holdfast.instance import messages
 from holdfast.instance.client import StateClient
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.process import InstanceConfig
+from holdfast.instances import InstanceFailed, Interrupted
 from holdfast.settings import Settings
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
@@ -43,18 +44,6 @@ LONG_LIFE = 600.0
 """An instance that lived for so many seconds died of something new."""
 
 
-class InstanceFailed(HoldfastError):
-    """An instance does not start, or dies again and again."""
-
-    category = ErrorCategory.INVALID
-
-
-class Interrupted(HoldfastError):
-    """The app was told to stop before it had started."""
-
-    category = ErrorCategory.CLOSED
-
-
 class EmbeddedInstances:
     """All instances of one app on this machine."""
 
@@ -62,17 +51,18 @@ class EmbeddedInstances:
         self,
         app: str,
         settings: Settings,
-        tasks: Sequence[TaskId],
         *,
-        everywhere: Collection[TaskId] = (),
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
+        stopped: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._all = [
-            _Embedded(_config(app, settings, n, share), settings, on_event, on_failure)
-            for n, share in enumerate(shares(tasks, everywhere, settings.instances))
-        ]
-        self._notices = ThreadPoolExecutor(len(self._all), thread_name_prefix="holdfast-notices")
+        self._app = app
+        self._settings = settings
+        self._on_event = on_event
+        self._on_failure = on_failure
+        self._stopped = stopped
+        self._all: list[_Embedded] = []
+        self._notices = ThreadPoolExecutor(settings.instances, thread_name_prefix="holdfast-notices")
         self._closing = threading.Lock()
         self._closed = False
 
@@ -81,25 +71,22 @@ class EmbeddedInstances:
         """Where the first instance answers queries; every one of them answers for all."""
         return self._all[0].rest_address
 
-    def start(self) -> None:
-        """Starts all processes and tells each where the others are."""
-        for instance in self._all:
+    def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId] = ()) -> None:
+        for n, share in enumerate(shares(tasks, everywhere, self._settings.instances)):
+            config = _config(self._app, self._settings, n, share)
+            instance = _Embedded(config, self._settings, self._on_event, self._on_failure, self._stopped)
+            self._all.append(instance)
             instance.start()
         if len(self._all) > 1:
             peers = {task: addresses[0] for task, addresses in self.replicas().items()}
             for instance in self._all:
                 instance.meet(peers)
 
-    def wait_until_ready(self, version: Version, stopped: Callable[[], bool] = lambda: False) -> None:
-        """Returns when every task is restored to `version` and every store was read once.
-
-        Raises what keeps a task from it once it was tried often enough, and Interrupted when `stopped` says so.
-        """
+    def wait_until_ready(self, version: Version) -> None:
         for instance in self._all:
-            instance.wait_until_ready(version, stopped)
+            instance.wait_until_ready(version)
 
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
-        """Task → the addresses of the instances that host it, first the one whose own it is."""
         found: dict[str, tuple[str, ...]]
         found = {task: (instance.address,) for instance in self._all for task in instance.tasks}
         for instance in self._all:
@@ -108,12 +95,11 @@ class EmbeddedInstances:
         return found
 
     def committed(self, version: Version) -> None:
-        """Tells all that a version exists. Nobody waits: an instance that doesn't hear of it finds it by looking."""
+        """Nobody waits: an instance that doesn't get the message finds the version by looking."""
         self._notify(lambda instance: instance.committed(version))
 
-    def tell_state(self, state: AppState, cause: BaseException | None) -> None:
-        """Tells all what `GET /v1/state` should say."""
-        self._notify(lambda instance: instance.tell_state(state, cause))
+    def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
+        self._notify(lambda instance: instance.set_app_state(state, cause))
 
     def _notify(self, tell: Callable[[_Embedded], None]) -> None:
         with self._closing:
@@ -194,6 +180,7 @@ class _Embedded:
         settings: Settings,
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
+        stopped: Callable[[], bool],
     ) -> None:
         self.tasks = config.tasks
         self.copies = config.copies
@@ -203,6 +190,7 @@ class _Embedded:
         self._settings = settings
         self._on_event = on_event
         self._on_failure = on_failure
+        self._stopped = stopped
         self._stopping = threading.Event()
         self._told = messages.AppStateTold(str(AppState.RESTORING))
         self._peers: dict[str, str] = {}
@@ -225,7 +213,7 @@ class _Embedded:
             thread.start()
             self._threads.append(thread)
 
-    def wait_until_ready(self, version: Version, stopped: Callable[[], bool]) -> None:
+    def wait_until_ready(self, version: Version) -> None:
         assert self._client is not None
         while not self._stopping.is_set():
             try:
@@ -242,7 +230,7 @@ class _Embedded:
                         raise InstanceFailed(f"Task {task.task} can't be restored: {task.error}")
             if self._gave_up is not None:
                 raise self._gave_up
-            if stopped():
+            if self._stopped():
                 raise Interrupted("The app was told to stop while its stores were being restored.")
             self._stopping.wait(0.05)
         raise Interrupted(f"Instance {self._config.name} was stopped before it was ready.")
@@ -256,7 +244,7 @@ class _Embedded:
         with _unheard("committed", self._config.name):
             self._client.committed(version)
 
-    def tell_state(self, state: AppState, cause: BaseException | None) -> None:
+    def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
         self._told = messages.AppStateTold(str(state), None if cause is None else str(cause))
         self._tell_again()
 
@@ -288,6 +276,8 @@ class _Embedded:
                 self._listens(self._process)
                 return
             except InstanceFailed:
+                if self._stopped():
+                    raise Interrupted("The app was told to stop while an instance was being started.") from None
                 if time.monotonic() >= ends or self._stopping.wait(0.5):
                     raise
 

@@ -1,8 +1,8 @@
-"""A running app: the parts, wired, started in order and stopped in the reverse of it.
+"""A running app: `start` builds its parts in this order, and `RunningApp.stop` ends them in the reverse order.
 
     log ─► sinks brought up ─► instances restored, every store read once ─► Spark's query
 
-Every version from there on is made in `_on_batch`, which Spark calls. Whatever ends the query ends the app.
+A start that fails half way ends what was built. The end of Spark's query ends the app.
 """
 
 from __future__ import annotations
@@ -13,20 +13,19 @@ import os
 import sys
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
-from wsgiref.simple_server import WSGIServer
 
 from prometheus_client import start_http_server
-from py4j.protocol import Py4JError
-from pyspark.errors import PySparkException
 
 from holdfast import faults, metrics
+from holdfast.batches import BatchRunner, Ending, RunningQuery, count_commit
 from holdfast.clock import Clock
-from holdfast.embedded import EmbeddedInstances, Interrupted
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import HoldfastError
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.progress import RestoreBars
+from holdfast.instances import Instances, Interrupted
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, effective
 from holdfast.log.cleaning import Cleaner
@@ -37,7 +36,6 @@ from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.protocol import check_checkpoint, version_of
-from holdfast.pipeline.results import counts_of_stores, users_name
 from holdfast.pipeline.sinks.outputs import DeadLetters, Output, ProcessorOutput, StoreChanges, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.spark import SparkTasks, check_session
@@ -50,334 +48,272 @@ from holdfast.topology.stream import DEAD_LETTERS, Builder
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
 
-_versions = metrics.counter("holdfast_versions", "Versions this driver has committed.")
-_records = metrics.counter("holdfast_records", "Records taken from the source in committed versions.")
-_dead = metrics.counter("holdfast_dead_letters", "Records that could not be used and went to the dead letters.")
-_entries = metrics.counter(
-    "holdfast_store_entries",
-    "Entries that were refused because they had expired, removed when their time was over, or evicted.",
-    ["store", "what"],
-)
-_of_user = metrics.counter("holdfast_user_count", "What processors counted with ctx.count().", ["name"])
-_newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
-_batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
+OnEvent = Callable[[RestoreEvent], None]
+Connect = Callable[[OnEvent, Ending], Instances]
+"""Makes the app's instances, which tell of restores and of failures."""
 
 
-class QueryEnded(HoldfastError):
-    """Spark's query ended and nobody had asked it to."""
+@dataclass(frozen=True, kw_only=True)
+class Description:
+    """What an app is before it is started."""
 
-    category = ErrorCategory.INVALID
+    id: str
+    settings: Settings
+    spark: SparkSession
+    builder: Builder
+    connect: Connect
+    clock: Clock
+    restores: ListenerPool[RestoreEvent]
 
 
-class Runtime:
-    """Everything `app.start()` starts."""
+@dataclass(frozen=True, kw_only=True)
+class RunningApp:
+    """Everything that `start` built."""
 
-    def __init__(
-        self,
-        app: str,
-        settings: Settings,
-        spark: SparkSession,
-        builder: Builder,
-        states: StateMachine,
-        restores: ListenerPool[RestoreEvent],
-        on_failure: Callable[[BaseException], None],
-        clock: Clock,
-    ) -> None:
-        self._app = app
-        self._settings = settings
-        self._spark = spark
-        self._builder = builder
-        self._states = states
-        self._restores = restores
-        self._on_failure = on_failure
-        self._clock = clock
-        self._stop = threading.Event()
-        self._in_batch = threading.Lock()
-        self.query: StreamingQuery | None = None
-        self._instances: EmbeddedInstances | None = None
-        self._sinks: SinkRunner | None = None
-        self._driver: Driver | None = None
-        self._failure: BaseException | None = None
-        self.metrics_address: str | None = None
-        self._metrics: tuple[WSGIServer, threading.Thread] | None = None
-        self._bars = RestoreBars()
-        self._threads: list[threading.Thread] = []
+    log: Log
+    sinks: SinkRunner
+    instances: Instances
+    driver: Driver
+    running_query: RunningQuery
+    batches: BatchRunner
+    metrics_address: str | None
+    ending: Ending
+    closing: contextlib.ExitStack
+
+    @property
+    def query(self) -> StreamingQuery:
+        return self.running_query.query
 
     @property
     def version(self) -> Version:
-        return version_of(self._driver.newest if self._driver else None)
-
-    @property
-    def address(self) -> str | None:
-        return self._instances.rest_address if self._instances else None
-
-    def start(self) -> None:
-        faults.load_from_environment("driver")
-        settings, app = self._settings, self._app
-        check_session(self._spark)
-        self._use_this_python()
-        self._retries = Retries(
-            attempts=settings.retry.attempts, first=settings.retry.first, longest=settings.retry.longest
-        )
-        storage = open_storage(
-            settings.log_url(app), settings.log.options, fsync=settings.log.fsync, retries=self._retries
-        )
-        self._log = Log.create_or_open(storage, self._spec())
-        self._builder.go_by(lambda spec: effective(self._log.app, spec))
-        self._checkpoint = Checkpoint(self._spark, settings.checkpoint(app))
-        restart = settings.on_new_checkpoint == "restart_sources"
-        newest = self._log.newest()
-        done = newest is None and self._checkpoint.has_done_batches()
-        check_checkpoint(newest, self._log.commit, self._checkpoint.query_id(), restart, done)
-        self._sinks = SinkRunner(self._log, self._feeds(), retry=self._retry, on_failure=self._fail)
-        self._sinks.catch_up(version_of(newest))
-        self._instances = EmbeddedInstances(
-            app,
-            settings,
-            self._tasks(),
-            everywhere=self._everywhere(),
-            on_event=self._restored,
-            on_failure=self._fail,
-        )
-        self._instances.start()
-        self._instances.wait_until_ready(version_of(newest), self._stop.is_set)
-        self._driver = Driver(
-            self._log,
-            self._sinks,
-            self._clock,
-            Writer.here(new_id()),
-            restart_sources=restart,
-            on_commit=self._committed,
-        )
-        self._work = SparkTasks(
-            self._builder.tables,
-            settings.partitions,
-            processors=self._builder.processors,
-            state_bytes=settings.batch.state_bytes,
-            rewrite_entries=settings.batch.rewrite_entries,
-            chunk_rows=settings.batch.segment_rows,
-            inline_bytes=settings.log.inline_bytes,
-            max_ahead_millis=round(settings.batch.max_ahead.total_seconds() * 1000),
-        )
-        self._sinks.start()
-        self._serve_metrics()
-        self._states.add_listener(lambda old, new: self._tell_state(new))
-        self._start_query()
-        self._states.move(AppState.RUNNING)
-        self._thread("holdfast-query", self._watch_query)
-        self._thread("holdfast-cleaner", self._clean)
+        return version_of(self.driver.newest)
 
     def process_all_available(self) -> None:
-        assert self.query is not None and self._sinks is not None
+        self.running_query.process_all_available()
+        self.sinks.catch_up(self.version)
+
+    def stop(self) -> None:
+        """Ends every part in the reverse order of the start, whatever happens to the one before it."""
+        self.ending.ask()
+        self.closing.close()
+
+
+def start(app: Description, states: StateMachine, ending: Ending) -> RunningApp:
+    """Starts an app. Raises Interrupted when it is asked to stop meanwhile. A start that fails ends what it built."""
+    closing = contextlib.ExitStack()
+    try:
+        return _started(app, states, ending, closing)
+    except BaseException:
+        ending.ask()
+        closing.close()
+        raise
+
+
+def _started(app: Description, states: StateMachine, ending: Ending, closing: contextlib.ExitStack) -> RunningApp:
+    faults.load_from_environment("driver")
+    settings, topology = app.settings, app.builder
+    check_session(app.spark)
+    _use_this_python(app.spark)
+    retries = Retries(attempts=settings.retry.attempts, first=settings.retry.first, longest=settings.retry.longest)
+    log = _opened_log(app, retries)
+    checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
+    restart = settings.on_new_checkpoint == "restart_sources"
+    newest = _checked_newest(log, checkpoint, restart)
+    sinks = SinkRunner(log, _feeds(topology), retry=lambda call: retrying(call, settings.retry), on_failure=ending.fail)
+    sinks.catch_up(newest)
+    ending.check()
+    instances = _restored_instances(app, log, newest, ending, closing)
+
+    def committed(commit: Commit) -> None:
+        instances.committed(Version(commit.version))
+        count_commit(commit)
+
+    writer = Writer.here(new_id())
+    driver = Driver(log, sinks, app.clock, writer, restart_sources=restart, on_commit=committed)
+    sinks.start()
+    closing.callback(sinks.stop, settings.stop_timeout.total_seconds())
+    metrics_address = _serve_metrics(settings, closing)
+    states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
+    batches = BatchRunner(
+        checkpoint, driver, _spark_tasks(app), lambda: _reach(app, log, instances, retries), settings, ending
+    )
+    threads = _Threads(settings)
+    closing.callback(threads.join)
+    query = RunningQuery(_start_query(app, batches), batches, ending)
+    closing.callback(query.stop)
+    if not states.try_move(AppState.RUNNING):
+        raise Interrupted("The app was told to stop before it had started.")
+    threads.start("holdfast-query", query.watch)
+    threads.start("holdfast-cleaner", lambda: _clean(app, log, ending))
+    return RunningApp(
+        log=log,
+        sinks=sinks,
+        instances=instances,
+        driver=driver,
+        running_query=query,
+        batches=batches,
+        metrics_address=metrics_address,
+        ending=ending,
+        closing=closing,
+    )
+
+
+def _opened_log(app: Description, retries: Retries) -> Log:
+    log = app.settings.log
+    storage = open_storage(app.settings.log_url(app.id), log.options, fsync=log.fsync, retries=retries)
+    opened = Log.create_or_open(storage, spec_of(app))
+    app.builder.go_by(lambda spec: effective(opened.app, spec))
+    return opened
+
+
+def _checked_newest(log: Log, checkpoint: Checkpoint, restart_sources: bool) -> Version:
+    """The newest version, if Spark's checkpoint belongs to it."""
+    newest = log.newest()
+    done = newest is None and checkpoint.has_done_batches()
+    check_checkpoint(newest, log.commit, checkpoint.query_id(), restart_sources, done)
+    return version_of(newest)
+
+
+def _restored_instances(
+    app: Description, log: Log, newest: Version, ending: Ending, closing: contextlib.ExitStack
+) -> Instances:
+    bars = RestoreBars()
+    closing.callback(bars.close)
+
+    def on_event(event: RestoreEvent) -> None:
+        bars.show(event)
+        app.restores.tell(event)
+
+    instances = app.connect(on_event, ending)
+    closing.callback(instances.stop)
+    instances.assign(_tasks(app), _everywhere(app, log))
+    instances.wait_until_ready(newest)
+    return instances
+
+
+def _serve_metrics(settings: Settings, closing: contextlib.ExitStack) -> str | None:
+    """The driver counts batches and records; it is a scrape target of its own beside the instances."""
+    rest = settings.rest
+    if not rest.enabled:
+        return None
+    server, thread = start_http_server(rest.driver_metrics_port, rest.host, metrics.REGISTRY)
+    closing.callback(thread.join, settings.stop_timeout.total_seconds())
+    closing.callback(server.server_close)
+    closing.callback(server.shutdown)
+    return f"http://{rest.host}:{server.server_port}/metrics"
+
+
+def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
+    assert app.builder.source is not None
+    interval = app.settings.batch.commit_interval.total_seconds()
+    return (
+        app.builder.source.writeStream.queryName(app.id)
+        .option("checkpointLocation", app.settings.checkpoint(app.id))
+        .trigger(processingTime=f"{round(interval * 1000)} milliseconds")
+        .foreachBatch(batches.run)
+        .start()
+    )
+
+
+def _clean(app: Description, log: Log, ending: Ending) -> None:
+    sinks = [node.name for node in app.builder.sinks]
+    cleaner = Cleaner(log, retention=app.settings.log.retention, sinks=lambda: sinks, clock=app.clock)
+    while not ending.wait(app.settings.log.clean_interval.total_seconds()):
         try:
-            self.query.processAllAvailable()
-        except PySparkException as error:
-            raise (self._failure or error) from None  # Spark's has ours somewhere in hundreds of lines
-        self._sinks.catch_up(self.version)
+            cleaner.clean()
+        except HoldfastError as error:
+            logger.warning("cleaning the log failed and is tried again later: %s", error)
 
-    def close(self) -> None:
-        """Stops what was started, in the reverse order. Safe after a start that failed half way."""
-        self.request_stop()
-        seconds = self._settings.stop_timeout.total_seconds()
-        with (
-            contextlib.ExitStack() as stack
-        ):  # each step whatever the one before it did; the last one pushed goes first
-            stack.callback(self._bars.close)
-            if self._metrics is not None:
-                server, thread = self._metrics
-                stack.callback(thread.join, seconds)
-                stack.callback(server.server_close)
-                stack.callback(server.shutdown)
-            if self._instances is not None:
-                stack.callback(self._instances.stop)
-            if self._sinks is not None:
-                stack.callback(self._sinks.stop, seconds)
-            for thread in self._threads:
-                if thread is not threading.current_thread():
-                    stack.callback(thread.join, seconds)
-            stack.callback(self._stop_query)
 
-    def request_stop(self) -> None:
-        """Makes a start that is under way, or a wait before another try, end soon."""
-        self._stop.set()
+def _spark_tasks(app: Description) -> SparkTasks:
+    batch = app.settings.batch
+    return SparkTasks(
+        app.builder.tables,
+        app.settings.partitions,
+        processors=app.builder.processors,
+        state_bytes=batch.state_bytes,
+        rewrite_entries=batch.rewrite_entries,
+        chunk_rows=batch.segment_rows,
+        inline_bytes=app.settings.log.inline_bytes,
+        max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
+    )
 
-    def _stop_query(self) -> None:
-        """Between two batches if that comes soon, so that none is cut off."""
-        free = self._in_batch.acquire(timeout=self._settings.stop_timeout.total_seconds())
-        try:
-            if self.query is not None and self.query.isActive:
-                self.query.stop()
-        except (Py4JError, OSError) as error:
-            logger.warning("Spark's query could not be stopped, its JVM is gone: %s", error)
-        finally:
-            if free:
-                self._in_batch.release()
 
-    def _serve_metrics(self) -> None:
-        """The driver counts batches and records; it is a scrape target of its own beside the instances."""
-        rest = self._settings.rest
-        if rest.enabled:
-            self._metrics = start_http_server(rest.driver_metrics_port, rest.host, metrics.REGISTRY)
-            self.metrics_address = f"http://{rest.host}:{self._metrics[0].server_port}/metrics"
+def spec_of(app: Description) -> AppSpec:
+    """The app as its file in the log has it."""
+    tables, processors = app.builder.tables, app.builder.processors
+    topologies = {table.name: table.topology for table in tables}
+    topologies |= {spec.name: each.topology for each in processors for spec in each.specs}
+    return AppSpec(
+        id=app.id,
+        partitions=app.settings.partitions,
+        stores=(*(table.spec for table in tables), *(spec for each in processors for spec in each.specs)),
+        topologies=topologies,
+    )
 
-    def _start_query(self) -> None:
-        assert self._builder.source is not None
-        interval = self._settings.batch.commit_interval.total_seconds()
-        self.query = (
-            self._builder.source.writeStream.queryName(self._app)
-            .option("checkpointLocation", self._settings.checkpoint(self._app))
-            .trigger(processingTime=f"{round(interval * 1000)} milliseconds")
-            .foreachBatch(self._on_batch)
-            .start()
-        )
 
-    def _on_batch(self, frame: DataFrame, number: int) -> None:
-        """Spark's call for a batch. What goes wrong here ends the query, and `_watch_query` hears of it."""
-        assert self._driver is not None and self._instances is not None
-        driver, reach = self._driver, self._reach()
-        # Not waiting: whoever stops the query holds this, and Spark's stop waits for the batch.
-        if self._stop.is_set() or not self._in_batch.acquire(blocking=False):
-            raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
-        try:
-            self._run_batch(frame, number, driver, reach)
-        finally:
-            self._in_batch.release()
+def _feeds(builder: Builder) -> list[Feed]:
+    outputs: dict[str, Output] = {t.name: TableOutput(t.spec, t.topology) for t in builder.tables}
+    outputs |= {p.name: ProcessorOutput(p.name, p.topology) for p in builder.processors}
+    for each in builder.processors:
+        declared = stores_of(each.processor)
+        outputs |= {
+            each.changes_of(spec): StoreChanges(spec, each.topology, declared[attribute])
+            for attribute, spec in each.stores
+        }
+    outputs[DEAD_LETTERS] = DeadLetters()
+    return [Feed(node.name, outputs[node.source], node.sink) for node in builder.sinks]
 
-    def _run_batch(self, frame: DataFrame, number: int, driver: Driver, reach: Reach) -> None:
-        try:
-            batch = self._checkpoint.batch(number)
-            with _batch_seconds.time():
-                retrying(
-                    lambda: driver.process(batch, lambda step: self._work.compute(frame, step, reach)),
-                    self._settings.retry,
-                    sleep=self._pause,
-                )
-        except BaseException as error:
-            self._failure = error
-            raise
 
-    def _pause(self, seconds: float) -> None:
-        """Waits before another try. There is none when the app is to stop."""
-        if self._stop.wait(seconds):
-            raise Interrupted("The app was told to stop while a batch was being tried again. Spark repeats the batch.")
+def _tasks(app: Description) -> list[TaskId]:
+    stateful = [each.topology for each in app.builder.processors if each.stores]
+    numbers = [*(table.topology for table in app.builder.tables), *stateful]
+    return [TaskId(number, n) for number in numbers for n in range(app.settings.partitions)]
 
-    def _committed(self, commit: Commit) -> None:
-        assert self._instances is not None
-        self._instances.committed(Version(commit.version))
-        _versions.inc()
-        _records.inc(commit.counts.get("records", 0))
-        _newest.set(commit.version)
-        for name, number in commit.counts.items():
-            if (own := users_name(name)) is not None:
-                _of_user.labels(own).inc(number)
-        for (what, store), number in counts_of_stores(commit.counts).items():
-            _entries.labels(store, what).inc(number)
-        if dead := commit.counts.get("dead", 0):
-            _dead.inc(dead)
-            logger.warning("version %d: %d record(s) went to the dead letters", commit.version, dead)
 
-    def _watch_query(self) -> None:
-        assert self.query is not None
-        while not self._stop.is_set():
-            if self._ended(self.query):
-                if self._stop.is_set():
-                    return
-                self._fail(self._failure or self.query.exception() or QueryEnded("Spark's query ended by itself."))
-                return
+def _everywhere(app: Description, log: Log) -> list[TaskId]:
+    """The tasks of the sub-topologies that have a global store."""
+    numbers = {log.app.topologies[spec.name] for spec in log.app.stores if spec.everywhere}
+    return [task for task in _tasks(app) if task.topology in numbers]
 
-    def _ended(self, query: StreamingQuery) -> bool:
-        """Waits a second for the query's end. One that ended with an error raises it here; `exception()` has it too."""
-        try:
-            return bool(query.awaitTermination(1))
-        except PySparkException:
-            return True
-        except (Py4JError, OSError) as error:
-            self._failure = self._failure or QueryEnded(f"Spark's JVM is gone: {error}")
-            return True
 
-    def _clean(self) -> None:
-        sinks = [node.name for node in self._builder.sinks]
-        cleaner = Cleaner(self._log, retention=self._settings.log.retention, sinks=lambda: sinks, clock=self._clock)
-        while not self._stop.wait(self._settings.log.clean_interval.total_seconds()):
-            try:
-                cleaner.clean()
-            except HoldfastError as error:
-                logger.warning("cleaning the log failed and is tried again in a while: %s", error)
+def _reach(app: Description, log: Log, instances: Instances, retries: Retries) -> Reach:
+    return Reach(
+        log_url=app.settings.log_url(app.id),
+        log_id=log.id,
+        log_options=app.settings.log.options,
+        fsync=app.settings.log.fsync,
+        replicas=instances.replicas(),
+        deadline=timedelta(seconds=app.settings.batch.read_deadline.total_seconds()),
+        retries=retries,
+    )
 
-    def _fail(self, cause: BaseException) -> None:
-        if not self._stop.is_set():
-            self._on_failure(cause)
-            self._stop_query()
 
-    def _spec(self) -> AppSpec:
-        tables, processors = self._builder.tables, self._builder.processors
-        topologies = {table.name: table.topology for table in tables}
-        topologies |= {spec.name: each.topology for each in processors for spec in each.specs}
-        return AppSpec(
-            id=self._app,
-            partitions=self._settings.partitions,
-            stores=(*(table.spec for table in tables), *(spec for each in processors for spec in each.specs)),
-            topologies=topologies,
-        )
+def _use_this_python(spark: SparkSession) -> None:
+    """Spark's Python workers on this machine run under the interpreter that the app runs under."""
+    context = spark.sparkContext
+    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
+        context.pythonExec = sys.executable
 
-    def _feeds(self) -> list[Feed]:
-        outputs: dict[str, Output] = {t.name: TableOutput(t.spec, t.topology) for t in self._builder.tables}
-        outputs |= {p.name: ProcessorOutput(p.name, p.topology) for p in self._builder.processors}
-        for each in self._builder.processors:
-            declared = stores_of(each.processor)
-            outputs |= {
-                each.changes_of(spec): StoreChanges(spec, each.topology, declared[attribute])
-                for attribute, spec in each.stores
-            }
-        outputs[DEAD_LETTERS] = DeadLetters()
-        return [Feed(node.name, outputs[node.source], node.sink) for node in self._builder.sinks]
 
-    def _tasks(self) -> list[TaskId]:
-        stateful = [each.topology for each in self._builder.processors if each.stores]
-        numbers = [*(table.topology for table in self._builder.tables), *stateful]
-        return [TaskId(number, n) for number in numbers for n in range(self._settings.partitions)]
+class _Threads:
+    """The background threads of a running app."""
 
-    def _everywhere(self) -> list[TaskId]:
-        """The tasks of the sub-topologies that have a global store."""
-        app = self._log.app
-        numbers = {app.topologies[spec.name] for spec in app.stores if spec.everywhere}
-        return [task for task in self._tasks() if task.topology in numbers]
+    def __init__(self, settings: Settings) -> None:
+        self._seconds = settings.stop_timeout.total_seconds()
+        self._started: list[threading.Thread] = []
 
-    def _reach(self) -> Reach:
-        assert self._instances is not None
-        return Reach(
-            log_url=self._settings.log_url(self._app),
-            log_id=self._log.id,
-            log_options=self._settings.log.options,
-            fsync=self._settings.log.fsync,
-            replicas=self._instances.replicas(),
-            deadline=timedelta(seconds=self._settings.batch.read_deadline.total_seconds()),
-            retries=self._retries,
-        )
-
-    def _restored(self, event: RestoreEvent) -> None:
-        self._bars.show(event)
-        self._restores.tell(event)
-
-    def _retry(self, call: Callable[[], None]) -> None:
-        retrying(call, self._settings.retry)
-
-    def _tell_state(self, state: AppState) -> None:
-        if self._instances is not None:
-            self._instances.tell_state(state, self._states.cause)
-
-    def _use_this_python(self) -> None:
-        """Spark's Python workers on this machine run under the interpreter the app runs under."""
-        context = self._spark.sparkContext
-        if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
-            context.pythonExec = sys.executable
-
-    def _thread(self, name: str, body: Callable[[], None]) -> None:
+    def start(self, name: str, body: Callable[[], None]) -> None:
         thread = threading.Thread(target=body, name=name, daemon=True)
         thread.start()
-        self._threads.append(thread)
+        self._started.append(thread)
+
+    def join(self) -> None:
+        for thread in self._started:
+            if thread is not threading.current_thread():
+                thread.join(self._seconds)

@@ -14,11 +14,9 @@ def start_once(chosen: Settings, spec: StoreSpec) -> None:
     app = AppSpec(id="app", partitions=1, stores=(spec,), topologies={spec.name: 0})
     Log.create_or_open(open_storage(chosen.log_url("app")), app)
     failures: list[BaseException] = []
-    instances = EmbeddedInstances(
-        "app", chosen, [TaskId(0, 0)], on_event=lambda event: None, on_failure=failures.append
-    )
+    instances = EmbeddedInstances("app", chosen, on_event=lambda event: None, on_failure=failures.append)
     try:
-        instances.start()
+        instances.assign([TaskId(0, 0)])
         instances.wait_until_ready(NOTHING)
     finally:
         instances.stop()

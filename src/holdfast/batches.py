@@ -1,0 +1,204 @@
+"""Spark's query of a running app: every batch becomes a version here, and the end of the query ends the app."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
+
+from holdfast import metrics
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.instances import Interrupted
+from holdfast.log.commits import Commit
+from holdfast.pipeline.driver import Driver
+from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.results import counts_of_stores, users_name
+from holdfast.pipeline.spark import SparkTasks
+from holdfast.pipeline.worker import Reach
+from holdfast.retry import retrying
+from holdfast.settings import Settings
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.streaming.query import StreamingQuery
+
+logger = logging.getLogger(__name__)
+
+_versions = metrics.counter("holdfast_versions", "Versions this driver has committed.")
+_records = metrics.counter("holdfast_records", "Records taken from the source in committed versions.")
+_dead = metrics.counter("holdfast_dead_letters", "Records that could not be used and went to the dead letters.")
+_entries = metrics.counter(
+    "holdfast_store_entries",
+    "Entries that were refused because they had expired, removed when they expired, or evicted.",
+    ["store", "what"],
+)
+_of_user = metrics.counter("holdfast_user_count", "What processors counted with ctx.count().", ["name"])
+_newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
+_batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
+
+
+class QueryEnded(HoldfastError):
+    """Spark's query ended and nobody had asked it to."""
+
+    category = ErrorCategory.INVALID
+
+
+class Ending:
+    """How an app ends: somebody asks it to stop, or one of its parts fails."""
+
+    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
+        self._on_failure = on_failure
+        self._asked = threading.Event()
+        self._failed = threading.Event()
+
+    def ask(self) -> None:
+        """Makes a start that is under way, or a wait before another attempt, end soon."""
+        self._asked.set()
+
+    @property
+    def asked(self) -> bool:
+        return self._asked.is_set()
+
+    @property
+    def failed(self) -> bool:
+        return self._failed.is_set()
+
+    def wait(self, seconds: float) -> bool:
+        """Waits, and says whether the app was asked to stop."""
+        return self._asked.wait(seconds)
+
+    def check(self) -> None:
+        if self.asked:
+            raise Interrupted("The app was told to stop before it had started.")
+
+    def fail(self, cause: BaseException) -> None:
+        """A part of the app can't go on. What fails because the app is stopping is not told."""
+        if not self.asked:
+            self._failed.set()
+            self._on_failure(cause)
+
+
+class BatchRunner:
+    """Turns Spark's batches into versions, one at a time."""
+
+    def __init__(
+        self,
+        checkpoint: Checkpoint,
+        driver: Driver,
+        work: SparkTasks,
+        reach: Callable[[], Reach],
+        settings: Settings,
+        ending: Ending,
+    ) -> None:
+        self._checkpoint = checkpoint
+        self._driver = driver
+        self._work = work
+        self.reach = reach
+        self._settings = settings
+        self._ending = ending
+        self._busy = threading.Lock()
+        self.failure: BaseException | None = None
+        """What the last batch failed with."""
+
+    def run(self, frame: DataFrame, number: int) -> None:
+        """Spark's call per batch. An error raised here ends the query, and `RunningQuery.watch` reports it."""
+        # Not waiting for the lock: `between_batches` holds it while it stops the query, and Spark's stop waits for
+        # the batch.
+        if self._ending.asked or self._ending.failed or not self._busy.acquire(blocking=False):
+            raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
+        try:
+            self._run(frame, number)
+        except BaseException as error:
+            self.failure = error
+            raise
+        finally:
+            self._busy.release()
+
+    def _run(self, frame: DataFrame, number: int) -> None:
+        batch, reach = self._checkpoint.batch(number), self.reach()
+        with _batch_seconds.time():
+            retrying(
+                lambda: self._driver.process(batch, lambda step: self._work.compute(frame, step, reach)),
+                self._settings.retry,
+                sleep=self._pause,
+            )
+
+    def _pause(self, seconds: float) -> None:
+        """Waits before another attempt. There is none when the app is to stop."""
+        if self._ending.wait(seconds):
+            raise Interrupted("The app was told to stop while a batch was being retried. Spark repeats the batch.")
+
+    def between_batches(self, call: Callable[[], None]) -> None:
+        """Calls between two batches if that comes soon, so that none is cut off."""
+        free = self._busy.acquire(timeout=self._settings.stop_timeout.total_seconds())
+        try:
+            call()
+        finally:
+            if free:
+                self._busy.release()
+
+
+class RunningQuery:
+    """Spark's streaming query, watched until its end."""
+
+    def __init__(self, query: StreamingQuery, batches: BatchRunner, ending: Ending) -> None:
+        self.query = query
+        self._batches = batches
+        self._ending = ending
+
+    def process_all_available(self) -> None:
+        try:
+            self.query.processAllAvailable()
+        except PySparkException as error:
+            raise (self._batches.failure or error) from None  # Spark's has ours somewhere in hundreds of lines
+
+    def watch(self) -> None:
+        """Waits for the query's end, which fails the app unless it was asked to stop. Ends a failed app's query."""
+        while not self._ending.asked:
+            if self._ended():
+                self._ending.fail(
+                    self._batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
+                )
+                return
+            if self._ending.failed:
+                self.stop()
+                return
+
+    def stop(self) -> None:
+        self._batches.between_batches(self._stop)
+
+    def _stop(self) -> None:
+        try:
+            if self.query.isActive:
+                self.query.stop()
+        except (Py4JError, OSError) as error:
+            logger.warning("Spark's query could not be stopped, its JVM is gone: %s", error)
+
+    def _ended(self) -> bool:
+        """Waits a second for the query's end. A query that failed raises here; `exception()` has the error too."""
+        try:
+            return bool(self.query.awaitTermination(1))
+        except PySparkException:
+            return True
+        except (Py4JError, OSError) as error:
+            self._batches.failure = self._batches.failure or QueryEnded(f"Spark's JVM is gone: {error}")
+            return True
+
+
+def count_commit(commit: Commit) -> None:
+    """Adds what a version counted to the driver's metrics."""
+    _versions.inc()
+    _records.inc(commit.counts.get("records", 0))
+    _newest.set(commit.version)
+    for name, number in commit.counts.items():
+        if (own := users_name(name)) is not None:
+            _of_user.labels(own).inc(number)
+    for (what, store), number in counts_of_stores(commit.counts).items():
+        _entries.labels(store, what).inc(number)
+    if dead := commit.counts.get("dead", 0):
+        _dead.inc(dead)
+        logger.warning("version %d: %d record(s) went to the dead letters", commit.version, dead)
