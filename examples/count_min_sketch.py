@@ -28,6 +28,7 @@ import xxhash
 
 import holdfast as hf
 from holdfast.stores.kinds.base import Options, ReadAhead, Store, View
+from holdfast.stores.kinds.queries import Item, Query
 
 ROWS = 4
 WIDTH = 2_048
@@ -66,6 +67,12 @@ class ReadOnlyCountMinSketch(View[str, bytes]):
         return np.frombuffer(self._values.read(cell), np.uint64).copy()
 
 
+def estimates(view: ReadOnlyCountMinSketch, key: str, *, item: str) -> Iterator[Item]:
+    """GET /v1/stores/{store}/estimate/{key}?item=: what a partition has counted of an item."""
+    if total := view.total(key):
+        yield {"item": item, "count": view.estimate(key, item), "of": total}
+
+
 class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
     """A sketch a key.
 
@@ -76,6 +83,7 @@ class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
     """
 
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyCountMinSketch
+    QUERIES: ClassVar[tuple[Query, ...]] = (Query("estimate", estimates, key=str, required={"item": str}),)
 
     def __init__(self, name: str, **options: Unpack[Options]) -> None:
         # The key in the log is what lies in the bytes: the user's key, the row and the block.

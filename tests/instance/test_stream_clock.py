@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.instance.storebytes import StoreBytes
 from holdfast.log.appfile import AppChanged
+from holdfast.query.queries import Asked, Kinds, reader_of
 from holdfast.query.reader import TaskStore
-from holdfast.query.timed import items
 from holdfast.stores.access import Now
 from holdfast.words import Version
 from tests.instance.test_limits_change import KINDS, Clock, Code, Instance, written
@@ -81,7 +81,9 @@ def test_a_query_counts_back_from_the_clock_of_the_store(tmp_path: Path) -> None
     instance = Instance(tmp_path, code)
     for number in range(18, 24):
         instance.catch_up(code.commit_at(now_of(number), written(code.store, START + STEP * number)))
-    read = items(partial(instance.specs.at, "kept"), "windows", "ann", {"from": "-2s"}, 10)
+    kinds = Kinds([code.spec])
+    asked = Asked(kinds, code.spec, kinds.query(code.spec, "windows"), "ann", {"from": "-2s"})
+    read = reader_of(asked, partial(instance.specs.at, "kept"), 10)
     with instance.replica.picture() as picture:
         bytes_: Any = StoreBytes(picture, "kept")
         found = read(TaskStore(picture.version, picture.now, bytes_))

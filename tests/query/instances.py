@@ -1,8 +1,16 @@
 """Real instances on a real log, with REST beside them, and a driver's side that commits what a test says."""
 
-from collections.abc import Mapping
+import json
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
+import httpx2
+import msgspec
 import pyarrow as pa
 
 from holdfast.clock import SystemClock
@@ -36,13 +44,16 @@ class Driver:
     def commit(
         self, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None], *, schema: int = 1
     ) -> Version:
-        version = Version(self.version + 1)
         by_task: dict[TaskId, dict[bytes, bytes | None]] = {}
         for key, value in entries.items():
             partition = partition_of(store.key, key, self.log.app.partitions)
             cell = None if value is None else pack(Cell(payload(store, value), schema=schema))
             task = TaskId(self.log.app.topologies[store.name], partition)
             by_task.setdefault(task, {})[encode_key(store.key, key)] = cell
+        return self.commit_cells(store, by_task)
+
+    def commit_cells(self, store: StoreSpec, by_task: Mapping[TaskId, Mapping[bytes, bytes | None]]) -> Version:
+        version = Version(self.version + 1)
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task, cells in by_task.items():
             keys = sorted(cells)
@@ -78,6 +89,37 @@ def config(folder: Path, name: str, tasks: list[TaskId]) -> InstanceConfig:
         snapshots_enabled=False,
         poll_seconds=0.05,
     )
+
+
+@contextmanager
+def process(config: InstanceConfig) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
+    """An instance as a process of its own, and the address of its REST once it is ready."""
+    root = Path(__file__).parents[2]
+    started = subprocess.Popen(
+        [sys.executable, "-m", "tests.query.run_instance"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"},
+    )
+    try:
+        assert started.stdin is not None
+        assert started.stdout is not None
+        started.stdin.write(msgspec.json.encode(config) + b"\n")
+        started.stdin.flush()
+        url = json.loads(started.stdout.readline())["rest"]
+        eventually(lambda: httpx2.get(url + "/health/ready").status_code == 200)
+        yield started, url
+    finally:
+        started.kill()
+        started.communicate()
+
+
+def eventually(holds: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 30
+    while not holds():
+        assert time.monotonic() < deadline, "it never came to hold"
+        time.sleep(0.01)
 
 
 def rest(instance: Instance) -> RestBeside:

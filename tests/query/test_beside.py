@@ -1,13 +1,9 @@
 """REST beside real instances: one app, its tasks on two of them, each answering for all."""
 
-import json
 import math
-import os
 import signal
-import subprocess
-import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,7 +21,7 @@ from holdfast.query.reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.words import TaskId
 from tests.query.held import APP, LEVELS, NUMBERS, SCORES
-from tests.query.instances import Driver, config, rest
+from tests.query.instances import Driver, config, eventually, process, rest
 
 GAME = AppSpec(
     id="game",
@@ -33,13 +29,6 @@ GAME = AppSpec(
     stores=tuple(msgspec.structs.replace(spec, engine="rocksdb") for spec in (SCORES, LEVELS, NUMBERS)),
     topologies=APP.topologies,
 )
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
 
 
 @dataclass
@@ -273,29 +262,13 @@ def test_readers_beside_a_moving_replica_see_whole_versions_only(group: Group) -
 def test_an_instance_process_says_where_rest_is_and_ends_on_sigterm(tmp_path: Path) -> None:
     driver = Driver(str(tmp_path / "log"), GAME)
     driver.commit(NUMBERS, {(7,): 49})
-    root = Path(__file__).parents[2]
-    process = subprocess.Popen(
-        [sys.executable, "-m", "tests.query.run_instance"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"},
-    )
-    try:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        told = config(tmp_path, "game-0", [TaskId.parse(str(task)) for task in GAME.tasks()])
-        process.stdin.write(msgspec.json.encode(told) + b"\n")
-        process.stdin.flush()
-        line = json.loads(process.stdout.readline())
-        assert line["rest"].startswith("http://127.0.0.1:")
-        eventually(lambda: httpx2.get(line["rest"] + "/health/ready").status_code == 200)
-        assert httpx2.get(line["rest"] + "/v1/stores/numbers/keys/7").json()["value"] == 49
+    tasks = [TaskId.parse(str(task)) for task in GAME.tasks()]
+    with process(config(tmp_path, "game-0", tasks)) as (started, url):
+        assert url.startswith("http://127.0.0.1:")
+        assert httpx2.get(url + "/v1/stores/numbers/keys/7").json()["value"] == 49
         began = time.monotonic()
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(10) == 0
+        started.send_signal(signal.SIGTERM)
+        assert started.wait(10) == 0
         assert time.monotonic() - began < 5
-        assert process.stdout.read() == b""
-    finally:
-        process.kill()
-        process.communicate()
+        assert started.stdout is not None
+        assert started.stdout.read() == b""

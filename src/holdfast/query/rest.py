@@ -21,22 +21,23 @@ from starlette.routing import BaseRoute, Route
 from holdfast import metrics
 from holdfast.clock import Clock, SystemClock
 from holdfast.errors import HoldfastError
-from holdfast.query import rewriting, timed
+from holdfast.query import rewriting
 from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_key
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
+from holdfast.query.queries import Asked, Kinds, reader_of
 from holdfast.query.reader import Found, Lookup, Page, StoreReader, cell_of
 from holdfast.query.render import Renderer, answered, renderer, shown_fields
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.formats.keys import decode_key, encode_key, prefix_range
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.schema.described import shape_today
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
-_TIMED = ("windows", "sessions", "history")
 _LIMITS = ("ttl_ms", "retention_ms", "window_ms", "grace_ms", "max_entries")
 """What bounds a store, shown where it has any."""
 
@@ -76,14 +77,16 @@ def create_app(
     clock: Clock | None = None,
 ) -> Starlette:
     """The ASGI application. `more` are further routes: observe's, for one."""
-    queries = _Queries(reader, state)
+    kinds = Kinds(reader.specs())
+    queries = _Queries(reader, state, kinds)
     counted = _Counted(clock or SystemClock())
     paths: Mapping[str, Endpoint] = {
         "/v1/stores": queries.stores,
         "/v1/stores/{store}/keys/{key:path}": queries.key,
         "/v1/stores/{store}/range": queries.range,
         "/v1/stores/{store}/rewriting": queries.rewriting,
-        **{f"/v1/stores/{{store}}/{path}/{{key:path}}": queries.timed(path) for path in _TIMED},
+        **{f"/v1/stores/{{store}}/{name}/{{key:path}}": queries.query(name) for name in sorted(kinds.names())},
+        "/v1/stores/{store}/{query}/{key:path}": queries.query(None),
         "/v1/state": queries.state,
     }
     app = Starlette(
@@ -95,8 +98,9 @@ def create_app(
 
 
 class _Queries:
-    def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo]) -> None:
+    def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo], kinds: Kinds) -> None:
         self._reader = reader
+        self._kinds = kinds
         self._state = state
         self._renderers: dict[str, tuple[StoreSpec, Renderer]] = {}
 
@@ -112,8 +116,8 @@ class _Queries:
     async def key(self, request: Request) -> Response:
         _parameters(request, allowed=())
         spec = self._reader.spec(request.path_params["store"])
-        timed.check_path(spec, "keys")
-        values = parse_key(spec.key, _key_in_path(request, spec, "keys"))
+        self._kinds.check_by_key(spec)
+        values = parse_key(spec.key, _key_in_path(request, spec.key))
         lookup = self._reader.find(spec.name, values)
         found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
         if found.cell is None and _kept_by_user(spec):
@@ -128,22 +132,21 @@ class _Queries:
         parts = await asyncio.to_thread(self._reader.read, spec.name, rewriting.read)
         return json_response(rewriting.told(spec, parts))
 
-    def timed(self, path: str) -> Endpoint:
-        """The endpoint for what is kept by key and time: windows, sessions or history."""
+    def query(self, name: str | None) -> Endpoint:
+        """The endpoint of a query that a kind declares; without a name, of whatever the path asks."""
 
         async def answer(request: Request) -> Response:
             spec = self._reader.spec(request.path_params["store"])
-            given = _parameters(request, allowed=("from", "to", "limit"))
-            timed.check_path(spec, path)
+            query = self._kinds.query(spec, name or request.path_params["query"])
+            given = _parameters(request, allowed=(*query.parameters, "limit"))
             limit = _limit(given.get("limit"))
-            values = parse_key(spec.key, _key_in_path(request, spec, path))
-            key = values[0] if len(values) == 1 else values
-            read = timed.items(functools.partial(self._reader.spec_at, spec.name), path, key, given, limit)
+            asked = Asked(self._kinds, spec, query, _key_in_path(request, spec.key), given)
+            read = reader_of(asked, functools.partial(self._reader.spec_at, spec.name), limit)
 
-            def asked() -> Response:
+            def answered() -> Response:
                 parts = self._reader.read(spec.name, read)
-                found = timed.merged(path, parts)
-                body = {"store": spec.name, "key": render_key(spec.key, values), path: found[:limit]}
+                found = asked.merged(parts)
+                body = {"store": spec.name, "key": render_key(asked.key_schema, asked.key), query.name: found[:limit]}
                 versions = {part.version for part in parts}
                 where = {
                     "more": len(found) > limit,
@@ -153,14 +156,14 @@ class _Queries:
                 }
                 return json_response({**body, **where})
 
-            return await asyncio.to_thread(asked)
+            return await asyncio.to_thread(answered)
 
         return answer
 
     async def range(self, request: Request) -> Response:
         spec = self._reader.spec(request.path_params["store"])
         given = _parameters(request, allowed=("from", "to", "limit", "cursor"))
-        timed.check_path(spec, "range")
+        self._kinds.check_by_key(spec)
         limit = _limit(given.get("limit"))
         start, stop = _bounds(spec, given)
         cursor = None
@@ -303,13 +306,13 @@ def _kept_by_user(spec: StoreSpec) -> bool:
     return spec.value is None
 
 
-def _key_in_path(request: Request, spec: StoreSpec, path: str) -> str:
+def _key_in_path(request: Request, key: Schema) -> str:
     """The key's text from the path as it was sent: decoded here, since servers replace what is no UTF-8 silently."""
-    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/%s/" % path.encode(), 1)[1]
+    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/", 5)[5]  # /v1/stores/{store}/{query}/{key}
     try:
         return unquote_to_bytes(sent).decode()
     except UnicodeDecodeError:
-        raise BadKeyText(spec.key, f"{sent.decode('latin-1')[:200]!r} is no percent-encoded UTF-8.") from None
+        raise BadKeyText(key, f"{sent.decode('latin-1')[:200]!r} is no percent-encoded UTF-8.") from None
 
 
 def _parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:

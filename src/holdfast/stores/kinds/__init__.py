@@ -37,9 +37,10 @@ def store_class(kind: str) -> type[Store[Any, Any]]:
     module, _, name = kind.partition(":")
     try:
         found = getattr(import_module(module), name) if name else None
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # importing a user's module runs it
         raise TopologyError(
-            f"the store kind {kind!r} can't be loaded: {error}. Install the package it is in, here too."
+            f"the kind of store {kind!r} can't be loaded: {type(error).__name__}: {error}. Install its package here "
+            "too."
         ) from error
     if not (isinstance(found, type) and issubclass(found, Store)):
         known = ", ".join(STORES)

@@ -27,6 +27,7 @@ from holdfast.stores.formats.keys import FORMAT, key_schema
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.kinds.keying import Encoder, Row, key_encoder, keys_decoder, keys_encoder
+from holdfast.stores.kinds.queries import Query
 from holdfast.stores.layouts.slices import AREA, split_sliced
 from holdfast.stores.options import OPTIONS, ROCKSDB, Length, check_options, check_tuned, store_spec
 from holdfast.stores.schema.rewrite import Rewriter
@@ -177,6 +178,10 @@ class Store(View[K, V]):
     """The kind in the log; a user's own is named by the place of its class."""
     VIEW: ClassVar[type[View[Any, Any]]] = View
     """What reads a store of this kind from what the log remembers of it."""
+    BY_KEY: ClassVar[bool] = False
+    """Whether each entry lies under its own key, so that REST reads it by `keys` and `range`."""
+    QUERIES: ClassVar[tuple[Query, ...]] = ()
+    """What else a store of this kind can be asked over REST."""
 
     _writable: OrderedBytes
     _count: Count

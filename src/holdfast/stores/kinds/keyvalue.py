@@ -75,6 +75,8 @@ class ReadableEntryStore(ReadableContainer[K, V, R]):
 class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, V, R]):
     """What the key-value stores share when they are written to."""
 
+    BY_KEY: ClassVar[bool] = True
+
     _entries_: Entries
     _expires: int
     """When an entry that is put without a TTL of its own is over."""

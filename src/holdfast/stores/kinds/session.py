@@ -5,6 +5,7 @@ begins at the earliest end. A session is there while its end is later than the s
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.errors import BadValue
@@ -12,6 +13,7 @@ from holdfast.stores.kinds.base import Options, ReadAhead, Time, View, length_in
 from holdfast.stores.kinds.containers import Closing, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
+from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.options import Length
 from holdfast.stores.spec import SESSION
@@ -112,6 +114,12 @@ class ReadOnlySessionStore(TimedView[K, V]):
             close(rows)
 
 
+def _sessions(view: ReadOnlySessionStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
+    with view.find(key, from_, to) as sessions:
+        for session, value in sessions:
+            yield {"start": session.start, "end": session.end, "value": value}
+
+
 class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     """A value by key and session.
 
@@ -127,6 +135,9 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
 
     KIND: ClassVar[str | None] = SESSION
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlySessionStore
+    QUERIES: ClassVar[tuple[Query, ...]] = (
+        Query("sessions", _sessions, optional={"from_": TIME, "to": TIME}, order=itemgetter("end", "start")),
+    )
 
     @overload
     def __init__(self: "SessionStore[str, V]", name: str, *, value: type[V], **options: Unpack[SessionOptions]): ...

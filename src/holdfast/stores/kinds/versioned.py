@@ -12,6 +12,7 @@ slice; by then a put before it is refused, so nothing can come back.
 """
 
 from collections.abc import Iterator, Sequence
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.stores.access import Now, ReadableBytes
@@ -21,6 +22,7 @@ from holdfast.stores.formats.cells import Cell, unpack
 from holdfast.stores.kinds.base import NOTES, REFUSED, Options, ReadAhead, Time, View, millis
 from holdfast.stores.kinds.containers import Closing, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
+from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
 from holdfast.stores.options import Length
 from holdfast.stores.spec import VERSIONED, StoreSpec
@@ -133,6 +135,14 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
         return VersionedRecord(self._values.read(old.cell), old.valid_from, old.valid_to)
 
 
+def _history(
+    view: ReadOnlyVersionedKeyValueStore[Any, Any], key: Any, *, from_: int | None, to: int | None
+) -> Iterator[Item]:
+    with view.history(key, from_, to) as records:
+        for record in records:
+            yield {"value": record.value, "timestamp": record.timestamp, "valid_to": record.valid_to}
+
+
 class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K, V]):
     """What each key's value was at any time, for as long as `retention`.
 
@@ -146,6 +156,10 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
 
     KIND: ClassVar[str | None] = VERSIONED
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyVersionedKeyValueStore
+    BY_KEY: ClassVar[bool] = True
+    QUERIES: ClassVar[tuple[Query, ...]] = (
+        Query("history", _history, optional={"from_": TIME, "to": TIME}, order=itemgetter("timestamp")),
+    )
 
     @overload
     def __init__(

@@ -7,6 +7,7 @@ is refused and counted.
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain, islice
+from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.stores.access import Now, ReadableBytes
@@ -15,6 +16,7 @@ from holdfast.stores.kinds.base import NOTES, Options, ReadAhead, Time, View, mi
 from holdfast.stores.kinds.containers import FIRST_ROWS, Closing, batches, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
+from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
 from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.stores.options import Length
@@ -161,6 +163,13 @@ class ReadOnlyWindowStore(TimedView[K, V]):
             close(rows)
 
 
+def _windows(view: ReadOnlyWindowStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
+    size = view._spec.window_ms
+    with view.fetch(key, from_=from_, to=to) as windows:
+        for start, value in windows:
+            yield {"start": start, "end": start + size, "value": value}
+
+
 class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
     """A value by key and window start.
 
@@ -173,6 +182,9 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
 
     KIND: ClassVar[str | None] = WINDOW
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyWindowStore
+    QUERIES: ClassVar[tuple[Query, ...]] = (
+        Query("windows", _windows, optional={"from_": TIME, "to": TIME}, order=itemgetter("start")),
+    )
 
     @overload
     def __init__(

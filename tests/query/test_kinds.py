@@ -216,7 +216,6 @@ def test_history_and_the_latest_value(rest: httpx2.Client, world: World) -> None
         ("/visits/keys/%5B%22ann%22,1%5D", "/v1/stores/visits/sessions/{key}?from=&to="),
         ("/single/windows/ann", "/v1/stores/single/keys/{key}"),
         ("/prices/sessions/tea", "/v1/stores/prices/history/{key}?from=&to="),
-        ("/sketch/keys/a", "a store of one of Holdfast's kinds"),
     ],
 )
 def test_another_kind_of_question_names_the_right_one(rest: httpx2.Client, path: str, instead: str) -> None:

@@ -1,0 +1,210 @@
+"""The queries that kinds of stores declare, as paths, parameters and JSON.
+
+Which questions a store answers, its kind's class says: `BY_KEY` for `keys` and `range`, `QUERIES` for all others. The
+class of a user's own kind is imported in the instance, by the place that the log has. Asking a question that a kind
+has no answer to is an error that names the paths to use.
+"""
+
+import datetime as dt
+import heapq
+import itertools
+import logging
+from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+from contextlib import closing
+from typing import Any
+
+import msgspec
+
+from holdfast.errors import HoldfastError, SettingsError, TopologyError
+from holdfast.query.keytext import BadKeyText, parse_key
+from holdfast.query.problems import Problem
+from holdfast.query.reader import Slice, TaskStore
+from holdfast.query.render import answered, shown, to_json
+from holdfast.settings import parse_duration
+from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.formats.keys import key_schema
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.kinds import store_class
+from holdfast.stores.kinds.base import Store, View, millis
+from holdfast.stores.kinds.queries import TIME, Item, Query
+from holdfast.stores.layouts.slices import retention_time
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import Version
+
+log = logging.getLogger(__name__)
+
+_BY_KEY = ("keys/{key}", "range?from=&to=")
+
+
+class Kinds:
+    """The classes of an app's kinds of stores, each imported once. One that can't be imported says so when asked."""
+
+    def __init__(self, specs: Iterable[StoreSpec]) -> None:
+        self._classes: dict[str, type[Store[Any, Any]]] = {}
+        self._missing: dict[str, TopologyError] = {}
+        for spec in specs:
+            try:
+                self._classes[spec.kind] = store_class(spec.kind)
+            except TopologyError as error:
+                self._missing[spec.kind] = error
+                log.warning("store %s can't be queried here: %s", spec.name, error)
+
+    def check_by_key(self, spec: StoreSpec) -> None:
+        """Refuses a store whose entries don't lie under their own keys; any answer would be wrong."""
+        if not self._class_of(spec).BY_KEY:
+            raise self._wrong_kind(spec)
+
+    def query(self, spec: StoreSpec, name: str) -> Query:
+        """The store's query of that name."""
+        for query in self._class_of(spec).QUERIES:
+            if query.name == name:
+                return query
+        raise self._wrong_kind(spec)
+
+    def view(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> View[Any, Any]:
+        """The store as its kind reads it. Values of a codec that this process doesn't have are bytes."""
+        view = self._class_of(spec).VIEW
+        try:
+            return view(spec, bytes_, now, value=None)
+        except TopologyError:
+            return view(msgspec.structs.replace(spec, codec="bytes/1", value=None), bytes_, now)
+
+    def names(self) -> set[str]:
+        """The names of all queries there are."""
+        return {query.name for found in self._classes.values() for query in found.QUERIES}
+
+    def _class_of(self, spec: StoreSpec) -> type[Store[Any, Any]]:
+        found = self._classes.get(spec.kind)
+        if found is None:
+            error = self._missing[spec.kind]
+            raise Problem(
+                500,
+                "kind_not_found",
+                f"Store {spec.name!r} is of the app's own kind {spec.kind}, which this instance can't import: "
+                f"{error.__cause__ or error}.",
+                f"Make the module {spec.kind.partition(':')[0]} importable where this instance runs, and restart it.",
+                {"kind": spec.kind},
+            )
+        return found
+
+    def _wrong_kind(self, spec: StoreSpec) -> Problem:
+        found = self._class_of(spec)
+        paths = [*(_BY_KEY if found.BY_KEY else ()), *(query.path for query in found.QUERIES)]
+        what = (
+            f"Ask {', '.join(f'/v1/stores/{spec.name}/{path}' for path in paths)}."
+            if paths
+            else f"Declare what it can be asked: {found.__name__}.QUERIES = (Query(...),), see docs/queries.md."
+        )
+        return Problem(400, "wrong_kind", f"Store {spec.name!r} is a {spec.kind} store.", what, {"kind": spec.kind})
+
+
+class Asked:
+    """A query with the key and the parameters of a request, to be answered by each task."""
+
+    def __init__(self, kinds: Kinds, spec: StoreSpec, query: Query, key_text: str, given: Mapping[str, str]) -> None:
+        self.key_schema = spec.key if query.key is None else key_schema(query.key)
+        self.key = parse_key(self.key_schema, key_text)
+        self._kinds, self._query = kinds, query
+        self._times: dict[str, tuple[str, str]] = {}
+        self._values: dict[str, Any] = {}
+        for name, (argument, type_) in query.parameters.items():
+            if (text := given.get(name)) is None and argument in query.required:
+                what = f"Ask /v1/stores/{spec.name}/{query.path}."
+                raise Problem(400, "bad_parameter", f"The parameter {name!r} is missing.", what)
+            if text is None:
+                self._values[argument] = None
+            elif type_ == TIME:
+                self._times[argument] = name, text
+            else:
+                self._values[argument] = _parameter(name, type_, text)
+
+    def items(self, spec: StoreSpec, store: TaskStore, limit: int) -> list[Item]:
+        """What one task has: up to `limit` items, and one more to tell whether there are others."""
+        now = Now(store.now.wall, retention_time(spec, store.now))
+        times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
+        view = self._kinds.view(spec, store.bytes, store.now)
+        key = self.key[0] if len(self.key) == 1 else self.key
+        with closing(self._read(spec, view, key, {**self._values, **times})) as found:
+            return [_rendered(item, rows=spec.value is not None) for item in itertools.islice(found, limit + 1)]
+
+    def merged(self, parts: Sequence[Slice[Item]]) -> list[Item]:
+        """What the tasks have, in the query's order.
+
+        A processor may write under another key than its record's, so several tasks may have something of one key. Each
+        item then says in `task` whose it is; where one task has them all, nothing needs to be said.
+        """
+        holding = [part for part in parts if part.entries]
+        if len(holding) == 1:
+            return list(holding[0].entries)
+        marked = ([{**item, "task": str(part.task)} for item in part.entries] for part in holding)
+        return list(heapq.merge(*marked, key=self._query.order))
+
+    def _read(
+        self, spec: StoreSpec, view: View[Any, Any], key: Any, given: Mapping[str, Any]
+    ) -> Generator[Item, None, None]:
+        try:
+            yield from self._query.items(view, key, **given)
+        except HoldfastError:
+            raise
+        except Exception as error:
+            if ":" not in spec.kind:
+                raise
+            raise Problem(  # a user's own kind may raise anything
+                500,
+                "query_failed",
+                f"The query {self._query.name!r} of store {spec.name!r} raised {type(error).__name__}: {error}",
+                f"Fix {self._query.items.__module__}.{self._query.items.__qualname__}; the instance's log has the "
+                "trace.",
+            ) from error
+
+
+def reader_of(
+    asked: Asked, spec_at: Callable[[Version], StoreSpec], limit: int
+) -> Callable[[TaskStore], Sequence[Item]]:
+    """What each task is asked. `spec_at` gives the store's spec as it was at a version."""
+    return lambda store: asked.items(spec_at(store.version), store, limit)
+
+
+def _rendered(item: Item, *, rows: bool) -> Item:
+    """An item in JSON. Of an aggregate's row, the hidden columns are left out."""
+    found: Item = {}
+    for name, member in item.items():
+        if name == "value":
+            found |= answered(to_json(shown(member) if rows and isinstance(member, Mapping) else member))
+        else:
+            found[name] = to_json(member)
+    return found
+
+
+def _parameter(name: str, type_: Any, text: str) -> Any:
+    schema = Schema.of(**{name: key_schema(type_).fields[0].type})
+    try:
+        return parse_key(schema, text)[0]
+    except BadKeyText as error:
+        fact = f"{name}={text[:100]!r} is not a {schema.fields[0].type}."
+        raise Problem(400, "bad_parameter", fact, error.what_to_do) from None
+
+
+def _time(name: str, text: str, now: Now) -> int:
+    try:
+        return parse_time(text, now)
+    except (ValueError, OverflowError, SettingsError):
+        what = "Give milliseconds since 1970, an ISO time with a zone such as 2026-01-31T12:00:00Z, or -1h."
+        raise Problem(400, "bad_time", f"{name}={text[:100]!r} is no time.", what) from None
+
+
+def parse_time(text: str, now: Now) -> int:
+    """A time in milliseconds since 1970.
+
+    >>> now = Now(wall=0, event=10_000_000)
+    >>> parse_time("1500", now), parse_time("1970-01-01T00:00:02Z", now), parse_time("-1h", now)
+    (1500, 2000, 6400000)
+    """
+    if text.lstrip("-").isascii() and text.lstrip("-").isdigit() and len(text) <= 19:
+        return int(text)
+    if text.startswith("-"):
+        return now.stream - parse_duration(text[1:]) // dt.timedelta(milliseconds=1)
+    moment = dt.datetime.fromisoformat(text)
+    if moment.tzinfo is None:
+        raise ValueError(text)
+    return millis(moment)

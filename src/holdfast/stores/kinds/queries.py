@@ -1,0 +1,63 @@
+"""What stores of a kind can be asked over REST: each question is a `Query` that the kind's class lists in `QUERIES`.
+
+    GET /v1/stores/{store}/{name}/{key}?<parameters>&limit=
+
+`holdfast.query` makes the paths, reads the parameters and asks every partition; it knows no kinds. A query reads only:
+it gets the kind's view (`Store.VIEW`) of one partition at one version.
+"""
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from holdfast.errors import TopologyError
+
+Item = dict[str, object]
+"""One item of an answer: plain values by name. A stored value stands under `value`."""
+
+TIME: Final = "time"
+"""A parameter that is a time: milliseconds since 1970, an ISO time with a zone, or `-1h`, before the store's clock."""
+
+_NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
+_TAKEN: Final = ("keys", "range", "rewriting")
+
+
+@dataclass(frozen=True)
+class Query:
+    """A question about one key.
+
+    >>> def bigger(view, key, *, least):
+    ...     return ({"value": value} for value in view.values_of(key) if value >= least)
+    >>> Query("bigger", bigger, required={"least": int}).path
+    'bigger/{key}?least='
+    """
+
+    name: str
+    """As it stands in the URL, and as the answer names its items."""
+    items: Callable[..., Iterable[Item]]
+    """Called with the view, the key and the parameters by name; yields the items in order."""
+    required: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that must be given: the name, and `TIME` or a type that a key can have, such as str or int."""
+    optional: Mapping[str, Any] = field(default_factory=dict)
+    """Parameters that are None unless given. One that Python has a word for ends with `_` here: `from_`."""
+    key: Any = None
+    """The type of the key in the URL, where it isn't the one that the store's entries lie under."""
+    order: Callable[[Item], Any] = lambda item: 0
+    """What items are merged by where several partitions have some of a key; each then names its `task`."""
+
+    def __post_init__(self) -> None:
+        if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
+            raise TopologyError(f"{self.name!r} can't name a query: it is taken, or no URL has it. Take another name.")
+        if "limit" in self.parameters:
+            raise TopologyError(f"query {self.name!r}: every query has the parameter limit=. Take another name.")
+
+    @property
+    def parameters(self) -> dict[str, tuple[str, Any]]:
+        """The parameters as a URL has them: the name that `items` takes each by, and its type."""
+        return {name.rstrip("_"): (name, type_) for name, type_ in {**self.required, **self.optional}.items()}
+
+    @property
+    def path(self) -> str:
+        names = "&".join(f"{name}=" for name in self.parameters)
+        return f"{self.name}/{{key}}" + (f"?{names}" if names else "")

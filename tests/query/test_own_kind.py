@@ -1,0 +1,62 @@
+"""A kind of the user's own is queried over REST: the instance, a process without the app, imports its class."""
+
+from pathlib import Path
+
+import httpx2
+import msgspec
+import pytest
+
+import holdfast as hf
+from examples.count_min_sketch import CountMinSketch
+from holdfast.errors import TopologyError
+from holdfast.log.appfile import AppSpec
+from holdfast.stores.kinds.queries import Query
+from tests.query.instances import Driver, config, process
+
+WORDS = CountMinSketch("words")
+GONE = msgspec.structs.replace(WORDS.spec(), name="gone", kind="nowhere.at.all:Sketch")
+APP = AppSpec(id="game", partitions=2, stores=(WORDS.spec(), GONE), topologies={"words": 0, "gone": 0})
+
+
+def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
+    written = hf.DictBytes()
+    sketch = WORDS.bind(written, hf.Now(wall=0))
+    sketch.add("book", "hold", 3)
+    sketch.add("book", "fast")
+    driver = Driver(str(tmp_path / "log"), APP)
+    task, other = APP.tasks()
+    driver.commit_cells(WORDS.spec(), {task: dict(written.entries)})
+    with process(config(tmp_path, "game-0", [task, other])) as (_, url):
+        with httpx2.Client(base_url=url + "/v1/stores", timeout=20) as client:
+            assert client.get("/words/estimate/book?item=hold").json() == {
+                "store": "words",
+                "key": "book",
+                "estimate": [{"item": "hold", "count": 3, "of": 4}],
+                "more": False,
+                "version": 1,
+                "consistent": True,
+                "tasks": [str(task)],
+            }
+            assert client.get("/words/estimate/nothing?item=hold").json()["estimate"] == []
+
+            missing = client.get("/words/estimate/book")
+            assert (missing.status_code, missing.json()["error"]) == (400, "bad_parameter")
+            assert missing.json()["what_to_do"] == "Ask /v1/stores/words/estimate/{key}?item=."
+            assert client.get("/words/estimate/book?item=a&from=1").json()["error"] == "bad_parameter"
+
+            for path in ("/words/keys/book", "/words/range", "/words/windows/book"):
+                wrong = client.get(path).json()
+                assert (wrong["error"], wrong["kind"]) == ("wrong_kind", CountMinSketch.kind())
+                assert wrong["what_to_do"] == "Ask /v1/stores/words/estimate/{key}?item=."
+
+            for path in ("/gone/estimate/book?item=hold", "/gone/keys/book", "/gone/range"):
+                gone = client.get(path)
+                assert (gone.status_code, gone.json()["error"]) == (500, "kind_not_found")
+                assert "can't import: No module named 'nowhere'." in gone.json()["message"]
+                assert "Make the module nowhere.at.all importable" in gone.json()["what_to_do"]
+
+
+@pytest.mark.parametrize(("name", "parameter"), [("keys", "a"), ("a/b", "a"), ("mine", "limit")])
+def test_a_query_that_no_url_could_have_is_refused(name: str, parameter: str) -> None:
+    with pytest.raises(TopologyError, match="Take another name"):
+        Query(name, lambda view, key: [], required={parameter: str})
