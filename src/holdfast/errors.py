@@ -15,7 +15,7 @@ them; all of them derive from `HoldfastError`.
 import difflib
 from collections.abc import Iterable
 from enum import Enum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class ErrorCategory(Enum):
@@ -66,6 +66,13 @@ class DamagedObject(HoldfastError):
     """A stored object is truncated, altered or of another format than its name says."""
 
     category = ErrorCategory.DATA
+
+
+RESTORE_AGAIN: Final = (
+    "Stop the instance and delete its state directory: it restores from the log. If the error stays, the log itself "
+    "has the damaged bytes."
+)
+"""What to do where bytes of a store can't be read."""
 
 
 class Closed(HoldfastError):

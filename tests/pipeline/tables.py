@@ -16,6 +16,7 @@ from holdfast.pipeline.sinks.outputs import TableOutput
 from holdfast.pipeline.task import TaskWork, run
 from holdfast.stores.access import Now
 from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import store_spec
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
@@ -32,9 +33,9 @@ Batch = Mapping[str, tuple[int, int]]
 """Player → (points, event time in ms): one record a player."""
 
 
-def spec_with(value: Schema = VALUE, codec: str = "rows/1", **options: Any) -> StoreSpec:
+def spec_with(value: Schema = VALUE, **options: Any) -> StoreSpec:
     kind = VERSIONED if "retention" in options else KEY_VALUE
-    return store_spec("scores", kind, key=KEY, value=value, codec=codec, **options)
+    return store_spec("scores", kind, key=KEY, value=value, codec=ROWS, **options)
 
 
 @dataclass

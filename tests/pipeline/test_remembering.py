@@ -41,11 +41,11 @@ def versioned(spec: StoreSpec, bytes_: DictBytes, now: Now) -> VersionedKeyValue
     return declared.bind(bytes_, now, spec=spec)
 
 
-@given(BATCHES, st.sampled_from(["1s", "4s", "20s"]), st.integers(1, 4), st.sampled_from(["rows/1", "json/1"]))
+@given(BATCHES, st.sampled_from(["1s", "4s", "20s"]), st.integers(1, 4))
 def test_a_table_with_retention_has_the_bytes_of_a_versioned_store(
-    batches: list[tuple[dict[str, int], bool]], retention: str, chunk: int, codec: str
+    batches: list[tuple[dict[str, int], bool]], retention: str, chunk: int
 ) -> None:
-    task, twin = OneTask(spec_with(codec=codec, retention=retention)), DictBytes()
+    task, twin = OneTask(spec_with(retention=retention)), DictBytes()
     rows: dict[str, tuple[int, int]] = {}
     event: int | None = None
     for players, drop in batches:

@@ -7,13 +7,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.stores.codecs.values import codec_of
-from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.schema.history import merged
 from holdfast.stores.schema.rewrite import NOTE, progress_in
-from tests.codecs import Zipped
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
 WALL = 1_000_000
@@ -21,15 +20,8 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "plain": {},
     "bounded": {"max_entries": 4},
     "expiring": {"ttl": "8s"},
-    "json": {"codec": "json/1"},
-    "own, bounded": {"codec": Zipped.id, "max_entries": 4},
-    "avro, expiring": {"codec": "avro/1", "ttl": "8s"},
 }
-KINDS = {
-    **OPTIONS,
-    "remembering": {"retention": "8s"},
-    "msgpack, remembering": {"codec": "msgpack/1", "retention": "8s"},
-}
+KINDS = {**OPTIONS, "remembering": {"retention": "8s"}}
 
 
 def old_task(options: dict[str, Any]) -> OneTask:
@@ -143,3 +135,14 @@ def test_the_past_of_a_table_is_rewritten_too() -> None:
     while not (progress := progress_in(task.cells[NOTE])) or not progress.finished:
         task.step({}, WALL, event=WALL)
     assert {schema for schema, _ in rows(task).values()} == {2}
+
+
+def test_a_damaged_row_is_reported_with_its_store_and_key_and_nothing_is_written() -> None:
+    task = OneTask(spec_with())
+    task.step({"a": (1, 0), "b": (1, 0)}, WALL)
+    task.cells[key_of("b")] = pack(Cell(b"short"))
+    result = task.attempt({"a": (1, 0), "b": (1, 0)}, WALL + 1)
+    assert result.error is not None
+    assert result.segments == ()
+    assert result.error.message.startswith("Store 'scores', key ['b']: a stored row has 5 bytes, and one of (n bigint")
+    assert result.error.message.endswith("Nothing of the batch was committed.")

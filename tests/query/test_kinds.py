@@ -15,6 +15,7 @@ from holdfast.query.server import serve
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.rows import ROWS, encode_row
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.session import Session, SessionStore
@@ -315,13 +316,13 @@ def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:
     assert (stores["single"]["durable"], stores["single"]["everywhere"]) == (False, True)
 
 
-def test_the_history_of_an_aggregate_is_shown_in_whatever_codec_it_is_kept() -> None:
+def test_the_history_of_an_aggregate_is_shown_and_rows_of_a_newer_release_as_bytes() -> None:
     value = Schema.of(**{"mean": "double", "mean#count": "bigint"})
-    table = store_spec("json", VERSIONED, key=Schema.of(k="string"), value=value, codec="json/1", retention="1m")
-    unknown = msgspec.structs.replace(table, name="unknown", codec="nowhere.at.all:Codec")
+    table = store_spec("rows", VERSIONED, key=Schema.of(k="string"), value=value, codec=ROWS, retention="1m")
+    unknown = msgspec.structs.replace(table, name="unknown", codec="rows/9")
     stores = (table, unknown)
-    world = World(AppSpec(id="game", partitions=1, stores=stores, topologies={"json": 0, "unknown": 0}))
-    row = b'{"mean":2.5,"mean#count":2}'
+    world = World(AppSpec(id="game", partitions=1, stores=stores, topologies={"rows": 0, "unknown": 0}))
+    row = encode_row(value, (2.5, 2))
     for store in stores:
         world.tasks[TaskId(0, 0)].write(2, store.name, {encode_key(store.key, ("ann",)): pack(Cell(row, START))})
     world.tasks[TaskId(0, 0)].now = Now(START, START)

@@ -30,8 +30,8 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.partition import partitions_of
+from holdfast.stores.formats.rows import DamagedRow, decode_rows, encode_rows
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.rowcodecs import DamagedRow, RefusedRow, rows_of
 from holdfast.stores.schema.row_rewrite import RowRewriter
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Overflow, Reducer
@@ -199,9 +199,9 @@ def _parts(work: TaskWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tall
         times = None if layout.time is None else whole(chunk[layout.time])
         try:
             changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
-        except (RefusedRow, DamagedRow) as error:
-            fact = f"{error.fact} Nothing of the batch was committed."
-            raise type(error)(error.row, fact, of=f"Key {_key(work.store, keys, error.row)}: ") from error
+        except DamagedRow as error:
+            where = f"Store {work.store.name!r}, key {_key(work.store, keys, error.row)}: "
+            raise DamagedRow(error.row, f"{error.fact} Nothing of the batch was committed.", where) from error
         if changes is not None:
             parts.append((STATE, work.store.name, changes))
         tally.add("keys", chunk.num_rows)
@@ -214,8 +214,7 @@ def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array)
     """The rows of the chunk's keys after the batch; `payloads` is what they were before."""
     spec = work.store
     assert spec.value is not None
-    rows = rows_of(spec)
-    held = dict(zip((f.name for f in spec.value.fields), rows.decode(payloads), strict=True))
+    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, payloads), strict=True))
     columns: dict[str, pa.Array] = {}
     delivered = iter(work.layout.partials)
     for reducer in work.reducers:
@@ -225,7 +224,7 @@ def _merged(work: TaskWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array)
         except pa.ArrowInvalid as error:
             raise _overflow(spec, reducer, keys, held, partials, error) from error
         columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
-    return rows.encode([columns[f.name] for f in spec.value.fields])
+    return encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
 
 
 def check_own(schema: Schema, key: Sequence[pa.Array], task: TaskId, partitions: int) -> None:

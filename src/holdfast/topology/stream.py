@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never
+from typing import TYPE_CHECKING, Never
 
 import msgspec
 import pyarrow as pa
@@ -18,9 +18,9 @@ import pyarrow as pa
 from holdfast.errors import TopologyError
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
-from holdfast.stores.rowcodecs import check_rows, row_codec_id
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec, check_name
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.events import shape_of
@@ -42,8 +42,6 @@ from holdfast.topology.sink import Sink
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-    from holdfast.stores.codecs.base import Codec
 
 Step = Callable[["DataFrame"], "DataFrame"]
 
@@ -161,7 +159,6 @@ class Aggregated:
         retention: Length | None = None,
         durable: bool = True,
         profile: str = "balanced",
-        codec: str | Codec[Any] | None = None,
         everywhere: bool = False,
         rocksdb_options: str | None = None,
         **unknown: Never,
@@ -173,9 +170,6 @@ class Aggregated:
         or has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
         `retention="7d"`: beside its latest results a key keeps what they were, a row a version, for so long by event
         time; `/v1/stores/{name}/history/{key}` has them, and sinks get the latest as ever. Not with the other two.
-        `codec="json"`: the rows are stored as `"json"`, `"msgpack"`, `"avro"` or your own `"module:Class"` writes them,
-        hidden columns too. Without it they are stored in a form of their own that merges as whole columns, which is
-        faster.
         `engine` is the setting `state.engine` unless named here. The other options mean what they mean for a
         processor's store.
         """
@@ -192,7 +186,7 @@ class Aggregated:
             store_spec,
             name,
             KEY_VALUE if retention is None else VERSIONED,
-            codec=row_codec_id(codec, where),
+            codec=ROWS,
             engine=engine,
             default_engine=builder.engine,
             ttl=ttl,
@@ -321,7 +315,6 @@ class Builder:
             from_now=from_now,
             aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregated.aggregates),
         )
-        check_rows(spec, f"store({name!r})")
         if spec.max_entries and DELETED in (field.name for field in key.fields + results):
             raise TopologyError(
                 f"store({name!r}): a column is named {DELETED!r}, which is how sinks are told of a key that "

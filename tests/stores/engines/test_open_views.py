@@ -76,7 +76,7 @@ def test_a_view_of_the_present_is_not_in_the_way_and_one_of_the_past_is(engine: 
     fill(engine, 2)
     new = [one for one, _ in OPEN.long_open(-1) if id(one) not in of]
     assert [one.what for one in new] == ["view"]
-    assert "test_openiters.py" in new[0].where
+    assert "test_open_views.py" in new[0].where
     assert "test_a_view_of_the_present" in new[0].where
     view.close()
 
@@ -102,7 +102,7 @@ def test_one_that_is_left_open_is_named_once_with_its_line(caplog: pytest.LogCap
         ones.name_long_open(60)
         assert len(caplog.records) == 1
         assert "a scan of scores has kept old state for 61 s. It was opened at" in caplog.text
-        assert "test_openiters.py" in caplog.text
+        assert "test_open_views.py" in caplog.text
         clock.now = 115
         ones.name_long_open(60)
         ones.name_long_open(60)

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import BadValue, DamagedObject
-from holdfast.stores.formats.rows import decode_row, decode_rows, encode_row, encode_rows
+from holdfast.stores.formats.rows import DamagedRow, decode_row, decode_rows, encode_row, encode_rows
 from holdfast.stores.formats.types import Schema
 from tests.stores.making import VALUES, columns, same, schema_of
 
@@ -108,3 +108,17 @@ def test_damaged_rows_are_never_a_wrong_answer(schema: Schema, data: bytes) -> N
         decode_rows(schema, pa.array([data]))
     with pytest.raises(DamagedObject):
         decode_rows(schema, pa.array([None, data]))
+
+
+@pytest.mark.parametrize(
+    ("schema", "good", "damaged"),
+    [
+        (Schema.of(n="bigint"), bytes(9), bytes(8)),
+        (Schema.of(a="string"), bytes(9), bytes.fromhex("00" + "0000000002000000" + "61")),
+        (Schema.of(a="string"), bytes(9), bytes.fromhex("00" + "0000000001000000" + "ff")),
+    ],
+)
+def test_a_damaged_row_is_named_by_its_place_in_the_column(schema: Schema, good: bytes, damaged: bytes) -> None:
+    with pytest.raises(DamagedRow) as raised:
+        decode_rows(schema, pa.array([good, None, good, damaged, good]))
+    assert raised.value.row == 3

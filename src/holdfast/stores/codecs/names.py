@@ -21,7 +21,7 @@ NAMES: Mapping[str, str] = {
 """What a user writes, and the id that stands in the app's file."""
 
 
-def codec_id(codec: str | Codec[Any] | None, names: Mapping[str, str] = NAMES) -> str:
+def codec_id(codec: str | Codec[Any] | None) -> str:
     """The id of what a user gave as `codec=`.
 
     >>> codec_id(None), codec_id("json"), codec_id("shop.codecs:Zipped")
@@ -30,21 +30,21 @@ def codec_id(codec: str | Codec[Any] | None, names: Mapping[str, str] = NAMES) -
     if codec is None:
         return MESSAGE_PACK
     if isinstance(codec, str):
-        if codec in names:
-            return names[codec]
-        if codec in names.values() or ":" in codec:
-            return importable(codec)
-        raise TopologyError(f"there is no codec {codec!r}. Use {', '.join(names)}, or your own as 'module:Class'.")
+        if codec in NAMES:
+            return NAMES[codec]
+        if codec in NAMES.values() or ":" in codec:
+            return _importable(codec)
+        raise TopologyError(f"there is no codec {codec!r}. Use {', '.join(NAMES)}, or your own as 'module:Class'.")
     found: object = getattr(codec, "id", None)
     if isinstance(found, str) and ":" in found:
         return found
     raise TopologyError(
         f"codec={codec!r} has the id {found!r}. A codec of your own has an `id`, 'module:Class', which is where it is "
-        f"found again: the log remembers it. Or use {', '.join(names)}."
+        f"found again: the log remembers it. Or use {', '.join(NAMES)}."
     )
 
 
-def importable(codec: str) -> str:
+def _importable(codec: str) -> str:
     """The same id, unless it names a class that no other process could import."""
     if codec.startswith("__main__:"):
         raise TopologyError(

@@ -7,15 +7,14 @@ as it is, through upcasters, or, where newer code wrote it, as far as this code 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError, TopologyError
+from holdfast.errors import RESTORE_AGAIN, DamagedObject, ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.codecs.avro import AVRO, Avro
 from holdfast.stores.codecs.base import Codec, PlainCodec, Quick, UnreadableValue, name_of
 from holdfast.stores.codecs.names import NAMES, codec_id, users_own
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK, Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
-from holdfast.stores.formats.rows import ROWS, row_of
-from holdfast.stores.rowcodecs import rows_of
+from holdfast.stores.formats.rows import ROWS, decode_row, encode_row, row_of
 from holdfast.stores.schema.described import Description
 from holdfast.stores.schema.history import row_layouts, surviving
 from holdfast.stores.schema.shapes import Declared, check_inside, declared, describe_type, shape_of
@@ -232,23 +231,27 @@ class _ShapedRows:
 
     def __init__(self, spec: StoreSpec) -> None:
         assert spec.value is not None
+        if spec.codec != ROWS:
+            raise TopologyError(
+                f"store {spec.name!r} keeps rows of format {spec.codec!r}, and this release knows {ROWS}. Use the "
+                "release that wrote it."
+            )
         self.id = spec.codec
         self.schema = spec.schema
         self._spec = spec
         self._value = spec.value
-        self._newest = rows_of(spec)
         self._layouts = row_layouts(spec)
 
     def encode(self, value: Mapping[str, object]) -> bytes:
-        return self._newest.encode_one(row_of(self._value, value))
+        return encode_row(self._value, row_of(self._value, value))
 
     def decode(self, data: bytes, schema: int | None = None) -> dict[str, object]:
         if schema is None or schema == self.schema:
-            return dict(zip(self._value.names, self._newest.decode_one(data), strict=True))
+            return dict(zip(self._value.names, decode_row(self._value, data), strict=True))
         if schema not in self._layouts:
             raise unknown_layout(self._spec, schema)
         layout = self._layouts[schema]
-        row = dict(zip(layout.names, rows_of(self._spec, layout).decode_one(data), strict=True))
+        row = dict(zip(layout.names, decode_row(layout, data), strict=True))
         kept = surviving(self._spec, schema)
         return {name: row[name] if name in kept else None for name in self._value.names}
 
@@ -294,5 +297,5 @@ class _Described(_Untyped):
 def unknown_layout(spec: StoreSpec, schema: int) -> UnreadableValue:
     return UnreadableValue(
         f"a row of store {spec.name!r} has schema {schema}, and this process knows up to {spec.schema}. If newer code "
-        "runs beside it, start it again, so that it reads the newest app file; if none does, run verify."
+        f"runs beside it, start it again, so that it reads the newest app file. If none does: {RESTORE_AGAIN}"
     )

@@ -20,7 +20,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import DamagedObject, TopologyError
+from holdfast.errors import RESTORE_AGAIN, DamagedObject, TopologyError
 from holdfast.stores.formats.byte_columns import (
     LARGEST,
     TooManyBytes,
@@ -202,9 +202,9 @@ def _damaged(data: bytes) -> DamagedObject:
     if data and data[0] not in (FORMAT, SHAPED_FORMAT):
         return DamagedObject(
             f"a stored value has format {data[0]} and this release reads {FORMAT} and {SHAPED_FORMAT}. Use the release "
-            "that wrote it, or run verify."
+            f"that wrote it. If there is none: {RESTORE_AGAIN}"
         )
     smallest = SHAPED_HEADER_BYTES if data and data[0] == SHAPED_FORMAT else HEADER_BYTES
     if len(data) >= smallest:
-        return DamagedObject(f"a stored value of format {SHAPED_FORMAT} says that it has schema {data[2]}. Run verify.")
-    return DamagedObject(f"a stored value has {len(data)} bytes and the smallest has {smallest}. Run verify.")
+        return DamagedObject(f"a stored value of format {SHAPED_FORMAT} has schema {data[2]}. {RESTORE_AGAIN}")
+    return DamagedObject(f"a stored value has {len(data)} bytes and the smallest has {smallest}. {RESTORE_AGAIN}")

@@ -22,7 +22,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadValue, DamagedObject
+from holdfast.errors import RESTORE_AGAIN, BadValue, DamagedObject
 from holdfast.stores.formats import scalars
 from holdfast.stores.formats.byte_columns import (
     LARGEST,
@@ -49,6 +49,14 @@ _I64 = struct.Struct("<q")
 _F64 = struct.Struct("<d")
 _PAIR = struct.Struct("<II")
 Nulls = npt.NDArray[np.bool_]
+
+
+class DamagedRow(DamagedObject):
+    """A stored row that can't be read: which of its column, and why. `where` says what the row belongs to."""
+
+    def __init__(self, row: int, fact: str, where: str = "") -> None:
+        self.row, self.fact = row, fact
+        super().__init__(f"{where}{fact}")
 
 
 @dataclass(frozen=True)
@@ -100,7 +108,7 @@ def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
     layout = _layout(schema)
     if len(columns) != len(layout.fields):
         raise BadValue(f"{len(columns)} columns were given, and a row has {len(layout.fields)}: {schema}.")
-    typed = [as_field(field, column) for field, column in zip(layout.fields, columns, strict=True)]
+    typed = [_as_field(field, column) for field, column in zip(layout.fields, columns, strict=True)]
     rows = len(typed[0]) if typed else 0
     records = np.zeros(rows, dtype=layout.record)
     tails: list[pa.Array] = []
@@ -141,9 +149,11 @@ def decode_rows(schema: Schema, rows: pa.Array) -> list[pa.Array]:
     offsets = offsets_of(rows)
     there = valid_of(rows)
     starts, stops = offsets[:-1], offsets[1:]
-    lengths = stops - starts if there is None else (stops - starts)[there]
-    if (lengths != layout.width).any() if layout.is_fixed else (lengths < layout.width).any():
-        raise _damaged(schema, int(lengths.min()), layout.width)
+    lengths = stops - starts
+    wrong = lengths != layout.width if layout.is_fixed else lengths < layout.width
+    if (wrong if there is None else wrong & there).any():
+        row = _first(wrong if there is None else wrong & there)
+        raise _damaged(schema, row, int(lengths[row]), layout.width)
     reader = _Reader(rows, starts, stops, there)
     bits = [reader.slot(place, "u1") for place in range(layout.bitmap)]
     some = [bool(each.any()) for each in bits]
@@ -187,14 +197,16 @@ def _decode_column(reader: _Reader, layout: _Layout, field: Field, place: int, n
             stops = starts + length
             outside = stops > reader.stops if nulls is None else (stops > reader.stops) & ~nulls
             if outside.any():
-                raise DamagedObject(f"a stored row's {field.name} ends after the row does. Run verify.")
+                raise _ends_outside(field, _first(outside))
             if nulls is not None:
                 starts = np.where(nulls, reader.stops, starts)
                 stops = np.where(nulls, reader.stops, stops)
+            texts = cut(reader.rows, starts.astype(np.int32), stops.astype(np.int32))
             try:
-                return retyped(cut(reader.rows, starts.astype(np.int32), stops.astype(np.int32)), kind.arrow, nulls)
+                return retyped(texts, kind.arrow, nulls)
             except pa.ArrowInvalid as error:
-                raise DamagedObject(f"a stored row's {field.name} isn't UTF-8. Run verify.") from error
+                row = next(n for n, text in enumerate(texts.to_pylist()) if not _is_text(text))
+                raise _not_text(field, row) from error
         case "decimal":
             words = np.stack([reader.slot(place, "<u8"), reader.slot(place + 8, "<u8")], axis=1)
             return with_nulls(words, kind.arrow, nulls)
@@ -243,7 +255,7 @@ def decode_row(schema: Schema, data: bytes) -> tuple[object, ...]:
     """
     layout = _layout(schema)
     if len(data) != layout.width if layout.is_fixed else len(data) < layout.width:
-        raise _damaged(schema, len(data), layout.width)
+        raise _damaged(schema, 0, len(data), layout.width)
     bitmap = int.from_bytes(data[: layout.bitmap], "little")
     return tuple(
         None if bitmap >> n & 1 else _decode_value(layout, field, place, data)
@@ -267,14 +279,14 @@ def _decode_value(layout: _Layout, field: Field, place: int, data: bytes) -> obj
             at, length = _PAIR.unpack_from(data, place)
             start = layout.width + at
             if start + length > len(data):
-                raise DamagedObject(f"a stored row's {field.name} ends after the row does. Run verify.")
+                raise _ends_outside(field, 0)
             raw = data[start : start + length]
             if field.type == "binary":
                 return raw
             try:
                 return raw.decode()
             except UnicodeDecodeError as error:
-                raise DamagedObject(f"a stored row's {field.name} isn't UTF-8. Run verify.") from error
+                raise _not_text(field, 0) from error
         case "decimal":
             return scalars.from_unscaled(field, int.from_bytes(data[place : place + 16], "little", signed=True))
         case "float" | "double":
@@ -283,7 +295,7 @@ def _decode_value(layout: _Layout, field: Field, place: int, data: bytes) -> obj
             return scalars.from_whole_number(field, _I64.unpack_from(data, place)[0])
 
 
-def as_field(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
+def _as_field(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
     """The column in the type of its field."""
     try:
         return as_type(column, field.field_type.arrow)
@@ -305,8 +317,29 @@ def _masked(values: pa.Array | npt.NDArray[Any], valid: Nulls | None) -> npt.NDA
     return np.where(valid if numbers.ndim == 1 else valid[:, None], numbers, numbers.dtype.type(0))
 
 
-def _damaged(schema: Schema, found: int, wanted: int) -> DamagedObject:
-    return DamagedObject(
+def _first(wrong: Nulls) -> int:
+    return int(np.argmax(wrong))
+
+
+def _is_text(data: bytes) -> bool:
+    try:
+        data.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _ends_outside(field: Field, row: int) -> DamagedRow:
+    return DamagedRow(row, f"a stored row's {field.name} ends after the row does. {RESTORE_AGAIN}")
+
+
+def _not_text(field: Field, row: int) -> DamagedRow:
+    return DamagedRow(row, f"a stored row's {field.name} isn't UTF-8. {RESTORE_AGAIN}")
+
+
+def _damaged(schema: Schema, row: int, found: int, wanted: int) -> DamagedRow:
+    return DamagedRow(
+        row,
         f"a stored row has {found} bytes, and one of ({schema}) has {wanted} and its texts. Check that the store's "
-        "value type is the one it was written with, or run verify."
+        f"value type is the one it was written with. {RESTORE_AGAIN}",
     )

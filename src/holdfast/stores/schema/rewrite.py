@@ -20,7 +20,7 @@ from typing import Any, Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import BadValue, DamagedObject
+from holdfast.errors import RESTORE_AGAIN, BadValue, DamagedObject
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.base import UnreadableValue
 from holdfast.stores.codecs.values import StoreCodec, UpcastFailed
@@ -98,7 +98,7 @@ def progress_in(note: bytes | None) -> Progress | None:
     try:
         return msgspec.msgpack.decode(unpack(note).payload, type=Progress)
     except msgspec.MsgspecError as error:
-        raise DamagedObject(f"the note of the rewriting pass can't be read: {error}. Run verify.") from error
+        raise DamagedObject(f"the note of the rewriting pass can't be read: {error}. {RESTORE_AGAIN}") from error
 
 
 def is_step(keys: pa.Array) -> bool:

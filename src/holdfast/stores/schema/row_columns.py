@@ -4,7 +4,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.stores.codecs.values import unknown_layout
-from holdfast.stores.rowcodecs import rows_of
+from holdfast.stores.formats.rows import decode_rows, encode_rows
 from holdfast.stores.schema.history import row_layouts, surviving
 from holdfast.stores.spec import StoreSpec
 
@@ -16,7 +16,7 @@ def newest_rows(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Arr
     assert spec.value is not None
     if _all_newest(spec, schemas):
         return payloads
-    rows = rows_of(spec).encode(decode_layouts(spec, payloads, schemas))
+    rows = encode_rows(spec.value, decode_layouts(spec, payloads, schemas))
     return rows if payloads.null_count == 0 else pc.if_else(pc.is_valid(payloads), rows, _NOTHING)
 
 
@@ -24,7 +24,7 @@ def decode_layouts(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16
     """The columns of `spec.value`; null where there is no row, and in columns that a row's layout didn't have."""
     assert spec.value is not None
     if _all_newest(spec, schemas):
-        return rows_of(spec).decode(payloads)
+        return decode_rows(spec.value, payloads)
     layouts = row_layouts(spec)
     columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in spec.value.fields}
     for number in pc.unique(schemas.drop_null()).to_pylist():
@@ -32,7 +32,7 @@ def decode_layouts(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16
             raise unknown_layout(spec, number)
         is_of = pc.fill_null(pc.equal(schemas, pa.scalar(number, pa.uint16())), False)
         kept = surviving(spec, number)
-        rows = rows_of(spec, layouts[number]).decode(pc.if_else(is_of, payloads, _NOTHING))
+        rows = decode_rows(layouts[number], pc.if_else(is_of, payloads, _NOTHING))
         for field, column in zip(layouts[number].fields, rows, strict=True):
             if field.name in kept:
                 columns[field.name] = pc.if_else(is_of, column, columns[field.name])
