@@ -1,9 +1,7 @@
 """Profiles: each on the workload it is for, against `balanced` on the same bytes in the same run.
 
     write-heavy     a store is rewritten at random, a fortieth a version; until its compactions have nothing left to do
-    read-heavy      bulk lookups of single keys, some asked for more than others, in a store larger than its cache
     small-memory    a store is filled: MiB that its write buffers took at most, and its indexes and filters want
-    bulk-load       a store is filled once, in no order, opened again as `balanced`, merged, and read once as a whole
 
 What counts is the clock, and for `small-memory` the memory held. Processor seconds, with those of RocksDB's own
 threads, stand beside it: where the two ratios are far apart, the disk or somebody else had a hand in it. Contenders
@@ -13,7 +11,7 @@ take turns, and the middle of several rounds counts. A ratio above 1 means the p
 import argparse
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +21,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import rocksdict as rd
 
-from benchmarks.common import finish, keys, median, scratch, show
+from benchmarks.common import finish, median, scratch, show
 from holdfast.stores.engines.base import Changes, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.engines.rocksdb import RocksEngine
@@ -131,53 +129,6 @@ def rewrite(folder: Path, names: Sequence[str], number: int) -> dict[str, Spent]
     return found
 
 
-def load(folder: Path, names: Sequence[str], number: int) -> dict[str, Spent]:
-    """Entries of a store that is filled, left to `balanced` to merge, and read once."""
-    versions = whole(number)
-    found = {name: Spent() for name in names}
-    for name, spent in found.items():
-        with spent.measuring(number):
-            engine = opened(folder / name, name)
-            writer = Writer(engine)
-            for change in versions:
-                writer.apply(change)
-            engine.close()
-            engine = opened(folder / name, "balanced")
-            settle(engine)
-            view = engine.view()
-            assert sum(1 for _ in view.scan("bench", b"", None)) == number
-            engine.close()
-    return found
-
-
-def look_up(folder: Path, names: Sequence[str], number: int) -> dict[str, Spent]:
-    """Keys in bulk lookups, as tasks make them, of stores that a version changes now and then.
-
-    All contenders are asked the same in turn.
-    """
-    first = whole(number)
-    engines: dict[str, RocksEngine] = {}
-    for name in names:
-        filled(folder / name, name, first).close()
-        engines[name] = opened(folder / name, name, MEMORY // 2)
-    writers = {name: Writer(engine, 1_000) for name, engine in engines.items()}
-    dice = np.random.default_rng(11)
-    found = {name: Spent() for name in names}
-    for n in range(10):
-        changed = changes(np.unique(keys("zipf", number, 20_000, dice)), n)
-        asked = [encode_keys(KEY, [pa.array(np.unique(keys("zipf", number, 10_000, dice)))]) for _ in range(6)]
-        for name in names if n % 2 else reversed(names):
-            writers[name].apply(changed)
-            engines[name].flush()
-            settle(engines[name])
-            with found[name].measuring(sum(map(len, asked))):
-                for each in asked:
-                    assert engines[name].get_many("bench", each).null_count == 0
-    for engine in engines.values():
-        engine.close()
-    return found
-
-
 def in_memory(folder: Path, names: Sequence[str], number: int) -> dict[str, float]:
     """MiB of write buffers at most while a store is filled, and of the indexes and filters of all its tables."""
     versions = whole(number, 20_000)
@@ -205,28 +156,19 @@ def lookup_bytes(folder: Path) -> int:
     return sum(int(each[1]) for each in found if each)
 
 
-Timed = Callable[[Path, Sequence[str], int], dict[str, Spent]]
-TIMED: dict[str, tuple[str, Timed]] = {
-    "write-heavy": ("entries/s rewritten", rewrite),
-    "read-heavy": ("keys/s looked up", look_up),
-    "bulk-load": ("entries/s loaded", load),
-}
-
-
-def timed(profile: str, number: int, rounds: int) -> tuple[list[object], float]:
+def timed(number: int, rounds: int) -> tuple[list[object], float]:
     """A row of the table, and the ratio by the clock."""
-    about, run = TIMED[profile]
-    rates: dict[str, list[float]] = {"balanced": [], profile: []}
-    processor: dict[str, list[float]] = {"balanced": [], profile: []}
+    rates: dict[str, list[float]] = {"balanced": [], "write-heavy": []}
+    processor: dict[str, list[float]] = {"balanced": [], "write-heavy": []}
     for n in range(rounds):
         with scratch("profiles") as folder:
-            for name, spent in run(folder, sorted(rates, reverse=bool(n % 2)), number).items():
+            for name, spent in rewrite(folder, sorted(rates, reverse=bool(n % 2)), number).items():
                 rates[name].append(spent.done / spent.clock)
                 processor[name].append(spent.done / spent.processor)
-    mine, balanced = median(rates[profile]), median(rates["balanced"])
-    by_processor = median(processor[profile]) / median(processor["balanced"])
-    row: list[object] = [profile, about, f"{mine:,.0f}", f"{balanced:,.0f}", mine / balanced, by_processor]
-    return row, mine / balanced
+    mine, balanced = median(rates["write-heavy"]), median(rates["balanced"])
+    by_processor = median(processor["write-heavy"]) / median(processor["balanced"])
+    ratio = mine / balanced
+    return ["write-heavy", "entries/s rewritten", f"{mine:,.0f}", f"{balanced:,.0f}", ratio, by_processor], ratio
 
 
 def held(number: int) -> tuple[list[object], float]:
@@ -245,9 +187,9 @@ def main() -> None:
     number, rounds = (400_000, 3) if given.quick else (1_000_000, 5)
     rows: list[list[object]] = []
     ratios: dict[str, float] = {}
-    for profile in ("write-heavy", "read-heavy", "small-memory", "bulk-load"):
+    for profile in ("write-heavy", "small-memory"):
         if given.only in (None, profile):
-            row, ratio = held(number) if profile == "small-memory" else timed(profile, number, rounds)
+            row, ratio = held(number) if profile == "small-memory" else timed(number, rounds)
             rows.append(row)
             ratios[profile.replace("-", "_")] = ratio
     columns = ["profile", "workload", "it", "balanced", "by the clock", "by processor"]

@@ -187,7 +187,7 @@ def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Sto
 
 
 @pytest.mark.parametrize(
-    "change", [{"profile": "read-heavy"}, {"late": "last"}, {"refresh_on_read": True}, {"options_hook": "a:b"}]
+    "change", [{"profile": "write-heavy"}, {"late": "last"}, {"refresh_on_read": True}, {"options_hook": "a:b"}]
 )
 def test_what_stored_bytes_do_not_depend_on_may_change(storage: Storage, change: dict[str, Any]) -> None:
     start(storage, spec_of(First))

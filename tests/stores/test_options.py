@@ -47,7 +47,7 @@ def test_entries_are_in_slices_where_a_length_of_time_says_how_long_they_are_kep
 def test_the_apps_engine_holds_where_a_store_names_none() -> None:
     assert made(default_engine="memory").engine == "memory"
     assert made(engine="rocksdb", default_engine="memory").engine == "rocksdb"
-    assert made(engine="my.engines:Tree", profile="read-heavy").engine == "my.engines:Tree"
+    assert made(engine="my.engines:Tree", profile="write-heavy").engine == "my.engines:Tree"
     assert made(engine="memory", profile="balanced").engine == "memory"
 
 
@@ -78,7 +78,7 @@ def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_m
         (KEY_VALUE, {"max_entries": 2**24 + 1}, "16,777,217 is more than the 16,777,216 entries .* more partitions"),
         (KEY_VALUE, {"refresh_on_read": True}, "Say max_entries="),
         (KEY_VALUE, {"engine": "rocks"}, "memory, rocksdb"),
-        (KEY_VALUE, {"profile": "fast"}, "balanced, .*bulk-load"),
+        (KEY_VALUE, {"profile": "fast"}, "balanced, .*small-memory"),
         (KEY_VALUE, {"rocksdb_options": "tune"}, "'module:function'"),
         (KEY_VALUE, {"profile": "write-heavy", "engine": "memory"}, "profile='write-heavy' .* or say engine='rocksdb'"),
         (WINDOW, {"size": "1h", "profile": "write-heavy", "default_engine": "memory"}, "profile='write-heavy' tunes"),

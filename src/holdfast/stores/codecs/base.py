@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_origin, runtime_checkable
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
-from holdfast.stores.codecs.numbers import NumberForms
 
 V = TypeVar("V")
 
@@ -54,8 +53,6 @@ class Quick:
     encode: Callable[[Any], bytes]
     decode: Callable[[bytes], Any]
     failures: tuple[type[Exception], ...]
-    numbers: NumberForms | None = None
-    """Where values are numbers in MessagePack: the forms they have."""
 
 
 @runtime_checkable

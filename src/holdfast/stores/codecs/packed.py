@@ -14,7 +14,6 @@ import msgspec
 
 from holdfast.errors import BadValue, DamagedObject, TopologyError, shown
 from holdfast.stores.codecs.base import Quick, name_of
-from holdfast.stores.codecs.numbers import FORMS
 
 MESSAGE_PACK = "msgpack/1"
 JSON = "json/1"
@@ -137,7 +136,7 @@ class MessagePack(_Packed[V]):
         if self._class is None:
             return None
         failures = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, OverflowError)
-        return Quick(self._class, self._encoder.encode, self._decoder.decode, failures, FORMS.get(self._type))
+        return Quick(self._class, self._encoder.encode, self._decoder.decode, failures)
 
     def _make_encoder(self) -> _Encoder:
         return msgspec.msgpack.Encoder()

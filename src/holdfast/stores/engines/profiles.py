@@ -14,7 +14,7 @@ from holdfast.errors import TopologyError
 KIB = 1024
 MIB = 1024 * KIB
 
-Compression = Literal["none", "lz4", "zstd"]
+Compression = Literal["lz4", "zstd"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -30,14 +30,11 @@ class Profile:
     """Files of flushed buffers that a read may have to look at before they are merged."""
     files_before_stop: int = 36
     """Writes wait when so many haven't been merged."""
-    compression: Compression = "lz4"
     last_level_compression: Compression = "lz4"
     """Nine tenths of the data are in the last level."""
     block_bytes: int = 4 * KIB
-    block_hash_index: bool = False
-    """A hash table in each block: quicker lookups of one key, a little more room."""
     filter_bits: int = 10
-    """Bits a key in the filters; 10 let one lookup in a hundred through in vain, 16 one in two thousand."""
+    """Bits per key in the filters; with 10 one lookup in a hundred reads a block in vain."""
     filter_on_last_level: bool = True
     """Without it, a lookup of a key that isn't there reads a block."""
     partitioned_index: bool = False
@@ -54,15 +51,6 @@ PROFILES: dict[str, Profile] = {
         files_before_compaction=12,
         files_before_stop=96,
     ),
-    "read-heavy": Profile(
-        files_before_compaction=2,
-        compression="none",
-        last_level_compression="none",
-        block_bytes=2 * KIB,
-        block_hash_index=True,
-        filter_bits=16,
-        cache_weight=2.0,
-    ),
     "small-memory": Profile(
         write_buffer_bytes=2 * MIB,
         last_level_compression="zstd",
@@ -71,20 +59,14 @@ PROFILES: dict[str, Profile] = {
         partitioned_index=True,
         cache_weight=0.25,
     ),
-    "bulk-load": Profile(
-        compaction="universal",
-        files_before_compaction=32,
-        files_before_stop=1_000,
-        compression="none",
-    ),
 }
 
 
 def profile(name: str) -> Profile:
     """The profile of that name.
 
-    >>> profile("read-heavy").filter_bits
-    16
+    >>> profile("small-memory").partitioned_index
+    True
     """
     try:
         return PROFILES[name]

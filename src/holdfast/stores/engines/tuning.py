@@ -23,7 +23,6 @@ from holdfast.stores.places import imported
 from holdfast.stores.spec import StoreSpec
 
 _COMPRESSION = {
-    "none": rd.DBCompressionType.none,
     "lz4": rd.DBCompressionType.lz4,
     "zstd": rd.DBCompressionType.zstd,
 }
@@ -120,7 +119,7 @@ class Tuning:
         options.set_level_zero_stop_writes_trigger(chosen.files_before_stop)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_level_compaction_dynamic_level_bytes(True)
-        options.set_compression_type(_compression(chosen.compression))
+        options.set_compression_type(rd.DBCompressionType.lz4())
         options.set_bottommost_compression_type(_compression(chosen.last_level_compression))
         options.set_optimize_filters_for_hits(not chosen.filter_on_last_level)
         if chosen.compaction == "universal":
@@ -136,9 +135,6 @@ class Tuning:
         table.set_pin_l0_filter_and_index_blocks_in_cache(True)
         table.set_bloom_filter(chosen.filter_bits, False)
         table.set_format_version(5)
-        if chosen.block_hash_index:
-            table.set_data_block_index_type(rd.DataBlockIndexType.binary_and_hash())
-            table.set_data_block_hash_ratio(0.75)
         if chosen.partitioned_index:
             table.set_index_type(rd.BlockBasedIndexType.two_level_index_search())
             table.set_partition_filters(True)

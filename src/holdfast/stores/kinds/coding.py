@@ -11,7 +11,6 @@ from holdfast.stores.codecs.values import Codec, StoreCodec, codec_of
 from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.kinds.keying import Row, times_at
-from holdfast.stores.kinds.timednumbers import timed_numbers
 from holdfast.stores.spec import StoreSpec
 
 V = TypeVar("V")
@@ -114,7 +113,7 @@ class Values(Generic[V]):
 
     def timed_reader(self, place: int) -> Callable[[Sequence[Row]], list[tuple[int, V]]]:
         """What reads entries of one key that never expire: each value with the time at a place of its stored key."""
-        quick, cut, skip, slowly = self._by_itself, self._cut, self._skip, self._read
+        quick, cut, slowly = self._by_itself, self._cut, self._read
 
         def one_by_one(rows: Sequence[Row]) -> list[tuple[int, V]]:
             return [(time, slowly(cell)) for time, (_, cell) in zip(times_at(rows, place), rows, strict=True)]
@@ -122,12 +121,9 @@ class Values(Generic[V]):
         if quick is None:
             return one_by_one
         decode = quick.decode
-        numbers = timed_numbers(quick.numbers, place, skip) if quick.numbers is not None else None
         failures: tuple[type[Exception], ...] = (*quick.failures, IndexError)
 
         def at_once(rows: Sequence[Row]) -> list[tuple[int, V]]:
-            if numbers is not None and (timed := numbers(rows)) is not None:
-                return timed
             found = list(map(_cell, rows))
             try:
                 # Of the ways to look at every format this was the quickest for a few dozen: 35 ns a cell.
