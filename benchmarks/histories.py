@@ -11,8 +11,9 @@ from msgspec import structs
 from rich.progress import track
 
 from benchmarks.common import console
+from holdfast.chance import new_id
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import FORMAT, Clocks, Commit, Writer, new_id
+from holdfast.log.commits import FORMAT, Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage

@@ -22,10 +22,11 @@ import pyarrow as pa
 import pytest
 import rocksdict as rd
 
+from holdfast.chance import new_id
 from holdfast.instance.client import StateClient
 from holdfast.instance.process import InstanceConfig
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, Writer, new_id
+from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage

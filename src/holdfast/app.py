@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from holdfast.batches import Ending
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
 from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, TopologyError
@@ -91,7 +91,7 @@ class App:
         self.id = id
         self.effective: Effective = load(settings, settings_file, os.environ)
         self._spark = spark
-        self._clock = clock or SystemClock()
+        self._clock = clock or SYSTEM_CLOCK
         self._builder = Builder(self.settings.state.engine)
         self._states = StateMachine()
         self._restores = ListenerPool[RestoreEvent]("restore")

@@ -1,4 +1,8 @@
-"""Where time comes from. Nothing else in Holdfast asks the system for it, so that a test can be at any hour."""
+"""The only access to time: the wall clock, a monotonic clock, and sleeping.
+
+The linter rejects `time.*` and `datetime.now()` in every other module, so a test can set any time it needs. Code whose
+behaviour depends on time takes a `Clock`; what merely measures a duration may use `SYSTEM_CLOCK`.
+"""
 
 import time
 from typing import Protocol
@@ -11,7 +15,9 @@ class Clock(Protocol):
         """The wall clock, in milliseconds since 1970."""
 
     def monotonic(self) -> float:
-        """Seconds that never go back, for measuring how long something took."""
+        """Seconds that never go back, for measuring durations."""
+
+    def sleep(self, seconds: float) -> None: ...
 
 
 class SystemClock:
@@ -21,9 +27,15 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+
+SYSTEM_CLOCK = SystemClock()
+
 
 class ManualClock:
-    """A clock that stands until it is moved.
+    """A clock that moves only when it is told to, or when someone sleeps on it.
 
     >>> clock = ManualClock(Millis(1_000))
     >>> clock.advance(seconds=2); clock.now()
@@ -39,6 +51,9 @@ class ManualClock:
 
     def monotonic(self) -> float:
         return self._monotonic
+
+    def sleep(self, seconds: float) -> None:
+        self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         self._now = Millis(self._now + round(seconds * 1000))

@@ -8,7 +8,6 @@ import shutil
 import signal
 import tempfile
 import threading
-import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -21,6 +20,7 @@ from rich.table import Table
 
 import holdfast as hf
 from holdfast import metrics
+from holdfast.clock import SYSTEM_CLOCK
 
 RECORDS_PER_SECOND = 5_000
 PLAYERS = 1_000
@@ -100,15 +100,15 @@ def _watch(app: hf.App, console: Console, stop: threading.Event, seconds: float 
     console.print(
         f"Ask it while it runs:\n  curl {address}/v1/stores/scores/keys/player-0007\n  curl {address}/v1/state"
     )
-    began = time.monotonic()
+    began = SYSTEM_CLOCK.monotonic()
     is_warm, earlier = False, 0.0
     glance = Glance(0, 0, 0, app.version, 0, [])
     with httpx2.Client(base_url=address, timeout=5) as client, Live(console=console, refresh_per_second=4) as live:
         while not stop.is_set() and app.cause is None:
             if not is_warm and app.version:  # the seconds count from the first version: Spark's start isn't the demo
-                is_warm, began, glance = True, time.monotonic(), replace(glance, seconds=0.0)
+                is_warm, began, glance = True, SYSTEM_CLOCK.monotonic(), replace(glance, seconds=0.0)
                 earlier = metrics.value("holdfast_records_total")
-            glance = _look(app, client, time.monotonic() - began, glance)
+            glance = _look(app, client, SYSTEM_CLOCK.monotonic() - began, glance)
             live.update(_picture(glance, address))
             if is_warm and seconds is not None and glance.seconds >= seconds:
                 break
@@ -123,7 +123,7 @@ def _look(app: hf.App, client: httpx2.Client, seconds: float, before: Glance) ->
     entries = _all_players(client)
     players = sorted(entries, key=lambda e: -int(str(e["total"])))[:8]
     newest = max((int(str(e["timestamp"])) for e in entries), default=0)
-    lag = max(0.0, time.time() - newest / 1000) if newest else 0.0
+    lag = max(0.0, (SYSTEM_CLOCK.now() - newest) / 1000) if newest else 0.0
     return Glance(seconds, records, 0.7 * before.rate + 0.3 * rate, app.version, lag, players)
 
 

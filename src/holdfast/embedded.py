@@ -14,7 +14,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,13 +22,15 @@ from datetime import timedelta
 import msgspec
 
 from holdfast import metrics
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.client import StateClient
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.process import InstanceConfig
 from holdfast.instances import InstanceFailed, Interrupted
-from holdfast.settings import Settings
+from holdfast.retry import backoff
+from holdfast.settings import RetrySettings, Settings
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
 
@@ -39,6 +40,8 @@ _restarts = metrics.counter("holdfast_instance_restarts", "Instances that died a
 
 RESTARTS = 10
 """How often in a row an instance may die young before the app gives up."""
+
+_RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
 
 LONG_LIFE = 600.0
 """An instance that lived for so many seconds died of something new."""
@@ -269,7 +272,7 @@ class _Embedded:
 
     def _launch_patiently(self) -> None:
         """The first launch. After a kill of the app its old instance may hold folder and port for a moment more."""
-        ends = time.monotonic() + self._settings.stop_timeout.total_seconds() + 2
+        ends = SYSTEM_CLOCK.monotonic() + self._settings.stop_timeout.total_seconds() + 2
         while True:
             self._process = self._launch()
             try:
@@ -278,7 +281,7 @@ class _Embedded:
             except InstanceFailed:
                 if self._stopped():
                     raise Interrupted("The app was told to stop while an instance was being started.") from None
-                if time.monotonic() >= ends or self._stopping.wait(0.5):
+                if SYSTEM_CLOCK.monotonic() >= ends or self._stopping.wait(0.5):
                     raise
 
     def _launch(self) -> subprocess.Popen[bytes]:
@@ -315,11 +318,11 @@ class _Embedded:
         deaths = 0
         while True:
             assert self._process is not None
-            began = time.monotonic()
+            began = SYSTEM_CLOCK.monotonic()
             code = self._process.wait()
             if self._stopping.is_set():
                 return
-            deaths = 1 if time.monotonic() - began > LONG_LIFE else deaths + 1
+            deaths = 1 if SYSTEM_CLOCK.monotonic() - began > LONG_LIFE else deaths + 1
             logger.warning("instance %s ended with code %s and is started again", self._config.name, code)
             _restarts.inc()
             if deaths > RESTARTS:
@@ -334,7 +337,7 @@ class _Embedded:
                 self._listens(self._process)
             except (InstanceFailed, OSError) as error:
                 logger.warning("%s", error)
-                self._stopping.wait(min(5.0, 0.2 * 2**deaths))
+                self._stopping.wait(backoff(deaths, _RESTART_RETRY))
                 continue
             self._tell_again()
 

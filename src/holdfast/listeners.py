@@ -7,12 +7,12 @@ listener events come in the order they were told.
 
 import logging
 import threading
-import time
 from collections import deque
 from collections.abc import Callable
 from typing import Generic, TypeVarTuple
 
 from holdfast import metrics
+from holdfast.clock import SYSTEM_CLOCK
 
 Event = TypeVarTuple("Event")
 
@@ -58,8 +58,8 @@ class ListenerPool(Generic[*Event]):
         with self._lock:
             self._closed = True
             listeners = list(self._listeners)
-        deadline = time.monotonic() + timeout
-        done = [listener.finish(max(0.0, deadline - time.monotonic())) for listener in listeners]
+        deadline = SYSTEM_CLOCK.monotonic() + timeout
+        done = [listener.finish(max(0.0, deadline - SYSTEM_CLOCK.monotonic())) for listener in listeners]
         return all(done)
 
 

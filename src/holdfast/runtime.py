@@ -29,9 +29,8 @@ from holdfast.instances import Instances, Interrupted
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, effective
 from holdfast.log.cleaning import Cleaner
-from holdfast.log.commits import Commit, Writer, new_id
+from holdfast.log.commits import Commit, Writer
 from holdfast.log.log import Log
-from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
@@ -119,8 +118,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     settings, topology = app.settings, app.builder
     check_session(app.spark)
     _use_this_python(app.spark)
-    retries = Retries(attempts=settings.retry.attempts, first=settings.retry.first, longest=settings.retry.longest)
-    log = _opened_log(app, retries)
+    log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
     newest = _checked_newest(log, checkpoint, restart)
@@ -133,15 +131,13 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         instances.committed(Version(commit.version))
         count_commit(commit)
 
-    writer = Writer.here(new_id())
+    writer = Writer.here(log.new_id())
     driver = Driver(log, sinks, app.clock, writer, restart_sources=restart, on_commit=committed)
     sinks.start()
     closing.callback(sinks.stop, settings.stop_timeout.total_seconds())
     metrics_address = _serve_metrics(settings, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
-    batches = BatchRunner(
-        checkpoint, driver, _spark_tasks(app), lambda: _reach(app, log, instances, retries), settings, ending
-    )
+    batches = BatchRunner(checkpoint, driver, _spark_tasks(app), lambda: _reach(app, log, instances), settings, ending)
     threads = _Threads(settings)
     closing.callback(threads.join)
     query = RunningQuery(_start_query(app, batches), batches, ending)
@@ -163,9 +159,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
 
 
-def _opened_log(app: Description, retries: Retries) -> Log:
+def _opened_log(app: Description) -> Log:
     log = app.settings.log
-    storage = open_storage(app.settings.log_url(app.id), log.options, fsync=log.fsync, retries=retries)
+    storage = open_storage(app.settings.log_url(app.id), log.options, fsync=log.fsync, retry=app.settings.retry)
     opened = Log.create_or_open(storage, spec_of(app))
     app.builder.go_by(lambda spec: effective(opened.app, spec))
     return opened
@@ -282,7 +278,7 @@ def _everywhere(app: Description, log: Log) -> list[TaskId]:
     return [task for task in _tasks(app) if task.topology in numbers]
 
 
-def _reach(app: Description, log: Log, instances: Instances, retries: Retries) -> Reach:
+def _reach(app: Description, log: Log, instances: Instances) -> Reach:
     return Reach(
         log_url=app.settings.log_url(app.id),
         log_id=log.id,
@@ -290,7 +286,7 @@ def _reach(app: Description, log: Log, instances: Instances, retries: Retries) -
         fsync=app.settings.log.fsync,
         replicas=instances.replicas(),
         deadline=timedelta(seconds=app.settings.batch.read_deadline.total_seconds()),
-        retries=retries,
+        retry=app.settings.retry,
     )
 
 

@@ -9,7 +9,7 @@ import sys
 
 import msgspec
 
-from holdfast.clock import SystemClock
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError, SettingsError
 from holdfast.instance.process import Instance, InstanceConfig, main
 from holdfast.observe.endpoints import endpoints
@@ -39,7 +39,7 @@ def run(line: bytes) -> None:
 
 def rest(instance: Instance) -> RestBeside:
     """REST over a started instance, with its health and its metrics."""
-    errors = LastErrors(SystemClock())
+    errors = LastErrors(SYSTEM_CLOCK)
     reader = reader_of(instance, errors.note)
     more = endpoints(
         stores=reader.names(),

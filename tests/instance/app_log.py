@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.chance import new_id
 from holdfast.instance.base import Base
 from holdfast.instance.events import Events
 from holdfast.instance.layout import TaskHome
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.source import Source
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, Writer, new_id
+from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef
 from holdfast.log.storage import open_storage

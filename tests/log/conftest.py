@@ -2,18 +2,18 @@
 
 import uuid
 from collections.abc import Iterator
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast.log.log import Log
-from holdfast.log.objects import Retries, Storage
+from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
+from holdfast.settings import RetrySettings
 from tests import s3
 from tests.log.making import app_spec
 
-QUICK = Retries(attempts=3, first=timedelta(milliseconds=1), longest=timedelta(milliseconds=2))
+QUICK = RetrySettings(attempts=3, first="1ms", longest="2ms")
 
 
 @pytest.fixture(scope="session")
@@ -31,17 +31,17 @@ def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     match request.param:
         case "local":
             # What reaches the disk and when is test_local's; here it would only take time.
-            return open_storage(str(tmp_path / "log"), fsync=False, retries=QUICK)
+            return open_storage(str(tmp_path / "log"), fsync=False, retry=QUICK)
         case "memory":
-            return open_storage(f"memory://{uuid.uuid4()}", retries=QUICK)
+            return open_storage(f"memory://{uuid.uuid4()}", retry=QUICK)
         case _:
             server: s3.S3Server = request.getfixturevalue("s3_server")
-            return open_storage(f"{server.url}/{uuid.uuid4()}", server.options, retries=QUICK)
+            return open_storage(f"{server.url}/{uuid.uuid4()}", server.options, retry=QUICK)
 
 
 @pytest.fixture
 def memory() -> Storage:
-    return open_storage(f"memory://{uuid.uuid4()}", retries=QUICK)
+    return open_storage(f"memory://{uuid.uuid4()}", retry=QUICK)
 
 
 @pytest.fixture

@@ -5,8 +5,9 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from holdfast.chance import new_id
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer, new_id
+from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.log import Log
 from holdfast.log.objects import Names, Put, Storage
 from holdfast.log.segments import STATE, STATE_SCHEMA, Sealed, SegmentRef, seal

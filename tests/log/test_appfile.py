@@ -52,7 +52,7 @@ def refused(storage: Storage, *stores: StoreSpec) -> str:
 
 def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
     data = (GOLDEN / "app-1-shapes.json").read_bytes()
-    first = msgspec.structs.replace(appfile.first(app_spec(spec_of(First))), log="l0g")
+    first = appfile.first(app_spec(spec_of(First)), "l0g")
     known = appfile.successor(first, app_spec(spec_of(Tenths)))
     assert appfile.decode(data, 2, place="here") == known
     assert appfile.encode(known) == data
@@ -61,7 +61,7 @@ def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
 def test_the_file_with_aggregates_reads_and_writes_as_it_always_did() -> None:
     data = (GOLDEN / "app-1-aggregates.json").read_bytes()
     spec = computing(table(n="bigint", best="bigint", from_now=("best",)), n="count(*)", best="max(score)")
-    first = msgspec.structs.replace(appfile.first(app_spec(spec)), log="l0g")
+    first = appfile.first(app_spec(spec), "l0g")
     assert appfile.decode(data, 1, place="here") == first
     assert appfile.encode(first) == data
 
@@ -382,5 +382,5 @@ def test_effective_rows_are_numbered_by_the_log() -> None:
 
 
 def test_an_app_that_is_new_has_the_first_cell_format() -> None:
-    first = appfile.first(AppSpec(id="a", partitions=1, stores=(table(n="bigint"),), topologies={"counts": 0}))
+    first = appfile.first(AppSpec(id="a", partitions=1, stores=(table(n="bigint"),), topologies={"counts": 0}), "l0g")
     assert first.formats["cell"] == 1

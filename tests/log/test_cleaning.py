@@ -1,6 +1,5 @@
 """Cleaning: what may go goes, and nothing that anyone may still need."""
 
-import uuid
 from collections.abc import Iterable
 from datetime import timedelta
 from pathlib import Path
@@ -30,7 +29,7 @@ def versions(*numbers: int) -> tuple[Version, ...]:
 
 
 def segment(task: TaskId, version: int) -> str:
-    return names.segment(task, Version(version), uuid.UUID(int=version))
+    return names.segment(task, Version(version), f"{version:032x}")
 
 
 @pytest.mark.parametrize(
@@ -55,7 +54,7 @@ def test_the_floor(snapshots: tuple[tuple[int, ...], ...], sink: int | None, exp
 
 
 def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
-    committed, orphan = segment(A, 7), names.segment(A, Version(7), uuid.UUID(int=99))
+    committed, orphan = segment(A, 7), names.segment(A, Version(7), "99")
     unread, future = segment(A, 8), segment(A, 11)
     plan = plan_cleaning(
         Picture(

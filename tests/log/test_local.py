@@ -195,7 +195,7 @@ def _failing_writes(monkeypatch: pytest.MonkeyPatch, errors: Iterator[int]) -> N
 
 
 def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = LocalStorage(tmp_path, retries=QUICK)
+    storage = LocalStorage(tmp_path, retry=QUICK)
     with monkeypatch.context() as full:
         _failing_writes(full, iter([errno.ENOSPC] * 9))
         with pytest.raises(DiskFull, match=r"commits/1\.json.*[Ff]ree space"):
@@ -220,7 +220,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_disk_that_is_really_full_loses_nothing_and_goes_on_when_there_is_room(small_disk: Path) -> None:
-    storage = LocalStorage(small_disk / "log", retries=QUICK)
+    storage = LocalStorage(small_disk / "log", retry=QUICK)
     written: list[str] = []
 
     def fill() -> None:
@@ -231,7 +231,7 @@ def test_a_disk_that_is_really_full_loses_nothing_and_goes_on_when_there_is_room
     with pytest.raises(DiskFull, match="Free space"):
         fill()
     assert 5 <= len(written) <= 10
-    again = LocalStorage(small_disk / "log", retries=QUICK)
+    again = LocalStorage(small_disk / "log", retry=QUICK)
     assert again.list("segments/") == written
     assert all(again.get(name) == b"x" * 100_000 for name in written)
     again.delete(written[:2])
@@ -239,7 +239,7 @@ def test_a_disk_that_is_really_full_loses_nothing_and_goes_on_when_there_is_room
 
 
 def test_a_disk_that_stumbles_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = LocalStorage(tmp_path, retries=QUICK)
+    storage = LocalStorage(tmp_path, retry=QUICK)
     with monkeypatch.context() as stumbling:
         _failing_writes(stumbling, iter([errno.EIO, errno.EIO]))
         assert storage.create("a", b"x") is Put.CREATED

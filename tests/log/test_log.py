@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults
+from holdfast.chance import Random, new_id
 from holdfast.errors import DamagedObject, ErrorCategory, StorageUnavailable
 from holdfast.log import commits, names
 from holdfast.log.appfile import AppChanged
@@ -316,3 +317,8 @@ def test_a_sinks_name_can_stand_in_the_log(memory: Storage, name: str) -> None:
     log = Log.create_or_open(memory, app_spec())
     with pytest.raises(names.BadSinkName, match="letters"):
         log.sinks.mark(name, Version(1))
+
+
+def test_ids_repeat_with_the_randomness_that_is_handed_in(memory: Storage) -> None:
+    log, same = Log.create_or_open(memory, app_spec(), Random(7)), Random(7)
+    assert [log.id, log.new_id(), log.new_id()] == [new_id(same), new_id(same), new_id(same)]

@@ -98,7 +98,7 @@ def proxied(server: s3.S3Server) -> Iterator[Proxy]:
 def test_a_commit_whose_answer_was_lost_has_won(s3_server: s3.S3Server) -> None:
     with proxied(s3_server) as proxy:
         options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.port}"}
-        storage = open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retries=QUICK)
+        storage = open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retry=QUICK)
         log = Log.create_or_open(storage, app_spec())
         first = making.grow(log, 1)
         commit = making.next_commit(log, first)
@@ -115,7 +115,7 @@ def test_a_commit_whose_answer_was_lost_has_won(s3_server: s3.S3Server) -> None:
 def test_a_segment_whose_answer_was_lost_is_there(s3_server: s3.S3Server) -> None:
     with proxied(s3_server) as proxy:
         options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.port}"}
-        storage = open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retries=QUICK)
+        storage = open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retry=QUICK)
         proxy.cut_the_next_answer()
         assert storage.create("a", b"data") is Put.EXISTS, "it is one's own, and nobody can tell"
         assert proxy.cuts == 1

@@ -13,10 +13,11 @@ import httpx2
 import msgspec
 import pyarrow as pa
 
+from holdfast.chance import new_id
 from holdfast.clock import SystemClock
 from holdfast.instance.process import Instance, InstanceConfig
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, Writer, new_id
+from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage

@@ -5,14 +5,14 @@ to and waits in its own call; one that asks too rarely is told how many it misse
 """
 
 import threading
-import uuid
 from collections import deque
 from enum import StrEnum
 from itertools import islice
 
 import msgspec
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.chance import new_id
+from holdfast.clock import SYSTEM_CLOCK, Clock
 
 
 class RestoreKind(StrEnum):
@@ -87,11 +87,11 @@ class Events:
     [TaskEvent(task='0_1', state='running', version=7)]
     """
 
-    def __init__(self, keep: int = 10_000, clock: Clock | None = None) -> None:
+    def __init__(self, keep: int = 10_000, clock: Clock = SYSTEM_CLOCK) -> None:
         self._kept: deque[Numbered] = deque(maxlen=keep)
         self._last = 0
-        self.life = uuid.uuid4().hex
-        self._clock = clock or SystemClock()
+        self.life = new_id()
+        self._clock = clock
         self._arrived = threading.Condition()
         self._closed = False
 

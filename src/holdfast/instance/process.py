@@ -35,8 +35,8 @@ from holdfast.instance.service import StateService
 from holdfast.instance.snapshotter import Keeper, SnapshotLimits, Snapshotter, folding
 from holdfast.instance.source import Source
 from holdfast.log.log import Log
-from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
+from holdfast.settings import RetrySettings
 from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
 from holdfast.words import TaskId, Version
 
@@ -122,12 +122,12 @@ class Instance:
         self._stop_asked = threading.Event()
         self._rebuilding = threading.Lock()
         self._stopped = False
-        retries = Retries(
+        self._retry = RetrySettings(
             attempts=config.retry_attempts,
             first=timedelta(seconds=config.retry_first_seconds),
             longest=timedelta(seconds=config.retry_longest_seconds),
         )
-        storage = open_storage(config.log_url, config.log_options, fsync=config.fsync, retries=retries)
+        storage = open_storage(config.log_url, config.log_options, fsync=config.fsync, retry=self._retry)
         self.log = Log.open(storage)
         self.source = Source(self.log)
 
@@ -153,8 +153,7 @@ class Instance:
                 parallel_tasks=config.restore_parallel_tasks,
                 acceptable_lag=config.restore_acceptable_lag,
                 poll_seconds=config.poll_seconds,
-                first_pause=config.retry_first_seconds,
-                longest_pause=config.retry_longest_seconds,
+                retry=self._retry,
             ),
         )
         folds = {task: folding(replica, self.mover.wake) for task, replica in self.replicas.items()}

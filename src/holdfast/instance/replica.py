@@ -17,7 +17,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
 from holdfast.instance import loading
 from holdfast.instance.base import Base, engine_names
@@ -74,7 +74,7 @@ class Replica:
         resources: Resources,
         events: Events,
         settings: ReplicaSettings | None = None,
-        clock: Clock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.task: TaskId = home.task
         self.stores = [spec.name for spec in specs]
@@ -86,7 +86,7 @@ class Replica:
         self._specs = list(specs)
         self._resources = resources
         self._events = events
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._advancing = threading.RLock()
         self._writing = threading.RLock()
         self._publishing = threading.Lock()

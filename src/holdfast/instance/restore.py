@@ -12,12 +12,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import StrEnum
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
 from holdfast.instance.replica import Replica
 from holdfast.instance.report import RestoreReport
 from holdfast.instance.source import Source
+from holdfast.retry import DEFAULT_RETRY, backoff
+from holdfast.settings import RetrySettings
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
@@ -36,8 +38,7 @@ class MoveSettings:
     parallel_tasks: int = 4
     acceptable_lag: int = 10
     poll_seconds: float = 1.0
-    first_pause: float = 0.1
-    longest_pause: float = 5.0
+    retry: RetrySettings = DEFAULT_RETRY
 
 
 @dataclass
@@ -62,13 +63,13 @@ class Mover:
         source: Source,
         events: Events,
         settings: MoveSettings | None = None,
-        clock: Clock | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._replicas = dict(replicas)
         self._source = source
         self._events = events
         self._settings = settings or MoveSettings()
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._progress = {task: Progress() for task in replicas}
         self._wake = threading.Condition()
         self._told = NOTHING
@@ -210,8 +211,7 @@ class Mover:
         progress.failures += 1
         if progress.failures > 1 and isinstance(error, HoldfastError) and self._replicas[task].is_open:
             self._recover(task, opening)
-        pause = min(self._settings.longest_pause, self._settings.first_pause * 2 ** (progress.failures - 1))
-        progress.retry_at = self._clock.monotonic() + pause
+        progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._settings.retry)
         if str(error) != progress.error:
             progress.error = str(error)
             progress.error_category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG

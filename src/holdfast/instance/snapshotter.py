@@ -13,7 +13,7 @@ from datetime import timedelta
 
 import pyarrow as pa
 
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.events import Events
 from holdfast.instance.replica import Replica
@@ -21,6 +21,8 @@ from holdfast.instance.restore import tell_problem
 from holdfast.instance.source import state_bytes
 from holdfast.log.log import Log
 from holdfast.log.snapshot_policy import snapshot_due
+from holdfast.retry import backoff
+from holdfast.settings import RetrySettings
 from holdfast.stores.engines.base import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -50,11 +52,11 @@ class Saved:
 class Snapshotter:
     """Saves one replica's snapshots when they are due."""
 
-    def __init__(self, replica: Replica, log: Log, limits: SnapshotLimits, clock: Clock | None = None) -> None:
+    def __init__(self, replica: Replica, log: Log, limits: SnapshotLimits, clock: Clock = SYSTEM_CLOCK) -> None:
         self._replica = replica
         self._log = log
         self._limits = limits
-        self._clock = clock or SystemClock()
+        self._clock = clock
         self._saved: Saved | None = None
 
     def step(self) -> bool:
@@ -106,6 +108,9 @@ class Snapshotter:
         return total
 
 
+_STEP_RETRY = RetrySettings(first="500ms", longest="30s")
+
+
 class Keeper:
     """Calls each task's step again and again on a thread of its own; a failure is told once and tried again."""
 
@@ -115,14 +120,14 @@ class Keeper:
         steps: Mapping[TaskId, Callable[[], object]],
         events: Events,
         every: float,
-        longest: float = 30.0,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self._steps = dict(steps)
         self._events = events
         self._every = every
-        self._longest = longest
+        self._clock = clock
         self._failures = dict.fromkeys(steps, 0)
-        self._skip = dict.fromkeys(steps, 0)
+        self._retry_at = dict.fromkeys(steps, 0.0)
         self._errors: dict[TaskId, str] = {}
         self._wake = threading.Event()
         self._ended = threading.Event()
@@ -146,10 +151,8 @@ class Keeper:
             for task in self._steps:
                 if self._ended.is_set():
                     return
-                if self._skip[task]:
-                    self._skip[task] -= 1
-                    continue
-                self._try(task)
+                if self._clock.monotonic() >= self._retry_at[task]:
+                    self._try(task)
             self._wake.wait(self._every)
             self._wake.clear()
 
@@ -162,7 +165,7 @@ class Keeper:
             _LOG.debug("task %s isn't open now", task)
         except Exception as error:  # noqa: BLE001  one task's trouble is no reason to stop looking after the others
             self._failures[task] += 1
-            self._skip[task] = min(2 ** self._failures[task], int(self._longest / self._every))
+            self._retry_at[task] = self._clock.monotonic() + backoff(self._failures[task], _STEP_RETRY)
             if self._errors.get(task) != str(error):
                 self._errors[task] = str(error)
                 tell_problem(self._events, task, error)

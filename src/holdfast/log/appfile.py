@@ -7,7 +7,6 @@ something else, so those are refused with everything that differs and what to do
 older code that starts again, or runs beside newer code, finds the newer shapes in the file and leaves them there.
 """
 
-import uuid
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -76,9 +75,9 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
         return tuple(store for store in self.stores if self.topologies[store.name] == task.topology)
 
 
-def first(spec: AppSpec) -> AppSpec:
-    """The spec as the first file of a new log."""
-    return _in_use(msgspec.structs.replace(spec, log=uuid.uuid4().hex, number=1))
+def first(spec: AppSpec, log: str) -> AppSpec:
+    """The spec as the first file of a new log with this id."""
+    return _in_use(msgspec.structs.replace(spec, log=log, number=1))
 
 
 def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:

@@ -11,7 +11,6 @@ minutes, whatever the commit says: whoever comes later does without them.
 
 import os
 import socket
-import uuid
 
 import msgspec
 
@@ -79,11 +78,6 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def segment_names(self) -> frozenset[str]:
         """The objects this commit stands on."""
         return frozenset(ref.name for refs in self.segments.values() for ref in refs if ref.name is not None)
-
-
-def new_id() -> str:
-    """A fresh commit id."""
-    return uuid.uuid4().hex
 
 
 def encode(commit: Commit) -> bytes:

@@ -20,15 +20,14 @@ from typing import TypeVar
 
 from holdfast.errors import StorageUnavailable
 from holdfast.log.objects import (
-    DEFAULT_RETRIES,
     DiskFull,
     Names,
     ObjectMissing,
     Put,
-    RetryLimits,
     StorageRefused,
-    retried,
 )
+from holdfast.retry import DEFAULT_RETRY, retrying
+from holdfast.settings import RetrySettings
 
 T = TypeVar("T")
 _CHUNK = 8 << 20
@@ -52,11 +51,11 @@ class NoHardLinks(StorageRefused):
 class LocalStorage:
     """Objects as files under a root folder."""
 
-    def __init__(self, root: Path, *, fsync: bool = True, retries: RetryLimits = DEFAULT_RETRIES) -> None:
+    def __init__(self, root: Path, *, fsync: bool = True, retry: RetrySettings = DEFAULT_RETRY) -> None:
         self._root = root.absolute()
         self._temporary = self._root / ".tmp"
         self._fsync = fsync
-        self._retries = retries
+        self._retry = retry
         self._durable: set[Path] = set()
         self._numbers = itertools.count()
         self._lock = threading.Lock()
@@ -220,7 +219,7 @@ class LocalStorage:
                 yield name
 
     def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
-        return retried(self._retries, lambda: self._translated(name, call, writes))
+        return retrying(lambda: self._translated(name, call, writes), self._retry)
 
     def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
         try:
@@ -234,9 +233,7 @@ class LocalStorage:
                     f"No room for {what}. Free space or raise the quota, then start again; nothing is lost."
                 ) from error
             if error.errno in _TRANSIENT:
-                raise StorageUnavailable(
-                    f"The disk didn't answer for {what}. It was tried {self._retries.attempts} times."
-                ) from error
+                raise StorageUnavailable(f"The disk didn't answer for {what}. Check the disk and its mount.") from error
             raise StorageRefused(f"The file system refused {what}. Check its owner, permissions and mount.") from error
 
 

@@ -9,13 +9,13 @@ commit, sinks) is the callers'; what each write checks is here.
 """
 
 import logging
-import uuid
 from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.chance import SYSTEM_RANDOM, Random, new_id
 from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
 from holdfast.log import appfile, commits, documents, names
 from holdfast.log.appfile import AppSpec
@@ -70,11 +70,12 @@ class Written:
 class Log:
     """An app's log, opened."""
 
-    def __init__(self, storage: Storage, app: AppSpec) -> None:
+    def __init__(self, storage: Storage, app: AppSpec, random: Random = SYSTEM_RANDOM) -> None:
         self.storage = storage
         self.app = app
         self.snapshots = Snapshots(storage, app.log)
         self.sinks = SinkPositions(storage, app.log)
+        self._random = random
         self._created: tuple[Version, str] | None = None  # the commit made last through this object
 
     @property
@@ -91,13 +92,13 @@ class Log:
         return cls(storage, app)
 
     @classmethod
-    def create_or_open(cls, storage: Storage, spec: AppSpec) -> "Log":
+    def create_or_open(cls, storage: Storage, spec: AppSpec, random: Random = SYSTEM_RANDOM) -> "Log":
         """The app's log, begun if it isn't there; refused (AppChanged) if another app wrote it.
 
         A log without a version binds nobody: a first start with a mistake in it can simply be put right.
         """
         if (old := _newest_app(storage)) is None:
-            old = _created(storage, appfile.first(spec))
+            old = _created(storage, appfile.first(spec, new_id(random)))
         empty = cls(storage, old).newest() is None
         if not empty or old.id != spec.id:
             appfile.check(old, spec, place=storage.place)
@@ -105,7 +106,11 @@ class Log:
             logger.warning("%s.", line)
         while (wanted := appfile.successor(old, spec, empty=empty)) != old:
             old = _created(storage, wanted)
-        return cls(storage, old)
+        return cls(storage, old, random)
+
+    def new_id(self) -> str:
+        """A new id, for a commit or a segment."""
+        return new_id(self._random)
 
     def app_at(self, number: int) -> AppSpec:
         """The app as a commit's `app` number names it."""
@@ -214,7 +219,7 @@ class Log:
         if len(sealed.data) <= inline_limit:
             ref = SegmentRef(name=None, inline=sealed.data, length=len(sealed.data), parts=sealed.parts)
         else:
-            name = (names.volatile_segment if volatile else names.segment)(task, version, uuid.uuid4())
+            name = (names.volatile_segment if volatile else names.segment)(task, version, self.new_id())
             # EXISTS can only be this very put, repeated after a lost answer: the name is random.
             self.storage.create(name, sealed.data)
             ref = SegmentRef(name=name, inline=None, length=len(sealed.data), parts=sealed.parts)

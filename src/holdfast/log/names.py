@@ -5,7 +5,6 @@ through here.
 """
 
 import re
-import uuid
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import TaskId, Version
@@ -52,11 +51,11 @@ def segments(task: TaskId) -> str:
     return f"{SEGMENTS}{task}/"
 
 
-def segment(task: TaskId, version: Version, unique: uuid.UUID) -> str:
+def segment(task: TaskId, version: Version, unique: str) -> str:
     """A fresh name for one attempt of a task; another attempt has another `unique`.
 
-    >>> segment(TaskId(0, 3), Version(12), uuid.UUID(int=1))
-    'segments/0_3/00000000000000000012-00000000-0000-0000-0000-000000000001.arrow'
+    >>> segment(TaskId(0, 3), Version(12), "a1")
+    'segments/0_3/00000000000000000012-a1.arrow'
     """
     return f"{segments(task)}{padded(version)}-{unique}.arrow"
 
@@ -65,11 +64,11 @@ def volatile_segments(task: TaskId) -> str:
     return f"{VOLATILE}{task}/"
 
 
-def volatile_segment(task: TaskId, version: Version, unique: uuid.UUID) -> str:
+def volatile_segment(task: TaskId, version: Version, unique: str) -> str:
     """A fresh name for a segment of stores that aren't durable. They stand apart, since they go by themselves.
 
-    >>> volatile_segment(TaskId(0, 3), Version(12), uuid.UUID(int=1))
-    'volatile/0_3/00000000000000000012-00000000-0000-0000-0000-000000000001.arrow'
+    >>> volatile_segment(TaskId(0, 3), Version(12), "a1")
+    'volatile/0_3/00000000000000000012-a1.arrow'
     """
     return f"{volatile_segments(task)}{padded(version)}-{unique}.arrow"
 

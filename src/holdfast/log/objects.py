@@ -8,18 +8,12 @@ storage is briefly away (`StorageUnavailable`, tried again within limits before 
 (`StorageRefused`), or there is no room (`DiskFull`). Messages name the storage and the object and never a secret.
 """
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from datetime import timedelta
+from collections.abc import Iterable
 from enum import Enum
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-import tenacity
-
-from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
-
-T = TypeVar("T")
+from holdfast.errors import ErrorCategory, HoldfastError
 
 Names = list[str]
 """Names of objects; `list` itself is what a storage calls the listing of them."""
@@ -90,42 +84,3 @@ class Storage(Protocol):
 
     def delete(self, names: Iterable[str]) -> None:
         """Takes objects away, in no order one may rely on. One that isn't there is no error."""
-
-
-class RetryLimits(Protocol):
-    """How often and how long to try again; `RetrySettings` is one."""
-
-    @property
-    def attempts(self) -> int: ...
-    @property
-    def first(self) -> timedelta: ...
-    @property
-    def longest(self) -> timedelta: ...
-
-
-@dataclass(frozen=True, kw_only=True)
-class Retries:
-    """Attempts in all, the first pause and the longest."""
-
-    attempts: int = 5
-    first: timedelta = timedelta(milliseconds=100)
-    longest: timedelta = timedelta(seconds=5)
-
-
-DEFAULT_RETRIES = Retries()
-
-
-def retried(limits: RetryLimits, call: Callable[[], T]) -> T:
-    """Calls a function again while it raises StorageUnavailable, with growing pauses, then lets the error out.
-
-    >>> retried(Retries(attempts=2), lambda: "answer")
-    'answer'
-    """
-    again = tenacity.Retrying(
-        retry=tenacity.retry_if_exception_type(StorageUnavailable),
-        stop=tenacity.stop_after_attempt(limits.attempts),
-        wait=tenacity.wait_exponential(multiplier=limits.first.total_seconds(), max=limits.longest.total_seconds())
-        + tenacity.wait_random(0, limits.first.total_seconds()),
-        reraise=True,
-    )
-    return again(call)

@@ -28,15 +28,14 @@ from obstore.store import MemoryStore, from_url
 
 from holdfast.errors import SettingsError, StorageUnavailable
 from holdfast.log.objects import (
-    DEFAULT_RETRIES,
     DiskFull,
     Names,
     ObjectMissing,
     Put,
-    RetryLimits,
     StorageRefused,
-    retried,
 )
+from holdfast.retry import DEFAULT_RETRY, retrying
+from holdfast.settings import RetrySettings
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -60,12 +59,12 @@ class RemoteStorage:
     """Objects in a bucket, or in this process's memory."""
 
     def __init__(
-        self, store: "ObjectStore", place: str, *, secrets: Iterable[str] = (), retries: RetryLimits = DEFAULT_RETRIES
+        self, store: "ObjectStore", place: str, *, secrets: Iterable[str] = (), retry: RetrySettings = DEFAULT_RETRY
     ) -> None:
         self._store = store
         self._place = place
         self._secrets = tuple(sorted((secret for secret in secrets if secret), key=len, reverse=True))
-        self._retries = retries
+        self._retry = retry
 
     @property
     def place(self) -> str:
@@ -152,7 +151,7 @@ class RemoteStorage:
                     obstore.delete(self._store, name)
 
     def _attempt(self, name: str, call: Callable[[], T], *, writes: bool = False) -> T:
-        return retried(self._retries, lambda: self._translated(name, call, writes))
+        return retrying(lambda: self._translated(name, call, writes), self._retry)
 
     def _translated(self, name: str, call: Callable[[], T], writes: bool) -> T:
         try:
@@ -173,8 +172,7 @@ class RemoteStorage:
             if code is not None and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
                 raise self._refused(name, error) from None
             raise StorageUnavailable(
-                f"{self.place} didn't answer for {name}: {self._told(error)}. It was tried {self._retries.attempts} "
-                "times; check the address and the network."
+                f"{self.place} didn't answer for {name}: {self._told(error)}. Check the address and the network."
             ) from None
 
     def _refused(self, name: str, error: Exception) -> StorageRefused:
@@ -188,7 +186,7 @@ class RemoteStorage:
         return redacted(lines[0][:300] if lines else type(error).__name__, self._secrets)
 
 
-def open_remote(url: str, options: Mapping[str, str], *, retries: RetryLimits) -> RemoteStorage:
+def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -> RemoteStorage:
     """A bucket by its address. Options are obstore's, for the store and for its HTTP client."""
     client: dict[str, Any] = {
         key: _client_value(key, value) for key, value in options.items() if key in _CLIENT_OPTIONS
@@ -211,14 +209,14 @@ def open_remote(url: str, options: Mapping[str, str], *, retries: RetryLimits) -
     except (BaseError, ValueError) as error:
         told = redacted(str(error).splitlines()[0], secrets)
         raise SettingsError(f"log.url {place} or its options can't be used: {told}. Correct them.") from None
-    return RemoteStorage(store, place, secrets=secrets, retries=retries)
+    return RemoteStorage(store, place, secrets=secrets, retry=retry)
 
 
-def open_memory(name: str, *, retries: RetryLimits) -> RemoteStorage:
+def open_memory(name: str, *, retry: RetrySettings) -> RemoteStorage:
     """A storage in this process: the same one for the same name."""
     with _memories_lock:
         store = _memories.setdefault(name, MemoryStore())
-    return RemoteStorage(store, f"memory://{name}", retries=retries)
+    return RemoteStorage(store, f"memory://{name}", retry=retry)
 
 
 def without_secrets(url: str) -> str:

@@ -12,24 +12,21 @@ from urllib.parse import unquote, urlsplit
 from holdfast.errors import SettingsError
 from holdfast.log.local import LocalStorage, NoHardLinks
 from holdfast.log.objects import (
-    DEFAULT_RETRIES,
     DiskFull,
     ObjectMissing,
     Put,
-    Retries,
-    RetryLimits,
     Storage,
     StorageRefused,
 )
 from holdfast.log.remote import open_memory, open_remote
+from holdfast.retry import DEFAULT_RETRY
+from holdfast.settings import RetrySettings
 
 __all__ = [
     "DiskFull",
     "NoHardLinks",
     "ObjectMissing",
     "Put",
-    "Retries",
-    "RetryLimits",
     "Storage",
     "StorageRefused",
     "open_storage",
@@ -44,7 +41,7 @@ def open_storage(
     options: Mapping[str, str] = _NO_OPTIONS,
     *,
     fsync: bool = True,
-    retries: RetryLimits = DEFAULT_RETRIES,
+    retry: RetrySettings = DEFAULT_RETRY,
 ) -> Storage:
     """A storage by its address. No object is written by opening one, and a folder that isn't there isn't made.
 
@@ -54,15 +51,15 @@ def open_storage(
     """
     parts = urlsplit(url)
     if parts.scheme == "":
-        return LocalStorage(Path(url).expanduser(), fsync=fsync, retries=retries)
+        return LocalStorage(Path(url).expanduser(), fsync=fsync, retry=retry)
     if parts.scheme == "file":
         if parts.netloc not in ("", "localhost"):
             raise SettingsError(f"log.url {url!r} names a host. Write file:///folder with three slashes.")
-        return LocalStorage(Path(unquote(parts.path)), fsync=fsync, retries=retries)
+        return LocalStorage(Path(unquote(parts.path)), fsync=fsync, retry=retry)
     if parts.scheme == "memory":
-        return open_memory(f"{parts.netloc}{parts.path}", retries=retries)
+        return open_memory(f"{parts.netloc}{parts.path}", retry=retry)
     if parts.scheme in _REMOTE:
-        return open_remote(url, options, retries=retries)
+        return open_remote(url, options, retry=retry)
     raise SettingsError(
         f"log.url begins with {parts.scheme}://, which is no storage Holdfast knows. Use a path, file://, s3://, "
         "gs://, az:// or memory://."

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from holdfast import metrics
 from holdfast.clock import Clock
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer, new_id
+from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
 from holdfast.log.log import Log, LostRace
 from holdfast.pipeline.protocol import Compute, Held, decide, next_clocks, next_wall, version_of
 from holdfast.pipeline.results import TaskResult
@@ -130,7 +130,7 @@ class Driver:
         commit = Commit(
             format=FORMAT,
             version=version,
-            id=new_id(),
+            id=self._log.new_id(),
             previous=previous.id if previous else None,
             log=self._log.id,
             app=self._log.app.number,

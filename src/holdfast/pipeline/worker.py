@@ -12,20 +12,19 @@ from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
-import tenacity
 from pyspark import TaskContext
 
 from holdfast import faults
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.log.log import Log
-from holdfast.log.objects import Retries
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processor import ProcessorWork, run_processor
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.state import Entries, Range
 from holdfast.pipeline.task import ReadState, ScanState, TaskWork, refused, run, to_batch
-from holdfast.retry import is_retryable
+from holdfast.retry import retrying
+from holdfast.settings import RetrySettings
 from holdfast.words import NOTHING, TaskId, Version
 
 T = TypeVar("T")
@@ -42,8 +41,10 @@ class Reach:
     replicas: Mapping[str, tuple[str, ...]]
     """Task → addresses of the instances that host it, the active one first."""
     deadline: timedelta
-    retries: Retries
+    retry: RetrySettings
 
+
+_READ_RETRY = RetrySettings(first="50ms", longest="1s")
 
 _logs: dict[str, Log] = {}
 _clients: dict[tuple[str, str], StateClient] = {}
@@ -146,7 +147,7 @@ def _start_once() -> None:
 
 def _log(reach: Reach) -> Log:
     if reach.log_id not in _logs:
-        storage = open_storage(reach.log_url, dict(reach.log_options), fsync=reach.fsync, retries=reach.retries)
+        storage = open_storage(reach.log_url, dict(reach.log_options), fsync=reach.fsync, retry=reach.retry)
         _logs[reach.log_id] = Log.open(storage)
     return _logs[reach.log_id]
 
@@ -192,9 +193,4 @@ def _ask(reach: Reach, task: TaskId, call: Callable[[StateClient], T]) -> T:
         attempt += 1
         return call(_client(address, reach))
 
-    return tenacity.Retrying(
-        stop=tenacity.stop_before_delay(reach.deadline),
-        wait=tenacity.wait_random_exponential(multiplier=0.05, max=1.0),
-        retry=tenacity.retry_if_exception(is_retryable),
-        reraise=True,
-    )(ask)
+    return retrying(ask, _READ_RETRY, deadline=reach.deadline)

@@ -19,7 +19,7 @@ from starlette.responses import Response
 from starlette.routing import BaseRoute, Route
 
 from holdfast import metrics
-from holdfast.clock import Clock, SystemClock
+from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
 from holdfast.query import rewriting
 from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
@@ -74,12 +74,12 @@ def create_app(
     reader: StoreReader,
     state: Callable[[], AppStateInfo],
     more: Sequence[BaseRoute] = (),
-    clock: Clock | None = None,
+    clock: Clock = SYSTEM_CLOCK,
 ) -> Starlette:
     """The ASGI application. `more` are further routes: observe's, for one."""
     kinds = Kinds(reader.specs())
     queries = _Queries(reader, state, kinds)
-    counted = _Counted(clock or SystemClock())
+    counted = _Counted(clock)
     paths: Mapping[str, Endpoint] = {
         "/v1/stores": queries.stores,
         "/v1/stores/{store}/keys/{key:path}": queries.key,

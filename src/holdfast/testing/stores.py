@@ -9,7 +9,6 @@ A store lives one version at a time: a task binds it to the bytes of the last ve
 the bytes it wrote. So whatever it knows must be in them, and two replicas that have the same bytes must say the same.
 """
 
-import random
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -17,6 +16,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 
+from holdfast.chance import Random
 from holdfast.stores.access import DictBytes, Now, ReadableBytes
 from holdfast.stores.engines.base import Engine, Resources, View
 from holdfast.stores.engines.registry import open_engine
@@ -62,7 +62,7 @@ class StoreConformance:
         """The store as a processor would declare it."""
         raise NotImplementedError
 
-    def write(self, store: Any, dice: random.Random) -> None:
+    def write(self, store: Any, dice: Random) -> None:
         """Changes a bound store in some way; called many times a version."""
         raise NotImplementedError
 
@@ -81,7 +81,7 @@ class StoreConformance:
         assert msgspec.json.decode(msgspec.json.encode(spec), type=StoreSpec) == spec
 
     def test_declared_it_has_no_data_and_says_so(self) -> None:
-        for use in (self.content, lambda store: self.write(store, random.Random(1))):
+        for use in (self.content, lambda store: self.write(store, Random(1))):
             try:
                 use(self.declared())
             except NotBound:
@@ -134,7 +134,7 @@ class StoreConformance:
         found: list[tuple[dict[bytes, bytes], object]] = []
         entries: dict[bytes, bytes] = {}
         for version in range(self.versions):
-            dice = random.Random(version)
+            dice = Random(version)
             bytes_ = _filled(entries)
             store = self._bound(bytes_, version)
             store.begin_version()

@@ -10,13 +10,14 @@ A view of the present keeps nothing that wouldn't be there anyway: its time coun
 import logging
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import Literal, TypeVar
+
+from holdfast.clock import SYSTEM_CLOCK
 
 _LOG = logging.getLogger(__name__)
 _HERE = str(Path(__file__).parents[1])
@@ -50,7 +51,7 @@ class Open:
 class OpenOnes:
     """All views and scans of a process that are open."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(self, clock: Callable[[], float] = SYSTEM_CLOCK.monotonic) -> None:
         self._clock = clock
         self._lock = threading.RLock()  # a finalizer may come at any moment, in the middle of ours too
         self._open: dict[Open, None] = {}

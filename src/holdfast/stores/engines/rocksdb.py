@@ -16,7 +16,6 @@ Only this module and its neighbours (`rocksviews`, `rockserrors`, `tuning`) impo
 import contextlib
 import logging
 import threading
-import time
 import weakref
 from collections.abc import Iterable, Sequence
 from functools import partial
@@ -26,6 +25,7 @@ import pyarrow as pa
 import rocksdict as rd
 
 from holdfast import faults
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Closed, HoldfastError
 from holdfast.stores.engines import rocksdb_families as rocksfamilies
 from holdfast.stores.engines import rocksdb_metrics as rocksstats
@@ -177,7 +177,7 @@ class RocksEngine:
 
     def _wait_for_room(self, family: str) -> None:
         while self._families[family].property_int_value("rocksdb.is-write-stopped"):
-            time.sleep(0.002)
+            SYSTEM_CLOCK.sleep(0.002)
 
     def drop(self, family: str, start: bytes, stop: bytes) -> None:
         start = max(start, FIRST_KEY)
