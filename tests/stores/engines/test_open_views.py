@@ -15,6 +15,14 @@ from holdfast.words import Version
 from tests.stores.making import specs
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _older_objects_left_out() -> Iterator[None]:
+    """These tests collect garbage in full, which takes over a second with all that a test run has loaded by now."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
 @pytest.fixture(params=sorted(ENGINES))
 def engine(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Engine]:
     engine = open_engine(request.param, tmp_path / "state", specs(["watched-here"]), Resources(16 << 20))
