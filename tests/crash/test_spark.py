@@ -17,18 +17,16 @@ pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 KILLED = -9
 
+# Kills of workers and instances don't end the driver's life, so each life has several of them before the one that does.
+_FIRST = "segment.before=kill@1,segment.after=kill@2,state.read=kill@3,apply.before=kill@1,apply.middle=kill@2"
+
 CHAIN = [
-    # (faults of this life, whether the driver survives it). Kills of workers and instances don't end a life, so each has
-    # several of them before the one that ends the driver.
-    (
-        "segment.before=kill@1,segment.after=kill@2,state.read=kill@3,apply.before=kill@1,apply.middle=kill@2,"
-        "snapshot.before=kill@1,commit.after=kill@6",
-        False,
-    ),
+    # (faults of this life, whether the driver survives it)
+    (f"{_FIRST},snapshot.before=kill@1,commit.after=kill@6", False),
     ("apply.after=kill@1,snapshot.middle=kill@1,sink.middle=kill@5", False),
     ("snapshot.after=kill@1,commit.before=instance@2", True),
 ]
-"""A dozen kills in three lives: a life costs a JVM. `make crash` has every point alone, with each process it can kill."""
+"""A dozen kills in three lives, since a life costs a JVM. `make crash` has every fault point alone."""
 
 EVERY = [
     *[(f"{point}=kill@3", True) for point in ("segment.before", "segment.after", "state.read")],

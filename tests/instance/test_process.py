@@ -343,7 +343,9 @@ def restores(client: StateClient, task: str, store: str) -> list[RestoreEvent]:
 
 
 def problems(client: StateClient) -> list[ProblemEvent]:
-    return [numbered.event for numbered in client.events(0).events if isinstance(numbered.event, ProblemEvent)]
+    """The problems an instance has told of, except that its folder is in memory."""
+    found = [numbered.event for numbered in client.events(0).events if isinstance(numbered.event, ProblemEvent)]
+    return [problem for problem in found if problem.error != "TemporaryFileSystem"]
 
 
 def no_wipe(client: StateClient) -> bool:
