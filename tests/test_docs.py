@@ -3,13 +3,16 @@
 import ast
 import doctest
 import re
+import shlex
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
+from holdfast.cli import app
 from holdfast.settings import all_settings, load
 from holdfast.settings.page import page
 
@@ -76,6 +79,18 @@ def test_python_in_the_documentation_runs_or_at_least_parses(block: Block) -> No
     if match := re.match(r"# (examples/\S+\.py)", block.text):
         shown = block.text.split("\n", 1)[1].strip()
         assert shown in (ROOT / match[1]).read_text(), f"{block} differs from {match[1]}"
+
+
+SIZES = [block for block in blocks("console") if block.text.startswith("$ holdfast size")]
+
+
+@pytest.mark.parametrize("block", SIZES, ids=str)
+def test_holdfast_size_prints_what_the_documentation_shows(block: Block, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    command, *shown = block.text.splitlines()
+    printed = CliRunner().invoke(app, shlex.split(command.removeprefix("$ holdfast "))).output
+    lines = [" ".join(line.split()) for line in printed.splitlines()]
+    assert [line for line in shown if not any(each.startswith(" ".join(line.split())) for each in lines)] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
