@@ -36,7 +36,7 @@ from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.kinds.keying import beginning_encoder, time_bytes
 from holdfast.stores.layouts.slices import slice_prefix
-from holdfast.testing.stores import Reading
+from holdfast.testing.stores import EngineBytes
 from holdfast.words import Version
 
 BATCH = 1_000
@@ -141,11 +141,11 @@ class OnEngine:
         mark = Mark(Version(self.version), f"c{self.version}", "log")
         self.engine.apply([(self.name, Changes(keys, values))], mark)
 
-    def reading(self) -> Reading:
+    def reading(self) -> EngineBytes:
         """What is there now, on disk and in one level."""
         self.engine.flush()
         self.engine._families[self.name].compact_range(None, None)  # type: ignore[attr-defined]  # as `settle` does
-        return Reading(self.engine, self.engine.view(), self.name)
+        return EngineBytes(self.engine, self.engine.view(), self.name)
 
 
 def seconds(work: Callable[[], object]) -> float:

@@ -15,7 +15,7 @@ from holdfast.settings import (
     BatchSettings,
     LogSettings,
     MemorySettings,
-    Options,
+    RedactedOptions,
     Restore,
     RestSettings,
     RetrySettings,
@@ -144,19 +144,19 @@ def test_the_environment_wins_over_the_file_and_the_file_over_code(tmp_path: Pat
     file.write_text('partitions = 6\n[batch]\ncommit_interval = "2s"\nmax_records = 10\n[log.options]\nregion = "x"\n')
     code = Settings(partitions=5, instances=2, batch=BatchSettings(max_ahead="2h"))
 
-    effective = load(code, file, {"HOLDFAST_PARTITIONS": "7", "HOLDFAST_BATCH__MAX_RECORDS": "", "PATH": "x"})
+    loaded = load(code, file, {"HOLDFAST_PARTITIONS": "7", "HOLDFAST_BATCH__MAX_RECORDS": "", "PATH": "x"})
 
-    assert effective.settings == Settings(
+    assert loaded.settings == Settings(
         partitions=7,
         instances=2,
         batch=BatchSettings(commit_interval="2s", max_ahead="2h"),
         log=LogSettings(options={"region": "x"}),
     )
-    assert effective.origins["partitions"] == "HOLDFAST_PARTITIONS"
-    assert effective.origins["batch.commit_interval"] == str(file)
-    assert effective.origins["instances"] == "code"
-    assert effective.origins["batch.max_ahead"] == "code"
-    assert effective.origins["rest.port"] == "default"
+    assert loaded.origins["partitions"] == "HOLDFAST_PARTITIONS"
+    assert loaded.origins["batch.commit_interval"] == str(file)
+    assert loaded.origins["instances"] == "code"
+    assert loaded.origins["batch.max_ahead"] == "code"
+    assert loaded.origins["rest.port"] == "default"
 
 
 def test_the_file_is_found_in_the_working_directory_or_by_its_variable(tmp_path: Path) -> None:
@@ -172,10 +172,10 @@ def test_every_setting_can_be_set_by_its_variable(name: str) -> None:
     setting = all_settings()[name]
     text = {"log.options": '{"a": "b"}', "spark.config": '{"a": "b"}'}.get(name) or setting.show(setting.default) or "3"
 
-    effective = load(env={variable_of(name): text})
+    loaded = load(env={variable_of(name): text})
 
-    assert effective.origins[name] == variable_of(name)
-    assert {row[0]: row[1] for row in effective.rows()}[name] == text.strip('{}"').replace('": "', "=")
+    assert loaded.origins[name] == variable_of(name)
+    assert {row[0]: row[1] for row in loaded.rows()}[name] == text.strip('{}"').replace('": "', "=")
 
 
 def test_single_entries_of_options_add_to_those_of_file_and_code() -> None:
@@ -274,17 +274,17 @@ def test_secrets_are_never_shown(url: str) -> None:
         log=LogSettings(url=url, options=SECRETS),
         spark=SparkSettings(config={"spark.hadoop.fs.s3a.secret.key": "hush-10"}),
     )
-    effective = load(settings)
-    for shown in (repr(settings), str(settings), repr(settings.log), repr(effective), str(effective.rows())):
+    loaded = load(settings)
+    for shown in (repr(settings), str(settings), repr(settings.log), repr(loaded), str(loaded.rows())):
         assert "hush" not in shown
         assert "aws_secret_access_key" in shown
 
 
 def test_a_refused_value_of_options_is_not_shown_either() -> None:
     assert "hush" not in refused(lambda: load(env={"HOLDFAST_LOG__OPTIONS": '{"token": "hush"'}))
-    assert "hush" not in refused(lambda: Options({"token": b"hush"}))  # type: ignore[dict-item]
+    assert "hush" not in refused(lambda: RedactedOptions({"token": b"hush"}))  # type: ignore[dict-item]
 
 
 def test_what_is_no_secret_is_shown() -> None:
     plain = {"region": "eu", "allow_http": "true", "skip_signature": "true", "virtual_hosted_style_request": "false"}
-    assert Options(plain).shown() == plain
+    assert RedactedOptions(plain).shown() == plain

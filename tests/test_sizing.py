@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from holdfast.errors import SettingsError
 from holdfast.log.segments import STATE, STATE_SCHEMA, seal
-from holdfast.sizing import LEAST_MEMORY, Load, kafka_streams_rule, parse_growth, sized
+from holdfast.sizing import LEAST_MEMORY, Load, estimate, kafka_streams_rule, parse_growth
 from holdfast.stores.engines.base import Changes, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.formats.cells import Cell, pack
@@ -38,7 +38,7 @@ def entries(seed: int, *, value: int = VALUE, key: int = KEY) -> pa.Table:
 @pytest.fixture(scope="module")
 def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The load written in ten versions, so that there are several files, and closed."""
-    folder = tmp_path_factory.mktemp("sized") / "state"
+    folder = tmp_path_factory.mktemp("estimate") / "state"
     names = [f"store-{n}" for n in range(STORES)]
     engine = open_engine("rocksdb", folder, specs(names), Resources(64 << 20))
     tables = {name: entries(n) for n, name in enumerate(names)}
@@ -54,7 +54,7 @@ def closed(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_state_on_disk_is_what_was_said(closed: Path) -> None:
     found = sum(path.stat().st_size for path in closed.glob("*.sst"))
-    assert found == pytest.approx(sized(LOAD).state.bytes, rel=0.15)
+    assert found == pytest.approx(estimate(LOAD).state.bytes, rel=0.15)
 
 
 def test_filters_and_indexes_are_what_was_said(closed: Path) -> None:
@@ -66,7 +66,7 @@ def test_filters_and_indexes_are_what_was_said(closed: Path) -> None:
         parts = [re.search(rf"{part} block size[^=]*=(\d+)", text) for part in ("index", "filter")]
         sizes += sum(int(part[1]) for part in parts if part)
     db.close()
-    said = sized(changed(LOAD, hot=0.0)).in_cache.bytes
+    said = estimate(changed(LOAD, hot=0.0)).in_cache.bytes
     assert sizes == pytest.approx(said, rel=0.3)
 
 
@@ -76,26 +76,26 @@ def changed(load: Load, **changes: float) -> Load:
 
 def test_the_log_is_what_was_said() -> None:
     data = sum(len(seal([(STATE, "s", entries(n))]).data) for n in range(STORES))
-    size = sized(LOAD)
+    size = estimate(LOAD)
     assert data == pytest.approx(size.log.bytes - 2 * size.state.bytes, rel=0.15)
 
 
 def test_more_of_anything_is_more_of_everything() -> None:
-    small = sized(LOAD)
+    small = estimate(LOAD)
     for more in (
         changed(LOAD, keys=2 * KEYS),
         changed(LOAD, value_bytes=3 * VALUE),
         changed(LOAD, growth_a_day=0.5),
     ):
-        for less_line, more_line in zip(small.lines(), sized(more).lines(), strict=True):
+        for less_line, more_line in zip(small.lines(), estimate(more).lines(), strict=True):
             assert more_line.bytes > less_line.bytes or less_line.bytes == LEAST_MEMORY
-    twice = sized(changed(LOAD, standbys=1, instances=1))
+    twice = estimate(changed(LOAD, standbys=1, instances=1))
     assert twice.disk.bytes == pytest.approx(2 * small.disk.bytes)
     assert twice.log.bytes == small.log.bytes
 
 
 def test_partitions_count_in_the_comparison_alone_because_a_task_by_itself_is_next_to_nothing(tmp_path: Path) -> None:
-    assert sized(changed(LOAD, partitions=64)) == sized(LOAD)
+    assert estimate(changed(LOAD, partitions=64)) == estimate(LOAD)
     assert kafka_streams_rule(64, 3) == 8 * kafka_streams_rule(8, 3)
     resources, tasks, names = Resources(64 << 20), 8, [f"store-{n}" for n in range(STORES)]
     engines = [open_engine("rocksdb", tmp_path / str(n), specs(names), resources) for n in range(tasks)]

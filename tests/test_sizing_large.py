@@ -30,7 +30,7 @@ from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
-from holdfast.sizing import SNAPSHOTS, Load, shown, sized
+from holdfast.sizing import SNAPSHOTS, Load, estimate, shown
 from holdfast.stores.formats.byte_columns import from_matrix
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.keys import encode_keys
@@ -63,7 +63,7 @@ def values_of(number: int) -> pa.Array:
 
 def write_log(folder: Path) -> Log:
     """Every key written once, in ten versions."""
-    app = AppSpec(id="sized", partitions=LOAD.partitions, stores=(SPEC,), topologies={SPEC.name: 0})
+    app = AppSpec(id="estimate", partitions=LOAD.partitions, stores=(SPEC,), topologies={SPEC.name: 0})
     log = Log.create_or_open(open_storage(str(folder), fsync=False), app)
     previous = None
     for number in range(1, VERSIONS + 1):
@@ -131,8 +131,8 @@ def lookup_bytes(folder: Path) -> int:
 def run_instance(log: Log, folder: Path, memory: int) -> Watch:
     """Restores everything in an instance with this limit, reads some of each version back, and stops it."""
     config = InstanceConfig(
-        app="sized",
-        name="sized-0",
+        app="estimate",
+        name="estimate-0",
         log_url=str(folder / "log"),
         fsync=False,
         state_dir=str(folder / "state"),
@@ -172,7 +172,7 @@ def read_back(client: StateClient, log: Log, number: int) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_an_instance_with_5_million_keys_has_what_was_said(tmp_path: Path) -> None:
-    said = sized(LOAD)
+    said = estimate(LOAD)
     log = write_log(tmp_path / "log")
     watch = run_instance(log, tmp_path, round(said.memory.bytes))
     state = sum(sizes(tmp_path / "state", "*.sst"))
@@ -181,7 +181,7 @@ def test_an_instance_with_5_million_keys_has_what_was_said(tmp_path: Path) -> No
     held = (
         ("state", state, said.state.bytes, 1.15),
         ("disk, at most", watch.disk, said.disk.bytes, 1.0),
-        ("filters and indexes", lookup, sized(replace(LOAD, hot=0.0)).in_cache.bytes, 1.3),
+        ("filters and indexes", lookup, estimate(replace(LOAD, hot=0.0)).in_cache.bytes, 1.3),
         ("memory, at most", watch.resident, said.memory.bytes, 1.15),
         ("log, without snapshots", segments, said.log.bytes - SNAPSHOTS * said.state.bytes, 1.15),
     )

@@ -27,7 +27,7 @@ from holdfast.listeners import ListenerPool
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session
 from holdfast.runtime import Description, OnEvent, RunningApp, start
-from holdfast.settings import Effective, Settings, load
+from holdfast.settings import LoadedSettings, Settings, load
 from holdfast.states import AppState, StateListener, StateMachine
 from holdfast.topology.sink import Sink
 from holdfast.topology.stream import DEAD_LETTERS, Builder, Stream
@@ -89,7 +89,7 @@ class App:
                 "and '-', beginning with a letter or a digit."
             )
         self.id = id
-        self.effective: Effective = load(settings, settings_file, os.environ)
+        self._loaded: LoadedSettings = load(settings, settings_file, os.environ)
         self._spark = spark
         self._clock = clock or SYSTEM_CLOCK
         self._builder = Builder(self.settings.state.engine)
@@ -105,7 +105,7 @@ class App:
     @property
     def settings(self) -> Settings:
         """The settings in force."""
-        return self.effective.settings
+        return self._loaded.settings
 
     @property
     def spark(self) -> SparkSession:

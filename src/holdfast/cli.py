@@ -90,9 +90,9 @@ def size(
     as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
 ) -> None:
     """Print how much memory, disk and log an app needs, with the formula of each."""
-    from holdfast.sizing import Load, kafka_streams_rule, parse_growth, shown, sized
+    from holdfast.sizing import Load, estimate, kafka_streams_rule, parse_growth, shown
 
-    found = sized(
+    found = estimate(
         Load(
             keys=keys,
             value_bytes=value_bytes,

@@ -47,7 +47,7 @@ def histogram(name: str, about: str, labels: Sequence[str] = (), buckets: Sequen
     return Histogram(_checked(name), about, labels, buckets=buckets, registry=REGISTRY)
 
 
-class Source(Protocol):
+class MetricSource(Protocol):
     """Something that is measured when it is asked for, and not before."""
 
     def collect(self) -> Iterable[Metric]: ...
@@ -56,7 +56,7 @@ class Source(Protocol):
 class _Checked:
     """A source as the registry wants it, its names checked each time."""
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: MetricSource) -> None:
         self._source = source
 
     def describe(self) -> Iterable[Metric]:
@@ -68,7 +68,7 @@ class _Checked:
             yield metric
 
 
-def collected(source: Source) -> None:
+def collected(source: MetricSource) -> None:
     """Adds metrics that a source makes at each look, for what others count already."""
     REGISTRY.register(_Checked(source))
 

@@ -87,7 +87,7 @@ class Line:
 
 
 @dataclass(frozen=True)
-class Size:
+class Estimate:
     """What a load needs. `disk` is an instance's, `memory` its limit, `log` the whole app's."""
 
     entries: float
@@ -113,10 +113,10 @@ def parse_growth(text: str) -> float:
     return float((1 + float(found[1]) / 100) ** (1 / _DAYS[found[2]])) - 1
 
 
-def sized(load: Load, profile: Profile = _BALANCED) -> Size:
+def estimate(load: Load, profile: Profile = _BALANCED) -> Estimate:
     """What a load needs.
 
-    >>> size = sized(Load(keys=5e6, value_bytes=200, stores=3, standbys=1))
+    >>> size = estimate(Load(keys=5e6, value_bytes=200, stores=3, standbys=1))
     >>> shown(size.state.bytes), shown(size.memory.bytes)
     ('3.79 GiB', '911.75 MiB')
     """
@@ -141,7 +141,7 @@ def sized(load: Load, profile: Profile = _BALANCED) -> Size:
         * (key + HEADER_BYTES + SEGMENT_OVERHEAD + load.value_bytes * load.compressed)
     )
     number = f"{load.keys:,.0f} keys x {load.stores} stores x {grown:.3f} growth"
-    return Size(
+    return Estimate(
         entries,
         Line(
             "state, one replica of all tasks",

@@ -126,7 +126,7 @@ def test_ten_entries_after_a_million_writes_are_restored_as_about_ten(kind: type
     [store] = [spec.name for spec in machine.specs()]
     assert newest.counts[f"evicted/{store}"] == EACH, "as many as came"
 
-    parts = [part for task in TASKS for ref in newest.of_task(task) for part in ref.of_kind("state")]
+    parts = [part for task in TASKS for ref in newest.of_task(task) for part in ref.of_type("state")]
     assert sum(part.rows for part in parts) <= PARTITIONS * (2 * ROWS - 1), "a version's segments: ten came, ten went"
     replicas, events = restored(machine.log, tmp_path / "second", store)
     for task, replica in replicas.items():

@@ -1,6 +1,6 @@
 """What tests of the log make again and again: an app, segments, commits; a storage that fails on purpose."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pyarrow as pa
@@ -13,7 +13,7 @@ from holdfast.log.objects import Names, Put, Storage
 from holdfast.log.segments import STATE, STATE_SCHEMA, Sealed, SegmentRef, seal
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import TaskId, Version
+from holdfast.words import NOTHING, TaskId, Version
 
 TASK = TaskId(0, 0)
 WRITER = Writer("driver-a", "host-a", 41)
@@ -96,6 +96,19 @@ def replay(log: Log, state: dict[bytes, bytes], commits: Iterable[Commit], task:
     return state
 
 
+def commits_after(log: Log, version: Version = NOTHING, through: Version | None = None) -> Iterator[Commit]:
+    """The commits that follow a version, as a replica reads them."""
+    while (through is None or version < through) and (commit := log.next_commit(version)) is not None:
+        yield commit
+        version = Version(commit.version)
+
+
+def overwrite(storage: Storage, name: str, data: bytes) -> None:
+    """Damages an object, which nothing in Holdfast ever does."""
+    storage.delete([name])
+    storage.create(name, data)
+
+
 class Watched:
     """A real storage, with something done before or after its calls: counting, failing, or another's writes."""
 
@@ -125,10 +138,6 @@ class Watched:
         self._begin("create_file", name)
         self.inner.create_file(name, path)
         self.after("create_file", name)
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._begin("replace", name)
-        self.inner.replace(name, data)
 
     def get(self, name: str) -> bytes:
         self._begin("get", name)

@@ -12,13 +12,12 @@ from hypothesis import strategies as st
 from holdfast import faults
 from holdfast.clock import ManualClock
 from holdfast.log import names
-from holdfast.log.cleaning import Cleaner, Picture, floor_of, plan_cleaning
+from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE
-from holdfast.log.tail import Tail
 from holdfast.words import NOTHING, Millis, TaskId, Version
-from tests.log.making import TASK, app_spec, changes, grow, next_commit, replay, sealed, store_spec
+from tests.log.making import TASK, app_spec, changes, commits_after, grow, next_commit, replay, sealed, store_spec
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 LONG_AGO = ManualClock(Millis(10**9))
@@ -44,20 +43,20 @@ def segment(task: TaskId, version: int) -> str:
     ],
 )
 def test_the_floor(snapshots: tuple[tuple[int, ...], ...], sink: int | None, expired: int, floor: int) -> None:
-    picture = Picture(
+    contents = LogContents(
         newest=Version(10),
         expired=Version(expired),
         snapshots={A: versions(*snapshots[0]), B: versions(*snapshots[1])},
         sinks={"fast": Version(10), "slow": None if sink is None else Version(sink)},
     )
-    assert floor_of(picture) == floor
+    assert floor_of(contents) == floor
 
 
 def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
     committed, orphan = segment(A, 7), names.segment(A, Version(7), "99")
     unread, future = segment(A, 8), segment(A, 11)
     plan = plan_cleaning(
-        Picture(
+        LogContents(
             newest=Version(10),
             expired=Version(9),
             snapshots={A: versions(2, 5, 8)},
@@ -65,8 +64,8 @@ def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
             commits=tuple(names.commit(Version(version)) for version in (4, 3, 5, 6)),
             segments=(segment(A, 4), committed, orphan, unread, future),
             positions=(names.sink_position("files", Version(4)), names.sink_position("files", Version(10))),
-            named={Version(7): frozenset([committed]), Version(11): frozenset()},  # 11 came while it looked
-            nameless=("snapshots/0_0/files/ab",),
+            referenced={Version(7): frozenset([committed]), Version(11): frozenset()},  # 11 came while it looked
+            unreferenced=("snapshots/0_0/files/ab",),
         )
     )
     assert plan.floor == 5
@@ -97,14 +96,14 @@ def test_no_plan_takes_what_may_still_be_needed(
     }
     named = {Version(version): frozenset([segment(A, version)]) for version in read if version <= newest}
     plan = plan_cleaning(
-        Picture(
+        LogContents(
             newest=Version(newest),
             expired=Version(min(expired, newest)),
             snapshots=snapshots,
             sinks={str(n): None if sink is None else Version(min(sink, newest)) for n, sink in enumerate(sinks)},
             commits=tuple(names.commit(Version(version)) for version in range(1, newest + 1)),
             segments=tuple(segment(A, version) for version in range(1, newest + 6)),
-            named=named,
+            referenced=named,
         )
     )
     gone = set(plan.names)
@@ -123,7 +122,7 @@ def test_no_plan_takes_what_may_still_be_needed(
 
 
 def snapshot(log: Log, folder: Path, version: int, task: TaskId = TASK) -> None:
-    state = replay(log, {}, Tail(log).commits(Version(version)), task) if log.commit(Version(1)) else {}
+    state = replay(log, {}, commits_after(log, through=Version(version)), task) if log.commit(Version(1)) else {}
     folder.mkdir(exist_ok=True)
     (folder / "state").write_bytes(repr(sorted(state.items())).encode())
     (folder / "shared").write_bytes(b"the same in every snapshot")
@@ -281,7 +280,7 @@ def test_a_crash_in_a_cleaning_is_made_good_by_the_next(log: Log, tmp_path: Path
     with faults.active({point: crash}), pytest.raises(faults.InjectedFault):
         cleaner(log).clean()
     assert log.newest() == last
-    for commit in Tail(log, Version(6)).commits():
+    for commit in commits_after(log, Version(6)):
         assert [list(log.state_parts(ref)) for ref in commit.of_task(TASK)]
     cleaner(log).clean()
     assert kept(log, names.COMMITS) == kept(log, names.SEGMENTS) == [5, 6, 7, 8]

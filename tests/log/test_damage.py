@@ -93,7 +93,7 @@ def test_damage_is_found_and_named(log: Log, tmp_path: Path, kind: str, damage: 
     prefix, read = KINDS[kind]
     [name] = [name for name in log.storage.list("") if name.startswith(prefix)]
     read(log)
-    log.storage.replace(name, DAMAGES[damage](log.storage.get(name)))
+    making.overwrite(log.storage, name, DAMAGES[damage](log.storage.get(name)))
     with pytest.raises(DamagedObject) as raised:
         read(log)
     assert name in str(raised.value)
@@ -108,7 +108,7 @@ def test_damage_in_one_part_leaves_the_others_readable(log: Log) -> None:
     assert ref.name is not None
     data = bytearray(log.storage.get(ref.name))
     data[ref.parts[1].offset + 40] ^= 1
-    log.storage.replace(ref.name, bytes(data))
+    making.overwrite(log.storage, ref.name, bytes(data))
     assert log.read_part(ref, ref.parts[0]) == table
     with pytest.raises(DamagedObject, match=f"(?s){ref.name}.*state/y.*{ref.parts[1].checksum}"):
         log.read_part(ref, ref.parts[1])
@@ -125,7 +125,7 @@ def test_an_inline_segment_is_checked_too(log: Log) -> None:
 def test_an_object_under_another_name_is_damage(log: Log) -> None:
     grow(log, 2)
     storage = log.storage
-    storage.replace(names.commit(Version(2)), storage.get(names.commit(Version(1))))
+    making.overwrite(storage, names.commit(Version(2)), storage.get(names.commit(Version(1))))
     with pytest.raises(DamagedObject, match="holds version 1"):
         log.commit(Version(2))
 

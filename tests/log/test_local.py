@@ -14,7 +14,7 @@ import pytest
 
 from holdfast.errors import StorageUnavailable
 from holdfast.log.local import LocalStorage, NoHardLinks
-from holdfast.log.objects import DiskFull, Put, StorageRefused
+from holdfast.log.objects import Put, StorageFull, StorageRefused
 from tests.log.conftest import QUICK
 
 
@@ -198,7 +198,7 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     storage = LocalStorage(tmp_path, retry=QUICK)
     with monkeypatch.context() as full:
         _failing_writes(full, iter([errno.ENOSPC] * 9))
-        with pytest.raises(DiskFull, match=r"commits/1\.json.*[Ff]ree space"):
+        with pytest.raises(StorageFull, match=r"commits/1\.json.*[Ff]ree space"):
             storage.create("commits/1.json", b"x")
     assert storage.list("") == []
     assert list((tmp_path / ".tmp").iterdir()) == []
@@ -228,7 +228,7 @@ def test_a_disk_that_is_really_full_loses_nothing_and_goes_on_when_there_is_room
             storage.create(f"segments/{number:02d}", b"x" * 100_000)
             written.append(f"segments/{number:02d}")
 
-    with pytest.raises(DiskFull, match="Free space"):
+    with pytest.raises(StorageFull, match="Free space"):
         fill()
     assert 5 <= len(written) <= 10
     again = LocalStorage(small_disk / "log", retry=QUICK)

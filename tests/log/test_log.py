@@ -13,7 +13,6 @@ from holdfast.log.commits import Writer
 from holdfast.log.log import BrokenChain, HistoryCleaned, Log, LogMissing, LostRace
 from holdfast.log.objects import Storage
 from holdfast.log.segments import DEAD, OUTPUT, STATE, seal
-from holdfast.log.tail import Tail, next_commit
 from holdfast.words import NOTHING, TaskId, Version
 from tests.log import making
 from tests.log.making import TASK, Watched, app_spec, changes, grow, sealed, store_spec
@@ -186,7 +185,7 @@ def test_an_error_on_a_put_that_another_driver_won(storage: Storage) -> None:
 def test_no_version_without_its_predecessor(log: Log) -> None:
     first = grow(log, 1)
     skipping = making.next_commit(log, making.next_commit(log, first))
-    with pytest.raises(LostRace, match="version 2 isn't there"):
+    with pytest.raises(LostRace, match="version 2 is missing"):
         log.create_commit(skipping)
     with pytest.raises(BrokenChain, match="host-a"):
         log.create_commit(making.next_commit(log, msgspec.structs.replace(first, id="another")))
@@ -217,7 +216,7 @@ def test_a_driver_that_slept_through_a_cleaning_finds_out(memory: Storage) -> No
     def meanwhile() -> None:
         memory.delete([names.commit(Version(version)) for version in range(1, 6)])
 
-    with faults.active({"commit.before": meanwhile}), pytest.raises(LostRace, match="version 2 isn't there"):
+    with faults.active({"commit.before": meanwhile}), pytest.raises(LostRace, match="version 2 is missing"):
         log.create_commit(mine)
 
 
@@ -252,7 +251,7 @@ def test_attempts_of_one_task_never_share_a_name(log: Log) -> None:
     assert len({ref.name for ref in refs}) == 3
 
 
-def test_parts_of_a_kind_are_read_in_one_request(storage: Storage) -> None:
+def test_parts_of_a_type_are_read_in_one_request(storage: Storage) -> None:
     watched = Watched(storage)
     log = Log.create_or_open(watched, app_spec())
     state, output = changes({b"a": b"1"}), pa.table({"player": ["a"], "n": [1]})
@@ -261,29 +260,21 @@ def test_parts_of_a_kind_are_read_in_one_request(storage: Storage) -> None:
     watched.calls.clear()
     assert [name for name, _ in log.state_parts(ref)] == ["x", "y"]
     assert len(watched.calls) == 1
-    assert dict(log.output_parts(ref)) == {"rows": output}
-    assert dict(log.dead_parts(ref)) == {"late": output}
+    assert dict(log.read_parts(ref, OUTPUT)) == {"rows": output}
+    assert dict(log.read_parts(ref, DEAD)) == {"late": output}
     assert log.read_part(ref, ref.parts[2]) == output
 
 
-def test_a_tail_follows_and_ends_where_the_log_ends(log: Log) -> None:
-    tail = Tail(log)
-    assert tail.next_commit() is None
+def test_following_commits_ends_where_the_log_ends(log: Log) -> None:
+    assert log.next_commit(NOTHING) is None
     grow(log, 3)
-    assert [commit.version for commit in tail.commits(through=Version(2))] == [1, 2]
-    assert [commit.version for commit in tail.commits()] == [3]
-    assert list(tail.commits()) == []
-    grow(log, 1)
-    assert next_commit(log, Version(3)) == tail.next_commit()
+    assert [commit.version for commit in making.commits_after(log)] == [1, 2, 3]
+    assert log.next_commit(Version(3)) is None
+    last = grow(log, 1)
+    assert log.next_commit(Version(3)) == last
 
 
-def test_a_tail_of_another_history_is_told(log: Log) -> None:
-    grow(log, 2)
-    with pytest.raises(BrokenChain, match="[Ww]ipe"):
-        Tail(log, Version(1), "another-commit").next_commit()
-
-
-def test_a_tail_that_was_cleaned_away_is_told(log: Log) -> None:
+def test_following_commits_that_were_cleaned_is_an_error(log: Log) -> None:
     grow(log, 5)
     log.storage.create(names.manifest(TASK, Version(4)), b"")
     log.storage.delete([names.commit(Version(version)) for version in (1, 2, 3)])

@@ -13,9 +13,8 @@ from holdfast.clock import ManualClock
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.log.tail import Tail
 from holdfast.words import NOTHING, Millis, Version
-from tests.log.making import TASK, app_spec, next_commit, replay, sealed
+from tests.log.making import TASK, app_spec, commits_after, next_commit, replay, sealed
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), max_size=4)
@@ -83,9 +82,11 @@ def test_any_snapshot_and_its_tail_equal_the_whole_history(steps: list[tuple[str
             log.snapshots.load(manifest, into)
             state = load(into)
             assert state == history[version]
-            tail = Tail(log, version, manifest.commit)
-            for commit in tail.commits():
+            at, before = version, manifest.commit
+            for commit in commits_after(log, version):
+                assert commit.previous == before
                 assert replay(log, state, [commit]) == history[Version(commit.version)]
-            assert tail.at == (previous.version if previous else NOTHING)
+                at, before = Version(commit.version), commit.id
+            assert at == (previous.version if previous else NOTHING)
         if log.commit(Version(1)) is not None:
-            assert replay(log, {}, Tail(log).commits()) == model
+            assert replay(log, {}, commits_after(log)) == model

@@ -13,6 +13,7 @@ from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing, Storage
 from holdfast.log.snapshots import Manifest
 from holdfast.words import TaskId, Version
+from tests.log import making
 from tests.log.making import TASK, Watched, app_spec
 
 
@@ -139,7 +140,7 @@ def test_a_file_that_is_gone_is_named(log: Log, tmp_path: Path) -> None:
 def test_a_damaged_newest_manifest_costs_only_a_full_upload(log: Log, tmp_path: Path) -> None:
     folder = folder_of(tmp_path, FILES)
     write(log, folder, 1)
-    log.storage.replace(names.manifest(TASK, Version(1)), b"{}")
+    making.overwrite(log.storage, names.manifest(TASK, Version(1)), b"{}")
     with pytest.raises(DamagedObject):
         log.snapshots.newest(TASK)
     log.snapshots.load(write(log, folder, 2), tmp_path / "loaded")

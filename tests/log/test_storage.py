@@ -84,12 +84,6 @@ def test_deleting_minds_nothing_missing(storage: Storage) -> None:
     assert storage.list("a/") == ["a/2"]
 
 
-def test_a_heartbeat_is_replaced(storage: Storage) -> None:
-    storage.replace("group/driver.json", b"1")
-    storage.replace("group/driver.json", b"2")
-    assert storage.get("group/driver.json") == b"2"
-
-
 def test_what_is_missing_is_named(storage: Storage) -> None:
     storage.create("a/here", b"")
     with pytest.raises(ObjectMissing, match="a/gone") as raised:
@@ -138,7 +132,7 @@ def test_wrong_credentials_are_refused_at_once_and_never_told(s3_server: s3.S3Se
 
 def test_a_missing_bucket_is_refused(s3_server: s3.S3Server) -> None:
     storage = open_storage("s3://no-such-bucket/x", s3_server.options, retry=QUICK)
-    for call in (lambda: storage.create("a", b""), lambda: storage.replace("a", b""), lambda: storage.list("a/")):
+    for call in (lambda: storage.create("a", b""), lambda: storage.list("a/")):
         with pytest.raises(StorageRefused, match="no-such-bucket"):
             call()
 

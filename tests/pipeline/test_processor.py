@@ -17,6 +17,7 @@ from holdfast.errors import BadValue, TopologyError
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
+from holdfast.log.segments import DEAD, OUTPUT
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, output_table, run_processor
 from holdfast.pipeline.results import TaskResult
@@ -111,7 +112,9 @@ class Replica:
         return declared.bind(self.held.stores[name], now, lambda what, number: None)
 
     def forwarded(self, result: TaskResult) -> list[dict[str, Any]]:
-        return [row for ref in result.segments for _, table in self.log.output_parts(ref) for row in table.to_pylist()]
+        return [
+            row for ref in result.segments for _, table in self.log.read_parts(ref, OUTPUT) for row in table.to_pylist()
+        ]
 
 
 def test_versions_add_up_over_all_stores() -> None:
@@ -372,7 +375,7 @@ def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
     replica = Replica("processor-dead")
     result = replica.run(work(1), rows((None, 1), ("ann", 1), (None, 2)))
     assert (result.counts["records"], result.counts["dead"]) == (3, 2)
-    [(name, letters)] = [part for ref in result.segments for part in replica.log.dead_parts(ref)]
+    [(name, letters)] = [part for ref in result.segments for part in replica.log.read_parts(ref, DEAD)]
     assert (name, letters.num_rows) == ("games", 2)
 
 

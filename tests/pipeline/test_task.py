@@ -6,6 +6,7 @@ import pyarrow as pa
 
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
+from holdfast.log.segments import DEAD
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.sinks.outputs import TableOutput
@@ -114,7 +115,7 @@ def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
     log = make_log("dead")
     result = run(work(1), 0, [rows([None, "a"], [3, 2], [1, 1])], log, State(log).read, State(log).scan)
     assert result.counts == {"records": 5, "dead": 3, "keys": 1}
-    [(_, letters)] = log.dead_parts(result.segments[0])
+    [(_, letters)] = log.read_parts(result.segments[0], DEAD)
     assert letters.to_pylist() == [{"letter": '{"reason":"no key"}', "times": 3}]
 
 

@@ -207,7 +207,7 @@ class TaskSource:
     def estimated_bytes(self, commit: Commit) -> int:
         """About how much memory a version's changes take once read."""
         refs = commit.of_task(self._task) + self._volatile(commit)
-        parts = [part for ref in refs for part in ref.of_kind(STATE)]
+        parts = [part for ref in refs for part in ref.of_type(STATE)]
         return 2 * sum(part.length for part in parts) + _ROW_OVERHEAD * sum(part.rows for part in parts)
 
     def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
@@ -236,7 +236,7 @@ class TaskSource:
         try:
             return list(self._log.state_parts(ref))
         except (ObjectMissing, DamagedObject) as error:
-            stores = sorted(part.name for part in ref.of_kind(STATE))
+            stores = sorted(part.name for part in ref.of_type(STATE))
             for store in stores:
                 _skipped.labels(store).inc()
             level, self._has_told = logging.DEBUG if self._has_told else logging.WARNING, True
@@ -291,7 +291,7 @@ class TaskSource:
 
 def state_bytes(commit: Commit, task: TaskId) -> int:
     """How long a version's state of one task is in the log."""
-    return sum(part.length for ref in commit.of_task(task) for part in ref.of_kind(STATE))
+    return sum(part.length for ref in commit.of_task(task) for part in ref.of_type(STATE))
 
 
 def as_changes(table: pa.Table) -> Changes:

@@ -1,10 +1,10 @@
-"""The app's file: what the app is, written when its log begins and checked against the code at every start.
+"""The app's file: what the app consists of, written with a new log and checked against the code at every start.
 
-A new store is an addition and gets the next file, `app/<n+1>.json`; commits name the file they were made under. So does
-a value whose shape changed in a way that can be read: the file has every shape a store has had. A key, a kind or a
-shape that can't be read, a store that went, another partition count or another app id would make stored state mean
-something else, so those are refused with everything that differs and what to do. Nothing the log knows is forgotten:
-older code that starts again, or runs beside newer code, finds the newer shapes in the file and leaves them there.
+A new store, or a value with a new schema that can still be read, adds the next file, `app/<n+1>.json`; every commit
+names the file that was current. The file has every schema a store has had. A changed key, kind or partition count, a
+schema that can't be read, a removed store or another app id would change the meaning of stored state. Such a start is
+rejected with a list of all differences and what to do about each. The log never forgets a schema: older code that is
+started again, or runs at the same time as newer code, finds the newer schemas in the file and leaves them there.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,11 +28,11 @@ FORMATS: Final[dict[str, int]] = {
     "segment": 1,
     "snapshot": 1,
 }
-"""What this release knows. A log that has a higher number somewhere was written by a newer release."""
+"""The formats this release knows. A log with a higher number was written by a newer release."""
 
 
 class AppChanged(HoldfastError):
-    """The code describes another app than the log was written by."""
+    """The code describes a different app from the one that wrote the log."""
 
     category = ErrorCategory.INVALID
 
@@ -40,14 +40,14 @@ class AppChanged(HoldfastError):
         listed = "\n".join(f"  - {difference}" for difference in found)
         super().__init__(
             f"The log at {place} was written by an app that differs from the code:\n{listed}\n"
-            "Put the code back as it was. Or begin anew with a new app id; where log.url or spark.checkpoint is set, "
-            "give both another place too. This log stays."
+            "Undo the change in the code. Or start over with a new app id; if log.url or spark.checkpoint is set, "
+            "change both as well. This log is kept."
         )
         self.differences = tuple(found)
 
 
 class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An app as its log knows it. Code leaves `log` and `number` out; they are set when the file is written."""
+    """An app as its log describes it. `log` and `number` are set when the file is written."""
 
     format: int = FORMAT
     id: str
@@ -81,15 +81,15 @@ def first(spec: AppSpec, log: str) -> AppSpec:
 
 
 def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:
-    """What the log should know after `check` let `new` pass: `old` itself where nothing was added.
+    """The app's next file, after `check` accepted `new`; `old` itself if nothing was added.
 
-    A log that is `empty` has no value of any shape, so what the code says is all there is to know.
+    A log that is `empty` has no stored values, so the file only describes the code.
     """
     stores = [
         store if empty or (known := old.store(store.name)) is None else history.merged(known, store)
         for store in new.stores
     ]
-    # A log that has had a higher format has it still, whoever starts now.
+    # A log that has used a higher format keeps it, whichever release starts now.
     before = {} if empty else old.formats
     same = msgspec.structs.replace(new, log=old.log, number=old.number, stores=tuple(stores))
     same = _in_use(same, before)
@@ -97,21 +97,21 @@ def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:
 
 
 def effective(log: AppSpec, store: StoreSpec) -> StoreSpec:
-    """A store's spec for the code to go by: its own, with the shapes and the slices that the log knows of."""
+    """The spec a store is used with: the code's, plus the schemas and slices recorded in the log."""
     known = log.store(store.name)
     return store if known is None else history.effective(known, store)
 
 
 def one_way(old: AppSpec, new: AppSpec) -> list[str]:
-    """What code of before can't read of what the new code writes, one sentence each."""
+    """What the new code writes that older code can't read, one sentence each."""
     pairs = [(known, store) for store in new.stores if (known := old.store(store.name)) is not None]
     return [line for known, store in pairs for line in history.one_way(known, store)]
 
 
 def _in_use(spec: AppSpec, before: Mapping[str, int] = {}) -> AppSpec:
-    """The formats that are really written: cells have the later one only once a value has changed its shape.
+    """The spec with the formats that are really written: cells need the later one only after a schema change.
 
-    So a release that knows the first alone can still go on with a log that needs no more.
+    A release that knows only the first one can continue a log that needs no more.
     """
     shaped = any(store.schema > cells.FIRST_SCHEMA for store in spec.stores)
     used = spec.formats if shaped else {**spec.formats, "cell": min(cells.FORMAT, spec.formats.get("cell", 1))}
@@ -120,7 +120,7 @@ def _in_use(spec: AppSpec, before: Mapping[str, int] = {}) -> AppSpec:
 
 
 def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
-    """Raises AppChanged with every difference that stored state can't stand."""
+    """Raises AppChanged with every difference that would make stored state unreadable."""
     found: list[str] = []
     if new.id != old.id:
         found.append(

@@ -1,15 +1,15 @@
-"""Cleaning: taking away what nobody needs any more. Only the driver does it.
+"""Cleaning: deleting objects that are no longer needed. Only the driver does it.
 
-One floor decides: the oldest version from which everything can still be rebuilt and delivered. It is the smallest of
-the older of the two newest snapshots of every task, of every sink's position, and of the newest version that is older
-than the retention. Commits, segments and positions below the floor go, and so do snapshots that are neither among a
-task's two newest nor within the retention. Above the floor only orphans go: a segment of version `w` is one once commit
-`w` exists and doesn't name it. Above the newest commit nothing is ever touched: a slow driver may still commit it.
-Segments of stores that aren't durable go ten minutes after their version, once every sink has passed it.
+The floor is the oldest version from which everything can still be rebuilt and delivered: the minimum of every task's
+second newest snapshot, every sink's position, and the newest version that is older than the retention. Commits,
+segments and positions below the floor are deleted, and so are snapshots that are neither among a task's two newest nor
+within the retention. Above the floor only orphans are deleted: segments of a version whose commit exists and doesn't
+name them. Objects above the newest commit are never deleted, since a slow driver may still commit them. Segments of
+stores that aren't durable are deleted ten minutes after their version, once every sink has passed it.
 
-The order is manifests, commits oldest first, segments, then files and positions. So whoever sees a manifest finds its
-files, whoever sees a commit finds its segments, and a search for the newest commit that a cleaning overtakes can tell.
-A file that no manifest names may belong to a snapshot that is being written: it goes once it was nameless for long.
+The order is manifests, commits oldest first, segments, then files and positions. So a reader that sees a manifest finds
+its files, one that sees a commit finds its segments, and a search for the newest commit notices a concurrent cleaning.
+A file that no manifest names may belong to a snapshot that is being written, so it is deleted only after a while.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -24,43 +24,43 @@ from holdfast.words import NOTHING, TaskId, Version
 
 KEPT_SNAPSHOTS = 2
 _COMMITS_READ_AT_ONCE = 512
-"""How many commits one cleaning reads to find orphans; after a restart it takes a few rounds to have seen them all."""
-_NAMELESS_FOR = timedelta(minutes=10)
-"""How long a snapshot's file stays without a manifest at least, however short the retention."""
+"""How many commits one cleaning reads to find orphans; after a restart it takes a few cleanings to read them all."""
+_UNREFERENCED_FOR = timedelta(minutes=10)
+"""The minimum time a snapshot's file is kept without a manifest, however short the retention."""
 VOLATILE_FOR = timedelta(minutes=10)
-"""How long segments of stores that aren't durable are kept: for a replica that restarts, or falls behind."""
+"""How long segments of stores that aren't durable are kept, for replicas that restart or lag behind."""
 _STRAGGLERS = 64
-"""An attempt of a task may outlive its commit by a while; orphans are looked for this many versions back again."""
+"""A task's attempt may outlive its commit for a while, so the search for orphans goes back this many versions."""
 
 
 @dataclass(frozen=True, kw_only=True)
-class Picture:
-    """What a cleaning looks at. Lists hold names as the storage lists them."""
+class LogContents:
+    """What a cleaning decides on. Lists hold names as the storage lists them."""
 
     newest: Version
     """The newest commit."""
     expired: Version
     """The newest version older than the retention."""
     snapshots: Mapping[TaskId, tuple[Version, ...]]
-    """Of every task of the app, also of those without any."""
+    """By task, for every task of the app."""
     sinks: Mapping[str, Version | None]
     """The position of every sink of the app."""
     commits: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
     positions: tuple[str, ...] = ()
-    named: Mapping[Version, frozenset[str]] = field(default_factory=dict)
+    referenced: Mapping[Version, frozenset[str]] = field(default_factory=dict)
     """The segments each commit names, for the commits that were read."""
-    nameless: tuple[str, ...] = ()
-    """Snapshot files that no manifest has named for long."""
+    unreferenced: tuple[str, ...] = ()
+    """Snapshot files that no manifest has named for a while."""
     volatile: tuple[str, ...] = ()
     """Segments of stores that aren't durable."""
-    forgotten: Version = NOTHING
-    """The newest version whose such segments have been kept for long enough."""
+    volatile_expired: Version = NOTHING
+    """The newest version whose segments of this type have been kept long enough."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """What to take away, in the order it goes."""
+    """The names to delete, in this order."""
 
     floor: Version
     manifests: tuple[str, ...] = ()
@@ -75,59 +75,61 @@ class Plan:
         return [*self.manifests, *self.commits, *self.segments, *self.files, *self.positions, *self.volatile]
 
 
-def floor_of(picture: Picture) -> Version:
-    """The oldest version that must stay.
+def floor_of(contents: LogContents) -> Version:
+    """The oldest version that must be kept.
 
-    >>> floor_of(Picture(newest=Version(9), expired=Version(8), sinks={"files": Version(7)},
+    >>> floor_of(LogContents(newest=Version(9), expired=Version(8), sinks={"files": Version(7)},
     ...                  snapshots={TaskId(0, 0): (Version(2), Version(5), Version(6))}))
     5
     """
-    bounds = [picture.newest, picture.expired]
+    bounds = [contents.newest, contents.expired]
     bounds += [
         versions[-KEPT_SNAPSHOTS] if len(versions) >= KEPT_SNAPSHOTS else NOTHING
-        for versions in picture.snapshots.values()
+        for versions in contents.snapshots.values()
     ]
-    bounds += [position if position is not None else NOTHING for position in picture.sinks.values()]
+    bounds += [position if position is not None else NOTHING for position in contents.sinks.values()]
     return min(bounds)
 
 
-def plan_cleaning(picture: Picture) -> Plan:
-    """What may go, by the rules above."""
-    floor = floor_of(picture)
+def plan_cleaning(contents: LogContents) -> Plan:
+    """What may be deleted, by the rules above."""
+    floor = floor_of(contents)
     return Plan(
         floor=floor,
         manifests=tuple(
             names.manifest(task, version)
-            for task, versions in picture.snapshots.items()
+            for task, versions in contents.snapshots.items()
             for version in versions[:-KEPT_SNAPSHOTS]
-            if version < picture.expired
+            if version < contents.expired
         ),
-        commits=tuple(sorted(_below(picture.commits, floor))),
-        segments=tuple(name for name in picture.segments if _may_go(name, floor, picture)),
-        files=picture.nameless,
-        positions=tuple(_below(picture.positions, floor)),
-        volatile=tuple(_below(picture.volatile, Version(_forgotten(picture) + 1))),
+        commits=tuple(sorted(_below(contents.commits, floor))),
+        segments=tuple(name for name in contents.segments if _is_deletable(name, floor, contents)),
+        files=contents.unreferenced,
+        positions=tuple(_below(contents.positions, floor)),
+        volatile=tuple(_below(contents.volatile, Version(_volatile_expired(contents) + 1))),
     )
 
 
-def _forgotten(picture: Picture) -> Version:
-    """The newest version of which nobody needs what isn't durable."""
-    return min([picture.forgotten, picture.newest, *(position or NOTHING for position in picture.sinks.values())])
+def _volatile_expired(contents: LogContents) -> Version:
+    """The newest version whose segments of stores that aren't durable may be deleted."""
+    return min(
+        [contents.volatile_expired, contents.newest, *(position or NOTHING for position in contents.sinks.values())]
+    )
 
 
 def _below(listed: Iterable[str], floor: Version) -> Iterable[str]:
     return (name for name in listed if (version := names.version_of(name)) is not None and version < floor)
 
 
-def _may_go(segment: str, floor: Version, picture: Picture) -> bool:
+def _is_deletable(segment: str, floor: Version, contents: LogContents) -> bool:
     version = names.version_of(segment)
-    if version is None or version > picture.newest:
+    if version is None or version > contents.newest:
         return False
-    return version < floor or (version in picture.named and segment not in picture.named[version])
+    return version < floor or (version in contents.referenced and segment not in contents.referenced[version])
 
 
 class Cleaner:
-    """Cleans one log, again and again. `sinks` tells the names of the app's sinks as they are now."""
+    """Cleans one log repeatedly. `sinks` returns the current names of the app's sinks."""
 
     def __init__(self, log: Log, *, retention: timedelta, sinks: Callable[[], Iterable[str]], clock: Clock) -> None:
         self._log = log
@@ -138,23 +140,23 @@ class Cleaner:
         self._floor = NOTHING
         self._orphans_through = NOTHING
         self._walls: dict[Version, int] = {}
-        self._named: dict[Version, frozenset[str]] = {}
+        self._referenced: dict[Version, frozenset[str]] = {}
         self._files: dict[str, frozenset[str]] = {}
-        self._nameless_since: dict[str, float] = {}
+        self._unreferenced_since: dict[str, float] = {}
 
     def clean(self) -> Plan:
-        """One cleaning; returns what it took away."""
+        """Cleans once and returns what was deleted."""
         faults.point("clean.before")
         newest = self._log.newest(self._newest)
         if newest is None:
             return Plan(floor=NOTHING)
         self._newest = Version(newest.version)
-        plan = plan_cleaning(self._look(self._newest))
-        self._carry_out(plan)
+        plan = plan_cleaning(self._contents(self._newest))
+        self._delete(plan)
         faults.point("clean.after")
         return plan
 
-    def _carry_out(self, plan: Plan) -> None:
+    def _delete(self, plan: Plan) -> None:
         storage = self._log.storage
         storage.delete(plan.manifests)
         for commit in plan.commits:
@@ -167,52 +169,54 @@ class Cleaner:
         storage.delete(plan.volatile)
         self._floor = plan.floor
         self._walls = {version: wall for version, wall in self._walls.items() if version >= plan.floor}
-        self._named = {version: segments for version, segments in self._named.items() if version >= plan.floor}
+        self._referenced = {
+            version: segments for version, segments in self._referenced.items() if version >= plan.floor
+        }
 
-    def _look(self, newest: Version) -> Picture:
+    def _contents(self, newest: Version) -> LogContents:
         log = self._log
         tasks = log.app.tasks()
         snapshots = {task: tuple(log.snapshots.versions(task)) for task in tasks}
-        picture = Picture(
+        contents = LogContents(
             newest=newest,
             expired=self._older_than(self._retention, newest),
             snapshots=snapshots,
             sinks={sink: log.sinks.newest(sink) for sink in self._sinks()},
         )
-        floor = floor_of(picture)
+        floor = floor_of(contents)
         rises = floor > self._floor
-        segments = self._segments(tasks, from_the_start=rises)
-        named = self._read_named(segments, floor, newest)
+        segments = self._segments(tasks, from_start=rises)
+        referenced = self._read_references(segments, floor, newest)
         volatile = self._volatile(tasks)
-        return Picture(
+        return LogContents(
             newest=newest,
-            expired=picture.expired,
+            expired=contents.expired,
             snapshots=snapshots,
-            sinks=picture.sinks,
+            sinks=contents.sinks,
             commits=tuple(log.storage.list(names.COMMITS)) if rises else (),
             segments=segments,
-            positions=tuple(name for sink in picture.sinks for name in log.storage.list(names.sink_positions(sink)))
+            positions=tuple(name for sink in contents.sinks for name in log.storage.list(names.sink_positions(sink)))
             if rises
             else (),
-            named=named,
-            nameless=self._nameless(snapshots),
+            referenced=referenced,
+            unreferenced=self._unreferenced(snapshots),
             volatile=volatile,
-            forgotten=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
+            volatile_expired=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
         )
 
     def _volatile(self, tasks: Iterable[TaskId]) -> tuple[str, ...]:
         app, storage = self._log.app, self._log.storage
-        losing = [task for task in tasks if not all(store.durable for store in app.stores_of(task))]
-        return tuple(name for task in losing for name in storage.list(names.volatile_segments(task)))
+        volatile = [task for task in tasks if not all(store.durable for store in app.stores_of(task))]
+        return tuple(name for task in volatile for name in storage.list(names.volatile_segments(task)))
 
     def _older_than(self, age: timedelta, newest: Version) -> Version:
-        """The newest version whose wall clock lies that far back. Walls never go back, so halving finds it."""
+        """The newest version whose wall clock is that far in the past. It never goes back: a binary search."""
         until = self._clock.now() - age // timedelta(milliseconds=1)
         low, high = min(self._floor, newest), newest
         while low < high:
             middle = Version((low + high + 1) // 2)
             wall = self._wall(middle)
-            if wall is None or wall <= until:  # cleaned before: older than anything that is there
+            if wall is None or wall <= until:  # already cleaned, so older than every commit in the log
                 low = middle
             else:
                 high = Version(middle - 1)
@@ -226,43 +230,45 @@ class Cleaner:
             self._walls[version] = commit.clocks.wall
         return self._walls[version]
 
-    def _segments(self, tasks: Iterable[TaskId], *, from_the_start: bool) -> tuple[str, ...]:
-        start = NOTHING if from_the_start else Version(max(NOTHING, self._orphans_through - _STRAGGLERS))
+    def _segments(self, tasks: Iterable[TaskId], *, from_start: bool) -> tuple[str, ...]:
+        start = NOTHING if from_start else Version(max(NOTHING, self._orphans_through - _STRAGGLERS))
         found: list[str] = []
         for task in tasks:
             folder = names.segments(task)
             found += self._log.storage.list(folder, after=f"{folder}{names.padded(start)}")
         return tuple(found)
 
-    def _read_named(self, segments: Iterable[str], floor: Version, newest: Version) -> Mapping[Version, frozenset[str]]:
-        """What the commits name that listed segments are of. Listed first, so that a commit read now decides."""
+    def _read_references(
+        self, segments: Iterable[str], floor: Version, newest: Version
+    ) -> Mapping[Version, frozenset[str]]:
+        """The segments that commits name. The commits are read after the segments were listed, so they decide."""
         versions = sorted(
             {v for name in segments if (v := names.version_of(name)) is not None and floor <= v <= newest}
         )
-        unread = [version for version in versions if version not in self._named]
+        unread = [version for version in versions if version not in self._referenced]
         for version in unread[:_COMMITS_READ_AT_ONCE]:
             if (commit := self._log.commit(version)) is not None:
-                self._named[version] = commit.segment_names()
+                self._referenced[version] = commit.segment_names()
         rest = unread[_COMMITS_READ_AT_ONCE:]
         self._orphans_through = Version(rest[0] - 1) if rest else newest
-        return {version: self._named[version] for version in versions if version in self._named}
+        return {version: self._referenced[version] for version in versions if version in self._referenced}
 
-    def _nameless(self, snapshots: Mapping[TaskId, tuple[Version, ...]]) -> tuple[str, ...]:
+    def _unreferenced(self, snapshots: Mapping[TaskId, tuple[Version, ...]]) -> tuple[str, ...]:
         now = self._clock.monotonic()
-        nameless: set[str] = set()
+        unreferenced: set[str] = set()
         manifests: dict[str, frozenset[str]] = {}
         for task, versions in snapshots.items():
-            # Files are listed before the manifests are read: one that a manifest names by then stays.
+            # Files are listed before the manifests are read, so a file that a new manifest names is kept.
             files = set(self._log.storage.list(names.snapshot_files(task)))
             for version in versions:
                 name = names.manifest(task, version)
                 manifests[name] = self._files[name] if name in self._files else self._files_of(task, version)
                 files -= manifests[name]
-            nameless |= files
+            unreferenced |= files
         self._files = manifests
-        self._nameless_since = {name: self._nameless_since.get(name, now) for name in nameless}
-        long = max(self._retention, _NAMELESS_FOR).total_seconds()
-        return tuple(sorted(name for name, since in self._nameless_since.items() if now - since >= long))
+        self._unreferenced_since = {name: self._unreferenced_since.get(name, now) for name in unreferenced}
+        long = max(self._retention, _UNREFERENCED_FOR).total_seconds()
+        return tuple(sorted(name for name, since in self._unreferenced_since.items() if now - since >= long))
 
     def _files_of(self, task: TaskId, version: Version) -> frozenset[str]:
         manifest = self._log.snapshots.manifest(task, version)

@@ -1,12 +1,12 @@
 """Commits: the objects that make a version exist.
 
-Segments are written first and the commit last, so whoever sees commit `v` finds every segment it names, and a segment
-that no commit names never happened. A commit carries a random id and its predecessor's: whoever is told *already
-exists* reads it back, and if the id is its own it has won. It also carries everything that must be the same on every
-replica (the clocks) and everything a restart needs (Spark's batch and its offsets, verbatim).
+Segments are written first and the commit last, so a reader that sees commit `v` finds every segment it names, and a
+segment that no commit names has no effect. A commit carries a random id and its predecessor's: a driver that is told
+*already exists* reads the commit back, and has won if the id is its own. The commit also carries everything that must
+be the same on every replica (the clocks) and everything a restart needs (Spark's batch and its offsets, verbatim).
 
-What tasks changed in stores that aren't durable stands apart, in `volatile`. Those segments are cleaned after ten
-minutes, whatever the commit says: whoever comes later does without them.
+Changes to stores that aren't durable are listed separately, in `volatile`. Those segments are deleted after ten minutes
+even though the commit names them; replicas that come later continue without them.
 """
 
 import os
@@ -22,7 +22,7 @@ FORMAT = 1
 
 
 class Clocks(msgspec.Struct, frozen=True):
-    """Time as of a version, in milliseconds: the wall's, the app's event time, and each source's largest event time."""
+    """Time at a version, in milliseconds: the wall clock, the app's event time, the largest event time per source."""
 
     wall: int
     event: int | None
@@ -30,7 +30,7 @@ class Clocks(msgspec.Struct, frozen=True):
 
 
 class SparkBatch(msgspec.Struct, frozen=True):
-    """The Spark batch a version holds: the query's id, the batch's id, and its entry in Spark's offset log."""
+    """The Spark batch of a version: the query's id, the batch's id, and its entry in Spark's offset log."""
 
     query: str
     batch: int
@@ -46,7 +46,7 @@ class Writer(msgspec.Struct, frozen=True):
 
     @classmethod
     def here(cls, driver: str) -> "Writer":
-        """This process, as the driver of that id."""
+        """This process, as the driver with this id."""
         return cls(driver, socket.gethostname(), os.getpid())
 
 
@@ -65,10 +65,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     counts: dict[str, int]
     writer: Writer
     volatile: dict[str, tuple[SegmentRef, ...]] = {}
-    """What was changed in stores that aren't durable, by task. An object named here may be gone."""
+    """Changes to stores that aren't durable, by task. An object named here may already be deleted."""
 
     def of_task(self, task: TaskId) -> tuple[SegmentRef, ...]:
-        """The task's segments in the order they apply; none where it changed nothing."""
+        """The task's segments in the order they are applied; empty if it changed nothing."""
         return self.segments.get(str(task), ())
 
     def volatile_of(self, task: TaskId) -> tuple[SegmentRef, ...]:
@@ -76,7 +76,7 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         return self.volatile.get(str(task), ())
 
     def segment_names(self) -> frozenset[str]:
-        """The objects this commit stands on."""
+        """The objects that this commit needs."""
         return frozenset(ref.name for refs in self.segments.values() for ref in refs if ref.name is not None)
 
 

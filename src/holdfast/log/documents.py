@@ -2,8 +2,8 @@
 
     {"checksum":"<xxh3_128 of the rest>","format":1,...}
 
-The checksum stands first, at a fixed place, and covers every byte after it. So the object is plain JSON for any reader,
-and a changed digit in a number, which would still parse, is found.
+The checksum comes first, at a fixed offset, and covers every byte after it. The object is plain JSON for any reader,
+and a changed digit in a number, which would still parse, is detected.
 """
 
 from typing import TypeVar
@@ -17,12 +17,12 @@ T = TypeVar("T")
 
 _HEAD = b'{"checksum":"'
 _DIGEST = 32
-_BODY = len(_HEAD) + _DIGEST + 2  # behind the closing quote and the comma
+_BODY = len(_HEAD) + _DIGEST + 2  # after the closing quote and the comma
 _encoder = msgspec.json.Encoder(order="deterministic")
 
 
 class UnknownFormat(HoldfastError):
-    """An object of a format this release doesn't know."""
+    """An object in a format this release doesn't know."""
 
     category = ErrorCategory.INVALID
 
@@ -54,14 +54,12 @@ def encode(document: msgspec.Struct) -> bytes:
 
 
 def decode(data: bytes, struct: type[T], *, name: str, place: str, known: int) -> T:
-    """The struct in a document; `name` and `place` go into errors, `known` is the newest format this release reads."""
+    """The struct in a document. `name` and `place` are for errors; `known` is the newest format this release reads."""
     body = memoryview(data)[_BODY:]
     expected = checksum(body)
     found = data[len(_HEAD) : len(_HEAD) + _DIGEST].decode("ascii", "replace")
     if not data.startswith(_HEAD) or data[_BODY - 2 : _BODY] != b'",' or found != expected:
-        raise damaged(
-            name, place, f"its {len(data)} bytes have the checksum {expected}, and {found!r} is written in it"
-        )
+        raise damaged(name, place, f"its {len(data)} bytes have the checksum {expected}, but it says {found!r}")
     text = b"{" + bytes(body)
     try:
         written = msgspec.json.decode(text, type=_Format).format

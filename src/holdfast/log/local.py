@@ -1,10 +1,11 @@
-"""A local folder as storage, with a writer of our own: bytes and folder entries are on disk before a create returns.
+"""A local folder as storage. Data and directory entries are on disk before a create returns.
 
     temporary file → write → fsync → link(2) to its name → fsync of the folder
 
-`link` fails where the name is taken, so it is create-if-absent and never shows half an object. Before the first write
-into a folder, the folder and its parents up to the root are made and fsynced, also where another process has just made
-them: its own fsync may still be to come. A kill leaves at most a file in `.tmp`; an opening a day later sweeps it up.
+`link` fails if the name exists, so it is create-if-absent and an object is never partly visible. Before the first write
+into a folder, the folder and its parents up to the root are created and fsynced, even if another process has just
+created them, since its own fsync may not have happened yet. A killed process leaves at most a file in `.tmp`, which is
+deleted when the storage is opened a day or more later.
 """
 
 import contextlib
@@ -20,10 +21,10 @@ from typing import TypeVar
 
 from holdfast.errors import StorageUnavailable
 from holdfast.log.objects import (
-    DiskFull,
     Names,
     ObjectMissing,
     Put,
+    StorageFull,
     StorageRefused,
 )
 from holdfast.retry import DEFAULT_RETRY, retrying
@@ -39,7 +40,7 @@ _NO_LINKS = {errno.EPERM, errno.EOPNOTSUPP, errno.ENOSYS, errno.EXDEV, errno.EML
 
 
 class NoHardLinks(StorageRefused):
-    """A file system on which an object can't be created whole and only once."""
+    """A file system on which create-if-absent is impossible."""
 
     def __init__(self, place: str) -> None:
         super().__init__(
@@ -61,8 +62,8 @@ class LocalStorage:
         self._lock = threading.Lock()
         self._probed = False
         if self._root.is_dir() and os.access(self._root, os.W_OK):
-            # Reading must go on where nothing can be written just now; the first write probes again.
-            with contextlib.suppress(DiskFull, StorageUnavailable):
+            # Reading must work even if nothing can be written now; the first write probes again.
+            with contextlib.suppress(StorageFull, StorageUnavailable):
                 self._attempt(".tmp", self._probe, writes=True)
 
     @property
@@ -77,9 +78,6 @@ class LocalStorage:
 
     def create_file(self, name: str, path: Path) -> None:
         self._attempt(name, lambda: self._create(self._path(name), lambda: _chunks(path)), writes=True)
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._attempt(name, lambda: self._replace(self._path(name), data), writes=True)
 
     def get(self, name: str) -> bytes:
         return self._attempt(name, lambda: self._path(name).read_bytes())
@@ -104,16 +102,18 @@ class LocalStorage:
     def _path(self, name: str) -> Path:
         parts = name.split("/")
         if any(part in ("", ".", "..") for part in parts):
-            raise StorageRefused(f"{name!r} is no object name: it would leave {self.place} or name a folder.")
+            raise StorageRefused(
+                f"{name!r} is not the name of an object: it is outside of {self.place} or names a folder."
+            )
         return self._root.joinpath(*parts)
 
     def _create(self, path: Path, chunks: Callable[[], Iterable[bytes]]) -> Put:
         try:
             put = self._linked(path, chunks())
         except FileNotFoundError:
-            self._durable.clear()  # somebody took the folder away since
+            self._durable.clear()  # the folder was deleted in the meantime
             put = self._linked(path, chunks())
-        # Also where another was first: its fsync may still be to come, and the caller builds on what it was told.
+        # Even if another process was first: its fsync may be pending, and the caller relies on the object.
         self._sync_folder(path.parent)
         return put
 
@@ -122,15 +122,9 @@ class LocalStorage:
         with self._written(chunks) as temporary:
             return self._link(temporary, path)
 
-    def _replace(self, path: Path, data: bytes) -> None:
-        self._make_durable_folder(path.parent)
-        with self._written([data]) as temporary:
-            os.replace(temporary, path)
-        self._sync_folder(path.parent)
-
     @contextlib.contextmanager
     def _written(self, chunks: Iterable[bytes]) -> Iterator[Path]:
-        """A temporary file with these bytes, on disk."""
+        """A temporary file with these bytes, fsynced."""
         temporary = self._temporary / f"{socket.gethostname()}-{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
@@ -149,7 +143,7 @@ class LocalStorage:
         try:
             os.link(temporary, path)
         except OSError as error:
-            # Over NFS the answer to a link that was made can get lost, and the repeated request finds its own name.
+            # Over NFS the answer to a successful link can get lost; the repeated request then finds its own name.
             if os.stat(temporary).st_nlink > 1:
                 return Put.CREATED
             if isinstance(error, FileExistsError):
@@ -183,9 +177,9 @@ class LocalStorage:
             os.close(descriptor)
 
     def _probe(self) -> None:
-        """Refuses a file system without hard links, and sweeps up what kills left behind.
+        """Rejects a file system without hard links, and deletes old temporary files of killed processes.
 
-        Age is by the file system's own clock, read off the probe, so that two hosts' clocks don't matter.
+        Their age is measured by the file system's clock, so that clocks of different hosts don't matter.
         """
         self._temporary.mkdir(exist_ok=True)
         with self._written([]) as temporary:
@@ -229,8 +223,8 @@ class LocalStorage:
                 raise ObjectMissing(self.place, name) from error
             what = f"{name} in {self.place}: {error.strerror or error} (errno {error.errno})"
             if error.errno in _FULL:
-                raise DiskFull(
-                    f"No room for {what}. Free space or raise the quota, then start again; nothing is lost."
+                raise StorageFull(
+                    f"No space for {what}. Free space or raise the quota, then start again. Nothing is lost."
                 ) from error
             if error.errno in _TRANSIENT:
                 raise StorageUnavailable(f"The disk didn't answer for {what}. Check the disk and its mount.") from error
@@ -263,7 +257,7 @@ def _is_there(path: Path) -> bool:
 
 
 def _missing_parents(folder: Path) -> list[Path]:
-    """The folders above `folder` to fsync once it is made: each missing one, and the first that is there."""
+    """The parents of `folder` to fsync after it is created: every missing one, and the first that exists."""
     parents: list[Path] = []
     for parent in folder.parents:
         parents.append(parent)

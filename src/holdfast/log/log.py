@@ -1,11 +1,11 @@
-"""The log of one app: all that may be asked of it, in one place.
+"""The log of one app: everything that can be done with it, in one place.
 
-    with the driver     create_commit, sinks, app
-    with a task         write_parts, write_segment
-    with a replica      newest, commit, next_commit, read_part(s), snapshots
+    used by the driver      create_commit, sinks, app
+    used by a task          write_parts, write_segment
+    used by a replica       newest, commit, next_commit, read_part(s), snapshots
 
-Reading verifies: a truncated, altered or foreign object is an error that names it. The order of writes (segments,
-commit, sinks) is the callers'; what each write checks is here.
+Every read checks what it reads: a truncated, altered or foreign object is an error that names it. Callers are
+responsible for the order of writes (segments, commit, sinks); this module checks each write.
 """
 
 import logging
@@ -21,7 +21,7 @@ from holdfast.log import appfile, commits, documents, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Put, Storage
-from holdfast.log.segments import DEAD, OUTPUT, STATE, Part, Sealed, SegmentRef, Unsealed, open_part, parted, seal
+from holdfast.log.segments import STATE, Part, Sealed, SegmentRef, Unsealed, open_part, parted, seal
 from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
 from holdfast.words import NOTHING, TaskId, Version
@@ -29,7 +29,7 @@ from holdfast.words import NOTHING, TaskId, Version
 logger = logging.getLogger(__name__)
 
 _SEARCHES = 5
-"""How often a search for the newest commit begins anew because a cleaning passed it; cleanings are a minute apart."""
+"""How often a search for the newest commit starts over because of a concurrent cleaning; they are a minute apart."""
 
 
 class LogMissing(HoldfastError):
@@ -39,32 +39,32 @@ class LogMissing(HoldfastError):
 
 
 class LostRace(HoldfastError):
-    """Another driver made this version."""
+    """Another driver committed this version."""
 
     category = ErrorCategory.INVALID
 
 
 class HistoryCleaned(HoldfastError):
-    """The commits asked for were cleaned; the state there is now begins with a snapshot."""
+    """The requested commits were cleaned; the remaining history starts with a snapshot."""
 
     category = ErrorCategory.RETRY
 
 
 class BrokenChain(HoldfastError):
-    """A commit is not the successor of the one it was to follow."""
+    """A commit doesn't follow the commit it should follow."""
 
     category = ErrorCategory.INVALID
 
 
 @dataclass(frozen=True)
-class Written:
-    """A task's segments of one version as the commit names them: those that count, and those that are soon gone."""
+class WrittenSegments:
+    """A task's segments of one version as the commit names them: durable ones and volatile ones."""
 
     segments: tuple[SegmentRef, ...] = ()
     volatile: tuple[SegmentRef, ...] = ()
 
-    def __add__(self, other: "Written") -> "Written":
-        return Written(self.segments + other.segments, self.volatile + other.volatile)
+    def __add__(self, other: "WrittenSegments") -> "WrittenSegments":
+        return WrittenSegments(self.segments + other.segments, self.volatile + other.volatile)
 
 
 class Log:
@@ -76,26 +76,26 @@ class Log:
         self.snapshots = Snapshots(storage, app.log)
         self.sinks = SinkPositions(storage, app.log)
         self._random = random
-        self._created: tuple[Version, str] | None = None  # the commit made last through this object
+        self._created: tuple[Version, str] | None = None  # the last commit created through this object
 
     @property
     def id(self) -> str:
-        """The log's random id; a new log in an old folder has another."""
+        """The log's random id. A new log in the same folder has a different one."""
         return self.app.log
 
     @classmethod
     def open(cls, storage: Storage) -> "Log":
-        """A log that must be there."""
+        """Opens a log that must exist."""
         app = _newest_app(storage)
         if app is None:
-            raise LogMissing(f"There is no log at {storage.place}. Start the app first, or correct log.url.")
+            raise LogMissing(f"There is no log at {storage.place}. Start the app first, or fix log.url.")
         return cls(storage, app)
 
     @classmethod
     def create_or_open(cls, storage: Storage, spec: AppSpec, random: Random = SYSTEM_RANDOM) -> "Log":
-        """The app's log, begun if it isn't there; refused (AppChanged) if another app wrote it.
+        """Opens the app's log, or creates it. Raises AppChanged if the code doesn't fit it.
 
-        A log without a version binds nobody: a first start with a mistake in it can simply be put right.
+        A log without versions fits any code, so a mistake in a first start can simply be fixed.
         """
         if (old := _newest_app(storage)) is None:
             old = _created(storage, appfile.first(spec, new_id(random)))
@@ -113,11 +113,11 @@ class Log:
         return new_id(self._random)
 
     def app_at(self, number: int) -> AppSpec:
-        """The app as a commit's `app` number names it."""
+        """The app's file with this number, as a commit names it."""
         return self.app if number == self.app.number else _read_app(self.storage, number)
 
     def newest_app(self) -> AppSpec:
-        """The app as its newest file has it: another start may have written one since this was opened."""
+        """The app's newest file; another start may have written one since this log was opened."""
         found = _newest_app(self.storage)
         if found is None or found.log != self.id:
             raise LogMissing(f"Log {self.id} isn't at {self.storage.place} any more. Start the app again.")
@@ -126,7 +126,7 @@ class Log:
     # Commits
 
     def commit(self, version: Version) -> Commit | None:
-        """The commit of a version, verified; None where it doesn't exist, or no longer."""
+        """The commit of a version; None if it doesn't exist or was cleaned."""
         try:
             data = self.storage.get(names.commit(version))
         except ObjectMissing:
@@ -134,11 +134,11 @@ class Log:
         return commits.decode(data, version, self.id, place=self.storage.place)
 
     def newest(self, at_least: Version = NOTHING) -> Commit | None:
-        """The newest commit. `at_least` is a version known to have existed; the search begins there.
+        """The newest commit. `at_least` is a version known to have existed, where the search starts.
 
-        Commits are without gaps from the oldest kept on, so doubling steps and then halving find the end in a few
-        questions, however long the history is. Cleaning takes commits oldest first: one that is still there after the
-        search proves that its missing successor had not been cleaned.
+        There are no gaps after the oldest commit, so an exponential and then a binary search find the end with few
+        requests, however long the history is. Cleaning deletes the oldest commits first: if a commit still exists
+        after the search, its missing successor was not cleaned but never existed.
         """
         for _ in range(_SEARCHES):
             known = self._known_version(at_least)
@@ -147,10 +147,12 @@ class Log:
             last = self._last_from(known)
             if (commit := self.commit(last)) is not None:
                 return commit
-        raise documents.damaged(names.commit(last), self.storage.place, "it is gone, and there is a snapshot of it")
+        raise documents.damaged(
+            names.commit(last), self.storage.place, "it is missing, although there is a snapshot of its version"
+        )
 
     def next_commit(self, after: Version) -> Commit | None:
-        """The commit that follows a version; None while there is none. HistoryCleaned where it has been cleaned."""
+        """The commit that follows a version, or None if there is none yet. Raises HistoryCleaned if it was cleaned."""
         if (found := self.commit(Version(after + 1))) is not None:
             return found
         if after != NOTHING and self.storage.exists(names.commit(after)):
@@ -158,15 +160,15 @@ class Log:
         if (oldest := self._snapshot_version()) > after:
             raise HistoryCleaned(
                 f"Version {after + 1} was cleaned from {self.storage.place}; there are snapshots up to {oldest}. Load "
-                "one and go on from there."
+                "one and continue from there."
             )
         return None
 
     def create_commit(self, commit: Commit) -> None:
-        """Makes a version exist. Returns only once it is this commit that stands there; else raises LostRace.
+        """Creates a version. Returns only if this commit is the one in the log; otherwise raises LostRace.
 
-        The predecessor is looked for before, so that no version can be made on an old or a gone history, and again
-        after, since a cleaning may have passed a driver that slept between the two.
+        The predecessor is checked before the write, so that no version can follow an outdated history, and again
+        after it, since a cleaning may have overtaken a driver that was suspended in between.
         """
         version = Version(commit.version)
         if commit.log != self.id or commit.format != commits.FORMAT or version <= NOTHING:
@@ -179,7 +181,7 @@ class Log:
         try:
             put = self.storage.create(names.commit(version), commits.encode(commit))
         except StorageUnavailable:
-            # Stored or not, nobody knows but the storage.
+            # The commit may or may not have been stored.
             if self.commit(version) is None:
                 raise
             put = Put.EXISTS
@@ -200,8 +202,8 @@ class Log:
         *,
         inline_limit: int,
         volatile: Container[str] = (),
-    ) -> Written:
-        """Seals and stores a task's parts: the state of the stores that `volatile` names in a segment of its own."""
+    ) -> WrittenSegments:
+        """Seals and stores a task's parts. State of the stores named by `volatile` gets a segment of its own."""
 
         def written(some: list[Unsealed], *, volatile: bool) -> tuple[SegmentRef, ...]:
             if not some:
@@ -209,30 +211,30 @@ class Log:
             return (self.write_segment(task, version, seal(some), inline_limit=inline_limit, volatile=volatile),)
 
         kept, lost = parted(parts, volatile)
-        return Written(written(kept, volatile=False), written(lost, volatile=True))
+        return WrittenSegments(written(kept, volatile=False), written(lost, volatile=True))
 
     def write_segment(
         self, task: TaskId, version: Version, sealed: Sealed, *, inline_limit: int, volatile: bool = False
     ) -> SegmentRef:
-        """Stores a segment under a fresh name, or, up to `inline_limit` bytes, hands it back to stand in the commit."""
+        """Stores a segment under a new name, or returns it for the commit if it has at most `inline_limit` bytes."""
         faults.point("segment.before")
         if len(sealed.data) <= inline_limit:
             ref = SegmentRef(name=None, inline=sealed.data, length=len(sealed.data), parts=sealed.parts)
         else:
             name = (names.volatile_segment if volatile else names.segment)(task, version, self.new_id())
-            # EXISTS can only be this very put, repeated after a lost answer: the name is random.
+            # EXISTS can only mean that this put was repeated after its answer was lost: the name is random.
             self.storage.create(name, sealed.data)
             ref = SegmentRef(name=name, inline=None, length=len(sealed.data), parts=sealed.parts)
         faults.point("segment.after")
         return ref
 
     def read_part(self, ref: SegmentRef, part: Part) -> pa.Table:
-        """One part of a segment, verified."""
+        """One part of a segment, its checksum checked."""
         return open_part(self._bytes(ref, part.offset, part.length), part, place=self._place_of(ref))
 
-    def read_parts(self, ref: SegmentRef, kind: str) -> Iterator[tuple[str, pa.Table]]:
-        """The name and the rows of each part of a kind, read in one go."""
-        wanted = ref.of_kind(kind)
+    def read_parts(self, ref: SegmentRef, type_: str) -> Iterator[tuple[str, pa.Table]]:
+        """The name and the rows of each part of a type, read with one request."""
+        wanted = ref.of_type(type_)
         if not wanted:
             return
         start = min(part.offset for part in wanted)
@@ -245,17 +247,11 @@ class Log:
         """Each store's changes, by the store's name."""
         return self.read_parts(ref, STATE)
 
-    def output_parts(self, ref: SegmentRef) -> Iterator[tuple[str, pa.Table]]:
-        return self.read_parts(ref, OUTPUT)
-
-    def dead_parts(self, ref: SegmentRef) -> Iterator[tuple[str, pa.Table]]:
-        return self.read_parts(ref, DEAD)
-
     def _bytes(self, ref: SegmentRef, start: int, length: int) -> bytes | memoryview:
         if ref.inline is not None:
             return memoryview(ref.inline)[start : start + length]
         if ref.name is None:
-            raise BrokenChain("A segment that is neither inline nor an object was named. Report this; it is a bug.")
+            raise BrokenChain("A commit names a segment that is neither inline nor an object. Please report this bug.")
         return self.storage.get_range(ref.name, start, length)
 
     def _place_of(self, ref: SegmentRef) -> str:
@@ -289,7 +285,7 @@ class Log:
                 high = middle
         return low
 
-    # What create_commit checks
+    # Checks of create_commit
 
     def _check_predecessor(self, commit: Commit) -> None:
         version = Version(commit.version)
@@ -303,12 +299,12 @@ class Log:
                 raise self._history_gone(version)
             if before.id != commit.previous:
                 raise BrokenChain(
-                    f"Version {version} was made on commit {commit.previous} of version {version - 1}, and the log has "
-                    f"{before.id} there, by process {before.writer.pid} on {before.writer.host}. Stop the other driver "
-                    "and start again."
+                    f"Version {version} follows commit {commit.previous} of version {version - 1}, but the log has "
+                    f"{before.id} there, written by process {before.writer.pid} on {before.writer.host}. Stop the "
+                    "other driver and start again."
                 )
         elif commit.previous is not None or self._snapshot_version() != NOTHING:
-            # Where the first commits have been cleaned, creating version 1 anew would succeed and mean nothing.
+            # If the first commits were cleaned, creating version 1 again would succeed without any effect.
             raise self._history_gone(version)
 
     def _check_won(self, commit: Commit) -> None:
@@ -318,14 +314,15 @@ class Log:
             raise self._history_gone(version)
         if winner.id != commit.id:
             raise LostRace(
-                f"Version {version} of {self.storage.place} was made by another driver: process {winner.writer.pid} on "
-                f"{winner.writer.host} (driver {winner.writer.id}). Two drivers run on one log; stop one of them."
+                f"Version {version} of {self.storage.place} was committed by another driver: process "
+                f"{winner.writer.pid} on {winner.writer.host} (driver {winner.writer.id}). Two drivers run on "
+                "one log; stop one of them."
             )
 
     def _history_gone(self, version: Version) -> LostRace:
         return LostRace(
-            f"Version {version} can't be made in {self.storage.place}: version {version - 1} isn't there. Another "
-            "driver has gone on and cleaned it, or the log was changed by hand. Stop this driver and start it again."
+            f"Version {version} can't be committed in {self.storage.place}: version {version - 1} is missing. "
+            "Another driver continued and cleaned it, or the log was changed by hand. Restart this driver."
         )
 
 
@@ -339,6 +336,6 @@ def _read_app(storage: Storage, number: int) -> AppSpec:
 
 
 def _created(storage: Storage, spec: AppSpec) -> AppSpec:
-    """Writes an app's file, or reads the one that another start, or this put's lost answer, had written before."""
+    """Writes an app's file, or reads the one that another start (or this put, its answer lost) has written."""
     storage.create(names.app(spec.number), appfile.encode(spec))
     return _read_app(storage, spec.number)

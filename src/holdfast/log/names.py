@@ -1,7 +1,6 @@
-"""Names in the log: where each object stands, and what a name says.
+"""The name of every object in the log. No other module builds or parses names.
 
-Numbers are padded to 20 digits, so that names sort as their numbers do. Everything that writes or reads a name goes
-through here.
+Numbers are padded to 20 digits, so that names sort by number.
 """
 
 import re
@@ -21,13 +20,13 @@ _SINK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 class BadSinkName(HoldfastError):
-    """A sink's name that can't stand in the log."""
+    """A sink's name that can't be part of an object's name."""
 
     category = ErrorCategory.INVALID
 
 
 def padded(number: int) -> str:
-    """A number as it stands in a name.
+    """A number as it is written in a name.
 
     >>> padded(7)
     '00000000000000000007'
@@ -52,7 +51,7 @@ def segments(task: TaskId) -> str:
 
 
 def segment(task: TaskId, version: Version, unique: str) -> str:
-    """A fresh name for one attempt of a task; another attempt has another `unique`.
+    """A new name per attempt of a task; every attempt has its own `unique`.
 
     >>> segment(TaskId(0, 3), Version(12), "a1")
     'segments/0_3/00000000000000000012-a1.arrow'
@@ -65,7 +64,7 @@ def volatile_segments(task: TaskId) -> str:
 
 
 def volatile_segment(task: TaskId, version: Version, unique: str) -> str:
-    """A fresh name for a segment of stores that aren't durable. They stand apart, since they go by themselves.
+    """A new name for a segment of stores that aren't durable. They have a folder of their own, since they expire early.
 
     >>> volatile_segment(TaskId(0, 3), Version(12), "a1")
     'volatile/0_3/00000000000000000012-a1.arrow'
@@ -92,8 +91,8 @@ def snapshot_file(task: TaskId, digest: str) -> str:
 def sink_positions(sink: str) -> str:
     if _SINK.fullmatch(sink) is None:
         raise BadSinkName(
-            f"{sink!r} can't name a sink. Use letters, digits, '.', '_' and '-', beginning with a letter or a digit, "
-            "100 at most."
+            f"{sink!r} can't name a sink. Use letters, digits, '.', '_' and '-', at most 100 of them, and "
+            "start with a letter or a digit."
         )
     return f"{SINKS}{sink}/"
 
@@ -103,7 +102,7 @@ def sink_position(sink: str, version: Version) -> str:
 
 
 def number_of(name: str) -> int | None:
-    """The number a name carries: a version, or the number of an app's file. None for a name without one.
+    """The number in a name: a version, or the number of an app's file. None for a name without one.
 
     >>> number_of("commits/00000000000000000012.json"), number_of("segments/0_3/00000000000000000012-ab.arrow")
     (12, 12)
@@ -115,6 +114,6 @@ def number_of(name: str) -> int | None:
 
 
 def version_of(name: str) -> Version | None:
-    """The version a name carries, or None."""
+    """The version in a name, or None."""
     number = number_of(name)
     return None if number is None else Version(number)

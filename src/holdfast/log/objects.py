@@ -1,11 +1,11 @@
-"""Objects: what the log asks of a storage, and what can go wrong there.
+"""Objects: what the log requires of a storage, and what can go wrong there.
 
-An object is created once, whole or not at all, and never changed; only heartbeats are replaced. That one promise,
-create-if-absent, is all the coordination Holdfast has.
+An object is created once, completely or not at all, and never changed. This guarantee, create-if-absent, is the only
+coordination Holdfast has.
 
-A failure is one of four things, so that nobody reads messages to decide: the object isn't there (`ObjectMissing`), the
-storage is briefly away (`StorageUnavailable`, tried again within limits before anyone sees it), it will say no again
-(`StorageRefused`), or there is no room (`DiskFull`). Messages name the storage and the object and never a secret.
+There are four failures, so that callers never have to read messages: the object doesn't exist (`ObjectMissing`), the
+storage is temporarily unavailable (`StorageUnavailable`, raised after all retries), it rejects the request and would
+again (`StorageRefused`), or it is full (`StorageFull`). Messages name the storage and the object and have no secrets.
 """
 
 from collections.abc import Iterable
@@ -16,63 +16,60 @@ from typing import Protocol
 from holdfast.errors import ErrorCategory, HoldfastError
 
 Names = list[str]
-"""Names of objects; `list` itself is what a storage calls the listing of them."""
+"""Names of objects. (`list` is a method of storages.)"""
 
 
 class Put(Enum):
-    """How a create ended. `EXISTS` may also be one's own object, when a put was stored and answered with an error."""
+    """The result of a create. `EXISTS` may also be one's own object: a put that was stored but answered by an error."""
 
     CREATED = "created"
     EXISTS = "exists"
 
 
 class ObjectMissing(HoldfastError):
-    """An object that should be there is not."""
+    """An object that should exist doesn't."""
 
     category = ErrorCategory.DATA
 
     def __init__(self, place: str, name: str) -> None:
         super().__init__(
-            f"{name} isn't in {place}. It was cleaned, deleted by hand, or never written; read again from the newest "
+            f"{name} isn't in {place}. It was cleaned, deleted by hand, or never written. Start again from the newest "
             "snapshot, and keep other programs away from the log's folder."
         )
         self.name = name
 
 
 class StorageRefused(HoldfastError):
-    """The storage said no, and would say so again."""
+    """The storage rejected the request, and would again."""
 
     category = ErrorCategory.INVALID
 
 
-class DiskFull(StorageRefused):
-    """There is no room, or the quota is used up."""
+class StorageFull(StorageRefused):
+    """The storage is full, or the quota is used up."""
 
 
 class Storage(Protocol):
-    """Named objects, created whole or not at all. Safe to use from several threads."""
+    """Named objects, created completely or not at all. Can be used from several threads."""
 
     @property
     def place(self) -> str:
-        """Where this is, fit for a message: an address without secrets."""
+        """The address for messages, without secrets."""
 
     def create(self, name: str, data: bytes) -> Put:
-        """Stores a new object; on return it is durable. An object that is there stays as it is."""
+        """Stores a new object durably. An existing object is left unchanged."""
 
     def create_file(self, name: str, path: Path) -> None:
-        """Stores a file's bytes without holding them all, under a name that says what is in it.
+        """Stores a file's bytes without reading them all into memory.
 
-        For names that are content hashes only: where one is there already, its bytes are these.
+        Only for names that are content hashes: if the name exists, the content is the same.
         """
-
-    def replace(self, name: str, data: bytes) -> None:
-        """Stores an object over what was there. For heartbeats only."""
 
     def get(self, name: str) -> bytes:
         """The whole object, or ObjectMissing."""
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        """`length` bytes from `start`; fewer where the object ends before. ObjectMissing if it isn't there."""
+        """`length` bytes from `start`, or fewer if the object ends before that; ObjectMissing if it doesn't exist."""
 
     def exists(self, name: str) -> bool: ...
 
@@ -83,4 +80,4 @@ class Storage(Protocol):
         """The names directly in a folder, sorted."""
 
     def delete(self, names: Iterable[str]) -> None:
-        """Takes objects away, in no order one may rely on. One that isn't there is no error."""
+        """Deletes objects in any order. A missing one is not an error."""

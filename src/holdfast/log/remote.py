@@ -1,8 +1,8 @@
 """Object storage through obstore: S3, GCS, Azure, and a storage in memory for tests.
 
-obstore's own retries are off, so that the user's limits are the limits. What it raises is sorted here into the log's
-four failures. Its messages may carry addresses with credentials, so what goes out is cut to one line with every secret
-blotted out, and the original is not chained.
+obstore's own retries are switched off; `retry.*` settings apply. Its errors are translated into the log's four
+failures. Its messages may contain addresses with credentials, so errors have only the first line, with all secrets
+redacted, and the original isn't chained.
 """
 
 import re
@@ -28,10 +28,10 @@ from obstore.store import MemoryStore, from_url
 
 from holdfast.errors import SettingsError, StorageUnavailable
 from holdfast.log.objects import (
-    DiskFull,
     Names,
     ObjectMissing,
     Put,
+    StorageFull,
     StorageRefused,
 )
 from holdfast.retry import DEFAULT_RETRY, retrying
@@ -49,14 +49,14 @@ _SECRET = re.compile(r"key|secret|token|password|sas|credential|account", re.IGN
 _STATUS = re.compile(r"status code: (\d{3})")
 _MISSING = (NotFoundError, FileNotFoundError)
 _REFUSED = (PermissionDeniedError, UnauthenticatedError, PermissionError)
-_WORTH_ANOTHER_TRY = {408, 409, 425, 429}
+_RETRYABLE = {408, 409, 425, 429}
 
 _memories: dict[str, MemoryStore] = {}
 _memories_lock = threading.Lock()
 
 
 class RemoteStorage:
-    """Objects in a bucket, or in this process's memory."""
+    """Objects in a bucket, or in memory of this process."""
 
     def __init__(
         self, store: "ObjectStore", place: str, *, secrets: Iterable[str] = (), retry: RetrySettings = DEFAULT_RETRY
@@ -77,12 +77,9 @@ class RemoteStorage:
         return self._attempt(name, lambda: self._create(name, data))
 
     def create_file(self, name: str, path: Path) -> None:
-        # Not create-if-absent, which can't go in several parts: the name is the content's hash, so a second put of it
-        # changes nothing.
+        # Not create-if-absent, which isn't possible for multipart uploads. The name is the content's hash, so a second
+        # put changes nothing.
         self._attempt(name, lambda: obstore.put(self._store, name, path), writes=True)
-
-    def replace(self, name: str, data: bytes) -> None:
-        self._attempt(name, lambda: obstore.put(self._store, name, data), writes=True)
 
     def get(self, name: str) -> bytes:
         return self._attempt(name, lambda: obstore.get(self._store, name).bytes().to_bytes())
@@ -100,7 +97,7 @@ class RemoteStorage:
             pages = obstore.list(self._store, prefix.rstrip("/") or None, offset=after)
             return sorted(meta["path"] for page in pages for meta in page)
 
-        # Not every server honours `offset`.
+        # Some servers ignore `offset`.
         return [name for name in self._attempt(prefix, names) if after is None or name > after]
 
     def list_flat(self, prefix: str) -> Names:
@@ -111,9 +108,9 @@ class RemoteStorage:
         return self._attempt(prefix, names)
 
     def delete(self, names: Iterable[str]) -> None:
-        doomed = list(names)
-        for first in range(0, len(doomed), 1000):
-            chunk = doomed[first : first + 1000]
+        deleted = list(names)
+        for first in range(0, len(deleted), 1000):
+            chunk = deleted[first : first + 1000]
             self._attempt(chunk[0], lambda chunk=chunk: self._delete(chunk))  # type: ignore[misc]
 
     def _create(self, name: str, data: bytes) -> Put:
@@ -129,7 +126,7 @@ class RemoteStorage:
         try:
             return obstore.get_range(self._store, name, start=start, length=length).to_bytes()
         except GenericError:
-            # A range that begins behind the end is an error of each server's own; the size tells it from the others.
+            # Servers answer a range that starts after the end with different errors; the size identifies it.
             if obstore.head(self._store, name)["size"] <= start:
                 return b""
             raise
@@ -145,7 +142,7 @@ class RemoteStorage:
         try:
             obstore.delete(self._store, names)
         except _MISSING:
-            # A server that minds a missing name stops there: take the rest one by one.
+            # Some servers stop at a missing name: delete the others one by one.
             for name in names:
                 if self._exists(name):
                     obstore.delete(self._store, name)
@@ -166,28 +163,28 @@ class RemoteStorage:
             status = _STATUS.search(str(error))
             code = int(status[1]) if status else None
             if code == 507:
-                raise DiskFull(
-                    f"No room for {name} in {self.place}: {self._told(error)}. Free space, then start again."
+                raise StorageFull(
+                    f"No space for {name} in {self.place}: {self._text(error)}. Free space, then start again."
                 ) from None
-            if code is not None and 400 <= code < 500 and code not in _WORTH_ANOTHER_TRY:
+            if code is not None and 400 <= code < 500 and code not in _RETRYABLE:
                 raise self._refused(name, error) from None
             raise StorageUnavailable(
-                f"{self.place} didn't answer for {name}: {self._told(error)}. Check the address and the network."
+                f"{self.place} didn't answer for {name}: {self._text(error)}. Check the address and the network."
             ) from None
 
     def _refused(self, name: str, error: Exception) -> StorageRefused:
         return StorageRefused(
-            f"{self.place} refused {name}: {self._told(error)}. Check that the bucket is there and that the "
-            "credentials may read, write, list and delete in it."
+            f"{self.place} refused {name}: {self._text(error)}. Check that the bucket exists and that the "
+            "credentials allow to read, write, list and delete."
         )
 
-    def _told(self, error: Exception) -> str:
+    def _text(self, error: Exception) -> str:
         lines = str(error).strip().splitlines()
         return redacted(lines[0][:300] if lines else type(error).__name__, self._secrets)
 
 
 def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -> RemoteStorage:
-    """A bucket by its address. Options are obstore's, for the store and for its HTTP client."""
+    """Opens a bucket by its address. The options are obstore's, for the store and for its HTTP client."""
     client: dict[str, Any] = {
         key: _client_value(key, value) for key, value in options.items() if key in _CLIENT_OPTIONS
     }
@@ -195,32 +192,30 @@ def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -
     secrets = [value for key, value in options.items() if _SECRET.search(key)]
     place = without_secrets(url)
     try:
-        store = from_url(  # type: ignore[call-overload]  # each scheme has options of its own
+        store = from_url(  # type: ignore[call-overload]  # every scheme has its own options
             url,
             config=store_options,
             client_options=client,
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=60)},
         )
     except UnknownConfigurationKeyError as error:
-        told = redacted(str(error).splitlines()[0], secrets)
-        raise SettingsError(
-            f"log.options for {place}: {told} See obstore's options for this kind of storage."
-        ) from None
+        text = redacted(str(error).splitlines()[0], secrets)
+        raise SettingsError(f"log.options for {place}: {text} See obstore's options for this storage.") from None
     except (BaseError, ValueError) as error:
-        told = redacted(str(error).splitlines()[0], secrets)
-        raise SettingsError(f"log.url {place} or its options can't be used: {told}. Correct them.") from None
+        text = redacted(str(error).splitlines()[0], secrets)
+        raise SettingsError(f"log.url {place} or its options can't be used: {text}. Fix them.") from None
     return RemoteStorage(store, place, secrets=secrets, retry=retry)
 
 
 def open_memory(name: str, *, retry: RetrySettings) -> RemoteStorage:
-    """A storage in this process: the same one for the same name."""
+    """Opens a storage in this process, one per name."""
     with _memories_lock:
         store = _memories.setdefault(name, MemoryStore())
     return RemoteStorage(store, f"memory://{name}", retry=retry)
 
 
 def without_secrets(url: str) -> str:
-    """An address fit for a message.
+    """An address without secrets, for messages.
 
     >>> without_secrets("s3://user:pass@bucket/log?token=abc")
     's3://bucket/log'
@@ -230,7 +225,7 @@ def without_secrets(url: str) -> str:
 
 
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """A text without secrets, and without the queries of addresses, where signatures stand.
+    """A text without secrets, and without query strings of addresses, which may contain signatures.
 
     >>> redacted("GET http://host/log?sig=abc with hunter2", ["hunter2"])
     'GET http://host/log?... with ***'

@@ -1,7 +1,7 @@
 """Sink positions: how far each sink has been written.
 
-After a sink has taken version `v` in full, `sinks/<sink>/<v>.json` is created. At start each sink goes on from its
-newest position; cleaning never passes the slowest.
+After a sink has written all of version `v`, `sinks/<sink>/<v>.json` is created. At a start every sink continues from
+its newest position. Cleaning never deletes what the slowest sink still needs.
 """
 
 import msgspec
@@ -14,7 +14,7 @@ FORMAT = 1
 
 
 class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """A sink has everything up to and with this version."""
+    """A sink has written all versions up to and including this one."""
 
     format: int = FORMAT
     log: str
@@ -23,7 +23,7 @@ class Position(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SinkPositions:
-    """The positions in one log. Remembers what it has seen, so that a later look lists only what is newer."""
+    """The positions in one log. Remembers those it has read, so that it lists only newer ones the next time."""
 
     def __init__(self, storage: Storage, log: str) -> None:
         self._storage = storage
@@ -31,7 +31,7 @@ class SinkPositions:
         self._seen: dict[str, Version] = {}
 
     def newest(self, sink: str) -> Version | None:
-        """The version up to which the sink is written, or None for a sink that has nothing yet."""
+        """The newest version the sink has written, or None."""
         seen = self._seen.get(sink)
         after = None if seen is None else names.sink_position(sink, seen)
         listed = self._storage.list(names.sink_positions(sink), after=after)
@@ -42,7 +42,7 @@ class SinkPositions:
         return self._seen.get(sink)
 
     def mark(self, sink: str, version: Version) -> None:
-        """The sink has everything up to and with `version`, durably."""
+        """Records that the sink has durably written all versions up to and including this one."""
         position = Position(log=self._log, sink=sink, version=version)
         self._storage.create(names.sink_position(sink, version), documents.encode(position))
         self._seen[sink] = max(version, self._seen.get(sink, NOTHING))

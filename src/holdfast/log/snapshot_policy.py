@@ -1,16 +1,16 @@
-"""When a snapshot is due: a pure decision over what a restore would have to read, and how old the last snapshot is.
+"""When a snapshot is due, decided without I/O from what a restore would read and how old the last snapshot is.
 
-A snapshot is worth its upload once reading the tail (the segments since) costs more than reading the snapshot would:
-that is the ratio. Size and age bound the tail where the ratio alone would let it grow. Age counts for a task that
-changed nothing too: cleaning goes no further than the oldest snapshot of any task. The limits are a user's settings and
-may change at any start.
+A snapshot is worth its upload when reading the tail (the segments after the last one) costs more than reading the
+snapshot: that is the ratio. Size and age limit the tail where the ratio alone would let it grow. Age also applies to a
+task that changed nothing, since cleaning stops at the oldest snapshot of any task. The limits are settings and may
+change at any start.
 """
 
 from datetime import timedelta
 from enum import Enum
 
 SMALLEST_TAIL = 1 << 20
-"""Below this many bytes of tail the ratio says nothing: a small store would be snapshotted at every version."""
+"""The ratio is ignored for a shorter tail (in bytes): a small store would get a snapshot per version."""
 
 
 class Due(Enum):
@@ -33,9 +33,9 @@ def snapshot_due(
 ) -> Due | None:
     """Why a snapshot should be taken now, or None.
 
-    `tail_versions` and `tail_bytes` are what the task's replica has after its last snapshot: versions, and bytes of its
-    segments. `snapshot_bytes` is that snapshot's size (None without one), `since` the time passed after it (or after
-    the first version, without one). The rest are the user's limits.
+    `tail_versions` and `tail_bytes` are the versions and the bytes of segments that the task's replica has applied
+    since its last snapshot. `snapshot_bytes` is the size of that snapshot (None without one), `since` the time since it
+    (or since the first version, without one). The others are the limits from the settings.
 
     >>> limits = dict(ratio=2.0, size=256 << 20, age=timedelta(minutes=10))
     >>> snapshot_due(tail_versions=3, tail_bytes=30 << 20, snapshot_bytes=10 << 20, since=timedelta(0), **limits)

@@ -1,9 +1,9 @@
 """Snapshots: a task's whole state at one version, from which restore starts.
 
-A snapshot is a manifest that names files by the hash of their content. Files go first and the manifest last, so a
-manifest that can be seen is whole. The next snapshot uploads only what changed: it reuses files that the newest
-manifest names, which cleaning always keeps, and after writing its manifest checks that every file is there, uploading
-again what a cleaning took away in between.
+A snapshot is a manifest that names files by the hash of their content. Files are written first and the manifest last,
+so every manifest is complete. A snapshot is incremental: it reuses the files of the newest manifest, which cleaning
+always keeps. After writing its manifest it checks that every file exists and uploads those again that a cleaning has
+deleted in the meantime.
 """
 
 import logging
@@ -26,7 +26,7 @@ _logger = logging.getLogger(__name__)
 
 
 class SnapshotFile(msgspec.Struct, frozen=True):
-    """A file of a snapshot: its path in the folder, the hash of its content, which is its name in the log, its size."""
+    """A file of a snapshot: its path in the folder, the hash of its content (its name in the log) and its size."""
 
     name: str
     hash: str
@@ -34,7 +34,7 @@ class SnapshotFile(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a snapshot is made of, and the commit whose state it is."""
+    """The files of a snapshot, and the commit whose state it has."""
 
     format: int = FORMAT
     log: str
@@ -46,7 +46,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int
     """All files together."""
     added_bytes: int
-    """Those that the snapshot before didn't have: what it cost to write."""
+    """Bytes of the files that the previous snapshot didn't have and that were uploaded."""
 
 
 class Snapshots:
@@ -57,12 +57,12 @@ class Snapshots:
         self._log = log
 
     def versions(self, task: TaskId) -> list[Version]:
-        """The versions there are snapshots of, oldest first."""
+        """The versions that have a snapshot, oldest first."""
         found = self._storage.list_flat(names.snapshots(task))
         return [version for name in found if (version := names.version_of(name)) is not None]
 
     def manifest(self, task: TaskId, version: Version) -> Manifest | None:
-        """The snapshot of just this version."""
+        """The snapshot of exactly this version."""
         name = names.manifest(task, version)
         try:
             data = self._storage.get(name)
@@ -77,13 +77,13 @@ class Snapshots:
     def newest(self, task: TaskId, at_most: Version | None = None) -> Manifest | None:
         """The newest snapshot, or the newest at or below a version."""
         for version in reversed(self.versions(task)):
-            # One that was listed may be cleaned before it is read; cleaning keeps newer ones, and lists show them.
+            # A listed snapshot may be cleaned before it is read. Cleaning keeps the newer ones.
             if (at_most is None or version <= at_most) and (found := self.manifest(task, version)) is not None:
                 return found
         return None
 
     def write(self, task: TaskId, folder: Path, *, version: Version, commit: str, engine: str) -> Manifest:
-        """Stores a folder, a checkpoint of the task's stores at `version`, as a snapshot."""
+        """Stores a folder with the task's stores at `version` as a snapshot."""
         faults.point("snapshot.before")
         kept = self._reusable(task)
         files = tuple(_described(folder))
@@ -111,7 +111,7 @@ class Snapshots:
         return written
 
     def load(self, manifest: Manifest, into: Path, on_bytes: Callable[[int], None] = lambda count: None) -> None:
-        """Downloads a snapshot into an empty or new folder, checked and on disk. `on_bytes` is told of each piece."""
+        """Downloads a snapshot into an empty or new folder, checked and durable. `on_bytes` is called per chunk."""
         task = TaskId.parse(manifest.task)
         into.mkdir(parents=True, exist_ok=True)
         folders = {into}
@@ -135,7 +135,7 @@ class Snapshots:
         name = names.manifest(task, Version(manifest.version))
         if self._storage.create(name, documents.encode(manifest)) is Put.CREATED:
             return manifest
-        # Either our own put, stored but answered with an error, or another replica's snapshot of the same state.
+        # Either this put, stored but answered by an error, or another replica's snapshot of the same state.
         return self.manifest(task, Version(manifest.version)) or manifest
 
     def _check_files(self, task: TaskId, manifest: Manifest, folder: Path | None) -> None:
@@ -150,8 +150,8 @@ class Snapshots:
                 self._storage.delete([names.manifest(task, Version(manifest.version))])
                 raise StorageUnavailable(
                     f"{name} of the snapshot of task {task} at version {manifest.version} isn't in "
-                    f"{self._storage.place}: a cleaning took it while the snapshot was written. The snapshot "
-                    "was withdrawn; take it again."
+                    f"{self._storage.place}: a cleaning deleted it while the snapshot was written. The "
+                    "snapshot was withdrawn; take it again."
                 )
 
     def _download(self, name: str, file: SnapshotFile, path: Path, on_bytes: Callable[[int], None]) -> None:
@@ -192,7 +192,7 @@ def _safe(name: str) -> PurePosixPath:
     path = PurePosixPath(name)
     if path.is_absolute() or ".." in path.parts:
         raise DamagedObject(
-            f"A snapshot names the file {name!r}, which would lie outside of its folder. Don't load it."
+            f"A snapshot names the file {name!r}, which is outside of its folder. Restore the manifest from a backup."
         )
     return path
 

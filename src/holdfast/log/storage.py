@@ -2,7 +2,7 @@
 
 ./folder  /folder  file:///folder    a local folder, with a durable writer of our own
 s3://  gs://  az://                  object storage
-memory://name                        this process's memory, shared by all who open the name
+memory://name                        this process's memory, shared per name
 """
 
 from collections.abc import Mapping
@@ -12,10 +12,10 @@ from urllib.parse import unquote, urlsplit
 from holdfast.errors import SettingsError
 from holdfast.log.local import LocalStorage, NoHardLinks
 from holdfast.log.objects import (
-    DiskFull,
     ObjectMissing,
     Put,
     Storage,
+    StorageFull,
     StorageRefused,
 )
 from holdfast.log.remote import open_memory, open_remote
@@ -23,11 +23,11 @@ from holdfast.retry import DEFAULT_RETRY
 from holdfast.settings import RetrySettings
 
 __all__ = [
-    "DiskFull",
     "NoHardLinks",
     "ObjectMissing",
     "Put",
     "Storage",
+    "StorageFull",
     "StorageRefused",
     "open_storage",
 ]
@@ -43,7 +43,7 @@ def open_storage(
     fsync: bool = True,
     retry: RetrySettings = DEFAULT_RETRY,
 ) -> Storage:
-    """A storage by its address. No object is written by opening one, and a folder that isn't there isn't made.
+    """Opens a storage by its address. This writes nothing and creates no folder.
 
     >>> storage = open_storage("memory://docs-example")
     >>> storage.create("a/b", b"data"), storage.create("a/b", b"other"), storage.get("a/b")
@@ -61,6 +61,6 @@ def open_storage(
     if parts.scheme in _REMOTE:
         return open_remote(url, options, retry=retry)
     raise SettingsError(
-        f"log.url begins with {parts.scheme}://, which is no storage Holdfast knows. Use a path, file://, s3://, "
-        "gs://, az:// or memory://."
+        f"log.url starts with {parts.scheme}://, which Holdfast doesn't support. Use a path, file://, s3://, gs://, "
+        "az:// or memory://."
     )

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast import faults
 from holdfast.errors import BadValue, HoldfastError, shown
-from holdfast.log.log import Log, Written
+from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.chunks import chunks
@@ -85,7 +85,7 @@ def run_processor(
     """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
     task = ProcessorTask(work, code, partition, before if work.version > 1 else Nothing())
     volatile = [spec.name for _, spec in work.stores if not spec.durable]
-    written = Written()
+    written = WrittenSegments()
     try:
         for parts in task.segments(batches):
             written += log.write_parts(task.id, work.version, parts, inline_limit=work.inline_limit, volatile=volatile)

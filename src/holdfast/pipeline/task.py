@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from holdfast import faults
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.log.log import Log, Written
+from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE, SegmentRef
 from holdfast.pipeline.bounded import Bounded
@@ -86,7 +86,7 @@ def run(
     task = TaskId(work.topology, partition)
     tally = Tally()
     volatile = () if work.store.durable else (work.store.name,)
-    written = Written()
+    written = WrittenSegments()
     if work.layout.inputs is not None:
         batches = grouped(work.layout, work.reducers, batches, work.chunk_rows)
     try:

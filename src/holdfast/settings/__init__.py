@@ -1,7 +1,7 @@
 """Settings: what a user may choose, as one typed value from code, a file and the environment."""
 
 from holdfast.settings.declare import About, Between, Section, Setting
-from holdfast.settings.load import Effective, load, variable_of
+from holdfast.settings.load import LoadedSettings, load, variable_of
 from holdfast.settings.model import Settings, all_settings, sections
 from holdfast.settings.sections import (
     BatchSettings,
@@ -14,16 +14,16 @@ from holdfast.settings.sections import (
     SparkSettings,
     StateSettings,
 )
-from holdfast.settings.units import Options, format_duration, format_size, parse_duration, parse_size, redact
+from holdfast.settings.units import RedactedOptions, format_duration, format_size, parse_duration, parse_size, redact
 
 __all__ = [
     "About",
     "BatchSettings",
     "Between",
-    "Effective",
+    "LoadedSettings",
     "LogSettings",
     "MemorySettings",
-    "Options",
+    "RedactedOptions",
     "RestSettings",
     "Restore",
     "RetrySettings",

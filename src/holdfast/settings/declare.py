@@ -14,7 +14,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings.units import (
     Duration,
     OptionMap,
-    Options,
+    RedactedOptions,
     Size,
     format_duration,
     format_size,
@@ -96,7 +96,7 @@ class Setting:
                 return str(value).lower()
             case timedelta():
                 return format_duration(value)
-            case Options():
+            case RedactedOptions():
                 return ", ".join(f"{name}={text}" for name, text in value.shown().items())
             case int() if self.base_type is Size:
                 return format_size(value)

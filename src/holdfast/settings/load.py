@@ -15,7 +15,7 @@ from typing import Any, Literal, TypeVar, get_args, get_origin
 from holdfast.errors import SettingsError, did_you_mean
 from holdfast.settings.declare import Section, Setting
 from holdfast.settings.model import Settings, all_settings, sections
-from holdfast.settings.units import Duration, OptionMap, Options, Size
+from holdfast.settings.units import Duration, OptionMap, RedactedOptions, Size
 
 DEFAULT_FILE = Path("holdfast.toml")
 FILE_VARIABLE = "HOLDFAST_CONFIG"
@@ -28,7 +28,7 @@ _OTHER_VARIABLES = re.compile(
 
 
 @dataclass(frozen=True)
-class Effective:
+class LoadedSettings:
     """The settings that hold, and for each by its full name where it is from.
 
     An origin is "default", "code", the file's path, or the name of an environment variable.
@@ -49,15 +49,15 @@ def load(
     code: Settings | None = None,
     file: Path | None = None,
     env: Mapping[str, str] = {},
-) -> Effective:
+) -> LoadedSettings:
     """Puts the settings together: `code`, then the file, then `env` (hand in `os.environ`).
 
     Without `file`, HOLDFAST_CONFIG names it, or `holdfast.toml` in the working directory is read if it is there.
 
-    >>> effective = load(Settings(partitions=8), env={"HOLDFAST_BATCH__COMMIT_INTERVAL": "10s"})
-    >>> effective.settings.partitions, effective.origins["partitions"]
+    >>> loaded = load(Settings(partitions=8), env={"HOLDFAST_BATCH__COMMIT_INTERVAL": "10s"})
+    >>> loaded.settings.partitions, loaded.origins["partitions"]
     (8, 'code')
-    >>> effective.settings.batch.commit_interval, effective.origins["batch.commit_interval"]
+    >>> loaded.settings.batch.commit_interval, loaded.origins["batch.commit_interval"]
     (datetime.timedelta(seconds=10), 'HOLDFAST_BATCH__COMMIT_INTERVAL')
     """
     given, defaults = code or Settings(), Settings()
@@ -67,7 +67,7 @@ def load(
         values[name], origins[name] = value, origin
     for name, (value, origin) in _from_environment(env, values).items():
         values[name], origins[name] = value, origin
-    return Effective(_build(values, origins), origins)
+    return LoadedSettings(_build(values, origins), origins)
 
 
 def _value(settings: Settings, name: str) -> Any:
@@ -152,8 +152,8 @@ def _from_environment(env: Mapping[str, str], so_far: Mapping[str, Any]) -> dict
             name = _known(".".join(parts).lower(), f"of the variable {variable}")
             found[name] = (_read(all_settings()[name], text, variable), variable)
     for name, added in entries.items():
-        whole = Options(found[name][0] if name in found else so_far[name])
-        found[name] = (Options({**whole, **added}), f"{variable_of(name)}__...")
+        whole = RedactedOptions(found[name][0] if name in found else so_far[name])
+        found[name] = (RedactedOptions({**whole, **added}), f"{variable_of(name)}__...")
     return found
 
 
@@ -189,7 +189,7 @@ def _read(setting: Setting, text: str, variable: str) -> Any:
         if base in (int, float):
             return base(text.replace("_", ""))
         if base is OptionMap:
-            return Options(json.loads(text))
+            return RedactedOptions(json.loads(text))
     except (KeyError, ValueError, SettingsError):
         shown = "its value" if base is OptionMap else repr(text)
         what = 'a JSON object of texts, such as {"region": "eu-central-1"}' if base is OptionMap else setting.allowed

@@ -10,7 +10,7 @@ import sys
 from holdfast.settings.declare import Section, Setting
 from holdfast.settings.load import variable_of
 from holdfast.settings.model import Settings, sections
-from holdfast.settings.units import Options
+from holdfast.settings.units import RedactedOptions
 
 _INTRODUCTION = """\
 # Configuration
@@ -58,7 +58,7 @@ def _part(title: str, section: type[Section]) -> str:
 
 
 def _row(name: str, setting: Setting) -> str:
-    empty = setting.default is None or (isinstance(setting.default, Options) and not setting.default)
+    empty = setting.default is None or (isinstance(setting.default, RedactedOptions) and not setting.default)
     default = "nothing" if empty else f"`{setting.show(setting.default)}`"
     about = setting.about
     kafka = f"`{about.kafka}`" if about.kafka else f"none: {about.why_none}"

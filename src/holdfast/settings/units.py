@@ -151,11 +151,11 @@ def _is_texts(items: object) -> bool:
     return isinstance(items, Mapping) and all(isinstance(part, str) for item in items.items() for part in item)
 
 
-class Options(Mapping[str, str]):
+class RedactedOptions(Mapping[str, str]):
     """Names and texts handed on to another system. Printing them never shows a secret.
 
-    >>> Options({"region": "eu-1", "secret_access_key": "abc"})
-    Options({'region': 'eu-1', 'secret_access_key': '******'})
+    >>> RedactedOptions({"region": "eu-1", "secret_access_key": "abc"})
+    RedactedOptions({'region': 'eu-1', 'secret_access_key': '******'})
     """
 
     __slots__ = ("_items",)
@@ -181,7 +181,7 @@ class Options(Mapping[str, str]):
         return {name: redact(name, value) for name, value in self._items.items()}
 
     def __repr__(self) -> str:
-        return f"Options({self.shown()!r})"
+        return f"RedactedOptions({self.shown()!r})"
 
 
 class _Parsed(Generic[Given, Held]):
@@ -223,8 +223,8 @@ class Size(_Parsed[str | int, int]):
         return parse_size(given)
 
 
-class OptionMap(_Parsed[Mapping[str, str], Options]):
-    """A field that takes any mapping of texts and holds Options."""
+class OptionMap(_Parsed[Mapping[str, str], RedactedOptions]):
+    """A field that takes any mapping of texts and holds RedactedOptions."""
 
-    def parse(self, given: Mapping[str, str]) -> Options:
-        return given if isinstance(given, Options) else Options(given)
+    def parse(self, given: Mapping[str, str]) -> RedactedOptions:
+        return given if isinstance(given, RedactedOptions) else RedactedOptions(given)

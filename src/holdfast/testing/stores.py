@@ -29,7 +29,7 @@ AREAS = range(1, 6)
 """First bytes a store's keys may have; see docs/decisions/0010-kinds-of-stores.md."""
 
 
-class Reading:
+class EngineBytes:
     """One store of an engine's view, as bytes in order."""
 
     def __init__(self, engine: Engine, view: View, store: str) -> None:
@@ -114,7 +114,7 @@ class StoreConformance:
                 engine.apply([(spec.name, changes_of(changed))], mark_of(number + 1))
                 before = entries
                 view = engine.view()
-                bytes_: ReadableBytes = Reading(engine, view, spec.name)
+                bytes_: ReadableBytes = EngineBytes(engine, view, spec.name)
                 typed = view_of(spec, bytes_, self.now(number), value=self.type_)
                 assert self.content(typed) == content, f"the view over {name} reads something else"
                 view.close()

@@ -162,7 +162,7 @@ def _parts(log: Log, commit: Commit, kind: str, name: str | None) -> Iterator[tu
         number = 0
         for ref in (*commit.of_task(task), *commit.volatile_of(task)):
             for part in ref.parts:
-                if part.kind == kind and name in (None, part.name):
+                if part.type == kind and name in (None, part.name):
                     try:
                         table = log.read_part(ref, part)
                     except ObjectMissing:
