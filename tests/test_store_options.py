@@ -105,7 +105,7 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
     for line in (
         "store games (key-value on memory)",
         "store recent (key-value on rocksdb)",
-        f"at most {BOUND} entries a partition, the least recently used go, reads don't refresh",
+        f"at most {BOUND} entries per partition, the least recently used go, reads don't refresh",
         "options by tests.hooks:smaller",
         "not durable: in no snapshot, never restored",
         "everywhere: every instance has the whole of it",

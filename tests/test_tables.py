@@ -257,7 +257,7 @@ def test_describe_shows_every_option_with_its_numbers(spark: SparkSession, tmp_p
     assert "everywhere" in text
     assert "not durable: in no snapshot, never restored, profile write-heavy, codec rows/1" in text
     bounded = build(spark, tmp_path, max_entries=1_000, rocksdb_options="my.tuning:smaller").describe()
-    assert "at most 1,000 entries a partition" in bounded
+    assert "at most 1,000 entries per partition" in bounded
     assert "options by my.tuning:smaller" in bounded
 
 

@@ -198,10 +198,10 @@ def _kept(
     kept = millis(retention, "retention", where)
     if kind in (WINDOW, SESSION) and kept < span_ms + grace_ms:
         thing = "windows" if kind == WINDOW else "sessions"
-        least = _words(span_ms + grace_ms)
+        least = words(span_ms + grace_ms)
         raise TopologyError(
-            f"{where}: retention={_shown(retention)} is shorter than {what} of {_words(span_ms)} and its grace of "
-            f"{_words(grace_ms)} together, {least}: {thing} would go before they are complete. Take "
+            f"{where}: retention={_shown(retention)} is shorter than {what} of {words(span_ms)} and its grace of "
+            f"{words(grace_ms)} together, {least}: {thing} would go before they are complete. Take "
             f'retention="{least}" or more.'
         )
     return span_ms, kept
@@ -235,7 +235,12 @@ def _one_of(given: Text, known: Sequence[str], option: str, where: str) -> Text:
     return given
 
 
-def _words(length_ms: int) -> str:
+def words(length_ms: int) -> str:
+    """A length of time as a user writes it.
+
+    >>> words(5_400_000)
+    '1h30m'
+    """
     return format_duration(timedelta(milliseconds=length_ms))
 
 

@@ -11,7 +11,7 @@ the bytes of one partition, the time of one version and somewhere to count. A ki
 """
 
 import datetime as dt
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
@@ -208,6 +208,26 @@ class Store(View[K, V]):
         spec = msgspec.structs.replace(self._declared, engine=default_engine)
         check_tuned(spec, repr(self))
         return spec
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        """The options of this kind in words, one line for each that a store has."""
+        return iter(())
+
+    @classmethod
+    def describe_spec(cls, spec: StoreSpec) -> Iterator[str]:
+        """A store of this kind in words: every option it has, with its numbers."""
+        yield f"store {spec.name} ({spec.kind} on {spec.engine}), key ({spec.key})"
+        yield from (f"  {line}" for line in cls.describe_options(spec))
+        if spec.everywhere:
+            yield "  everywhere: every instance has the whole of it"
+        kept = "durable" if spec.durable else "not durable: in no snapshot, never restored"
+        hook = f", options by {spec.options_hook}" if spec.options_hook else ""
+        yield f"  {kept}, profile {spec.profile}{hook}, codec {spec.codec}"
+
+    def describe(self) -> str:
+        """This store in words, as `app.describe()` has it."""
+        return "\n".join(self.describe_spec(self.spec()))
 
     def _described(self) -> StoreSpec:
         codec = codec_id(self._codec)

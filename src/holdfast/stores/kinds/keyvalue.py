@@ -25,7 +25,7 @@ from holdfast.stores.kinds.expiry import (
     SlicedEntries,
 )
 from holdfast.stores.kinds.lru import LEAD, BoundedEntries
-from holdfast.stores.options import Length
+from holdfast.stores.options import Length, words
 from holdfast.stores.spec import KEY_VALUE, StoreSpec
 
 K = TypeVar("K")
@@ -85,6 +85,15 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
         super()._attach(spec, bytes_, now, codec)
         self._entries_ = self._found = _entries(spec, self._writable, now)
         self._expires = self._entries_.expiry(None)
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        if spec.ttl_ms:
+            slices = f", in slices of {words(spec.slice_ms)}" if spec.slice_ms else ""
+            yield f"ttl {words(spec.ttl_ms)}{slices}"
+        if spec.max_entries:
+            reads = "reads refresh" if spec.refresh_on_read else "reads don't refresh"
+            yield f"at most {spec.max_entries:,} entries per partition, the least recently used go, {reads}"
 
     def delete(self, key: K) -> R | None:
         """Removes a key, and returns what it had."""

@@ -15,8 +15,8 @@ from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
-from holdfast.stores.options import Length
-from holdfast.stores.spec import SESSION
+from holdfast.stores.options import Length, words
+from holdfast.stores.spec import SESSION, StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -167,6 +167,12 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
 
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[SessionOptions]):
         super().__init__(name, key=key, value=value, kind_options={}, options=options)
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        if spec.window_ms:
+            yield f"gap {words(spec.window_ms)}, grace {words(spec.grace_ms)}"
+        yield from super().describe_options(spec)
 
     def put(self, session: Session[K], value: V | None) -> None:
         """Sets the value of a session; None removes it."""

@@ -23,6 +23,7 @@ from holdfast.stores.kinds.containers import close
 from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.kinds.merging import Row, scan_slices
 from holdfast.stores.layouts.slices import AFTER_AREA, AREA, first_live_slice, kept_after, slice_prefix, split_sliced
+from holdfast.stores.options import words
 from holdfast.stores.spec import StoreSpec
 
 K = TypeVar("K")
@@ -144,6 +145,11 @@ class TimedView(View[K, V]):
 
 class TimedStore(Store[K, V], TimedView[K, V]):
     """Writes entries in slices, unless they would be hidden already."""
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        clock = {None: "", "event": " by event time", "wall": " by the wall clock"}[spec.clock]
+        yield f"retention {words(spec.retention_ms)}{clock}, in slices of {words(spec.slice_ms)}"
 
     def _put_in_slice(self, time: int, own: bytes, cell: bytes) -> None:
         number = time // self._slice_ms

@@ -6,7 +6,7 @@ whenever it arrives; with `late="last"` the last put wins. A delete forgets the 
 Within a processor a put without a time is of the time of the record at hand, so `store[key] = value` is enough.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.errors import BadValue
@@ -99,6 +99,11 @@ class TimestampedKeyValueStore(
 
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[TimestampedOptions]):
         super().__init__(name, key=key, value=value, kind_options={}, options=options)
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        yield from super().describe_options(spec)
+        yield f"out of order: {'the newest by event time stays' if spec.late == 'newest' else 'the last write wins'}"
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         super()._attach(spec, bytes_, now, codec)

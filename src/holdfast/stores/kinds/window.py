@@ -19,7 +19,7 @@ from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
 from holdfast.stores.layouts.slices import slice_prefix
-from holdfast.stores.options import Length
+from holdfast.stores.options import Length, words
 from holdfast.stores.spec import WINDOW, StoreSpec
 
 K = TypeVar("K")
@@ -218,6 +218,13 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
 
     def __init__(self, name: str, *, value: Any, size: Length, key: Any = str, **options: Unpack[WindowOptions]):
         super().__init__(name, key=key, value=value, kind_options={"size": size}, options=options)
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        yield f"size {words(spec.window_ms)}, grace {words(spec.grace_ms)}"
+        yield from super().describe_options(spec)
+        if spec.duplicates:
+            yield "keeps duplicates"
 
     def put(self, key: K, value: V | None, start: Time) -> None:
         """Sets the value of a key's window; None deletes it. With duplicates every put stays, and None does nothing."""
