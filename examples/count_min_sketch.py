@@ -27,8 +27,7 @@ import numpy.typing as npt
 import xxhash
 
 import holdfast as hf
-from holdfast.stores.kinds.base import Options, ReadAhead, Store, View
-from holdfast.stores.kinds.queries import Item, Query
+from holdfast.kinds import Item, Options, Query, ReadAhead, Store, View
 
 ROWS = 4
 WIDTH = 2_048

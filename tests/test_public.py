@@ -1,13 +1,30 @@
-"""What `holdfast` exports: listed, there, and cheap until used."""
+"""What users may import: listed, there, cheap until used, and all that the documentation and the examples use."""
 
+import ast
+import doctest
 import subprocess
 import sys
+from collections.abc import Iterator
+from importlib import import_module
+from pathlib import Path
+
+import pytest
 
 import holdfast
+from tests.test_docs import PAGES, ROOT, Block, blocks, name_of
+
+MODULES = ("holdfast", "holdfast.codecs", "holdfast.engines", "holdfast.kinds", "holdfast.testing")
+"""The public modules. Everything else may change without notice."""
+
+UNCHECKED = {"docs/design.md", *(name_of(page) for page in PAGES if "decisions" in page.parts)}
+EXAMPLES = sorted((ROOT / "examples").rglob("*.py"))
 
 
-def test_every_listed_name_is_there() -> None:
-    assert all(getattr(holdfast, name) is not None for name in holdfast.__all__)
+@pytest.mark.parametrize("name", MODULES)
+def test_every_listed_name_is_there(name: str) -> None:
+    module = import_module(name)
+    assert all(getattr(module, each) is not None for each in module.__all__)
+    assert len(set(module.__all__)) == len(module.__all__)
 
 
 def test_the_list_is_what_is_exported() -> None:
@@ -15,9 +32,45 @@ def test_the_list_is_what_is_exported() -> None:
     assert set(dir(holdfast)) == set(holdfast.__all__)
 
 
+def foreign(code: str) -> Iterator[str]:
+    """The names in Python code that are Holdfast's and not public.
+
+    >>> list(foreign("import holdfast as hf\\nfrom holdfast.stores.spec import StoreSpec\\nhf.count(), hf.secret()"))
+    ['holdfast.stores.spec.StoreSpec', 'holdfast.secret']
+    """
+    for node in ast.walk(ast.parse(code)):
+        match node:
+            case ast.ImportFrom(module=str(module)) if module.partition(".")[0] == "holdfast":
+                names = [(module, each.name) for each in node.names]
+            case ast.Import():
+                names = [(each.name, "") for each in node.names if each.name.startswith("holdfast.")]
+            case ast.Attribute(value=ast.Name(id="hf" | "holdfast"), attr=attribute):
+                names = [("holdfast", attribute)]
+            case _:
+                continue
+        for module, name in names:
+            if module not in MODULES or name not in ("", *import_module(module).__all__):
+                yield f"{module}.{name}"
+
+
+@pytest.mark.parametrize(
+    "block", [block for block in blocks("python") if name_of(block.page) not in UNCHECKED], ids=str
+)
+def test_the_documentation_uses_nothing_but_public_names(block: Block) -> None:
+    text = block.text
+    examples = doctest.DocTestParser().get_examples(text)
+    assert list(foreign("".join(example.source for example in examples) if examples else text)) == []
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=name_of)
+def test_the_examples_use_nothing_but_public_names(path: Path) -> None:
+    assert list(foreign(path.read_text())) == []
+
+
 def test_an_instance_loads_neither_spark_nor_pandas() -> None:
     code = (
-        "import sys; from holdfast.lean import leave_pandas_out; leave_pandas_out(); import holdfast.serving, pyarrow; "
+        "import sys; from holdfast.lean import leave_pandas_out; leave_pandas_out(); "
+        "import holdfast.serving, holdfast.kinds, pyarrow; "
         "pyarrow.array([1]); print(sorted({'pyspark', 'pandas'} & set(sys.modules)))"
     )
     found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

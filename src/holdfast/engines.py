@@ -1,0 +1,11 @@
+"""For authors of engines, and of hooks that set RocksDB's options.
+
+An engine is named by its place, `engine="module:Class"`. It is called as an `EngineFactory` is, and has the methods of
+`Engine`; `holdfast.testing.EngineConformance` checks it. A hook, `rocksdb_options="module:function"`, gets the store's
+name and a `Tunable`.
+"""
+
+from holdfast.stores.engines.base import Changes, Engine, EngineFactory, Mark, Resources, View
+from holdfast.stores.engines.tuning import Tunable
+
+__all__ = ["Changes", "Engine", "EngineFactory", "Mark", "Resources", "Tunable", "View"]

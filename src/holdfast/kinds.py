@@ -1,0 +1,15 @@
+"""For authors of kinds of stores: what a class of one's own derives from, and what it declares.
+
+    class ReadOnlySketch(View[str, bytes]): ...
+
+    class Sketch(Store[str, bytes], ReadOnlySketch):
+        VIEW = ReadOnlySketch
+        QUERIES = (Query("estimate", estimates, required={"item": str}),)
+
+`examples/count_min_sketch.py` is a whole one; `holdfast.testing.StoreConformance` checks it.
+"""
+
+from holdfast.stores.kinds.base import Options, ReadAhead, Store, View
+from holdfast.stores.kinds.queries import TIME, Item, Query
+
+__all__ = ["TIME", "Item", "Options", "Query", "ReadAhead", "Store", "View"]
