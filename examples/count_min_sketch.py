@@ -27,7 +27,7 @@ import numpy.typing as npt
 import xxhash
 
 import holdfast as hf
-from holdfast.kinds import Item, Options, Query, ReadAhead, Store, View
+from holdfast.kinds import Item, Options, Query, ReadAhead, Store, StoreSpec, View
 
 ROWS = 4
 WIDTH = 2_048
@@ -37,14 +37,18 @@ BLOCK = 64
 Counters = npt.NDArray[np.uint64]
 
 
-def places(item: str) -> Iterator[tuple[int, int, int]]:
+class SketchOptions(Options, total=False):
+    width: int
+
+
+def places(item: str, width: int = WIDTH) -> Iterator[tuple[int, int, int]]:
     """Where an item is counted: row, block and place in the block, one a row.
 
     >>> len(list(places("alice"))), list(places("alice")) == list(places("alice"))
     (4, True)
     """
     for row in range(ROWS):
-        place = xxhash.xxh3_64_intdigest(item.encode(), seed=row) % WIDTH
+        place = xxhash.xxh3_64_intdigest(item.encode(), seed=row) % width
         yield row, place // BLOCK, place % BLOCK
 
 
@@ -53,11 +57,15 @@ class ReadOnlyCountMinSketch(View[str, bytes]):
 
     def estimate(self, key: str, item: str) -> int:
         """How often an item was counted: never too low."""
-        return min(int(self._block(key, row, block)[at]) for row, block, at in places(item))
+        return min(int(self._block(key, row, block)[at]) for row, block, at in places(item, self._width))
 
     def total(self, key: str) -> int:
         """How much was counted for a key in all; every row has it."""
-        return sum(int(self._block(key, 0, block).sum()) for block in range(WIDTH // BLOCK))
+        return sum(int(self._block(key, 0, block).sum()) for block in range(self._width // BLOCK))
+
+    @property
+    def _width(self) -> int:
+        return int(self._spec.option("width"))
 
     def _block(self, key: str, row: int, block: int) -> Counters:
         cell = self._bytes.get(self._encode((key, row, block)))
@@ -84,14 +92,25 @@ class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyCountMinSketch
     QUERIES: ClassVar[tuple[Query, ...]] = (Query("estimate", estimates, key=str, required={"item": str}),)
 
-    def __init__(self, name: str, **options: Unpack[Options]) -> None:
+    def __init__(self, name: str, **options: Unpack[SketchOptions]) -> None:
         # The key in the log is what lies in the bytes: the user's key, the row and the block.
         options["codec"] = "bytes"
         super().__init__(name, key=(str, int, int), value=bytes, kind_options={}, options=options)
 
+    @classmethod
+    def options(cls, where: str, *, width: int = WIDTH) -> dict[str, Any]:
+        """Where a counter lies depends on the width, so it is fixed: it stands in the log, and can't change."""
+        if width < BLOCK or width % BLOCK:
+            raise ValueError(f"{where}: width={width} is not a multiple of {BLOCK}.")
+        return {"fixed": (("width", width),)}
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        yield f"{ROWS} rows of {spec.option('width'):,} counters"
+
     def add(self, key: str, item: str, number: int = 1) -> None:
         """Counts an item."""
-        for row, block, at in places(item):
+        for row, block, at in places(item, self._width):
             counters = self._block(key, row, block)
             counters[at] += np.uint64(number)
             self._writable.put(self._encode((key, row, block)), self._values.cell(counters.tobytes()))

@@ -11,5 +11,6 @@
 
 from holdfast.stores.kinds.base import Options, ReadAhead, Store, View
 from holdfast.stores.kinds.queries import TIME, Item, Query
+from holdfast.stores.spec import StoreSpec
 
-__all__ = ["TIME", "Item", "Options", "Query", "ReadAhead", "Store", "View"]
+__all__ = ["TIME", "Item", "Options", "Query", "ReadAhead", "Store", "StoreSpec", "View"]

@@ -8,7 +8,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings import StateSettings
 from holdfast.stores.engines.rocksdb_options import written
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.options import store_spec
+from holdfast.stores.kinds import store_spec
 from tests.apps import settings
 from tests.instance.embedded import start_once
 

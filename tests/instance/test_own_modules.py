@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.options import store_spec
+from holdfast.stores.kinds import store_spec
 from tests.apps import settings
 from tests.instance.embedded import start_once
 

@@ -117,8 +117,8 @@ def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) 
         {"key": Schema.of(k="bigint")},
         {"codec": "json/1"},
         {"engine": "memory"},
-        {"window_ms": 5},
-        {"duplicates": True},
+        {"fixed": (("window_ms", 5),)},
+        {"fixed": (("duplicates", True),)},
         {"durable": False},
         {"everywhere": True},
         {"ttl_ms": 5},
@@ -187,7 +187,7 @@ def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Sto
 
 
 @pytest.mark.parametrize(
-    "change", [{"profile": "write-heavy"}, {"late": "last"}, {"refresh_on_read": True}, {"options_hook": "a:b"}]
+    "change", [{"profile": "write-heavy"}, {"options": (("late", "last"),)}, {"options_hook": "a:b"}]
 )
 def test_what_stored_bytes_do_not_depend_on_may_change(storage: Storage, change: dict[str, Any]) -> None:
     start(storage, spec_of(First))

@@ -18,7 +18,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.options import store_spec
+from holdfast.stores.kinds import store_spec
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import Reducer, bind

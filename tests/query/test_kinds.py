@@ -17,12 +17,12 @@ from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.rows import ROWS, encode_row
 from holdfast.stores.formats.types import Schema
+from holdfast.stores.kinds import store_spec
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.session import Session, SessionStore
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
-from holdfast.stores.options import store_spec
 from holdfast.stores.spec import VERSIONED, StoreSpec
 from holdfast.words import TaskId, Version
 from tests.query.held import World

@@ -11,9 +11,10 @@ from examples.count_min_sketch import CountMinSketch
 from holdfast.errors import TopologyError
 from holdfast.log.appfile import AppSpec
 from holdfast.stores.kinds.queries import Query
+from holdfast.stores.spec import differences
 from tests.query.instances import Driver, config, process
 
-WORDS = CountMinSketch("words")
+WORDS = CountMinSketch("words", width=128)
 GONE = msgspec.structs.replace(WORDS.spec(), name="gone", kind="nowhere.at.all:Sketch")
 APP = AppSpec(id="game", partitions=2, stores=(WORDS.spec(), GONE), topologies={"words": 0, "gone": 0})
 
@@ -54,6 +55,14 @@ def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
                 assert (gone.status_code, gone.json()["error"]) == (500, "kind_not_found")
                 assert "can't import: No module named 'nowhere'." in gone.json()["message"]
                 assert "Make the module nowhere.at.all importable" in gone.json()["what_to_do"]
+
+
+def test_options_of_an_own_kind_stand_in_the_log() -> None:
+    assert WORDS.describe().splitlines()[1] == "  4 rows of 128 counters"
+    [line] = differences([WORDS.spec()], [CountMinSketch("words", width=256).spec()])
+    assert line.startswith("store 'words' has width 128 in the log and 256 in the code. Not possible in place")
+    with pytest.raises(TopologyError, match=r"no option widht=\. Did you mean 'width'\?"):
+        CountMinSketch("words", widht=64)  # type: ignore[call-arg]
 
 
 @pytest.mark.parametrize(("name", "parameter"), [("keys", "a"), ("a/b", "a"), ("mine", "limit")])

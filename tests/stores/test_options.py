@@ -8,7 +8,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.options import store_spec
+from holdfast.stores.kinds import store_spec
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.topology.processor import specs_of
 from holdfast.topology.stream import Aggregated, Builder, Grouped, Stream
@@ -85,6 +85,8 @@ def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_m
         (KEY_VALUE, {"rocksdb_options": "a:b", "default_engine": "memory"}, "rocksdb_options='a:b' .* Leave it out"),
         (KEY_VALUE, {"rocksdb_options": print}, "built-in function print.* is no place .* 'module:function'"),
         (TIMESTAMPED, {"late": "never"}, "newest, last"),
+        (KEY_VALUE, {"size": "5m"}, "there is no option size=. There are .*max_entries"),
+        (SESSION, {"duplicates": True}, "there is no option duplicates=."),
     ],
 )
 def test_what_cannot_be_is_refused_with_what_to_do(kind: str, options: dict[str, Any], says: str) -> None:

@@ -38,7 +38,7 @@ from holdfast.words import Version
 
 DEFAULT_LIMIT = 100
 MAX_LIMIT = 10_000
-_LIMITS = ("ttl_ms", "retention_ms", "window_ms", "grace_ms", "max_entries")
+_LIMITS = ("ttl_ms", "retention_ms", "max_entries")
 """What bounds a store, shown where it has any."""
 
 _requests = metrics.counter("holdfast_rest_requests", "REST requests by path and status.", ["path", "status"])
@@ -194,6 +194,8 @@ class _Queries:
             "engine": spec.engine,
             "partitions": self._reader.app.partitions,
             **{name: limit for name in _LIMITS if (limit := getattr(spec, name))},
+            **dict(spec.fixed),
+            **dict(spec.options),
             **({"schema": spec.schema} if spec.schema > FIRST_SCHEMA else {}),
             **({"aggregates": dict(spec.aggregates)} if spec.aggregates else {}),
             **({} if spec.durable else {"durable": False}),

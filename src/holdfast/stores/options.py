@@ -1,27 +1,25 @@
-"""What a user may ask of a store, turned into its spec: one place for an aggregate's store and a processor's alike.
+"""Options of stores: those that all kinds take, and what the options of kinds have in common.
 
-    store_spec("sessions", WINDOW, key=..., codec=..., size="5m", grace="30s", retention="6h")
-
-Durations are texts (`"6h"`) or timedeltas. What can't be is refused here, when the app is built, with the numbers in
-the message. `where` begins each message: the line of the user's that asked for it.
+A kind's class turns its own options into fields of the spec (`Store.options`); `Store.spec_of` adds the common ones.
+Durations are texts (`"6h"`) or timedeltas. What is impossible is refused when the app is built, with the numbers in the
+message. `where` begins each message: the line of the user's code that asked for it.
 
 Layouts follow from the spec and nothing else: entries are in slices where `slice_ms` isn't 0. A store with both a TTL
 and `max_entries` isn't sliced: its entries are counted, so those that expire go one by one, through the expiry index.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import timedelta
-from typing import Final, Literal, TypeVar
+from typing import Any, Final, TypeVar
 
 from holdfast.errors import SettingsError, TopologyError, did_you_mean
 from holdfast.settings.units import format_duration, parse_duration
 from holdfast.stores.engines.profiles import PROFILES
 from holdfast.stores.engines.registry import ENGINES
-from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.recency import MOST_ENTRIES
 from holdfast.stores.layouts.slices import slice_ms_for
-from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
+from holdfast.stores.spec import StoreSpec
 
 Length = str | timedelta
 """A length of time as a user writes it."""
@@ -32,106 +30,63 @@ BALANCED: Final = "balanced"
 
 DAY_MS: Final = 86_400_000
 
-_ENTRIES: Final = (KEY_VALUE, TIMESTAMPED)
 Text = TypeVar("Text", bound=str)
 _PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 
 
-def store_spec(
-    name: str,
-    kind: str,
+def common_fields(
+    where: str,
     *,
-    key: Schema,
-    codec: str,
-    value: Schema | None = None,
     engine: str | None = None,
     default_engine: str = ROCKSDB,
-    ttl: Length | None = None,
-    max_entries: int | None = None,
-    refresh_on_read: bool = False,
-    late: Literal["newest", "last"] = "newest",
-    retention: Length | None = None,
-    size: Length | None = None,
-    gap: Length | None = None,
-    grace: Length = "0s",
-    duplicates: bool = False,
     durable: bool = True,
     everywhere: bool = False,
     profile: str = BALANCED,
     rocksdb_options: str | None = None,
-    where: str = "",
-) -> StoreSpec:
-    """The spec of a store with these options. `engine` is the user's word; without one the app's default holds.
+) -> dict[str, Any]:
+    """What the options of all kinds become in a spec. `engine` is the user's word; without one the app's default holds.
 
-    >>> key = Schema.of(player="string")
-    >>> spec = store_spec("recent", KEY_VALUE, key=key, codec="msgpack/1", ttl="1h")
-    >>> spec.ttl_ms, spec.slice_ms
-    (3600000, 450000)
-    >>> store_spec("w", WINDOW, key=key, codec="msgpack/1", size="1h", retention="30m")
-    Traceback (most recent call last):
-    ...
-    holdfast.errors.TopologyError: store 'w': retention="30m" is shorter than a window's size of 1h and its grace of 0s
-    together, 1h: windows would go before they are complete. Take retention="1h" or more.
+    >>> common_fields("store 's'", profile="write-heavy")["engine"]
+    'rocksdb'
     """
-    where = where or f"store {name!r}"
-    if ttl is not None and kind not in _ENTRIES:
-        raise TopologyError(
-            f"{where}: ttl={_shown(ttl)} is for single entries, and a {kind} store goes by retention. "
-            f"Say retention={_shown(ttl)}."
-        )
-    if max_entries is not None and kind not in _ENTRIES:
-        raise TopologyError(
-            f"{where}: max_entries={max_entries!r} is for key-value stores. A {kind} store is bounded by retention."
-        )
-    grace_ms = millis(grace, "grace", where, shortest=0)
-    span_ms, retention_ms = _kept(kind, where, size=size, gap=gap, grace_ms=grace_ms, retention=retention)
-    ttl_ms = 0 if ttl is None else millis(ttl, "ttl", where)
-    bound = _bound(max_entries, where)
-    if refresh_on_read and not bound:
-        raise TopologyError(f"{where}: refresh_on_read=True says what max_entries evicts. Say max_entries=... too.")
-    sliced_by = retention_ms or (0 if bound else ttl_ms)
-    spec = StoreSpec(
-        name=name,
-        kind=kind,
-        key=key,
-        value=value,
-        codec=codec,
-        engine=known_engine(engine or default_engine, where),
-        ttl_ms=ttl_ms,
-        retention_ms=retention_ms,
-        slice_ms=slice_ms_for(sliced_by) if sliced_by else 0,
-        window_ms=span_ms,
-        grace_ms=grace_ms,
-        max_entries=bound,
-        refresh_on_read=refresh_on_read,
-        duplicates=duplicates,
-        late=_one_of(late, ("newest", "last"), "late", where),
-        durable=durable,
-        everywhere=everywhere,
-        profile=_one_of(profile, tuple(PROFILES), "profile", where),
-        options_hook=_hook(rocksdb_options, where),
-    )
-    check_tuned(spec, where)
-    return spec
+    return {
+        "engine": known_engine(engine or default_engine, where),
+        "durable": durable,
+        "everywhere": everywhere,
+        "profile": one_of(profile, tuple(PROFILES), "profile", where),
+        "options_hook": _hook(rocksdb_options, where),
+    }
 
 
-OPTIONS: Final = frozenset(store_spec.__kwdefaults__ or ()) - {"value", "default_engine", "where"} | {"codec"}
-"""What a user may ask of a store, of one kind or another."""
+def kept_for(keep_ms: int) -> dict[str, Any]:
+    """The fields of a store that keeps its entries for so long by the clock of its stream."""
+    return {"retention_ms": keep_ms, "slice_ms": slice_ms_for(keep_ms)}
 
 
-def check_options(given: Iterable[str], known: Iterable[str], where: str) -> None:
-    """Raises for an option that there isn't.
+def check_options(given: Mapping[str, object], known: Iterable[str], where: str) -> None:
+    """Raises for an option that this store doesn't have.
 
-    >>> check_options(["max_entires"], ["ttl", "max_entries"], "store('plays')")
+    >>> check_options({"max_entires": 3}, ["ttl", "max_entries"], "store('plays')")
     Traceback (most recent call last):
     ...
     holdfast.errors.TopologyError: store('plays'): there is no option max_entires=. Did you mean 'max_entries'?
     """
     options = sorted(known)
-    for option in given:
+    for option, value in given.items():
         if option not in options:
+            if option in _INSTEAD:
+                raise TopologyError(f"{where}: {option}={_shown(value)} {_INSTEAD[option].format(_shown(value))}")
             hint = did_you_mean(option, options) or f"There are {', '.join(options)}."
             raise TopologyError(f"{where}: there is no option {option}=. {hint.strip()}")
+
+
+_INSTEAD: Final = {
+    "ttl": "is for single entries, and this store is bounded by retention. Say retention={}.",
+    "max_entries": "is for key-value stores. This store is bounded by retention.",
+    "retention": "is for windows, sessions and histories, which have a time of their own. For entries that expire some "
+    "time after they were written say ttl={}; to keep a value for each span of time take a window store.",
+}
+"""What to take instead of an option that only other kinds have."""
 
 
 def millis(length: Length, option: str, where: str, *, shortest: int = 1) -> int:
@@ -175,39 +130,23 @@ def check_tuned(spec: StoreSpec, where: str) -> None:
     )
 
 
-def _kept(
-    kind: str, where: str, *, size: Length | None, gap: Length | None, grace_ms: int, retention: Length | None
-) -> tuple[int, int]:
-    """The span of one entry (a window's size, a session's gap) and how long entries are kept."""
-    if kind in _ENTRIES:
-        if retention is not None:
-            raise TopologyError(
-                f"{where}: retention={_shown(retention)} is for windows, sessions and histories, which have a time of "
-                f"their own. For entries that go some time after they were written say ttl={_shown(retention)}; to "
-                "keep a value for each span of time take a window store."
-            )
-        return 0, 0
-    if kind == VERSIONED and retention is None:
-        raise TopologyError(f"{where}: a versioned store needs retention=: how long a key's history is kept.")
-    what, given = ("a window's size", size) if kind == WINDOW else ("a session's gap", gap)
-    if kind == WINDOW and size is None:
-        raise TopologyError(f'{where}: a window store needs size=, such as size="5m".')
-    span_ms = 0 if given is None else millis(given, "size" if kind == WINDOW else "gap", where)
+def retention_ms(retention: Length | None, where: str, *, span: str, entries: str, span_ms: int, grace_ms: int) -> int:
+    """How long windows or sessions are kept: a day, or as long as one may be open, unless told."""
+    least = span_ms + grace_ms
     if retention is None:
-        return span_ms, max(DAY_MS, span_ms + grace_ms) if kind in (WINDOW, SESSION) else 0
+        return max(DAY_MS, least)
     kept = millis(retention, "retention", where)
-    if kind in (WINDOW, SESSION) and kept < span_ms + grace_ms:
-        thing = "windows" if kind == WINDOW else "sessions"
-        least = words(span_ms + grace_ms)
+    if kept < least:
         raise TopologyError(
-            f"{where}: retention={_shown(retention)} is shorter than {what} of {words(span_ms)} and its grace of "
-            f"{words(grace_ms)} together, {least}: {thing} would go before they are complete. Take "
-            f'retention="{least}" or more.'
+            f"{where}: retention={_shown(retention)} is shorter than {span} of {words(span_ms)} and its grace of "
+            f"{words(grace_ms)} together, {words(least)}: {entries} would go before they are complete. Take "
+            f'retention="{words(least)}" or more.'
         )
-    return span_ms, kept
+    return kept
 
 
-def _bound(max_entries: object, where: str) -> int:
+def bound(max_entries: object, where: str) -> int:
+    """The most entries of one partition; 0 means any number."""
     if max_entries is None:
         return 0
     if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
@@ -229,7 +168,7 @@ def _hook(place: object, where: str) -> str | None:
     )
 
 
-def _one_of(given: Text, known: Sequence[str], option: str, where: str) -> Text:
+def one_of(given: Text, known: Sequence[str], option: str, where: str) -> Text:
     if given not in known:
         raise TopologyError(f"{where}: {option}={given!r}: there are {', '.join(known)}.")
     return given
@@ -244,5 +183,6 @@ def words(length_ms: int) -> str:
     return format_duration(timedelta(milliseconds=length_ms))
 
 
-def _shown(length: Length) -> str:
-    return f'"{format_duration(length) if isinstance(length, timedelta) else length}"'
+def _shown(length: object) -> str:
+    text = format_duration(length) if isinstance(length, timedelta) else length
+    return f'"{text}"' if isinstance(text, str) else repr(text)

@@ -7,7 +7,7 @@ make stored bytes unreadable is told to the user one sentence each.
 import re
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import msgspec
 
@@ -25,6 +25,10 @@ WINDOW: Final = "window"
 SESSION: Final = "session"
 KINDS: Final = (KEY_VALUE, TIMESTAMPED, VERSIONED, WINDOW, SESSION)
 """The kinds that come with Holdfast. A user's own is named by its place, `module:Class`."""
+
+
+Options = tuple[tuple[str, int | float | str | bool], ...]
+"""Options of a kind of store by name. One that isn't there has its default, which is falsy."""
 
 
 class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -58,14 +62,12 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long windows, sessions and history are kept, by the commit's event clock."""
     slice_ms: int = 0
     """How much time one slice covers; slices are dropped whole. Fixed when the store is made."""
-    window_ms: int = 0
-    grace_ms: int = 0
     max_entries: int = 0
     """The most entries of one partition; the least recently used go."""
-    refresh_on_read: bool = False
-    duplicates: bool = False
-    late: Literal["newest", "last"] = "newest"
-    """What an out-of-order put does: the newest by event time stays, or the last write wins."""
+    fixed: Options = ()
+    """Options of the store's kind that stored bytes depend on: they can't change."""
+    options: Options = ()
+    """The other options of the store's kind."""
     durable: bool = True
     everywhere: bool = False
     """A global store: every instance has the whole of it."""
@@ -87,6 +89,10 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
     def __post_init__(self) -> None:
         check_name(self.name)
+
+    def option(self, name: str) -> Any:
+        """An option of the store's kind; None where it has its default."""
+        return next((value for each, value in (*self.fixed, *self.options) if each == name), None)
 
     @property
     def entries_in_slices(self) -> bool:
@@ -123,17 +129,8 @@ def differences(old: Sequence[StoreSpec], new: Sequence[StoreSpec]) -> list[str]
     return lines
 
 
-_FIXED: Final = (
-    ("kind", "kind"),
-    ("codec", "codec"),
-    ("engine", "engine"),
-    ("format", "format"),
-    ("window size", "window_ms"),
-    ("duplicates", "duplicates"),
-    ("durable", "durable"),
-    ("everywhere", "everywhere"),
-)
-"""What stored bytes, or the place they are in, depend on."""
+_FIXED: Final = ("kind", "codec", "engine", "format", "durable", "everywhere")
+"""What stored bytes, or the place they are in, depend on, whatever the kind."""
 
 BESIDE: Final = "keep the store as it was and add one under a new name beside it, or give the app a new id"
 """What to do where a store can't change. It has to stay declared: a store that is in the log can't be removed."""
@@ -142,11 +139,12 @@ _ANEW: Final = f"Not possible in place: {BESIDE}"
 
 
 def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
+    own = sorted({name for name, _ in old.fixed + new.fixed})
     lines = [
-        f"store {old.name!r} has {what} {_shown(old, attribute)} in the log and {_shown(new, attribute)} in the code. "
-        f"{_ANEW}"
-        for what, attribute in _FIXED
-        if getattr(old, attribute) != getattr(new, attribute)
+        f"store {old.name!r} has {name.removesuffix('_ms')} {_shown(old, name)} in the log and {_shown(new, name)} in "
+        f"the code. {_ANEW}"
+        for name in (*_FIXED, *own)
+        if _value(old, name) != _value(new, name)
     ]
     if old.key != new.key:
         lines.append(f"store {old.name!r} has key ({old.key}) in the log and ({new.key}) in the code. {_ANEW}")
@@ -193,12 +191,16 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
     return lines
 
 
-def _shown(spec: StoreSpec, attribute: str) -> str:
+def _value(spec: StoreSpec, name: str) -> Any:
+    return getattr(spec, name) if name in spec.__struct_fields__ else spec.option(name)
+
+
+def _shown(spec: StoreSpec, name: str) -> str:
     """An option as a user writes it: milliseconds as a duration, nothing as none."""
-    value = getattr(spec, attribute)
-    if attribute.endswith("_ms"):
+    value = _value(spec, name)
+    if name.endswith("_ms"):
         return format_duration(timedelta(milliseconds=value)) if value else "none"
-    return "none" if attribute == "max_entries" and not value else str(value)
+    return "none" if value is None or (name == "max_entries" and not value) else str(value)
 
 
 def _text(schema: Schema | None) -> str:

@@ -20,7 +20,8 @@ from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine, store_spec
+from holdfast.stores.kinds import store_spec
+from holdfast.stores.options import ROCKSDB, Length, check_options, known_engine
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec, check_name
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.events import shape_of

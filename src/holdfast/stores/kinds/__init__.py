@@ -48,6 +48,17 @@ def store_class(kind: str) -> type[Store[Any, Any]]:
     return found
 
 
+def store_spec(name: str, kind: str, **options: Any) -> StoreSpec:
+    """The spec of a store of a kind, with these options.
+
+    >>> from holdfast.stores.formats.types import Schema
+    >>> spec = store_spec("recent", KEY_VALUE, key=Schema.of(player="string"), codec="msgpack/1", ttl="1h")
+    >>> spec.ttl_ms, spec.slice_ms
+    (3600000, 450000)
+    """
+    return store_class(kind).spec_of(name, **options)
+
+
 def view_of(spec: StoreSpec, bytes_: ReadableBytes, now: Now, *, value: Any = Any) -> View[Any, Any]:
     """Reads a store as it is at one time, knowing only what the log remembers of it."""
     return store_class(spec.kind).VIEW(spec, bytes_, now, value=value)

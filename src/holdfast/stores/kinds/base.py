@@ -13,6 +13,7 @@ the bytes of one partition, the time of one version and somewhere to count. A ki
 import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from inspect import Parameter, signature
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
 import msgspec
@@ -29,7 +30,7 @@ from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.kinds.keying import Encoder, Row, key_encoder, keys_decoder, keys_encoder
 from holdfast.stores.kinds.queries import Query
 from holdfast.stores.layouts.slices import AREA, split_sliced
-from holdfast.stores.options import OPTIONS, ROCKSDB, Length, check_options, check_tuned, store_spec
+from holdfast.stores.options import ROCKSDB, Length, check_options, check_tuned, common_fields
 from holdfast.stores.schema.rewrite import Rewriter
 from holdfast.stores.spec import StoreSpec
 
@@ -193,13 +194,41 @@ class Store(View[K, V]):
         self._key_schema = _schema_of(key)
         self._type = value
         self._options: dict[str, Any] = {**kind_options, **options}
-        check_options(self._options, OPTIONS, repr(self))
         self._codec = self._options.pop("codec", None)
         self._declared = self._described()  # what can't be is told on the line that asked for it
 
     @classmethod
     def kind(cls) -> str:
         return cls.KIND or f"{cls.__module__}:{cls.__qualname__}"
+
+    @classmethod
+    def options(cls, *where: Any, **given: Any) -> dict[str, Any]:
+        """What the options of this kind become in its specs.
+
+        A kind takes `where`, the beginning of its errors, and each of its options by name, and returns fields of
+        `StoreSpec`. Options that are nobody's but its own go into `fixed` where stored bytes depend on them, and into
+        `options` otherwise; its view has them again as `self._spec.option(name)`.
+        """
+        return {}
+
+    @classmethod
+    def spec_of(
+        cls, name: str, *, key: Schema, codec: str, value: Schema | None = None, where: str = "", **given: Any
+    ) -> StoreSpec:
+        """The spec of a store of this kind with these options.
+
+        >>> Store.spec_of("s", key=Schema.of(k="string"), codec="bytes/1", durable=False).durable
+        False
+        """
+        where = where or f"store {name!r}"
+        own = _options_of(cls.options)
+        given = {option: value for option, value in given.items() if value is not None}
+        check_options(given, own | _COMMON | {"codec"}, where)
+        fields = cls.options(where, **{option: given[option] for option in given if option in own})
+        common = common_fields(where, **{option: given[option] for option in given if option not in own})
+        spec = StoreSpec(name=name, kind=cls.kind(), key=key, value=value, codec=codec, **fields, **common)
+        check_tuned(spec, where)
+        return spec
 
     def spec(self, *, default_engine: str = ROCKSDB) -> StoreSpec:
         """What the log remembers of this store. Without an engine of its own it has the app's."""
@@ -234,14 +263,7 @@ class Store(View[K, V]):
         schema = schema_of(self._type, codec)
         if schema is not None:
             made_codec(codec, self._type)  # raises for a type it can't have
-        spec = store_spec(
-            self._name,
-            self.kind(),
-            key=self._key_schema,
-            codec=codec,
-            where=repr(self),
-            **self._options,
-        )
+        spec = self.spec_of(self._name, key=self._key_schema, codec=codec, where=repr(self), **self._options)
         if schema is None:
             return spec
         return msgspec.structs.replace(spec, schema=schema.number, schemas=(schema,))
@@ -319,6 +341,14 @@ class Store(View[K, V]):
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self._name!r})"
+
+
+def _options_of(taken: Callable[..., Any]) -> set[str]:
+    """The options that a function takes by name."""
+    return {name for name, each in signature(taken).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
+
+
+_COMMON = _options_of(common_fields)
 
 
 def _schema_of(key: Any) -> Schema:

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from typing import Any, ClassVar, TypeVar, Unpack, overload
 
+from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import NO_TIMESTAMP
@@ -25,7 +26,8 @@ from holdfast.stores.kinds.expiry import (
     SlicedEntries,
 )
 from holdfast.stores.kinds.lru import LEAD, BoundedEntries
-from holdfast.stores.options import Length, words
+from holdfast.stores.layouts.slices import slice_ms_for
+from holdfast.stores.options import Length, bound, millis, words
 from holdfast.stores.spec import KEY_VALUE, StoreSpec
 
 K = TypeVar("K")
@@ -87,12 +89,31 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
         self._expires = self._entries_.expiry(None)
 
     @classmethod
+    def options(
+        cls,
+        where: str,
+        *,
+        ttl: Length | None = None,
+        max_entries: int | None = None,
+        refresh_on_read: bool = False,
+    ) -> dict[str, Any]:
+        ttl_ms, most = 0 if ttl is None else millis(ttl, "ttl", where), bound(max_entries, where)
+        if refresh_on_read and not most:
+            raise TopologyError(f"{where}: refresh_on_read=True says what max_entries evicts. Say max_entries=... too.")
+        return {
+            "ttl_ms": ttl_ms,
+            "max_entries": most,
+            "slice_ms": slice_ms_for(ttl_ms) if ttl_ms and not most else 0,
+            "options": (("refresh_on_read", True),) if refresh_on_read else (),
+        }
+
+    @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
         if spec.ttl_ms:
             slices = f", in slices of {words(spec.slice_ms)}" if spec.slice_ms else ""
             yield f"ttl {words(spec.ttl_ms)}{slices}"
         if spec.max_entries:
-            reads = "reads refresh" if spec.refresh_on_read else "reads don't refresh"
+            reads = "reads refresh" if spec.option("refresh_on_read") else "reads don't refresh"
             yield f"at most {spec.max_entries:,} entries per partition, the least recently used go, {reads}"
 
     def delete(self, key: K) -> R | None:

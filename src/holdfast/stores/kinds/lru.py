@@ -49,7 +49,7 @@ class BoundedEntries:
     def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
         self._bytes = bytes_
         self._most = spec.max_entries
-        self._refresh = spec.refresh_on_read
+        self._refresh = bool(spec.option("refresh_on_read"))
         self._default_ttl_ms = spec.ttl_ms or None
         self._wall = now.wall
         self._shows = Clock(now.wall).shows

@@ -15,7 +15,8 @@ from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
-from holdfast.stores.options import Length, words
+from holdfast.stores.options import Length, kept_for, retention_ms, words
+from holdfast.stores.options import millis as length
 from holdfast.stores.spec import SESSION, StoreSpec
 
 K = TypeVar("K")
@@ -169,9 +170,19 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
         super().__init__(name, key=key, value=value, kind_options={}, options=options)
 
     @classmethod
+    def options(
+        cls, where: str, *, gap: Length | None = None, grace: Length = "0s", retention: Length | None = None
+    ) -> dict[str, Any]:
+        gap_ms, grace_ms = 0 if gap is None else length(gap, "gap", where), length(grace, "grace", where, shortest=0)
+        span = {"span": "a session's gap", "entries": "sessions"}
+        kept = retention_ms(retention, where, span_ms=gap_ms, grace_ms=grace_ms, **span)
+        fixed = (("window_ms", gap_ms),) if gap_ms else ()
+        return {**kept_for(kept), "fixed": fixed, "options": (("grace_ms", grace_ms),) if grace_ms else ()}
+
+    @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
-        if spec.window_ms:
-            yield f"gap {words(spec.window_ms)}, grace {words(spec.grace_ms)}"
+        if gap := spec.option("window_ms"):
+            yield f"gap {words(gap)}, grace {words(spec.option('grace_ms') or 0)}"
         yield from super().describe_options(spec)
 
     def put(self, session: Session[K], value: V | None) -> None:
@@ -218,7 +229,7 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
         return found
 
     def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
-        gap = self._spec.window_ms
+        gap = self._spec.option("window_ms") or 0
         return self._ranges_ahead(keys, times, lambda first, last: (first - gap, None))
 
     def read_only(self) -> ReadOnlySessionStore[K, V]:
@@ -228,8 +239,8 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     def _gap_ms(self, gap: Length | int | None) -> int:
         if gap is not None:
             return length_in_ms(gap, "gap", self.name)
-        if not self._spec.window_ms:
+        if not (declared := self._spec.option("window_ms")):
             raise BadValue(
                 f'store {self.name!r} has no gap. Give merge() one, such as "30m", or declare the store with gap=.'
             )
-        return self._spec.window_ms
+        return int(declared)

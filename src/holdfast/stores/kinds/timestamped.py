@@ -16,7 +16,7 @@ from holdfast.stores.formats.cells import unpack
 from holdfast.stores.kinds.base import LATE, Time, View, millis
 from holdfast.stores.kinds.expiry import ReadableEntries
 from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
-from holdfast.stores.options import Length
+from holdfast.stores.options import Length, one_of
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
 
 K = TypeVar("K")
@@ -66,6 +66,7 @@ class TimestampedKeyValueStore(
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyTimestampedKeyValueStore
 
     _time_of_record: Callable[[], int] | None = None
+    _newest_stays: bool
     _there: ReadableEntries
     """What a put looks at to see if it is late. That is no read of the user's, so it refreshes nothing."""
 
@@ -101,13 +102,29 @@ class TimestampedKeyValueStore(
         super().__init__(name, key=key, value=value, kind_options={}, options=options)
 
     @classmethod
+    def options(
+        cls,
+        where: str,
+        *,
+        late: str = "newest",
+        ttl: Length | None = None,
+        max_entries: int | None = None,
+        refresh_on_read: bool = False,
+    ) -> dict[str, Any]:
+        fields = super().options(where, ttl=ttl, max_entries=max_entries, refresh_on_read=refresh_on_read)
+        if one_of(late, ("newest", "last"), "late", where) == "last":
+            fields["options"] += (("late", "last"),)
+        return fields
+
+    @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
         yield from super().describe_options(spec)
-        yield f"out of order: {'the newest by event time stays' if spec.late == 'newest' else 'the last write wins'}"
+        yield f"out of order: {'the last write wins' if spec.option('late') else 'the newest by event time stays'}"
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         super()._attach(spec, bytes_, now, codec)
         self._there = self._entries_.quiet()
+        self._newest_stays = spec.option("late") != "last"
 
     def put(self, key: K, value: V | None, timestamp: Time | None = None, ttl: Length | int | None = None) -> None:
         """Sets a key's value and event time; None deletes. What a late one does is the store's `late`.
@@ -115,7 +132,7 @@ class TimestampedKeyValueStore(
         Without a timestamp it is that of the record which a processor has at hand.
         """
         encoded, time = self._encode(key), self._record_time() if timestamp is None else millis(timestamp)
-        if self._spec.late == "newest":
+        if self._newest_stays:
             there = self._there.find(encoded)
             if there is not None and unpack(there).timestamp > time:
                 self._count(LATE, 1)

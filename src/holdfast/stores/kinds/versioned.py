@@ -15,6 +15,7 @@ from collections.abc import Iterator, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
+from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats import cells
@@ -24,7 +25,8 @@ from holdfast.stores.kinds.containers import Closing, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
-from holdfast.stores.options import Length
+from holdfast.stores.options import Length, kept_for
+from holdfast.stores.options import millis as length
 from holdfast.stores.spec import VERSIONED, StoreSpec
 
 K = TypeVar("K")
@@ -198,6 +200,12 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
 
     def __init__(self, name: str, *, value: Any, retention: Length, key: Any = str, **options: Unpack[Options]):
         super().__init__(name, key=key, value=value, kind_options={"retention": retention}, options=options)
+
+    @classmethod
+    def options(cls, where: str, *, retention: Length | None = None) -> dict[str, Any]:
+        if retention is None:
+            raise TopologyError(f"{where}: a versioned store needs retention=: how long a key's history is kept.")
+        return kept_for(length(retention, "retention", where))
 
     def put(self, key: K, value: V | None, timestamp: Time) -> bool:
         """Says what a key's value is since a time; None: that it has none. False: it is older than the history.

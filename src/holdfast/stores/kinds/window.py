@@ -10,6 +10,7 @@ from itertools import chain, islice
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
+from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.kinds.base import NOTES, Options, ReadAhead, Time, View, millis
@@ -19,7 +20,8 @@ from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
 from holdfast.stores.layouts.slices import slice_prefix
-from holdfast.stores.options import Length, words
+from holdfast.stores.options import Length, kept_for, retention_ms, words
+from holdfast.stores.options import millis as length
 from holdfast.stores.spec import WINDOW, StoreSpec
 
 K = TypeVar("K")
@@ -56,6 +58,8 @@ class WindowOptions(Options, total=False):
 class ReadOnlyWindowStore(TimedView[K, V]):
     """Reads a window store."""
 
+    _duplicates: bool
+    _size: int
     _tail: int
     """Where the start begins, from the end of a stored key."""
     _puts: Number
@@ -63,7 +67,8 @@ class ReadOnlyWindowStore(TimedView[K, V]):
     """Reads windows of one key as (start, value)."""
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
-        self._tail = -16 if spec.duplicates else -8
+        self._duplicates, self._size = bool(spec.option("duplicates")), spec.option("window_ms")
+        self._tail = -16 if self._duplicates else -8
         self._puts = Number(PUTS, bytes_)
         super()._attach(spec, bytes_, now, codec)
         self._typed = self._values.timed_reader(self._tail)
@@ -136,7 +141,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         if start <= self._kept_after:
             return None
         own = self._beginning(key) + time_bytes(start)
-        if self._spec.duplicates:
+        if self._duplicates:
             place = self._place(start, own)
             rows = self._bytes.scan(place, place + b"\xff" * 9, reverse=True)
             cell = next((data for _, data in rows), None)  # the last one put
@@ -153,7 +158,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
                 yield self._typed(rows)
 
     def _windows(self, rows: Iterator[Row], first: int, last: int | None) -> Iterator[tuple[Windowed[K], V]]:
-        tail, size, read, key_of = self._tail, self._spec.window_ms, self._values.read, self._key_of
+        tail, size, read, key_of = self._tail, self._size, self._values.read, self._key_of
         try:
             for own, cell in rows:
                 start = time_at(own, tail)
@@ -164,7 +169,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
 
 
 def _windows(view: ReadOnlyWindowStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
-    size = view._spec.window_ms
+    size = view._size
     with view.fetch(key, from_=from_, to=to) as windows:
         for start, value in windows:
             yield {"start": start, "end": start + size, "value": value}
@@ -220,10 +225,28 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         super().__init__(name, key=key, value=value, kind_options={"size": size}, options=options)
 
     @classmethod
+    def options(
+        cls,
+        where: str,
+        *,
+        size: Length | None = None,
+        grace: Length = "0s",
+        retention: Length | None = None,
+        duplicates: bool = False,
+    ) -> dict[str, Any]:
+        if size is None:
+            raise TopologyError(f'{where}: a window store needs size=, such as size="5m".')
+        size_ms, grace_ms = length(size, "size", where), length(grace, "grace", where, shortest=0)
+        span = {"span": "a window's size", "entries": "windows"}
+        kept = retention_ms(retention, where, span_ms=size_ms, grace_ms=grace_ms, **span)
+        fixed = (("window_ms", size_ms), *((("duplicates", True),) if duplicates else ()))
+        return {**kept_for(kept), "fixed": fixed, "options": (("grace_ms", grace_ms),) if grace_ms else ()}
+
+    @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
-        yield f"size {words(spec.window_ms)}, grace {words(spec.grace_ms)}"
+        yield f"size {words(spec.option('window_ms'))}, grace {words(spec.option('grace_ms') or 0)}"
         yield from super().describe_options(spec)
-        if spec.duplicates:
+        if spec.option("duplicates"):
             yield "keeps duplicates"
 
     def put(self, key: K, value: V | None, start: Time) -> None:
@@ -232,7 +255,7 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         if self._refused(time):
             return
         own = self._beginning(key) + time_bytes(time)
-        if self._spec.duplicates:
+        if self._duplicates:
             if value is None:
                 return
             number = (self._puts.get() or 0) + 1
@@ -247,14 +270,14 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         """Removes a key's window, with all its duplicates."""
         time = millis(start)
         place = self._place(time, self._beginning(key) + time_bytes(time))
-        if self._spec.duplicates:
+        if self._duplicates:
             for stored, _ in list(self._bytes.scan(place, place + b"\xff" * 9)):
                 self._writable.delete(stored)
         else:
             self._writable.delete(place)
 
     def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
-        size = self._spec.window_ms
+        size = self._size
         return self._ranges_ahead(keys, times, lambda first, last: (first - size, last + size))
 
     def read_only(self) -> ReadOnlyWindowStore[K, V]:
