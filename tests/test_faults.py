@@ -71,7 +71,7 @@ def test_other_points_and_no_fault_change_nothing() -> None:
 def test_an_unknown_point_is_refused_with_those_there_are() -> None:
     done = run("comit.before=kill@1")
     assert done.returncode == 1
-    assert "'comit.before' is no fault point" in done.stderr
+    assert "'comit.before' is not a fault point" in done.stderr
     with pytest.raises(faults.UnknownFaultPoint, match=r"commit\.before"), faults.active({"nowhere": lambda: None}):
         pass
 

@@ -36,7 +36,7 @@ def test_who_asks_for_openmetrics_gets_it() -> None:
 
 
 def test_a_name_outside_of_the_family_is_refused() -> None:
-    with pytest.raises(metrics.BadMetricName, match="must begin with holdfast_"):
+    with pytest.raises(metrics.BadMetricName, match="must start with holdfast_"):
         metrics.counter("other_things", "Other things.")
 
 

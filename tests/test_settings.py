@@ -103,10 +103,10 @@ def test_everything_goes_under_the_base_folder_unless_it_has_its_own_place() -> 
         (lambda: RestSettings(port=70_000), "rest.port = '70000'", "from 0 to 65535"),
         (lambda: LogSettings(inline_bytes="1MiB"), "log.inline_bytes = '1MiB'", "from 0B to 256KiB"),
         (lambda: LogSettings(clean_interval="10ms"), "log.clean_interval = '10ms'", "at least 1s"),
-        (lambda: BatchSettings(max_records=0), "batch.max_records = '0'", "at least 1, or nothing"),
-        (lambda: BatchSettings(max_ahead="soon"), "batch.max_ahead: 'soon'", "is no duration"),
+        (lambda: BatchSettings(max_records=0), "batch.max_records = '0'", "at least 1, or not set"),
+        (lambda: BatchSettings(max_ahead="soon"), "batch.max_ahead: 'soon'", "is not a duration"),
         (lambda: MemorySettings(limit="1KiB"), "memory.limit = '1KiB'", "at least 64MiB"),
-        (lambda: LogSettings(options={"n": 3}), "log.options", "Write values as texts"),  # type: ignore[dict-item]
+        (lambda: LogSettings(options={"n": 3}), "log.options", "Quote the values"),  # type: ignore[dict-item]
         (lambda: Settings(log="s3://bucket"), "log = a str", "LogSettings"),  # type: ignore[arg-type]
     ],
 )
@@ -128,7 +128,7 @@ def test_an_impossible_value_is_refused_with_what_is_allowed(
             lambda: Settings(
                 spark=SparkSettings(config={"spark.sql.shuffle.orderIndependentChecksum.enabled": "false"})
             ),
-            "records count twice",
+            "count records twice",
         ),
     ],
 )
@@ -198,7 +198,7 @@ def test_single_entries_of_options_add_to_those_of_file_and_code() -> None:
         ("HOLDFAST_LOG__COMMIT_INTERVAL", "batch.commit_interval"),
         ("HOLDFAST_SNAPSHOT__RATIO", "snapshots.ratio"),
         ("HOLDFAST_BATCH__URL", "Did you mean 'log.url'?"),
-        ("HOLDFAST_XYZZY", "`holdfast config` lists them all."),
+        ("HOLDFAST_XYZZY", "`holdfast config` lists all settings."),
         ("HOLDFAST_LOG", "log.url"),
         ("HOLDFAST_LOG__URL__X", "HOLDFAST_LOG__URL"),
     ],
@@ -219,9 +219,9 @@ def test_an_unknown_name_in_the_file_is_refused_with_the_file_and_the_nearest_ri
 @pytest.mark.parametrize(
     ("text", "words"),
     [
-        ("partitions = 'four'\n", "partitions = 'four' is not possible. It must be a whole number"),
-        ("partitions =\n", "holdfast.toml is no TOML"),
-        ("[log]\nretention = 5\n", "log.retention: 5 is no duration"),
+        ("partitions = 'four'\n", "partitions = 'four' is not allowed. It must be a whole number"),
+        ("partitions =\n", "holdfast.toml is not valid TOML"),
+        ("[log]\nretention = 5\n", "log.retention: 5 is not a duration"),
         ("[retry]\nfirst = '30s'\n", "retry.first = 30s is longer"),
         ("log = 3\n", "It is a group of settings"),
     ],

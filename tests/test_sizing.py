@@ -14,7 +14,7 @@ from typer.testing import CliRunner
 from holdfast.cli import app
 from holdfast.errors import SettingsError
 from holdfast.log.segments import STATE, STATE_SCHEMA, seal
-from holdfast.sizing import LEAST_MEMORY, Load, estimate, kafka_streams_rule, parse_growth
+from holdfast.sizing import MIN_MEMORY, Load, estimate, kafka_streams_rule, parse_growth
 from holdfast.stores.engines.base import Changes, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.formats.cells import Cell, pack
@@ -85,10 +85,10 @@ def test_more_of_anything_is_more_of_everything() -> None:
     for more in (
         changed(LOAD, keys=2 * KEYS),
         changed(LOAD, value_bytes=3 * VALUE),
-        changed(LOAD, growth_a_day=0.5),
+        changed(LOAD, growth_per_day=0.5),
     ):
         for less_line, more_line in zip(small.lines(), estimate(more).lines(), strict=True):
-            assert more_line.bytes > less_line.bytes or less_line.bytes == LEAST_MEMORY
+            assert more_line.bytes > less_line.bytes or less_line.bytes == MIN_MEMORY
     twice = estimate(changed(LOAD, standbys=1, instances=1))
     assert twice.disk.bytes == pytest.approx(2 * small.disk.bytes)
     assert twice.log.bytes == small.log.bytes
@@ -132,10 +132,10 @@ COMMAND = "--keys 5e6 --value-bytes 200 --partitions 8 --stores 3 --standbys 1 -
 def test_the_command_prints_figures_with_their_formulas() -> None:
     result = CliRunner().invoke(app, ["size", *COMMAND.split()])
     assert result.exit_code == 0, result.output
-    for said in ("17,230,285", "memory limit, of each instance", "5,000,000 keys x 3 stores x 1.149 growth", "Kafka"):
+    for said in ("17,230,285", "memory limit, per instance", "5,000,000 keys x 3 stores x 1.149 growth", "Kafka"):
         assert said in result.output
     told = CliRunner().invoke(app, ["size", "--help"]).output.replace("│", "")
-    assert "here they share one memory limit" in " ".join(told.split())
+    assert "in Holdfast they share one memory limit" in " ".join(told.split())
     found = json.loads(CliRunner().invoke(app, ["size", *COMMAND.split(), "--json"]).output)
     assert found["log"]["bytes"] > found["state, one replica of all tasks"]["bytes"]
 
@@ -154,18 +154,18 @@ def test_bytes_have_units_and_whole_numbers_are_whole() -> None:
     command = "--keys 1k --value-bytes 2KiB --key-bytes 2e1 --partitions 1k --stores 3.0 --standbys 0 --changes 2k"
     result = CliRunner().invoke(app, ["size", *command.split()])
     assert result.exit_code == 0, result.output
-    for said in ("2048 value", "23 key", "1000 partitions x 3 stores", "2000 changes a day"):
+    for said in ("2048 value", "23 key", "1000 partitions x 3 stores", "2000 changes per day"):
         assert said in result.output
 
 
 @pytest.mark.parametrize(
     ("option", "written", "says"),
     [
-        ("--keys", "1X", "'1X' is no number. Write one such as"),
-        ("--keys", "nan", "'nan' is no number"),
-        ("--keys", "k", "'k' is no number"),
-        ("--stores", "1.5", "'1.5' is not a whole number. Take 1 or 2."),
-        ("--value-bytes", "2 kittenB", "'2 kittenB' is no size"),
+        ("--keys", "1X", "'1X' is not a number. Write one such as"),
+        ("--keys", "nan", "'nan' is not a number"),
+        ("--keys", "k", "'k' is not a number"),
+        ("--stores", "1.5", "'1.5' is not a whole number. Use 1 or 2."),
+        ("--value-bytes", "2 kittenB", "'2 kittenB' is not a size"),
     ],
 )
 def test_what_is_no_number_is_refused_with_its_option(option: str, written: str, says: str) -> None:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import metrics
-from holdfast.states import MOVES, AppState, IllegalMove, ListenerPool, StateMachine
+from holdfast.states import TRANSITIONS, AppState, IllegalTransition, ListenerPool, StateMachine
 
 PATIENCE = 10.0
 
@@ -19,7 +19,7 @@ def at(state: AppState) -> StateMachine:
     ways: dict[AppState, list[AppState]] = {AppState.CREATED: []}
     queue = [AppState.CREATED]
     for here in queue:
-        for there in sorted(MOVES[here], key=str):
+        for there in sorted(TRANSITIONS[here], key=str):
             if there not in ways:
                 ways[there] = [*ways[here], there]
                 queue.append(there)
@@ -33,21 +33,21 @@ def at(state: AppState) -> StateMachine:
 @pytest.mark.parametrize("new", AppState)
 def test_every_move_is_either_allowed_or_refused_by_name(old: AppState, new: AppState) -> None:
     machine = at(old)
-    if new in MOVES[old] or new is old:
+    if new in TRANSITIONS[old] or new is old:
         machine.move(new)
         assert machine.state is new
     else:
         assert not machine.try_move(new)
-        with pytest.raises(IllegalMove, match=f"{old} can't become {new}"):
+        with pytest.raises(IllegalTransition, match=f"{old} can't become {new}"):
             machine.move(new)
         assert machine.state is old
 
 
 def test_every_state_can_be_reached_and_only_the_ends_have_no_way_on() -> None:
-    assert set(MOVES) == set(AppState)
+    assert set(TRANSITIONS) == set(AppState)
     assert all(at(state).state is state for state in AppState)
-    assert {state for state, moves in MOVES.items() if not moves} == {AppState.STOPPED, AppState.ERROR}
-    assert all(AppState.ERROR in moves for moves in MOVES.values() if moves)
+    assert {state for state, moves in TRANSITIONS.items() if not moves} == {AppState.STOPPED, AppState.ERROR}
+    assert all(AppState.ERROR in moves for moves in TRANSITIONS.values() if moves)
 
 
 @given(st.lists(st.sampled_from(AppState), max_size=30))
@@ -97,7 +97,7 @@ def test_a_listener_that_raises_is_counted_and_told_the_next_event() -> None:
     before = metrics.value("holdfast_listener_errors_total", listener=f"raising:{listener.__qualname__}")
     pool.add(listener)
     for number in range(3):
-        pool.tell(number)
+        pool.publish(number)
     assert pool.close(PATIENCE)
     assert heard == [0, 1, 2]
     after = metrics.value("holdfast_listener_errors_total", listener=f"raising:{listener.__qualname__}")
@@ -123,10 +123,10 @@ def test_a_slow_listener_loses_the_oldest_events_and_they_are_counted() -> None:
         heard.append(number)
 
     pool.add(listener)
-    pool.tell(0)
+    pool.publish(0)
     assert started.wait(PATIENCE)
     for number in range(1, 11):
-        pool.tell(number)
+        pool.publish(number)
     release.set()
     assert pool.close(PATIENCE)
     assert heard == [0, 6, 7, 8, 9, 10]
@@ -141,7 +141,7 @@ def test_a_listener_may_close_the_pool_that_calls_it() -> None:
         closed.set()
 
     pool.add(listener)
-    pool.tell(1)
+    pool.publish(1)
     assert closed.wait(PATIENCE)
 
 
@@ -149,5 +149,5 @@ def test_after_close_nobody_is_told() -> None:
     pool, heard = ListenerPool[int]("closed"), list[int]()
     pool.add(heard.append)
     assert pool.close(PATIENCE)
-    pool.tell(1)
+    pool.publish(1)
     assert heard == []

@@ -235,7 +235,7 @@ def test_what_aggregates_cannot_have_is_refused_with_what_to_do(spark: SparkSess
         ({"retention": "6h", "max_entries": 5}, "max_entries=5 and retention='6h' can't be had together"),
         ({"retention": "0s"}, 'retention="0s" is too short'),
         ({"codec": "bytes"}, "codec"),
-        ({"ttl": "-"}, "'-' is no duration"),
+        ({"ttl": "-"}, "'-' is not a duration"),
         ({"max_entries": 0}, "max_entries=0"),
         ({"profile": "quick"}, "balanced"),
     ]

@@ -294,4 +294,4 @@ class App:
     def _failed(self, cause: BaseException) -> None:
         if self._states.try_move(AppState.ERROR, cause):
             logger.error("app %s stopped: %s", self.id, cause)
-            self._alerts.tell(cause)
+            self._alerts.publish(cause)

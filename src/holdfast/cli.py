@@ -1,7 +1,7 @@
-"""The `holdfast` command: what runs, what holds and what it is set to.
+"""The `holdfast` command.
 
-An error of Holdfast's own is one line on stderr that says what to do, and exit code 1. Commands import what they run
-when they run it, so that one doesn't wait for what another needs.
+An error of Holdfast is one line on stderr that says what to do, and exit code 1. Commands import their modules when
+they run, so that no command waits for the imports of another.
 """
 
 import json
@@ -31,7 +31,7 @@ app = typer.Typer(
 
 @app.callback(invoke_without_command=True)
 def _holdfast(
-    show_version: Annotated[bool, typer.Option("--version", help="Print the version and end.")] = False,
+    show_version: Annotated[bool, typer.Option("--version", help="Print the release of Holdfast.")] = False,
 ) -> None:
     if show_version:
         print(version("holdfast"))
@@ -42,11 +42,11 @@ def _holdfast(
 def config(
     file: Annotated[
         Path | None,
-        typer.Option(help="A TOML file; without it HOLDFAST_CONFIG or ./holdfast.toml is read.", show_default=False),
+        typer.Option(help="A TOML file. Without it, HOLDFAST_CONFIG or ./holdfast.toml is read.", show_default=False),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Print every setting as file and environment leave it, and where each value comes from."""
+    """Print every setting from the file and the environment, and where its value comes from."""
     rows = load(file=file, env=os.environ).rows()
     if as_json:
         print(json.dumps({name: {"value": value, "from": origin} for name, value, origin in rows}, indent=2))
@@ -55,16 +55,16 @@ def config(
     for name, value, origin in rows:
         changed = origin != "default"
         table.add_row(name, value or "-", origin, style="bold" if changed else "")
-    # A pipe has no width of its own, and a wrapped value can't be searched for.
+    # A pipe has no width, and wrapped values can't be searched.
     Console(width=None if sys.stdout.isatty() else 200, highlight=False).print(table)
 
 
 def _number(parse: Callable[[str], float], help: str) -> Any:
-    """An option that `parse` reads."""
+    """An option whose value is read by `parse`."""
 
     def read(given: object) -> float:
         try:
-            return parse(str(given))  # a default is a number already
+            return parse(str(given))  # a default is already a number
         except SettingsError as error:
             raise typer.BadParameter(str(error)) from None
 
@@ -73,23 +73,28 @@ def _number(parse: Callable[[str], float], help: str) -> Any:
 
 @app.command()
 def size(
-    keys: Annotated[float, _number(parse_number, "Keys of one store, over all partitions, such as 5M or 5e6.")],
-    value_bytes: Annotated[int, _number(parse_bytes, "Bytes of one value, encoded, such as 200 or 1KiB.")],
-    key_bytes: Annotated[int, _number(parse_bytes, "Bytes of one key.")] = 16,
+    keys: Annotated[float, _number(parse_number, "Keys per store, in all partitions, such as 5M or 5e6.")],
+    value_bytes: Annotated[int, _number(parse_bytes, "Bytes per encoded value, such as 200 or 1KiB.")],
+    key_bytes: Annotated[int, _number(parse_bytes, "Bytes per key.")] = 16,
     partitions: Annotated[
-        int, _number(parse_whole, "Partitions of the app, for the comparison alone: here they share one memory limit.")
+        int,
+        _number(
+            parse_whole, "Partitions of the app. Only for the comparison: in Holdfast they share one memory limit."
+        ),
     ] = 8,
-    stores: Annotated[int, _number(parse_whole, "Stores of that size.")] = 1,
-    standbys: Annotated[int, _number(parse_whole, "Replicas of each task beside the active one.")] = 0,
-    instances: Annotated[int, _number(parse_whole, "Instances they are spread over; 0: one for each replica.")] = 0,
-    retention: Annotated[str, typer.Option(help="How long the log is kept, and how far growth looks ahead.")] = "1d",
-    growth: Annotated[str, typer.Option(help="How the number of keys grows, such as 2%/d.")] = "0%/d",
-    changes: Annotated[float, _number(parse_number, "How often a key's value changes in a day.")] = 1.0,
-    compressed: Annotated[float, typer.Option(help="What compression leaves of a value: 1 nothing gained.")] = 1.0,
-    hot: Annotated[float, typer.Option(help="The part of the data that should be in memory.")] = 0.05,
-    as_json: Annotated[bool, typer.Option("--json", help="One JSON object instead of a table.")] = False,
+    stores: Annotated[int, _number(parse_whole, "Number of stores of that size.")] = 1,
+    standbys: Annotated[int, _number(parse_whole, "Replicas per task in addition to the active one.")] = 0,
+    instances: Annotated[int, _number(parse_whole, "Number of instances; 0: one per replica of a task.")] = 0,
+    retention: Annotated[str, typer.Option(help="How long the log is kept, and the time span for the growth.")] = "1d",
+    growth: Annotated[str, typer.Option(help="Growth of the number of keys, such as 2%/d.")] = "0%/d",
+    changes: Annotated[float, _number(parse_number, "Changes per key and day.")] = 1.0,
+    compressed: Annotated[
+        float, typer.Option(help="Compressed size of a value as a fraction; 1 means no compression.")
+    ] = 1.0,
+    hot: Annotated[float, typer.Option(help="The fraction of the data that should fit into the caches.")] = 0.05,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
-    """Print how much memory, disk and log an app needs, with the formula of each."""
+    """Print how much memory, disk and log an app needs, with the formulas."""
     from holdfast.sizing import Load, estimate, kafka_streams_rule, parse_growth, shown
 
     found = estimate(
@@ -102,8 +107,8 @@ def size(
             standbys=standbys,
             instances=instances,
             retention=parse_duration(retention),
-            growth_a_day=parse_growth(growth),
-            changes_a_day=changes,
+            growth_per_day=parse_growth(growth),
+            changes_per_day=changes,
             compressed=compressed,
             hot=hot,
         )
@@ -127,14 +132,14 @@ def size(
 
 @app.command()
 def instance() -> None:
-    """Host stores and answer queries, as `app.run()` starts it: the configuration is one line of JSON on stdin.
+    """Host stores and answer queries. `app.run()` starts this command; its configuration is one line of JSON on stdin.
 
-    It stops on SIGTERM, and when stdin closes because whoever started it is gone.
+    It stops on SIGTERM, and when stdin is closed because the process that started it has ended.
     """
     if not (line := sys.stdin.buffer.readline().strip()):
         raise SettingsError(
-            "holdfast instance wants its configuration as one line of JSON on standard input. `app.run()` starts "
-            "instances by itself."
+            "holdfast instance needs its configuration as one line of JSON on standard input. `app.run()` starts "
+            "instances itself."
         )
     from holdfast.lean import leave_pandas_out, share_one_allocator
 
@@ -149,17 +154,17 @@ def instance() -> None:
 def demo(
     seconds: Annotated[
         float | None,
-        typer.Option(min=1, help="End after so many seconds; without it Ctrl-C ends it.", show_default=False),
+        typer.Option(min=1, help="Stop after this many seconds. Without it, stop with Ctrl-C.", show_default=False),
     ] = None,
 ) -> None:
-    """A video game's scores: a generated stream, Spark, a store and its REST address, live in the terminal."""
+    """Show the scores of a video game live: a generated stream, Spark, a store and its REST address."""
     from holdfast.demo import run
 
     run(seconds)
 
 
 def main() -> None:
-    """What the `holdfast` script calls."""
+    """The entry point of the `holdfast` script."""
     try:
         app()
     except HoldfastError as error:

@@ -1,4 +1,4 @@
-"""`make demo`: a video game's scores, from a generated stream to a store one can ask, live in the terminal."""
+"""`make demo`: the scores of a video game, from a generated stream to a store that can be queried, live."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ PLAYERS = 1_000
 
 
 @dataclass(frozen=True)
-class Glance:
-    """What the terminal shows at one moment."""
+class Status:
+    """What the terminal shows at a time."""
 
     seconds: float
     records: float
@@ -39,7 +39,7 @@ class Glance:
 
 
 def pipeline(app: hf.App) -> None:
-    """The main job: points per player, from Spark's rate source."""
+    """Points per player, from Spark's rate source."""
     events = (
         app.reader("rate")
         .option("rowsPerSecond", RECORDS_PER_SECOND)
@@ -62,10 +62,10 @@ def pipeline(app: hf.App) -> None:
 
 
 def run(seconds: float | None = None) -> None:
-    """Runs until Ctrl-C, or for so many seconds, and ends with a summary."""
+    """Runs until Ctrl-C or for this many seconds, and prints a summary."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
-    log = logging.FileHandler(folder / "demo.log")  # the terminal belongs to the live view
+    log = logging.FileHandler(folder / "demo.log")  # the terminal is for the live view
     logging.getLogger().addHandler(log)
     console.print("Starting Spark, one instance and REST ...")
     settings = hf.Settings(base_dir=str(folder), spark=hf.SparkSettings(config={"spark.ui.enabled": "false"}))
@@ -73,7 +73,7 @@ def run(seconds: float | None = None) -> None:
     stop = threading.Event()
     handlers = {n: signal.signal(n, lambda number, frame: _stop(stop, number, frame)) for n in _SIGNALS}
     try:
-        app.spark.sparkContext.setLogLevel("OFF")  # what stops the app it raises itself; the terminal is for the view
+        app.spark.sparkContext.setLogLevel("OFF")  # the app raises its errors itself
         pipeline(app)
         app.start()
         _watch(app, console, stop, seconds)
@@ -98,25 +98,25 @@ def _stop(stop: threading.Event, number: int, frame: FrameType | None) -> None:
 def _watch(app: hf.App, console: Console, stop: threading.Event, seconds: float | None) -> None:
     address = app.address or ""
     console.print(
-        f"Ask it while it runs:\n  curl {address}/v1/stores/scores/keys/player-0007\n  curl {address}/v1/state"
+        f"Query it while it runs:\n  curl {address}/v1/stores/scores/keys/player-0007\n  curl {address}/v1/state"
     )
     began = SYSTEM_CLOCK.monotonic()
     is_warm, earlier = False, 0.0
-    glance = Glance(0, 0, 0, app.version, 0, [])
+    status = Status(0, 0, 0, app.version, 0, [])
     with httpx2.Client(base_url=address, timeout=5) as client, Live(console=console, refresh_per_second=4) as live:
         while not stop.is_set() and app.cause is None:
-            if not is_warm and app.version:  # the seconds count from the first version: Spark's start isn't the demo
-                is_warm, began, glance = True, SYSTEM_CLOCK.monotonic(), replace(glance, seconds=0.0)
+            if not is_warm and app.version:  # the time counts from the first version, after Spark's start
+                is_warm, began, status = True, SYSTEM_CLOCK.monotonic(), replace(status, seconds=0.0)
                 earlier = metrics.value("holdfast_records_total")
-            glance = _look(app, client, SYSTEM_CLOCK.monotonic() - began, glance)
-            live.update(_picture(glance, address))
-            if is_warm and seconds is not None and glance.seconds >= seconds:
+            status = _status(app, client, SYSTEM_CLOCK.monotonic() - began, status)
+            live.update(_rendered(status, address))
+            if is_warm and seconds is not None and status.seconds >= seconds:
                 break
             stop.wait(0.5)
-        _summary(console, app, client, glance, earlier)
+        _summary(console, app, client, status, earlier)
 
 
-def _look(app: hf.App, client: httpx2.Client, seconds: float, before: Glance) -> Glance:
+def _status(app: hf.App, client: httpx2.Client, seconds: float, before: Status) -> Status:
     records = metrics.value("holdfast_records_total")
     passed = seconds - before.seconds
     rate = (records - before.records) / passed if passed > 0 else 0.0
@@ -124,7 +124,7 @@ def _look(app: hf.App, client: httpx2.Client, seconds: float, before: Glance) ->
     players = sorted(entries, key=lambda e: -int(str(e["total"])))[:8]
     newest = max((int(str(e["timestamp"])) for e in entries), default=0)
     lag = max(0.0, (SYSTEM_CLOCK.now() - newest) / 1000) if newest else 0.0
-    return Glance(seconds, records, 0.7 * before.rate + 0.3 * rate, app.version, lag, players)
+    return Status(seconds, records, 0.7 * before.rate + 0.3 * rate, app.version, lag, players)
 
 
 def _all_players(client: httpx2.Client) -> list[dict[str, object]]:
@@ -137,30 +137,30 @@ def _all_players(client: httpx2.Client) -> list[dict[str, object]]:
     ]
 
 
-def _picture(glance: Glance, address: str) -> Group:
+def _rendered(status: Status, address: str) -> Group:
     top = Table(title="top players", title_justify="left", expand=False)
     for column in ("player", "total", "games", "best", "last_points"):
         top.add_column(column, justify="left" if column == "player" else "right")
-    for row in glance.players:
+    for row in status.players:
         top.add_row(*[str(row[c]) for c in ("player", "total", "games", "best", "last_points")])
     line = (
-        f"{glance.rate:>9,.0f} records/s   version {glance.version}   {glance.records:,.0f} records   "
-        f"lag {glance.lag_seconds:.1f} s   {glance.seconds:.0f} s"
+        f"{status.rate:>9,.0f} records/s   version {status.version}   {status.records:,.0f} records   "
+        f"lag {status.lag_seconds:.1f} s   {status.seconds:.0f} s"
     )
-    if not glance.version:
-        line = f"Spark prepares its first batch ...   {glance.seconds:.0f} s"
+    if not status.version:
+        line = f"Spark is preparing its first batch ...   {status.seconds:.0f} s"
     return Group(Panel(line, title="holdfast demo", subtitle=address), top)
 
 
-def _summary(console: Console, app: hf.App, client: httpx2.Client, glance: Glance, earlier: float) -> None:
+def _summary(console: Console, app: hf.App, client: httpx2.Client, status: Status, earlier: float) -> None:
     entries = _all_players(client)
     table = Table(title="summary", show_header=False, title_justify="left")
-    table.add_row("ran for", f"{glance.seconds:.0f} s")
-    table.add_row("records", f"{glance.records:,.0f}")
-    table.add_row("records/s", f"{(glance.records - earlier) / max(glance.seconds, 1):,.0f}")
+    table.add_row("ran for", f"{status.seconds:.0f} s")
+    table.add_row("records", f"{status.records:,.0f}")
+    table.add_row("records/s", f"{(status.records - earlier) / max(status.seconds, 1):,.0f}")
     table.add_row("versions", str(app.version))
     table.add_row("players in the store", f"{len(entries):,}")
-    if glance.players:
-        best = glance.players[0]
+    if status.players:
+        best = status.players[0]
         table.add_row("leader", f"{best['player']} with {best['total']} points in {best['games']} games")
     console.print(table)

@@ -1,14 +1,14 @@
 """The family of errors, and the category of each.
 
-A category tells the caller what to do next, so that nobody has to read a message to decide:
+A category tells the caller what to do, so that no code has to read messages:
 
     HoldfastError
-    ├── SettingsError, TopologyError ...   INVALID   change your side
-    ├── StorageUnavailable ...             RETRY     the world is briefly away
-    ├── DamagedObject ...                  DATA      what is stored is not what was written
+    ├── SettingsError, TopologyError ...   INVALID   change your code or settings
+    ├── StorageUnavailable ...             RETRY     the same call may work in a moment
+    ├── DamagedObject ...                  DATA      stored data differs from what was written
     └── ...                                CLOSED, BUG
 
-Every message has the fact, the place and the next step. Modules define their own errors beside the code that raises
+Every message has the fact, the place and the next step. Modules define their own errors next to the code that raises
 them; all of them derive from `HoldfastError`.
 """
 
@@ -27,19 +27,19 @@ class ErrorCategory(Enum):
 
 
 class HoldfastError(Exception):
-    """Whatever Holdfast raises on purpose. Catch this to catch them all."""
+    """The base class of all errors that Holdfast raises."""
 
     category: ClassVar[ErrorCategory] = ErrorCategory.BUG
 
 
 class SettingsError(HoldfastError):
-    """A setting is unknown, impossible or contradicts another."""
+    """A setting is unknown, has an impossible value or contradicts another."""
 
     category = ErrorCategory.INVALID
 
 
 class TopologyError(HoldfastError):
-    """A pipeline was put together in a way that can't run."""
+    """A pipeline was built in a way that can't run."""
 
     category = ErrorCategory.INVALID
 
@@ -57,13 +57,13 @@ class BadValue(HoldfastError):
 
 
 class StorageUnavailable(HoldfastError):
-    """Object storage or the disk did not answer; the same call may work in a moment."""
+    """Object storage or the disk didn't answer. The same call may work in a moment."""
 
     category = ErrorCategory.RETRY
 
 
 class DamagedObject(HoldfastError):
-    """A stored object is truncated, altered or of another format than its name says."""
+    """A stored object is truncated, altered, or in a different format from what its name says."""
 
     category = ErrorCategory.DATA
 
@@ -82,7 +82,7 @@ class Closed(HoldfastError):
 
 
 def did_you_mean(given: str, known: Iterable[str]) -> str:
-    """The known name nearest to one that isn't known, as a question; nothing where none is near.
+    """A question with the known name that is most similar to an unknown one; empty if none is similar.
 
     >>> did_you_mean("max_entires", ["ttl", "max_entries"]), did_you_mean("x", ["ttl"])
     ("Did you mean 'max_entries'? ", '')
@@ -92,7 +92,7 @@ def did_you_mean(given: str, known: Iterable[str]) -> str:
 
 
 def shown(value: object, longest: int = 300) -> str:
-    """A value within a message, cut where it would be the whole message.
+    """A value for a message, shortened if it is long.
 
     >>> shown("abcdef", 4)
     "'abc... (8 characters)"

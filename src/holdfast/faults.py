@@ -1,14 +1,14 @@
-"""Fault points: named places where a crash test ends the process, or makes a call fail.
+"""Fault points: named places where a crash test kills the process or makes a call fail.
 
-A point is one call, `faults.point("commit.before")`. With no fault set, which is always so outside of tests, it is a
-comparison with an empty dict. A test names its fault in the environment, so that it reaches every process of the app:
+A point is one call, `faults.point("commit.before")`. If no fault is set, which is always so outside of tests, it only
+checks an empty dict. A test sets its fault in the environment, so that every process of the app sees it:
 
     HOLDFAST_FAULT="commit.before=kill@3"       kill -9 of the process that reaches the point for the third time
-    HOLDFAST_FAULT="segment.after=raise@1"      an InjectedFault there, once
-    HOLDFAST_FAULT="segment.after=driver@2"     kill -9 of the driver when this process gets there (or instance, worker)
+    HOLDFAST_FAULT="segment.after=raise@1"      raises InjectedFault there, once
+    HOLDFAST_FAULT="segment.after=driver@2"     kill -9 of the driver when this process is there (or instance, worker)
     HOLDFAST_FAULT="state.read=executor@1"      kill -9 of the JVM this Python worker belongs to
-    HOLDFAST_FAULT_DIR=/some/folder             each fault fires once per folder, also over restarts of a process; here
-                                                processes leave their ids, so that one can end another
+    HOLDFAST_FAULT_DIR=/some/folder             each fault fires once per folder, even if processes restart; processes
+                                                write their ids here, so that one can kill another
 
 In one process a test sets them with `with faults.active({"commit.before": handler}):`.
 """
@@ -42,7 +42,7 @@ POINTS = (
     "clean.after",
     "state.read",
 )
-"""Every point there is; a test checks that each is reached by the code and hit by the crash matrix."""
+"""All points. A test checks that the code reaches every one and that the crash matrix covers it."""
 
 
 ROLES = ("driver", "worker", "instance")
@@ -63,14 +63,14 @@ _active: dict[str, Handler] = {}
 
 
 def point(name: str) -> None:
-    """A place where a test may interfere. Costs a look at an empty dict when none does."""
+    """A place where a test may inject a fault. Otherwise it only checks an empty dict."""
     if _active and (handler := _active.get(name)) is not None:
         handler()
 
 
 @contextlib.contextmanager
 def active(handlers: Mapping[str, Handler]) -> Iterator[None]:
-    """Sets faults in this process for the length of a block."""
+    """Sets faults in this process for the duration of a `with` block."""
     before = dict(_active)
     _active.update({_checked(name): handler for name, handler in handlers.items()})
     try:
@@ -97,7 +97,7 @@ def load_from_environment(role: str) -> None:
 
 def _checked(name: str) -> str:
     if name not in POINTS:
-        raise UnknownFaultPoint(f"{name!r} is no fault point. The points are {', '.join(POINTS)}.")
+        raise UnknownFaultPoint(f"{name!r} is not a fault point. The points are {', '.join(POINTS)}.")
     return name
 
 
@@ -123,7 +123,7 @@ def _handler(name: str, verb: str, nth: int, folder: Path | None) -> Handler:
 
 
 def _kill_executor() -> None:
-    """Kills the JVM that this Python worker belongs to; between the two is Spark's daemon, which forks workers."""
+    """Kills the JVM of this Python worker. It is the parent of Spark's daemon, which forks the workers."""
     daemon = Path(f"/proc/{os.getppid()}/stat").read_text()
     os.kill(int(daemon.rpartition(")")[2].split()[1]), signal.SIGKILL)
 

@@ -1,8 +1,8 @@
-"""Listeners: a user's functions that are told what happens, and can't hold it up.
+"""Listeners: a user's functions that are called with events and can't block the app.
 
-Each listener has a thread and a queue of its own. Telling is putting into the queues and never waits: a listener that
-raises is logged and told the next event; one that is too slow loses the oldest events, which are counted. Within one
-listener events come in the order they were told.
+Every listener has its own thread and queue. Publishing an event puts it into the queues and never waits. If a listener
+raises, the error is logged and the listener gets the next event; if it is too slow, it loses the oldest events, which
+are counted. A listener gets events in the order they were published.
 """
 
 import logging
@@ -20,15 +20,15 @@ QUEUE_LENGTH = 10_000
 
 _log = logging.getLogger(__name__)
 _errors = metrics.counter("holdfast_listener_errors", "Calls of listeners that raised.", ["listener"])
-_dropped = metrics.counter("holdfast_listener_dropped_events", "Events a slow listener was not told.", ["listener"])
+_dropped = metrics.counter("holdfast_listener_dropped_events", "Events that a slow listener lost.", ["listener"])
 
 
 class ListenerPool(Generic[*Event]):
-    """Any number of listeners to one kind of event.
+    """The listeners of one type of event.
 
     >>> pool = ListenerPool[str, int]("example")
     >>> pool.add(lambda name, size: print(name, size))
-    >>> pool.tell("fish", 3)
+    >>> pool.publish("fish", 3)
     >>> pool.close(timeout=5)
     fish 3
     True
@@ -42,19 +42,19 @@ class ListenerPool(Generic[*Event]):
         self._closed = False
 
     def add(self, listener: Callable[[*Event], object]) -> None:
-        """From now on `listener` is told every event."""
+        """Calls `listener` with every event from now on."""
         with self._lock:
             self._listeners.append(_Listener(self._name, listener, self._queue_length))
 
-    def tell(self, *event: *Event) -> None:
-        """Tells all listeners, without waiting for any. After `close` nobody is told."""
+    def publish(self, *event: *Event) -> None:
+        """Sends an event to all listeners without waiting for them. Does nothing after `close`."""
         with self._lock:
             if not self._closed:
                 for listener in self._listeners:
                     listener.put(event)
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Takes no more events and gives the listeners `timeout` seconds for those they have. True if all are done."""
+        """Accepts no more events and waits up to `timeout` seconds for the listeners. True if all are done."""
         with self._lock:
             self._closed = True
             listeners = list(self._listeners)
@@ -85,8 +85,8 @@ class _Listener(Generic[*Event]):
                 if not self._warned:
                     self._warned = True
                     _log.warning(
-                        "listener %s is %d events behind and loses the oldest. Make it return sooner, for example by "
-                        "handing events to a queue of its own.",
+                        "listener %s is %d events behind and loses the oldest ones. Make it return faster, for example "
+                        "by passing events to a queue of its own.",
                         self._name,
                         self._queue_length,
                     )
@@ -96,7 +96,7 @@ class _Listener(Generic[*Event]):
         with self._changed:
             self._finishing = True
             self._changed.notify()
-        if threading.current_thread() is not self._thread:  # a listener may itself stop the app
+        if threading.current_thread() is not self._thread:  # a listener may stop the app
             self._thread.join(timeout)
         return not self._thread.is_alive()
 
@@ -104,9 +104,9 @@ class _Listener(Generic[*Event]):
         while (event := self._next()) is not None:
             try:
                 self._call(*event)
-            except Exception:  # noqa: BLE001  a user's function may raise anything, and none of it is ours
+            except Exception:  # noqa: BLE001  a user's function may raise anything
                 _errors.labels(self._name).inc()
-                _log.exception("listener %s raised; it will be told the next event all the same", self._name)
+                _log.exception("listener %s raised an error; it still gets the next event", self._name)
 
     def _next(self) -> tuple[*Event] | None:
         with self._changed:

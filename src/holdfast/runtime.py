@@ -183,7 +183,7 @@ def _restored_instances(
 
     def on_event(event: RestoreEvent) -> None:
         bars.show(event)
-        app.restores.tell(event)
+        app.restores.publish(event)
 
     instances = app.connect(on_event, ending)
     closing.callback(instances.stop)

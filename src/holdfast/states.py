@@ -1,4 +1,4 @@
-"""The states of an app and the moves between them.
+"""The states of an app and the transitions between them.
 
     CREATED ──► RESTORING ◄──► REBALANCING
        │          │  ▲            │  ▲
@@ -7,8 +7,8 @@
        │          │  └───────────────┘
        └──────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
 
-STOPPED and ERROR are ends: an app that is there is not started again, a new one is made. Kafka Streams' users know
-STOPPING as PENDING_SHUTDOWN and STOPPED as NOT_RUNNING; there RESTORING is a part of REBALANCING.
+STOPPED and ERROR are final: such an app can't be started again; create a new one. In Kafka Streams STOPPING is called
+PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of REBALANCING.
 """
 
 import threading
@@ -19,9 +19,9 @@ from holdfast import metrics
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.listeners import ListenerPool
 
-__all__ = ["MOVES", "AppState", "IllegalMove", "ListenerPool", "StateListener", "StateMachine"]
+__all__ = ["TRANSITIONS", "AppState", "IllegalTransition", "ListenerPool", "StateListener", "StateMachine"]
 
-_state = metrics.gauge("holdfast_app_state", "1 for the state the app is in, 0 for the others.", ["state"])
+_state = metrics.gauge("holdfast_app_state", "1 for the current state of the app, 0 for the others.", ["state"])
 
 
 class AppState(Enum):
@@ -37,7 +37,7 @@ class AppState(Enum):
         return self.value
 
 
-MOVES: dict[AppState, frozenset[AppState]] = {
+TRANSITIONS: dict[AppState, frozenset[AppState]] = {
     AppState.CREATED: frozenset({AppState.RESTORING, AppState.STOPPING, AppState.ERROR}),
     AppState.RESTORING: frozenset({AppState.REBALANCING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
     AppState.REBALANCING: frozenset({AppState.RESTORING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
@@ -50,18 +50,18 @@ MOVES: dict[AppState, frozenset[AppState]] = {
 StateListener = Callable[[AppState, AppState], object]
 
 
-class IllegalMove(HoldfastError):
-    """A move that MOVES doesn't have."""
+class IllegalTransition(HoldfastError):
+    """A transition that isn't in TRANSITIONS."""
 
     category = ErrorCategory.INVALID
 
     def __init__(self, old: AppState, new: AppState) -> None:
-        allowed = ", ".join(sorted(map(str, MOVES[old]))) or "none: make a new app"
+        allowed = ", ".join(sorted(map(str, TRANSITIONS[old]))) or "none: create a new app"
         super().__init__(f"An app that is {old} can't become {new}. From {old} it can become: {allowed}.")
 
 
 class StateMachine:
-    """The state of one app. Any thread may read it, move it and wait for it.
+    """The state of one app. Any thread may read it, change it and wait for it.
 
     >>> machine = StateMachine()
     >>> machine.move(AppState.RESTORING); machine.move(AppState.RUNNING); machine.state
@@ -69,7 +69,7 @@ class StateMachine:
     >>> machine.move(AppState.CREATED)
     Traceback (most recent call last):
     ...
-    holdfast.states.IllegalMove: An app that is running can't become created. From running it can become: error, \
+    holdfast.states.IllegalTransition: An app that is running can't become created. From running it can become: error, \
 rebalancing, restoring, stopping.
     """
 
@@ -90,38 +90,38 @@ rebalancing, restoring, stopping.
         return self._cause
 
     def add_listener(self, listener: StateListener) -> None:
-        """From now on `listener` is told (old, new) of every move, on a thread of its own."""
+        """Calls `listener(old, new)` after every transition from now on, on its own thread."""
         self._listeners.add(listener)
 
     def move(self, new: AppState, cause: BaseException | None = None) -> None:
-        """Moves to `new` or raises IllegalMove. A move to the state it is in is none, and tells nobody."""
+        """Changes the state to `new`, or raises IllegalTransition. Does nothing if that is the state already."""
         with self._changed:
             old = self._state
             if new is old:
                 return
-            if new not in MOVES[old]:
-                raise IllegalMove(old, new)
+            if new not in TRANSITIONS[old]:
+                raise IllegalTransition(old, new)
             self._state, self._cause = new, cause
             self._publish()
-            self._listeners.tell(old, new)  # under the lock, so that listeners hear moves in their order
+            self._listeners.publish(old, new)  # under the lock, so that listeners get transitions in order
             self._changed.notify_all()
 
     def try_move(self, new: AppState, cause: BaseException | None = None) -> bool:
-        """Moves to `new` if that is allowed from where it is; says whether it is there now."""
+        """Changes the state to `new` if that is allowed. Returns whether it is the state now."""
         with self._changed:
-            if new is not self._state and new not in MOVES[self._state]:
+            if new is not self._state and new not in TRANSITIONS[self._state]:
                 return False
             self.move(new, cause)
             return True
 
     def wait_for(self, *states: AppState, timeout: float | None = None) -> bool:
-        """Waits until the state is one of `states`; False if that can no longer happen or took too long."""
+        """Waits until the state is one of `states`. False if that can no longer happen, or after the timeout."""
         with self._changed:
-            self._changed.wait_for(lambda: self._state in states or not MOVES[self._state], timeout)
+            self._changed.wait_for(lambda: self._state in states or not TRANSITIONS[self._state], timeout)
             return self._state in states
 
     def close(self, timeout: float = 1.0) -> bool:
-        """Lets listeners hear the last moves; True if all have."""
+        """Waits until the listeners have handled all transitions; True if they have."""
         return self._listeners.close(timeout)
 
     def _publish(self) -> None:

@@ -1,4 +1,4 @@
-"""The design's words as types: what every layer means by a version, a task and a moment."""
+"""Types that every layer uses: versions, tasks and times."""
 
 import re
 from dataclasses import dataclass
@@ -7,7 +7,7 @@ from typing import NewType
 from holdfast.errors import ErrorCategory, HoldfastError
 
 Version = NewType("Version", int)
-"""The number of a committed step of the app. The first is 1."""
+"""The number of a committed step of the app. The first one is 1."""
 
 NOTHING = Version(0)
 """The version before the first: an empty app."""
@@ -38,5 +38,5 @@ class TaskId:
     def parse(cls, text: str) -> "TaskId":
         match = re.fullmatch(r"(\d+)_(\d+)", text)
         if match is None:
-            raise BadTaskName(f"{text!r} is no task. A task is <sub-topology>_<partition>, such as 0_3.")
+            raise BadTaskName(f"{text!r} is not a task. A task is <sub-topology>_<partition>, such as 0_3.")
         return cls(int(match[1]), int(match[2]))

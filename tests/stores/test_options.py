@@ -72,7 +72,7 @@ def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_m
         (VERSIONED, {}, "needs retention="),
         (KEY_VALUE, {"retention": "6h"}, 'say ttl="6h"; to keep .* window store'),
         (KEY_VALUE, {"ttl": "0s"}, '"0s" is too short. Take 1ms'),
-        (KEY_VALUE, {"ttl": "soon"}, "'soon' is no duration"),
+        (KEY_VALUE, {"ttl": "soon"}, "'soon' is not a duration"),
         (KEY_VALUE, {"max_entries": 0}, "max_entries=0 is not possible"),
         (KEY_VALUE, {"max_entries": True}, "max_entries=True is not possible"),
         (KEY_VALUE, {"max_entries": 2**24 + 1}, "16,777,217 is more than the 16,777,216 entries .* more partitions"),

@@ -1,4 +1,4 @@
-"""Settings: what a user may choose, as one typed value from code, a file and the environment."""
+"""Settings: one typed value, put together from code, a file and the environment."""
 
 from holdfast.settings.declare import About, Between, Section, Setting
 from holdfast.settings.load import LoadedSettings, load, variable_of

@@ -1,8 +1,7 @@
-"""How a setting is declared: a dataclass field whose annotation says what it means and what it may be.
+"""How a setting is declared: a dataclass field whose annotation has its meaning and its allowed values.
 
-What stands beside a field's type is read by the check below, by `load`, by `holdfast config` and by
-docs/configuration.md, so a setting is described in one place. A value that can't be is refused where it is made, in
-code as from a file.
+The annotation is used by the check below, by `load`, by `holdfast config` and by docs/configuration.md, so a setting is
+described in one place. An impossible value is rejected when the section is created, in code as from a file.
 """
 
 from dataclasses import dataclass, fields
@@ -25,7 +24,7 @@ from holdfast.settings.units import (
 
 @dataclass(frozen=True)
 class About:
-    """What a setting means, and the Kafka Streams property it answers to or why there is none."""
+    """What a setting means, and its counterpart in Kafka Streams or why there is none."""
 
     meaning: str
     kafka: str | None = None
@@ -34,7 +33,7 @@ class About:
 
 @dataclass(frozen=True)
 class Between:
-    """The values a number, a size or a duration may have, both ends included."""
+    """The range of a number, a size or a duration, including both ends."""
 
     lowest: float | str
     highest: float | str | None = None
@@ -58,7 +57,7 @@ class Between:
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting as the dataclasses declare it."""
+    """One setting, as a section declares it."""
 
     name: str
     type: Any
@@ -77,7 +76,7 @@ class Setting:
 
     @property
     def allowed(self) -> str:
-        """What the setting may be, in words."""
+        """The allowed values, as text."""
         base = self.base_type
         if get_origin(base) is Literal:
             words = " or ".join(f'"{choice}"' for choice in get_args(base))
@@ -85,7 +84,7 @@ class Setting:
             words = _TYPE_WORDS[base]
         if self.between is not None:
             words += f", {self.between.words(format_size if base is Size else str)}"
-        return words + (", or nothing" if self.is_optional else "")
+        return words + (", or not set" if self.is_optional else "")
 
     def show(self, value: Any) -> str:
         """A value as a user would write it, without secrets."""
@@ -117,35 +116,35 @@ class Setting:
         else:
             fits = True  # the field has parsed it
         if not fits or (self.between is not None and value not in self.between):
-            raise SettingsError(f"{at} = {self.show(value)!r} is not possible. It must be {self.allowed}.")
+            raise SettingsError(f"{at} = {self.show(value)!r} is not allowed. It must be {self.allowed}.")
 
 
 _TYPE_WORDS = {
     int: "a whole number",
     float: "a number",
     bool: "true or false",
-    str: "a text",
+    str: "text",
     Duration: "a duration",
     Size: "a size",
-    OptionMap: "names and texts",
+    OptionMap: "names with text values",
 }
 
 
 @dataclass(frozen=True)
 class Section:
-    """A group of settings that checks itself when it is made."""
+    """A group of settings that checks itself when it is created."""
 
     section: ClassVar[str] = ""
 
     @classmethod
     def path(cls, name: str) -> str:
-        """The full name of one of its settings, such as `log.url`."""
+        """The full name of a setting in this section, such as `log.url`."""
         return f"{cls.section}.{name}" if cls.section else name
 
     @classmethod
     @cache
     def declared(cls) -> dict[str, Setting]:
-        """Its own settings, by name, without those of nested sections."""
+        """The section's own settings by name, without those of nested sections."""
         found = {}
         hints = get_type_hints(cls, include_extras=True)
         for f in fields(cls):
@@ -158,7 +157,7 @@ class Section:
         return found
 
     def __repr__(self) -> str:
-        """What was set, as it may be shown: an address can hold a password as well as an option can."""
+        """The values without secrets: an address can contain a password, as an option can."""
         own = self.declared()
         shown = [
             f"{f.name}={own[f.name].show(getattr(self, f.name))!r}"

@@ -1,7 +1,7 @@
-"""From code, a file and the environment to one Settings, remembering where each value came from.
+"""Loads settings from code, a file and the environment, and records where every value comes from.
 
-The later wins: code, then `holdfast.toml`, then `HOLDFAST_...` variables, so whoever runs an app can change what its
-author wrote without touching it. A name that doesn't exist is refused with the nearest one that does.
+The later source wins: code, then `holdfast.toml`, then `HOLDFAST_...` variables. So an operator can change what the
+author of an app wrote without changing code. An unknown name is rejected with the nearest known one.
 """
 
 import json
@@ -21,7 +21,7 @@ DEFAULT_FILE = Path("holdfast.toml")
 FILE_VARIABLE = "HOLDFAST_CONFIG"
 PREFIX = "HOLDFAST_"
 
-# Variables with our prefix that are no settings: for tests, and what Kubernetes sets for a service named holdfast.
+# Variables with this prefix that aren't settings: for tests, and those that Kubernetes sets for a service "holdfast".
 _OTHER_VARIABLES = re.compile(
     r"HOLDFAST_(CONFIG|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
 )
@@ -29,7 +29,7 @@ _OTHER_VARIABLES = re.compile(
 
 @dataclass(frozen=True)
 class LoadedSettings:
-    """The settings that hold, and for each by its full name where it is from.
+    """The settings of an app, and the origin of each by its full name.
 
     An origin is "default", "code", the file's path, or the name of an environment variable.
     """
@@ -38,7 +38,7 @@ class LoadedSettings:
     origins: dict[str, str]
 
     def rows(self) -> list[tuple[str, str, str]]:
-        """Name, value as a user would write it (no secrets) and origin, of every setting."""
+        """Name, value (as a user would write it, without secrets) and origin of every setting."""
         return [
             (name, setting.show(_value(self.settings, name)), self.origins[name])
             for name, setting in all_settings().items()
@@ -50,9 +50,9 @@ def load(
     file: Path | None = None,
     env: Mapping[str, str] = {},
 ) -> LoadedSettings:
-    """Puts the settings together: `code`, then the file, then `env` (hand in `os.environ`).
+    """Loads the settings from `code`, then the file, then `env` (pass `os.environ`).
 
-    Without `file`, HOLDFAST_CONFIG names it, or `holdfast.toml` in the working directory is read if it is there.
+    Without `file`, HOLDFAST_CONFIG names it; otherwise `holdfast.toml` in the working directory is read if it exists.
 
     >>> loaded = load(Settings(partitions=8), env={"HOLDFAST_BATCH__COMMIT_INTERVAL": "10s"})
     >>> loaded.settings.partitions, loaded.origins["partitions"]
@@ -88,7 +88,7 @@ S = TypeVar("S", bound=Section)
 
 
 def _made(section: type[S], arguments: Mapping[str, Any], name: str, origins: Mapping[str, str]) -> S:
-    """Makes a section; an error also tells which places its values came from."""
+    """Creates a section; an error also names the origins of its values."""
     try:
         return section(**arguments)
     except SettingsError as error:
@@ -113,7 +113,7 @@ def _file(file: Path | None, env: Mapping[str, str]) -> Path | None:
     if file is None:
         return DEFAULT_FILE if DEFAULT_FILE.is_file() else None
     if not file.is_file():
-        raise SettingsError(f"There is no settings file {file}. Give the path of a TOML file, or none.")
+        raise SettingsError(f"There is no settings file {file}. Pass the path of a TOML file, or none.")
     return file
 
 
@@ -123,7 +123,7 @@ def _from_file(file: Path | None) -> dict[str, tuple[Any, str]]:
     try:
         document = tomllib.loads(file.read_text(encoding="utf-8"))
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
-        raise SettingsError(f"{file} is no TOML: {error}. Correct it there.") from None
+        raise SettingsError(f"{file} is not valid TOML: {error}. Fix it there.") from None
     except OSError as error:
         raise SettingsError(f"{file} can't be read: {error.strerror}. Make it readable or remove it.") from None
     found = {}
@@ -146,7 +146,7 @@ def _from_environment(env: Mapping[str, str], so_far: Mapping[str, Any]) -> dict
         if len(parts) == 3:  # one entry of a mapping: HOLDFAST_LOG__OPTIONS__AWS_REGION
             name = _known(".".join(parts[:2]).lower(), f"of the variable {variable}")
             if all_settings()[name].base_type is not OptionMap:
-                raise SettingsError(f"{variable} has a part too many: {name} is one value. Set {variable_of(name)}.")
+                raise SettingsError(f"{variable} has one part too many: {name} is one value. Set {variable_of(name)}.")
             entries.setdefault(name, {})[parts[2].lower() if parts[2].isupper() else parts[2]] = text
         else:
             name = _known(".".join(parts).lower(), f"of the variable {variable}")
@@ -172,14 +172,14 @@ def _known(name: str, place: str) -> str:
         return name
     last = name.rpartition(".")[2]
     elsewhere = next((full for full in known if full.rpartition(".")[2] == last), name)
-    hint = did_you_mean(elsewhere, known).strip() or "`holdfast config` lists them all."
+    hint = did_you_mean(elsewhere, known).strip() or "`holdfast config` lists all settings."
     if name in sections():
         hint = f"It is a group of settings, such as {next(n for n in known if n.startswith(name + '.'))}."
     raise SettingsError(f"There is no setting {name!r} ({place}). {hint}")
 
 
 def _read(setting: Setting, text: str, variable: str) -> Any:
-    """A text of the environment as a value of the setting's type. An empty text is nothing, where that is allowed."""
+    """A text from the environment as a value of the setting's type. Empty text unsets an optional setting."""
     base = setting.base_type
     if setting.is_optional and text == "":
         return None
@@ -192,8 +192,12 @@ def _read(setting: Setting, text: str, variable: str) -> Any:
             return RedactedOptions(json.loads(text))
     except (KeyError, ValueError, SettingsError):
         shown = "its value" if base is OptionMap else repr(text)
-        what = 'a JSON object of texts, such as {"region": "eu-central-1"}' if base is OptionMap else setting.allowed
-        raise SettingsError(f"{variable}: {shown} is not possible. It must be {what}.") from None
+        what = (
+            'a JSON object with text values, such as {"region": "eu-central-1"}'
+            if base is OptionMap
+            else setting.allowed
+        )
+        raise SettingsError(f"{variable}: {shown} is not allowed. It must be {what}.") from None
     if base is Size and text.isdecimal():
         return int(text)
     assert base in (str, Duration, Size) or get_origin(base) is Literal, get_args(base)

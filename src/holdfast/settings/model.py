@@ -1,4 +1,4 @@
-"""All settings of an app as one value, and what must fit together in it."""
+"""All settings of an app as one value, with checks across sections."""
 
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,7 +23,7 @@ from holdfast.settings.units import Duration, format_duration, format_size
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Settings(Section):
-    """All settings of an app, as a value.
+    """All settings of an app.
 
     >>> settings = Settings(partitions=8, restore=Restore(parallel_tasks=2), log=LogSettings(retention="2h"))
     >>> settings.log.retention, settings.log_url("pulse")
@@ -33,35 +33,36 @@ class Settings(Section):
     partitions: Annotated[
         int,
         About(
-            "How many partitions the app's stores have. Fixed once the log exists.",
-            why_none="input topics decide",
+            "The number of partitions of the app's stores. It can't be changed once the log exists.",
+            why_none="the input topics determine it",
         ),
         Between(1, 65_536),
     ] = 4
     instances: Annotated[
         int,
-        About("How many instances `app.run()` starts, each a process of its own.", kafka="num.stream.threads"),
+        About("The number of instances (processes) that `app.run()` starts.", kafka="num.stream.threads"),
         Between(1, 256),
     ] = 1
     base_dir: Annotated[
         str,
         About(
-            "The folder under which log, local state and Spark's checkpoint go unless they have a place of their own.",
+            "The folder for the log, local state and Spark's checkpoint, unless they have settings of their own.",
             why_none="only state is local there, see `state.dir`",
         ),
     ] = "./.holdfast"
     on_new_checkpoint: Annotated[
         Literal["refuse", "restart_sources"],
         About(
-            "What to do with a new Spark checkpoint on a log that has versions already: stop with the recorded "
-            "positions in the message, or keep the state and read the sources from where the new checkpoint starts.",
+            "What to do if the log has versions but Spark's checkpoint is new: `refuse` stops with the recorded "
+            "positions in the message; `restart_sources` keeps the state and reads the sources from the start of "
+            "the new checkpoint.",
             kafka="auto.offset.reset",
         ),
     ] = "refuse"
     stop_timeout: Annotated[
         Duration,
         About(
-            "How long `app.stop()` and an instance told to stop have before they are ended.",
+            "How long `app.stop()` waits for the app and its instances before it kills them.",
             why_none="an argument of `KafkaStreams.close()`",
         ),
         Between("100ms", "1h"),
@@ -82,19 +83,19 @@ class Settings(Section):
         for name, section in sections().items():
             if not isinstance(getattr(self, name), section):
                 given = type(getattr(self, name)).__name__
-                raise SettingsError(f"{name} = a {given} is not possible. It must be a {section.__name__}.")
+                raise SettingsError(f"{name} = a {given} is not allowed. It must be a {section.__name__}.")
         _check_together(self)
 
     def log_url(self, app: str) -> str:
-        """Where the log of an app is."""
+        """The address of an app's log."""
         return self.log.url or str(Path(self.base_dir, app, "log"))
 
     def state_dir(self, app: str) -> Path:
-        """Where local state of an app is."""
+        """The folder of an app's local state."""
         return Path(self.state.dir) if self.state.dir else Path(self.base_dir, app, "state")
 
     def checkpoint(self, app: str) -> str:
-        """Where Spark's checkpoint of an app is."""
+        """The folder of Spark's checkpoint of an app."""
         return self.spark.checkpoint or str(Path(self.base_dir, app, "checkpoint"))
 
 
@@ -107,22 +108,22 @@ def sections() -> dict[str, type[Section]]:
 
 @cache
 def all_settings() -> dict[str, Setting]:
-    """Every setting by its full name, `partitions` and `log.url` alike."""
+    """Every setting by its full name, such as `partitions` or `log.url`."""
     found = dict(Settings.declared())
     for section in sections().values():
         found |= {section.path(name): setting for name, setting in section.declared().items()}
     return found
 
 
-_KEPT_ON = (
+_ALWAYS_ON = (
     "spark.sql.shuffle.orderIndependentChecksum.enabled",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch",
 )
-_HAS_A_SETTING = {"spark.master": "spark.master", "spark.sql.streaming.checkpointLocation": "spark.checkpoint"}
+_HAVE_SETTINGS = {"spark.master": "spark.master", "spark.sql.streaming.checkpointLocation": "spark.checkpoint"}
 
 
 def _check_together(settings: Settings) -> None:
-    """What each alone could be, and both together can't."""
+    """Rejects values that are allowed on their own but not together."""
     if settings.retry.first > settings.retry.longest:
         first, longest = format_duration(settings.retry.first), format_duration(settings.retry.longest)
         raise SettingsError(
@@ -134,12 +135,12 @@ def _check_together(settings: Settings) -> None:
             f"restore.parallel_tasks times restore.batch_bytes is {format_size(in_flight)}, more than memory.limit = "
             f"{format_size(settings.memory.limit)}. Lower one of the first two or raise the limit."
         )
-    for key in _KEPT_ON:
+    for key in _ALWAYS_ON:
         if settings.spark.config.get(key, "true").lower() != "true":
             raise SettingsError(
-                f"spark.config has {key} = {settings.spark.config[key]}. Without it Spark may mix two runs of one "
-                "stage and records count twice: remove it."
+                f"spark.config has {key} = {settings.spark.config[key]}. Spark could then mix two runs of a stage and "
+                "count records twice. Remove it."
             )
-    for key, name in _HAS_A_SETTING.items():
+    for key, name in _HAVE_SETTINGS.items():
         if key in settings.spark.config:
             raise SettingsError(f"spark.config has {key}. Use the setting {name} instead.")

@@ -1,8 +1,8 @@
-"""docs/configuration.md, written from the settings themselves so that it can't drift.
+"""Generates docs/configuration.md from the settings.
 
     python -m holdfast.settings.page > docs/configuration.md
 
-A test compares the two.
+A test compares the page with the settings.
 """
 
 import sys
@@ -15,11 +15,11 @@ from holdfast.settings.units import RedactedOptions
 _INTRODUCTION = """\
 # Configuration
 
-One typed object, `hf.Settings`, holds every setting. Values come from three places, and the later one wins:
+All settings are in one typed object, `hf.Settings`. Values come from three sources, and later ones win:
 
 1. **code**: `hf.App("pulse", settings=hf.Settings(partitions=8, log=hf.LogSettings(retention="2h")))`
-2. **a file**: `holdfast.toml` in the working directory, or the one that `HOLDFAST_CONFIG` names
-3. **the environment**: `HOLDFAST_PARTITIONS=8`, `HOLDFAST_LOG__RETENTION=2h` (two underscores for the dot)
+2. **a file**: `holdfast.toml` in the working directory, or the file named by `HOLDFAST_CONFIG`
+3. **the environment**: `HOLDFAST_PARTITIONS=8`, `HOLDFAST_LOG__RETENTION=2h` (two underscores instead of the dot)
 
 ```toml
 partitions = 8
@@ -32,14 +32,15 @@ retention = "2h"
 region = "eu-central-1"
 ```
 
-Durations are numbers with units (`us`, `ms`, `s`, `m`, `h`, `d`: `"1h30m"`), sizes likewise (`B`, `KiB`, `MiB`, `GiB`,
-`TiB`, or `KB`, `MB` and so on for powers of ten). In the environment a group of names and texts is a JSON object
-(`HOLDFAST_LOG__OPTIONS='{"region": "eu-central-1"}'`), or one variable a name (`HOLDFAST_LOG__OPTIONS__REGION`).
+Durations are numbers with units (`us`, `ms`, `s`, `m`, `h`, `d`: `"1h30m"`), and so are sizes (`B`, `KiB`, `MiB`,
+`GiB`, `TiB`, or `KB`, `MB` and so on for powers of ten). In the environment, a setting with names and text values is a
+JSON object (`HOLDFAST_LOG__OPTIONS='{"region": "eu-central-1"}'`) or one variable per name
+(`HOLDFAST_LOG__OPTIONS__REGION`).
 
-A name that doesn't exist or a value that can't be is refused at start, with the nearest right name or what is allowed.
-`holdfast config` prints the values that hold and where each comes from; secrets are never shown.
+An unknown name or an impossible value stops the start with the nearest known name or the allowed values.
+`holdfast config` prints every setting, its value and where it comes from. Secrets are never shown.
 
-Beside each setting stands the Kafka Streams property it answers to, or why there is none.
+The last column names the counterpart in Kafka Streams, or says why there is none.
 """
 
 
@@ -53,13 +54,13 @@ def page() -> str:
 def _part(title: str, section: type[Section]) -> str:
     about = (section.__doc__ or "").splitlines()[0]
     rows = [_row(section.path(name), setting) for name, setting in section.declared().items()]
-    head = "| setting | default | what it may be | meaning | in Kafka Streams |\n|---|---|---|---|---|"
+    head = "| setting | default | allowed values | meaning | in Kafka Streams |\n|---|---|---|---|---|"
     return f"## {title}\n\n{about}\n\n{head}\n" + "\n".join(rows) + "\n"
 
 
 def _row(name: str, setting: Setting) -> str:
     empty = setting.default is None or (isinstance(setting.default, RedactedOptions) and not setting.default)
-    default = "nothing" if empty else f"`{setting.show(setting.default)}`"
+    default = "not set" if empty else f"`{setting.show(setting.default)}`"
     about = setting.about
     kafka = f"`{about.kafka}`" if about.kafka else f"none: {about.why_none}"
     variable = f"<br>`{variable_of(name)}`"

@@ -1,4 +1,4 @@
-"""The settings of each part of Holdfast: type, default, what it may be, what it means, what Kafka Streams calls it."""
+"""The sections of the settings: type, default, allowed values, meaning, and the counterpart in Kafka Streams."""
 
 from dataclasses import dataclass
 from typing import Annotated, ClassVar
@@ -11,14 +11,14 @@ KIB, MIB, GIB = 1 << 10, 1 << 20, 1 << 30
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LogSettings(Section):
-    """Where the app's log is and how it is kept."""
+    """Where the app's log is and how long it is kept."""
 
     section: ClassVar[str] = "log"
 
     url: Annotated[
         str | None,
         About(
-            "Where the log is: a folder, or a `file://`, `s3://`, `gs://` or `az://` address. Nothing means "
+            "The address of the log: a folder, or a `file://`, `s3://`, `gs://` or `az://` address. If not set: "
             "`<base_dir>/<app>/log`.",
             kafka="bootstrap.servers",
         ),
@@ -26,31 +26,31 @@ class LogSettings(Section):
     options: Annotated[
         OptionMap,
         About(
-            "What the object store needs beside the address: region, endpoint, credentials. Secrets are never shown.",
+            "Options of the object storage, such as region, endpoint and credentials. Secrets are never shown.",
             kafka="security.protocol, sasl.*, ssl.*",
         ),
     ] = OptionMap({})
     fsync: Annotated[
         bool,
         About(
-            "Whether a local folder's objects are on the disk before they are visible. Switched off, a power cut can "
+            "Whether objects in a local folder are fsynced before they become visible. If false, a power failure can "
             "lose committed versions; a killed process can't.",
-            why_none="brokers decide (`flush.messages` of a topic)",
+            why_none="a setting of topics (`flush.messages`)",
         ),
     ] = True
     inline_bytes: Annotated[
         Size,
         About(
-            "Segments up to this size together travel inside the commit and need no object of their own.",
-            why_none="Kafka has no objects to save",
+            "Segments that together have at most this size are stored inside the commit instead of as objects.",
+            why_none="Kafka doesn't store objects",
         ),
         Between(0, 256 * KIB),
     ] = Size("256KiB")
     retention: Annotated[
         Duration,
         About(
-            "How long segments and commits are kept once no snapshot needs them. A replica or reader that was away "
-            "for less finds everything it missed.",
+            "How long segments and commits are kept after no snapshot needs them. A replica or reader that was stopped "
+            "for a shorter time can read everything it missed.",
             kafka="topic.retention.ms",
         ),
         Between("0s"),
@@ -58,8 +58,8 @@ class LogSettings(Section):
     clean_interval: Annotated[
         Duration,
         About(
-            "How often the driver removes what is no longer needed from the log.",
-            why_none="brokers clean by themselves (`log.retention.check.interval.ms`)",
+            "How often the driver deletes objects that are no longer needed from the log.",
+            why_none="a setting of brokers (`log.retention.check.interval.ms`)",
         ),
         Between("1s"),
     ] = Duration("60s")
@@ -67,15 +67,15 @@ class LogSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class BatchSettings(Section):
-    """How the stream is cut into batches. Where it is cut never changes the final state."""
+    """How the stream is divided into batches. This never changes the final state."""
 
     section: ClassVar[str] = "batch"
 
     commit_interval: Annotated[
         Duration,
         About(
-            "The least time from the start of one batch to the start of the next: Spark's processing-time trigger. "
-            "0s starts the next batch at once.",
+            "The minimum time between the starts of two batches: Spark's processing-time trigger. With 0s the next "
+            "batch starts immediately.",
             kafka="commit.interval.ms",
         ),
         Between("0s", "1d"),
@@ -83,21 +83,21 @@ class BatchSettings(Section):
     max_records: Annotated[
         int | None,
         About(
-            "The most records a batch takes from a source that can count them (Kafka, rate).",
+            "The maximum number of records per batch, for sources that can count them (Kafka, rate).",
             kafka="max.poll.records",
         ),
         Between(1),
     ] = None
     max_files: Annotated[
         int | None,
-        About("The most files a batch takes from a file source.", why_none="Kafka Streams reads no files"),
+        About("The maximum number of files per batch, for file sources.", why_none="Kafka Streams doesn't read files"),
         Between(1),
     ] = None
     max_ahead: Annotated[
         Duration,
         About(
-            "A record whose event time is further than this ahead of the wall clock moves no clock and goes to the "
-            "dead letters.",
+            "A record whose event time is later than the wall clock by more than this becomes a dead letter and "
+            "doesn't advance event time.",
             kafka="topic.message.timestamp.after.max.ms",
         ),
         Between("0s"),
@@ -105,8 +105,8 @@ class BatchSettings(Section):
     segment_rows: Annotated[
         int,
         About(
-            "The most keys of one task that are worked on in memory at a time. A task with more does them in several "
-            "rounds.",
+            "The maximum number of keys that a task processes in memory at a time. A task with more keys processes "
+            "them in several rounds.",
             kafka="statestore.cache.max.bytes",
         ),
         Between(1_000, 100_000_000),
@@ -114,17 +114,17 @@ class BatchSettings(Section):
     rewrite_entries: Annotated[
         int,
         About(
-            "How many entries of each store a task looks at in a version, to bring values of an older shape, and rows "
-            "of older columns, to the newest. 0: a value is rewritten when it is next written. See docs/shapes.md.",
-            why_none="values keep the shape they were written in",
+            "How many entries per store and version a task checks, to rewrite values of older schemas in the newest "
+            "one. With 0 a value is rewritten only when it changes. See docs/shapes.md.",
+            why_none="values keep the schema they were written with",
         ),
         Between(0, 1_000_000),
     ] = 0
     state_bytes: Annotated[
         Size,
         About(
-            "The most bytes of changes that one task of a processor may hold in a version. A task with more stops the "
-            "app: take smaller batches or more partitions.",
+            "The maximum size of the changes of one processor task in one version. A task with more stops the app: use "
+            "smaller batches or more partitions.",
             kafka="statestore.cache.max.bytes",
         ),
         Between(1 * MIB, 16 * GIB),
@@ -132,7 +132,7 @@ class BatchSettings(Section):
     read_deadline: Annotated[
         Duration,
         About(
-            "How long a task waits for an instance's answer before it tries another or fails.",
+            "How long a task tries to read state from its instances before it fails.",
             kafka="request.timeout.ms",
         ),
         Between("100ms", "1h"),
@@ -141,13 +141,13 @@ class BatchSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class Restore(Section):
-    """How a fresh replica catches up."""
+    """How a replica catches up with the log."""
 
     section: ClassVar[str] = "restore"
 
     parallel_tasks: Annotated[
         int,
-        About("How many tasks an instance restores at once.", why_none="one state updater thread restores them all"),
+        About("How many tasks an instance restores in parallel.", why_none="one thread restores all of them"),
         Between(1, 256),
     ] = 4
     batch_bytes: Annotated[
@@ -161,7 +161,7 @@ class Restore(Section):
     acceptable_lag: Annotated[
         int,
         About(
-            "How many versions behind the newest commit a replica may be and still become active.",
+            "By how many versions a replica may lag behind the newest commit and still become active.",
             kafka="acceptable.recovery.lag",
         ),
         Between(0),
@@ -170,7 +170,7 @@ class Restore(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SnapshotSettings(Section):
-    """When an instance writes a task's whole state to the log, so that restore starts there."""
+    """When an instance saves a task's whole state to the log, so that a restore starts there."""
 
     section: ClassVar[str] = "snapshots"
 
@@ -178,14 +178,14 @@ class SnapshotSettings(Section):
         bool,
         About(
             "Whether snapshots are taken. Without them every restore replays the whole log, and no segment is ever "
-            "cleaned.",
+            "deleted.",
             why_none="changelog topics are compacted instead",
         ),
     ] = True
     ratio: Annotated[
         float,
         About(
-            "A snapshot is due when the segments since the last one are this many times its size, and at least 1 MiB.",
+            "A snapshot is due when the segments after the last one have this many times its size, and at least 1 MiB.",
             why_none="changelog topics are compacted instead (`topic.min.cleanable.dirty.ratio`)",
         ),
         Between(0.01, 1_000.0),
@@ -193,7 +193,7 @@ class SnapshotSettings(Section):
     bytes: Annotated[
         Size,
         About(
-            "A snapshot is due when the segments since the last one have this many bytes.",
+            "A snapshot is due when the segments after the last one have this size.",
             why_none="changelog topics are compacted instead (`topic.segment.bytes`)",
         ),
         Between(1 * KIB),
@@ -210,14 +210,14 @@ class SnapshotSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class MemorySettings(Section):
-    """What an instance may use."""
+    """How much memory an instance may use."""
 
     section: ClassVar[str] = "memory"
 
     limit: Annotated[
         Size,
         About(
-            "One limit an instance, for the caches, write buffers and overlays of all its stores together.",
+            "The limit per instance for the caches, write buffers and overlays of all its stores together.",
             kafka="rocksdb.config.setter",
         ),
         Between(64 * MIB),
@@ -226,27 +226,27 @@ class MemorySettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class StateSettings(Section):
-    """Local state: a copy of what the log says, on an instance's disk."""
+    """Local state: an instance's copy of the state in the log."""
 
     section: ClassVar[str] = "state"
 
     dir: Annotated[
         str | None,
-        About("The folder of local state. Nothing means `<base_dir>/<app>/state`.", kafka="state.dir"),
+        About("The folder of local state. If not set: `<base_dir>/<app>/state`.", kafka="state.dir"),
     ] = None
     engine: Annotated[
         str,
         About(
-            "The engine of stores that name none: `rocksdb`, `memory`, or one of your own by its place, "
-            "`module:Class`. Fixed for a store once it is in the log.",
+            "The engine of stores that don't name one: `rocksdb`, `memory`, or your own as `module:Class`. The engine "
+            "of a store can't be changed once the store is in the log.",
             kafka="dsl.store.suppliers.class",
         ),
     ] = "rocksdb"
     flush_interval: Annotated[
         Duration,
         About(
-            "How long versions may be in memory before the engine writes them to disk. A killed instance reads them "
-            "again from the log.",
+            "How long versions may stay in memory before they are written to disk. A killed instance reads them from "
+            "the log again.",
             why_none="stores flush when a task commits",
         ),
         Between("100ms", "30s"),
@@ -254,7 +254,7 @@ class StateSettings(Section):
     flush_versions: Annotated[
         int,
         About(
-            "How many versions may be in memory before the engine writes them to disk.",
+            "How many versions may stay in memory before they are written to disk.",
             why_none="stores flush when a task commits",
         ),
         Between(1, 64),
@@ -262,8 +262,8 @@ class StateSettings(Section):
     background_jobs: Annotated[
         int,
         About(
-            "How many threads an instance's RocksDB has for flushes and compactions, for all stores together. A "
-            "quarter of them flush, and at least one.",
+            "The number of threads per instance for RocksDB's flushes and compactions, for all stores together. A "
+            "quarter of them, and at least one, are for flushes.",
             kafka="rocksdb.config.setter: setMaxBackgroundJobs, setIncreaseParallelism",
         ),
         Between(2, 256),
@@ -271,16 +271,16 @@ class StateSettings(Section):
     direct_reads: Annotated[
         bool,
         About(
-            "Whether RocksDB reads past the system's page cache (O_DIRECT). What isn't in a store's own cache then "
-            "comes from the disk each time. The file system of `state.dir` must be able to.",
+            "Whether RocksDB's reads bypass the page cache of the system (O_DIRECT). Blocks that aren't in RocksDB's "
+            "cache are then always read from disk. The file system of `state.dir` must support it.",
             kafka="rocksdb.config.setter: setUseDirectReads",
         ),
     ] = False
     direct_writes: Annotated[
         bool,
         About(
-            "Whether RocksDB's flushes and compactions go past the system's page cache (O_DIRECT), so that they push "
-            "nothing else out of it. The file system of `state.dir` must be able to.",
+            "Whether RocksDB's flushes and compactions bypass the page cache of the system (O_DIRECT), so that they "
+            "don't evict other pages. The file system of `state.dir` must support it.",
             kafka="rocksdb.config.setter: setUseDirectIoForFlushAndCompaction",
         ),
     ] = False
@@ -288,31 +288,32 @@ class StateSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RestSettings(Section):
-    """Where an instance answers queries."""
+    """Where an instance answers queries over HTTP."""
 
     section: ClassVar[str] = "rest"
 
     enabled: Annotated[
-        bool, About("Whether instances answer over HTTP.", why_none="Kafka Streams brings no HTTP server")
+        bool, About("Whether instances answer queries over HTTP.", why_none="Kafka Streams has no HTTP server")
     ] = True
     host: Annotated[
         str,
         About(
-            "The address to listen on. Any other than loopback lets others in: there is no authentication yet.",
+            "The address to listen on. There is no authentication yet, so any address other than loopback gives other "
+            "hosts access.",
             kafka="application.server",
         ),
     ] = "127.0.0.1"
     port: Annotated[
         int,
-        About("The port to listen on; 0 takes any free one.", kafka="application.server"),
+        About("The port to listen on; 0 uses any free port.", kafka="application.server"),
         Between(0, 65_535),
     ] = 8080
     driver_metrics_port: Annotated[
         int,
         About(
-            "The port on which the driver serves its own `/metrics`, on the same host; 0 takes any free one. "
-            "`app.metrics_address` says which.",
-            why_none="metrics are JMX beans there",
+            "The port on which the driver serves its own `/metrics`, on the same host; 0 uses any free port. "
+            "`app.metrics_address` has the address.",
+            why_none="metrics are JMX beans",
         ),
         Between(0, 65_535),
     ] = 0
@@ -320,48 +321,48 @@ class RestSettings(Section):
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class RetrySettings(Section):
-    """How often and how patiently a call is tried again when the world is briefly away."""
+    """How calls are retried after a failure that may pass."""
 
     section: ClassVar[str] = "retry"
 
     attempts: Annotated[
         int,
-        About("How many times a call is tried before it fails; 1 never repeats.", kafka="retries"),
+        About("The maximum number of attempts. 1 means no retry.", kafka="retries"),
         Between(1, 1000),
     ] = 5
     first: Annotated[
         Duration,
         About(
-            "The longest wait before the second attempt. It doubles from attempt to attempt.",
+            "The maximum wait before the second attempt. It doubles with every attempt.",
             kafka="retry.backoff.ms",
         ),
         Between("0s", "1h"),
     ] = Duration("100ms")
     longest: Annotated[
-        Duration, About("No wait is longer than this.", kafka="retry.backoff.max.ms"), Between("0s", "1h")
+        Duration, About("The maximum wait before any attempt.", kafka="retry.backoff.max.ms"), Between("0s", "1h")
     ] = Duration("5s")
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class SparkSettings(Section):
-    """The Spark session that the app starts when it is not given one."""
+    """The Spark session that the app creates if none is passed to it."""
 
     section: ClassVar[str] = "spark"
 
-    master: Annotated[
-        str, About("Where Spark runs, as Spark writes it.", why_none="Kafka Streams runs inside your process")
-    ] = "local[*]"
+    master: Annotated[str, About("The master URL of Spark.", why_none="Kafka Streams runs inside your process")] = (
+        "local[*]"
+    )
     checkpoint: Annotated[
         str | None,
         About(
-            "The folder of Spark's checkpoint. Nothing means `<base_dir>/<app>/checkpoint`.",
-            why_none="positions are in the consumer group (`application.id`)",
+            "The folder of Spark's checkpoint. If not set: `<base_dir>/<app>/checkpoint`.",
+            why_none="offsets are in the consumer group (`application.id`)",
         ),
     ] = None
     config: Annotated[
         OptionMap,
         About(
-            "Spark's own properties for the session, such as `spark.executor.memory`. Secrets are never shown.",
+            "Spark's own properties of the session, such as `spark.executor.memory`. Secrets are never shown.",
             kafka="main.consumer.*, producer.*",
         ),
     ] = OptionMap({})

@@ -1,7 +1,7 @@
-"""Durations, sizes and numbers as people write them: `"1h30m"`, `"256KiB"`, `"5M"`; and fields that take them so.
+"""Durations, sizes and numbers as people write them (`"1h30m"`, `"256KiB"`, `"5M"`), and fields that accept them.
 
-A field such as `Duration` is a descriptor: a user may hand in a text or a value, and whoever reads the field always
-finds the value. So code passes `timedelta`s and bytes around and nothing is parsed twice.
+A field such as `Duration` is a descriptor: users assign a text or a value, and reading the field always gives a
+value. Code passes `timedelta`s and numbers of bytes around, and nothing is parsed twice.
 """
 
 import math
@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 from holdfast.errors import SettingsError
 
 Given = TypeVar("Given")
-Held = TypeVar("Held")
+Parsed = TypeVar("Parsed")
 
 _MICROSECONDS = {"us": 1, "ms": 1_000, "s": 1_000_000, "m": 60_000_000, "h": 3_600_000_000, "d": 86_400_000_000}
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)\s*(us|ms|s|m|h|d)\s*")
@@ -36,17 +36,17 @@ _UNIT_OF = {unit.lower(): size for unit, size in _BYTES.items()}
 
 
 def parse_duration(value: str | timedelta) -> timedelta:
-    """A length of time from a text with units (us, ms, s, m, h, d); a timedelta stays as it is.
+    """A duration from a text with units (us, ms, s, m, h, d); a timedelta is returned unchanged.
 
     >>> parse_duration("1h30m"), parse_duration("250ms").total_seconds()
     (datetime.timedelta(seconds=5400), 0.25)
     """
     if isinstance(value, timedelta):
         return value
-    text = str(value).strip()  # a number from a file has no unit, and is refused like any other text
+    text = str(value).strip()  # a number from a file has no unit and is rejected like any other text
     parts = _DURATION.findall(text)
     if not parts or _DURATION.sub("", text):
-        raise SettingsError(f'{value!r} is no duration. Write numbers with units, such as "10s", "250ms" or "1h30m".')
+        raise SettingsError(f'{value!r} is not a duration. Write numbers with units, such as "10s" or "1h30m".')
     return timedelta(microseconds=sum(round(Decimal(number) * _MICROSECONDS[unit]) for number, unit in parts))
 
 
@@ -65,7 +65,7 @@ def format_duration(value: timedelta) -> str:
 
 
 def parse_size(value: str | int) -> int:
-    """A number of bytes from a text with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB); a number is bytes already.
+    """A number of bytes from a text with a unit (B, KiB, MiB, GiB, TiB, KB, MB, GB, TB), or from a number.
 
     >>> parse_size("256KiB"), parse_size("1.5 GB"), parse_size(12)
     (262144, 1500000000, 12)
@@ -74,7 +74,7 @@ def parse_size(value: str | int) -> int:
         return value
     match = _SIZE.fullmatch(str(value).strip())
     if match is None:
-        raise SettingsError(f'{value!r} is no size. Write a number with a unit, such as "256KiB" or "1GiB".')
+        raise SettingsError(f'{value!r} is not a size. Write a number with a unit, such as "256KiB" or "1GiB".')
     return round(Decimal(match[1]) * _UNIT_OF[match[2].lower()])
 
 
@@ -103,19 +103,19 @@ def parse_number(text: str) -> float:
     except ValueError:
         number = math.nan
     if not math.isfinite(number):
-        raise SettingsError(f'{text!r} is no number. Write one such as "200", "5k", "1.5M", "2G" or "5e6".')
+        raise SettingsError(f'{text!r} is not a number. Write one such as "200", "5k", "1.5M", "2G" or "5e6".')
     return number
 
 
 def parse_whole(text: str) -> int:
-    """The same where there is nothing between two numbers.
+    """A whole number, written in the same way.
 
     >>> parse_whole("2k"), parse_whole("2e2")
     (2000, 200)
     """
     number = parse_number(text)
     if not number.is_integer():
-        raise SettingsError(f"{text!r} is not a whole number. Take {math.floor(number)} or {math.ceil(number)}.")
+        raise SettingsError(f"{text!r} is not a whole number. Use {math.floor(number)} or {math.ceil(number)}.")
     return int(number)
 
 
@@ -131,12 +131,12 @@ def parse_bytes(text: str) -> int:
 _SECRET = re.compile(r"secret|passw|pwd|token|credential|signature|sas|auth|key", re.IGNORECASE)
 _HARMLESS = re.compile(r"(use|disable|allow|skip)_\w+|\w*skip_signature", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
-_QUERY = re.compile(r"(?<=://)([^?\s]*)\?\S+")  # a signed address has its signature there
+_QUERY = re.compile(r"(?<=://)([^?\s]*)\?\S+")  # signed addresses have their signature in the query string
 HIDDEN = "******"
 
 
 def redact(name: str, value: str) -> str:
-    """A value that may be shown: nothing of a secret, and no user and password inside an address.
+    """A value without secrets: hidden if its name is that of a secret, and without credentials in an address.
 
     >>> redact("aws_secret_access_key", "abc"), redact("endpoint", "http://me:pw@host:9000"), redact("region", "eu-1")
     ('******', 'http://******@host:9000', 'eu-1')
@@ -147,12 +147,12 @@ def redact(name: str, value: str) -> str:
 
 
 def _is_texts(items: object) -> bool:
-    """Whether it is a mapping of texts to texts: from a file it could be anything."""
+    """Whether this is a mapping from text to text. In a file it could be anything."""
     return isinstance(items, Mapping) and all(isinstance(part, str) for item in items.items() for part in item)
 
 
 class RedactedOptions(Mapping[str, str]):
-    """Names and texts handed on to another system. Printing them never shows a secret.
+    """Names with text values for another system. Printing them never shows a secret.
 
     >>> RedactedOptions({"region": "eu-1", "secret_access_key": "abc"})
     RedactedOptions({'region': 'eu-1', 'secret_access_key': '******'})
@@ -162,7 +162,7 @@ class RedactedOptions(Mapping[str, str]):
 
     def __init__(self, items: Mapping[str, str] = {}) -> None:
         if not _is_texts(items):
-            raise SettingsError('options are names and texts, such as {"region": "eu-1"}. Write values as texts.')
+            raise SettingsError('options are names with text values, such as {"region": "eu-1"}. Quote the values.')
         self._items = dict(items)
 
     def __getitem__(self, name: str) -> str:
@@ -184,22 +184,22 @@ class RedactedOptions(Mapping[str, str]):
         return f"RedactedOptions({self.shown()!r})"
 
 
-class _Parsed(Generic[Given, Held]):
-    """A dataclass field that accepts one type and holds another."""
+class _Parsed(Generic[Given, Parsed]):
+    """A dataclass field that is assigned one type and read as another."""
 
     def __init__(self, default: Given) -> None:
         self.default = self.parse(default)
 
-    def parse(self, given: Given) -> Held:
-        raise AssertionError(f"{type(self).__name__} says how it parses")
+    def parse(self, given: Given) -> Parsed:
+        raise AssertionError(f"{type(self).__name__} must define parse()")
 
     def __set_name__(self, owner: type, name: str) -> None:
         self.name = name
 
-    def __get__(self, holder: Any, owner: type | None = None) -> Held:
+    def __get__(self, holder: Any, owner: type | None = None) -> Parsed:
         if holder is None:
-            return self.default  # what `dataclass` takes as the field's default
-        held: Held = holder.__dict__[self.name]
+            return self.default  # `dataclass` uses this as the default of the field
+        held: Parsed = holder.__dict__[self.name]
         return held
 
     def __set__(self, holder: Any, given: Given) -> None:
@@ -210,21 +210,21 @@ class _Parsed(Generic[Given, Held]):
 
 
 class Duration(_Parsed[str | timedelta, timedelta]):
-    """A field that takes `"10s"` or a timedelta and holds a timedelta."""
+    """A field that accepts `"10s"` or a timedelta and is read as a timedelta."""
 
     def parse(self, given: str | timedelta) -> timedelta:
         return parse_duration(given)
 
 
 class Size(_Parsed[str | int, int]):
-    """A field that takes `"64MiB"` or a number and holds a number of bytes."""
+    """A field that accepts `"64MiB"` or a number and is read as a number of bytes."""
 
     def parse(self, given: str | int) -> int:
         return parse_size(given)
 
 
 class OptionMap(_Parsed[Mapping[str, str], RedactedOptions]):
-    """A field that takes any mapping of texts and holds RedactedOptions."""
+    """A field that accepts a mapping of texts and is read as RedactedOptions."""
 
     def parse(self, given: Mapping[str, str]) -> RedactedOptions:
         return given if isinstance(given, RedactedOptions) else RedactedOptions(given)

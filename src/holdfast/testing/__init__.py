@@ -1,4 +1,4 @@
-"""For tests of what is built with Holdfast: processors without Spark, and engines and kinds of one's own."""
+"""Tools for testing apps: processors without Spark, and your own engines and kinds of stores."""
 
 from holdfast.testing.engines import EngineConformance
 from holdfast.testing.processor import ProcessorTest

@@ -1,11 +1,11 @@
-"""What every engine must do, as a class that an engine's author runs with pytest.
+"""Tests that every engine must pass, as a class that the author of an engine runs with pytest.
 
     class TestMine(EngineConformance):
         engine = "mine.engines:Mine"
 
-An engine is ordered bytes at a version: it agrees with a dictionary, holds a view still while versions are applied,
-says truthfully at which version it is, also when an apply was cut off, drops a range at once, and has everything again
-after a checkpoint. The last test doesn't judge: it prints how fast the engine is beside RocksDB.
+An engine stores ordered bytes at a version. It must behave like a dictionary, keep views unchanged while versions are
+applied, report its version correctly even after an interrupted apply, drop a range at once, and have all data after a
+checkpoint is opened. The last test always passes: it prints how fast the engine is compared to RocksDB.
 """
 
 import threading
@@ -31,12 +31,12 @@ _KEYS = [b"\x01" + bytes([n]) * size for n in (0, 97, 255) for size in (1, 2, 3)
 
 
 def stores(names: Iterable[str]) -> list[StoreSpec]:
-    """Stores of these names, as an engine is told of them."""
+    """Specs of stores with these names."""
     return [StoreSpec(name=name, key=Schema.of(key="string"), codec="bytes/1") for name in names]
 
 
 def changes_of(entries: Mapping[bytes, bytes | None]) -> Changes:
-    """Changes as `apply` takes them; None deletes."""
+    """Changes for `apply`; None deletes."""
     return Changes(pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.binary()))
 
 
@@ -52,10 +52,10 @@ class EngineConformance:
     """Subclass it, name the engine, and let pytest collect the subclass."""
 
     engine: str
-    """What `engine=` of a store would say: `module:Class`."""
+    """The value of a store's `engine=`: `module:Class`."""
     memory_bytes = 64 << 20
     speed_rows = 100_000
-    """Entries of the speed report."""
+    """Number of entries in the speed report."""
 
     def open(self, folder: Path, families: Sequence[str] = FAMILIES) -> Engine:
         return open_engine(self.engine, folder, stores(families), Resources(self.memory_bytes))
@@ -77,9 +77,9 @@ class EngineConformance:
 
     def test_it_agrees_with_a_dictionary(self, tmp_path: Path) -> None:
         for seed in range(30):
-            _Story(self.open, tmp_path / str(seed), Random(seed)).run()
+            _RandomSteps(self.open, tmp_path / str(seed), Random(seed)).run()
 
-    def test_a_view_stands_still(self, tmp_path: Path) -> None:
+    def test_a_view_does_not_change(self, tmp_path: Path) -> None:
         with self.opened(tmp_path / "state") as engine:
             first: dict[bytes, bytes | None] = {b"\x01%05d" % n: b"1" for n in range(3_000)}
             engine.apply([("a", changes_of(first))], mark_of(1))
@@ -89,18 +89,18 @@ class EngineConformance:
             last = next(down)
             engine.apply([("a", changes_of(dict.fromkeys(first)))], mark_of(2))
             engine.flush()
-            assert dict([*seen, *up]) == first, "a scan begun before an apply must not see it"
-            assert [last, *down][::-1] == list(first.items()), "backwards it is the same, in the other order"
+            assert dict([*seen, *up]) == first, "a scan that started before an apply must not see it"
+            assert [last, *down][::-1] == list(first.items()), "a reverse scan has the same entries in reverse order"
             assert view.get("a", b"\x0100007") == b"1"
             assert everything(engine.view()) == {}
 
     def test_readers_never_see_half_a_version(self, tmp_path: Path) -> None:
         with self.opened(tmp_path / "state") as engine:
             keys = [b"\x01%05d" % n for n in range(4_000)]
-            over, torn = threading.Event(), list[object]()
+            done, torn = threading.Event(), list[object]()
 
             def read() -> None:
-                while not over.is_set():
+                while not done.is_set():
                     view = engine.view()
                     seen = [set(everything(view, family).values()) for family in FAMILIES]
                     if seen[0] != seen[1] or len(seen[0]) > 1:
@@ -112,21 +112,23 @@ class EngineConformance:
             for version in range(1, 8):
                 change = changes_of(dict.fromkeys(keys, b"%d" % version))
                 engine.apply([("a", change), ("b", change)], mark_of(version))
-            over.set()
+            done.set()
             reader.join()
             assert not torn, f"a view showed half a version: {torn[0]}"
 
-    def test_an_apply_that_was_cut_off_says_so(self, tmp_path: Path) -> None:
-        def cut_off() -> Iterator[tuple[str, Changes]]:
+    def test_an_interrupted_apply_is_reported(self, tmp_path: Path) -> None:
+        def interrupted() -> Iterator[tuple[str, Changes]]:
             yield "a", changes_of({b"\x01a": b"2"})
-            raise _CutOff
+            raise _Interrupted
 
         with self.opened(tmp_path / "state") as engine:
             engine.apply([("a", changes_of({b"\x01a": b"1"}))], mark_of(1))
-            _raises(_CutOff, lambda: engine.apply(cut_off(), mark_of(4)))
+            _raises(_Interrupted, lambda: engine.apply(interrupted(), mark_of(4)))
             assert engine.mark() == Mark(Version(1), "commit-1", "log-1", applying=Version(4))
             engine.apply([("a", changes_of({b"\x01a": b"3"}))], mark_of(3))
-            assert engine.mark() == Mark(Version(3), "commit-3", "log-1", applying=Version(4)), "4 isn't whole yet"
+            assert engine.mark() == Mark(Version(3), "commit-3", "log-1", applying=Version(4)), (
+                "version 4 isn't complete yet"
+            )
             engine.apply([("a", changes_of({b"\x01a": b"4"}))], mark_of(4))
             assert engine.mark() == mark_of(4)
             _raises(ForeignMark, lambda: engine.apply([], mark_of(5, "log-2")))
@@ -140,11 +142,11 @@ class EngineConformance:
             left = [key for key in entries if not b"\x0201000" <= key < b"\x0204000"]
             assert list(everything(engine.view())) == left
             assert everything(view) == entries, "a view from before the drop still sees the range"
-            assert everything(engine.view(), "b") == entries, "the other family isn't touched"
+            assert everything(engine.view(), "b") == entries, "the other family is unchanged"
             engine.apply([("a", changes_of({b"\x0202000": b"2"}))], mark_of(2))
             assert engine.get_many("a", pa.array([b"\x0202000", b"\x0202001"])).to_pylist() == [b"2", None]
             engine.drop("a", b"", b"\xff")
-            assert engine.mark() == mark_of(2), "a drop leaves the mark alone"
+            assert engine.mark() == mark_of(2), "a drop doesn't change the mark"
 
     def test_a_checkpoint_opens_like_its_own_folder(self, tmp_path: Path) -> None:
         with self.opened(tmp_path / "state") as engine:
@@ -156,7 +158,7 @@ class EngineConformance:
                 assert everything(copy.view()) == {b"\x01a": b"1"}
                 assert everything(copy.view(), "b") == {b"\x01b": b"2"}
 
-    def test_after_a_close_it_has_all_or_says_it_has_nothing(self, tmp_path: Path) -> None:
+    def test_after_a_close_it_has_everything_or_reports_nothing(self, tmp_path: Path) -> None:
         with self.opened(tmp_path / "state") as engine:
             engine.apply([("a", changes_of({b"\x01a": b"1"}))], mark_of(1))
             engine.flush()
@@ -164,7 +166,7 @@ class EngineConformance:
             found = everything(engine.view())
             assert (engine.mark(), found) in [(mark_of(1), {b"\x01a": b"1"}), (None, {})]
 
-    def test_a_store_that_is_new_has_nothing_so_the_whole_has_nothing(self, tmp_path: Path) -> None:
+    def test_a_new_store_makes_the_whole_engine_start_over(self, tmp_path: Path) -> None:
         with self.opened(tmp_path / "state") as engine:
             engine.apply([("a", changes_of({b"\x01a": b"1"}))], mark_of(7))
             engine.checkpoint(tmp_path / "copy")
@@ -173,7 +175,7 @@ class EngineConformance:
         assert mark is None or (mark.version, mark.applying) == (NOTHING, 7)
         more.close()
 
-    def test_what_is_not_there_and_what_is_closed_is_an_error(self, tmp_path: Path) -> None:
+    def test_unknown_families_and_closed_engines_are_errors(self, tmp_path: Path) -> None:
         engine = self.open(tmp_path / "state")
         _raises(UnknownFamily, lambda: engine.get_many("c", pa.array([b"\x01"])))
         view = engine.view()
@@ -185,15 +187,15 @@ class EngineConformance:
         _raises(Closed, lambda: engine.apply([], mark_of(1)))
         self.open(tmp_path / "state").close()
 
-    def test_speed_beside_rocksdb(self, tmp_path: Path, capsys: Any) -> None:
-        """Prints; it doesn't judge."""
+    def test_speed_compared_to_rocksdb(self, tmp_path: Path, capsys: Any) -> None:
+        """Prints a table and never fails."""
         report = speed_report(self.engine, tmp_path, self.speed_rows, self.memory_bytes)
         with capsys.disabled():
-            print(f"\n{report}")  # noqa: T201  # this is what the test is for
+            print(f"\n{report}")  # noqa: T201  # printing is the purpose of the test
 
 
-class _CutOff(HoldfastError):
-    """A write that ends in the middle, on purpose."""
+class _Interrupted(HoldfastError):
+    """Interrupts a write on purpose."""
 
     category = ErrorCategory.BUG
 
@@ -206,11 +208,11 @@ def _raises(kind: type[BaseException], call: Callable[[], object]) -> None:
     raise AssertionError(f"{kind.__name__} was expected here")
 
 
-class _Story:
-    """Random steps on an engine and on a dictionary, which must agree to the end."""
+class _RandomSteps:
+    """Random steps on an engine and on a dictionary, which must stay equal."""
 
-    def __init__(self, open_: Callable[[Path], Engine], folder: Path, dice: Random) -> None:
-        self._open, self._folder, self._dice = open_, folder, dice
+    def __init__(self, open_: Callable[[Path], Engine], folder: Path, random: Random) -> None:
+        self._open, self._folder, self._random = open_, folder, random
         self._engine = open_(folder / "0")
         self._model: Model = {family: {} for family in FAMILIES}
         self._views: list[tuple[View, Model]] = []
@@ -219,7 +221,7 @@ class _Story:
 
     def run(self) -> None:
         for _ in range(11):
-            self._dice.choice([self._apply, self._apply, self._drop, self._look, self._reopen])()
+            self._random.choice([self._apply, self._apply, self._drop, self._look, self._reopen])()
         self._look()
         for view, wanted in self._views:
             for family in FAMILIES:
@@ -234,8 +236,8 @@ class _Story:
         self._version += 1
         drawn = {
             family: {
-                key: None if self._dice.random() < 0.3 else self._dice.randbytes(self._dice.randrange(5))
-                for key in self._dice.sample(_KEYS, self._dice.randrange(len(_KEYS)))
+                key: None if self._random.random() < 0.3 else self._random.randbytes(self._random.randrange(5))
+                for key in self._random.sample(_KEYS, self._random.randrange(len(_KEYS)))
             }
             for family in FAMILIES
         }
@@ -246,7 +248,7 @@ class _Story:
         assert self._engine.mark() == mark_of(self._version)
 
     def _drop(self) -> None:
-        family, start, stop = self._dice.choice(FAMILIES), *sorted(self._dice.sample(_KEYS, 2))
+        family, start, stop = self._random.choice(FAMILIES), *sorted(self._random.sample(_KEYS, 2))
         self._engine.drop(family, start, stop)
         self._model[family] = {k: v for k, v in self._model[family].items() if not start <= k < stop}
 
@@ -262,7 +264,7 @@ class _Story:
         self._engine = self._open(folder)
 
     def _compare(self, view: View, family: str, wanted: dict[bytes, bytes]) -> None:
-        start, stop = self._dice.choice([b"", *_KEYS]), self._dice.choice([None, *_KEYS])
+        start, stop = self._random.choice([b"", *_KEYS]), self._random.choice([None, *_KEYS])
         found = sorted((k, v) for k, v in wanted.items() if k >= start and (stop is None or k < stop))
         assert list(view.scan(family, start, stop)) == found
         assert list(view.scan(family, start, stop, reverse=True)) == found[::-1]
@@ -270,7 +272,7 @@ class _Story:
 
 
 def speed_report(engine: str, folder: Path, rows: int = 100_000, memory_bytes: int = 64 << 20) -> str:
-    """How fast an engine is beside RocksDB, in the same run on the same bytes, as a table."""
+    """A table that compares the speed of an engine with RocksDB, in one run with the same data."""
     mine, theirs = (
         measured(name, folder / f"speed-{n}", rows, memory_bytes) for n, name in enumerate((engine, "rocksdb"))
     )
@@ -287,11 +289,11 @@ def _applied(engine: Engine, change: Changes) -> None:
 
 
 def measured(engine: str, folder: Path, rows: int, memory_bytes: int) -> dict[str, float]:
-    """Entries a second: written, read in bulk, scanned and dropped."""
-    dice = Random(1)
-    keys = [b"\x01" + dice.randbytes(12) for _ in range(rows)]
-    change = Changes(pa.array(keys), pa.array([dice.randbytes(60) for _ in range(rows)]))
-    asked = pa.array(sorted(dice.sample(keys, rows // 2)))
+    """Entries per second: applied, read in bulk, scanned and dropped."""
+    random = Random(1)
+    keys = [b"\x01" + random.randbytes(12) for _ in range(rows)]
+    change = Changes(pa.array(keys), pa.array([random.randbytes(60) for _ in range(rows)]))
+    asked = pa.array(sorted(random.sample(keys, rows // 2)))
     open_ = open_engine(engine, folder, stores(["a"]), Resources(memory_bytes))
     try:
         steps: dict[str, tuple[int, Callable[[], object]]] = {

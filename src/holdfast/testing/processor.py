@@ -1,7 +1,7 @@
-"""A processor without Spark: hand it records, look at what it forwards and what it keeps.
+"""Tests a processor without Spark: pipe records into it, and check what it forwards and stores.
 
-The stores are the real ones over memory, and a version ends as it does in a task: what was written is applied, the
-clocks move, and the next record meets a fresh object of the processor. So what a test sees is what an app does.
+The stores are the real ones, in memory. A version ends as it does in a task: changes are applied, the clocks advance,
+and the next record is processed by a new object of the processor. So a test behaves as an app does.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ _START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
 class ProcessorTest:
-    """Runs one partition of a processor by hand.
+    """Runs one partition of a processor.
 
     >>> import holdfast as hf
     >>> class Visits(hf.Processor):
@@ -66,43 +66,43 @@ class ProcessorTest:
         self._running: RunningProcessor | None = None
         self._states: dict[str, StoreState] = {}
         self.version = 0
-        """The newest version that has ended."""
+        """The newest committed version."""
         self._counts_before: dict[str, int] = {}
         self.counts: dict[str, int] = {}
-        """What the processor counted, and, as `store/name`, what its stores did."""
+        """The processor's counters, and those of its stores as `store/name`."""
 
     def pipe(
         self, key: object, event: object, *, timestamp: int | datetime | None = None
     ) -> list[tuple[object, Mapping[str, object]]]:
-        """Processes one record and returns what it forwarded, as (key, value).
+        """Processes one record and returns what the processor forwarded, as (key, value) pairs.
 
-        An event given as a mapping becomes an object with these attributes, or one of the type that `process` names.
-        Without a timestamp a record is of the wall clock's time.
+        A mapping becomes an object with these attributes, or an object of the type that `process` declares. The default
+        timestamp is the wall clock.
         """
-        running = self._begun(key)
+        running = self._started(key)
         time = self._wall if timestamp is None else millis(timestamp)
         if self._event_times:
             self._seen = time if self._seen is None else max(self._seen, time)
-        with self._or_nothing():
+        with self._rolled_back_on_error():
             running.work([key], [self._event_of(event)], [time])
         context = running.context
-        assert isinstance(context, _Noting)
-        forwarded, context.noted = context.noted, []
+        assert isinstance(context, _RecordingContext)
+        forwarded, context.recorded = context.recorded, []
         return forwarded
 
     def store(self, name: str) -> Any:
-        """A store by its name, as the processor has it."""
+        """A store by its name, as the processor sees it."""
         for attribute, spec in self._specs:
             if spec.name == name:
-                return self._begun().store(attribute)
+                return self._started().store(attribute)
         raise TopologyError(
             f"{self._processor.__name__} has no store {name!r}. It has {', '.join(s.name for _, s in self._specs)}."
         )
 
     def commit(self) -> int:
-        """Ends the version: `close()` is called, what expired or has no room goes, and the clocks move."""
-        running = self._begun()
-        with self._or_nothing():
+        """Commits the version: calls `close()`, deletes expired and evicted entries, and advances the clocks."""
+        running = self._started()
+        with self._rolled_back_on_error():
             running.end()
         for name, state in self._states.items():
             held = self._held.stores[name]
@@ -117,8 +117,8 @@ class ProcessorTest:
         return self.version
 
     @contextmanager
-    def _or_nothing(self) -> Iterator[None]:
-        """As in an app, nothing of a version counts in which something failed; the next record begins it anew."""
+    def _rolled_back_on_error(self) -> Iterator[None]:
+        """As in an app, a version that fails has no effect; the next record starts it over."""
         try:
             yield
         except HoldfastError:
@@ -126,17 +126,17 @@ class ProcessorTest:
             raise
 
     def advance(self, by: str | timedelta) -> None:
-        """Ends the version and lets the wall clock move on: `advance("30s")`."""
+        """Commits the version and advances the wall clock: `advance("30s")`."""
         self.commit()
         self._wall += round(parse_duration(by).total_seconds() * 1000)
 
-    def _begun(self, key: object = "") -> RunningProcessor:
+    def _started(self, key: object = "") -> RunningProcessor:
         if self._running is None:
             self._counts_before = dict(self.counts)
             budget = Budget(_PLENTY)
             self._states = {spec.name: StoreState(spec.name, self._held, budget) for _, spec in self._specs}
             now = Now(self._wall, self._clock)
-            context = _Noting(Version(self.version + 1), now, self._partition, self._output, self._count)
+            context = _RecordingContext(Version(self.version + 1), now, self._partition, self._output, self._count)
             self._running = RunningProcessor(
                 self._processor,
                 self._specs,
@@ -166,19 +166,19 @@ class ProcessorTest:
         self._count(f"{store}/{name}", number)
 
 
-class _Noting(Context):
-    """Notes what is forwarded as it was given, and checks it against the output's columns if there are any."""
+class _RecordingContext(Context):
+    """Records what is forwarded, and checks it against the columns of the output if it has any."""
 
-    __slots__ = ("noted",)
+    __slots__ = ("recorded",)
 
     def __init__(self, *about: Any) -> None:
         super().__init__(*about)
-        self.noted: list[tuple[object, Mapping[str, object]]] = []
+        self.recorded: list[tuple[object, Mapping[str, object]]] = []
 
     def forward(self, key: object, value: Mapping[str, object] | object) -> None:
         if self.has_output:
             super().forward(key, value)
-        self.noted.append((key, as_mapping(value)))
+        self.recorded.append((key, as_mapping(value)))
 
 
 class HeldState:

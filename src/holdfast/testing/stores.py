@@ -1,12 +1,12 @@
-"""What every kind of store must do, as a class that a kind's author runs with pytest.
+"""Tests that every kind of store must pass, as a class that the author of a kind runs with pytest.
 
     class TestMine(StoreConformance):
         def declared(self): return MyStore("mine")
-        def write(self, store, dice): store.add("key", dice.randrange(9))
+        def write(self, store, random): store.add("key", random.randrange(9))
         def content(self, store): return store.everything()
 
-A store lives one version at a time: a task binds it to the bytes of the last version, and all that is left of it are
-the bytes it wrote. So whatever it knows must be in them, and two replicas that have the same bytes must say the same.
+A store object lives for one version: a task binds it to the bytes of the previous version, and only the bytes it writes
+remain. So its whole state must be in them, and two replicas with the same bytes must give the same answers.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,11 +26,11 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.testing.engines import changes_of, mark_of
 
 AREAS = range(1, 6)
-"""First bytes a store's keys may have; see docs/decisions/0010-kinds-of-stores.md."""
+"""The first bytes that keys of a store may have; see docs/decisions/0010-kinds-of-stores.md."""
 
 
 class EngineBytes:
-    """One store of an engine's view, as bytes in order."""
+    """One store of an engine's view, as ordered bytes."""
 
     def __init__(self, engine: Engine, view: View, store: str) -> None:
         self._engine, self._view, self._store = engine, view, store
@@ -50,24 +50,24 @@ class EngineBytes:
 
 
 class StoreConformance:
-    """Subclass it, fill in the three methods, and let pytest collect the subclass."""
+    """Subclass it, define the three methods, and let pytest collect the subclass."""
 
     versions = 6
     writes = 50
     engines = ("memory", "rocksdb")
     type_: Any = Any
-    """The type of the store's values, if the view wants one."""
+    """The type of the store's values, if the view needs one."""
 
     def declared(self) -> Store[Any, Any]:
-        """The store as a processor would declare it."""
+        """The store as a processor declares it."""
         raise NotImplementedError
 
-    def write(self, store: Any, dice: Random) -> None:
-        """Changes a bound store in some way; called many times a version."""
+    def write(self, store: Any, random: Random) -> None:
+        """Changes a bound store at random; called many times per version."""
         raise NotImplementedError
 
     def content(self, store: Any) -> object:
-        """All that can be read from a store, or from its read-only view, to be compared."""
+        """Everything that can be read from a store or its read-only view, for comparison."""
         raise NotImplementedError
 
     def now(self, version: int) -> Now:
@@ -77,7 +77,9 @@ class StoreConformance:
     def test_the_log_can_name_it(self) -> None:
         store = self.declared()
         spec = store.spec()
-        assert store_class(spec.kind) is type(store), f"{spec.kind} leads somewhere else; put the class in a module"
+        assert store_class(spec.kind) is type(store), (
+            f"{spec.kind} names another class; define the class at the top level of a module"
+        )
         assert msgspec.json.decode(msgspec.json.encode(spec), type=StoreSpec) == spec
 
     def test_declared_it_has_no_data_and_says_so(self) -> None:
@@ -89,19 +91,21 @@ class StoreConformance:
             raise AssertionError("a store that isn't bound must raise NotBound when it is used")
 
     def test_all_it_knows_is_in_its_bytes(self) -> None:
-        """A copy bound anew for each version ends with the same bytes as one whose versions follow without a break."""
+        """A store that is bound again for every version writes the same bytes as one that isn't."""
         again = self._history()
         for number, (entries, content) in enumerate(self._history()):
             other_entries, other = again[number]
-            assert entries == other_entries, f"version {number} wrote other bytes the second time: it isn't repeatable"
+            assert entries == other_entries, (
+                f"version {number} wrote different bytes the second time: it isn't deterministic"
+            )
             assert content == other
             fresh = self._bound(_filled(entries), number)
-            assert self.content(fresh) == content, "a fresh copy over the same bytes must read the same"
+            assert self.content(fresh) == content, "a new object with the same bytes must read the same"
 
     def test_its_keys_are_in_a_stores_areas(self) -> None:
         for entries, _ in self._history():
             for key in entries:
-                assert key and key[0] in AREAS, f"{key!r} begins with {key[:1]!r}, which isn't a store's area"
+                assert key and key[0] in AREAS, f"{key!r} begins with {key[:1]!r}, which isn't an area of stores"
 
     def test_its_read_only_view_reads_the_same_on_every_engine(self, tmp_path: Path) -> None:
         spec = self.declared().spec()
@@ -116,7 +120,7 @@ class StoreConformance:
                 view = engine.view()
                 bytes_: ReadableBytes = EngineBytes(engine, view, spec.name)
                 typed = view_of(spec, bytes_, self.now(number), value=self.type_)
-                assert self.content(typed) == content, f"the view over {name} reads something else"
+                assert self.content(typed) == content, f"the view of {name} reads something else"
                 view.close()
             engine.close()
 
@@ -130,16 +134,16 @@ class StoreConformance:
         return self.declared().bind(bytes_, self.now(version))
 
     def _history(self) -> list[tuple[dict[bytes, bytes], object]]:
-        """The bytes and the content after each version, bound anew for each as tasks do it."""
+        """The bytes and the content after every version. The store is bound per version, as in a task."""
         found: list[tuple[dict[bytes, bytes], object]] = []
         entries: dict[bytes, bytes] = {}
         for version in range(self.versions):
-            dice = Random(version)
+            random = Random(version)
             bytes_ = _filled(entries)
             store = self._bound(bytes_, version)
             store.begin_version()
             for _ in range(self.writes):
-                self.write(store, dice)
+                self.write(store, random)
             store.end_of_version()
             entries = dict(bytes_.entries)
             found.append((entries, self.content(store)))

@@ -20,7 +20,7 @@ from tests.stores.kinds.worlds import DictWorld, EngineWorld
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
 
-MOVES = st.sampled_from([0, 900, 6_000, 9_000, 12_000]) | st.integers(0, 12_000)
+TRANSITIONS = st.sampled_from([0, 900, 6_000, 9_000, 12_000]) | st.integers(0, 12_000)
 """How far a clock moves. Whole numbers alone are drawn small: no history came past the retention."""
 
 
@@ -30,7 +30,7 @@ def histories(model: Any, *, least: int = 1) -> st.SearchStrategy[Any]:
     With a handful of them at `least` the clocks come past the retention, and a restart has something to catch up with.
     """
     version = st.tuples(
-        st.tuples(MOVES, MOVES),
+        st.tuples(TRANSITIONS, TRANSITIONS),
         st.lists(model.operations(), min_size=least - 1, max_size=8),
         st.lists(TIMES, min_size=1, max_size=3),
         st.booleans(),
