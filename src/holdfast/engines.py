@@ -5,7 +5,7 @@ An engine is named by its place, `engine="module:Class"`. It is called as an `En
 name and a `Tunable`.
 """
 
-from holdfast.stores.engines.base import Changes, Engine, EngineFactory, Mark, Resources, View
+from holdfast.stores.engines.base import Changes, Engine, EngineFactory, EngineView, Mark, Resources
 from holdfast.stores.engines.tuning import Tunable
 
-__all__ = ["Changes", "Engine", "EngineFactory", "Mark", "Resources", "Tunable", "View"]
+__all__ = ["Changes", "Engine", "EngineFactory", "EngineView", "Mark", "Resources", "Tunable"]

@@ -23,7 +23,7 @@ from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.schema.rewrite import NOTE, Progress, progress_in
+from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, progress_in
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
@@ -51,7 +51,7 @@ class ChangingMachine(Machine):
             self.restart()
         super().run(batches)
 
-    def stored(self) -> dict[TaskId, tuple[Entries, Progress | None]]:
+    def stored(self) -> dict[TaskId, tuple[Entries, RewriteProgress | None]]:
         """Each task's entries, as schema and payload, and how far its pass is, but for what is a guess."""
         newest = self.driver.newest
         assert newest is not None

@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.log.commits import FORMAT, Clocks, Commit, SparkBatch, Writer
 from holdfast.pipeline.protocol import (
+    AlreadyCommitted,
     Compute,
-    Held,
     MissingVersions,
     NewCheckpoint,
     OtherOffsets,
@@ -44,7 +44,7 @@ class History(dict[int, Commit]):
     def of(cls, *batches: SparkBatch | None) -> "History":
         return cls({n: commit(n, made_by) for n, made_by in enumerate(batches, start=1)})
 
-    def decide(self, asked: SparkBatch, restart_sources: bool = False) -> Held | Compute:
+    def decide(self, asked: SparkBatch, restart_sources: bool = False) -> AlreadyCommitted | Compute:
         newest = self[max(self)] if self else None
         return decide(asked, newest, self.get, restart_sources)
 
@@ -71,7 +71,7 @@ def test_a_log_that_lacks_what_spark_has_done_stops_the_app() -> None:
 def test_a_batch_with_a_commit_is_held(number: int) -> None:
     history = History.of(batch(0), batch(1), None, batch(2), None)
     version = {0: 1, 1: 2, 2: 4}[number]
-    assert history.decide(batch(number)) == Held(Version(version))
+    assert history.decide(batch(number)) == AlreadyCommitted(Version(version))
 
 
 def test_the_same_batch_with_other_offsets_stops_the_app_and_shows_both() -> None:

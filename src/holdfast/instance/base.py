@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.layout import remove
-from holdfast.stores.engines.base import Changes, DamagedState, Engine, Mark, Resources, View, whole_mark
+from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources, whole_mark
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
@@ -166,7 +166,7 @@ class Base:
 class Footing:
     """An immutable view of a base at one version. Counted: made with one holder, closed when the last lets go."""
 
-    def __init__(self, base: Base, version: Version, views: Mapping[str, View]) -> None:
+    def __init__(self, base: Base, version: Version, views: Mapping[str, EngineView]) -> None:
         self.base = base
         self.version = version
         self._views = dict(views)

@@ -21,7 +21,7 @@ from holdfast.log import appfile, commits, documents, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Put, Storage
-from holdfast.log.segments import STATE, Part, Sealed, SegmentRef, Unsealed, open_part, parted, seal
+from holdfast.log.segments import STATE, Part, Sealed, SegmentRef, Unsealed, open_part, seal, split_volatile
 from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
 from holdfast.words import NOTHING, TaskId, Version
@@ -210,8 +210,8 @@ class Log:
                 return ()
             return (self.write_segment(task, version, seal(some), inline_limit=inline_limit, volatile=volatile),)
 
-        kept, lost = parted(parts, volatile)
-        return WrittenSegments(written(kept, volatile=False), written(lost, volatile=True))
+        durable, others = split_volatile(parts, volatile)
+        return WrittenSegments(written(durable, volatile=False), written(others, volatile=True))
 
     def write_segment(
         self, task: TaskId, version: Version, sealed: Sealed, *, inline_limit: int, volatile: bool = False

@@ -70,17 +70,17 @@ Unsealed: TypeAlias = tuple[str, str, Rows]
 """A part before it is sealed: its type, its name, its rows."""
 
 
-def parted(parts: Iterable[Unsealed], volatile: Container[str]) -> tuple[list[Unsealed], list[Unsealed]]:
+def split_volatile(parts: Iterable[Unsealed], volatile: Container[str]) -> tuple[list[Unsealed], list[Unsealed]]:
     """Durable parts, and the state of the stores named by `volatile`, which aren't durable.
 
-    >>> parted([("state", "scores", []), ("state", "recent", []), ("output", "recent", [])], {"recent"})
+    >>> split_volatile([("state", "scores", []), ("state", "recent", []), ("output", "recent", [])], {"recent"})
     ([('state', 'scores', []), ('output', 'recent', [])], [('state', 'recent', [])])
     """
-    kept: list[Unsealed] = []
-    lost: list[Unsealed] = []
+    durable: list[Unsealed] = []
+    others: list[Unsealed] = []
     for part in parts:
-        (lost if part[0] == STATE and part[1] in volatile else kept).append(part)
-    return kept, lost
+        (others if part[0] == STATE and part[1] in volatile else durable).append(part)
+    return durable, others
 
 
 def seal(

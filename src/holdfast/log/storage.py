@@ -10,27 +10,11 @@ from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import SettingsError
-from holdfast.log.local import LocalStorage, NoHardLinks
-from holdfast.log.objects import (
-    ObjectMissing,
-    Put,
-    Storage,
-    StorageFull,
-    StorageRefused,
-)
+from holdfast.log.local import LocalStorage
+from holdfast.log.objects import Storage
 from holdfast.log.remote import open_memory, open_remote
 from holdfast.retry import DEFAULT_RETRY
 from holdfast.settings import RetrySettings
-
-__all__ = [
-    "NoHardLinks",
-    "ObjectMissing",
-    "Put",
-    "Storage",
-    "StorageFull",
-    "StorageRefused",
-    "open_storage",
-]
 
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _NO_OPTIONS: Mapping[str, str] = {}

@@ -15,7 +15,7 @@ from holdfast.clock import Clock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
 from holdfast.log.log import Log, LostRace
-from holdfast.pipeline.protocol import Compute, Held, decide, next_clocks, next_wall, version_of
+from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, next_clocks, next_wall, version_of
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.sinks.runner import SinkRunner
 from holdfast.pipeline.task import segments_of
@@ -88,7 +88,7 @@ class Driver:
         with self._lock:
             self._look_again()
             match decide(batch, self._newest, self._log.commit, self._restart_sources):
-                case Held(version):
+                case AlreadyCommitted(version):
                     logger.info("batch %d is version %d already: not computed again", batch.batch, version)
                     self._sinks.catch_up(version_of(self._newest))
                     return None

@@ -32,8 +32,8 @@ class MissingVersions(HoldfastError):
 
 
 @dataclass(frozen=True)
-class Held:
-    """The log has this batch already, as `version`: nothing is computed again."""
+class AlreadyCommitted:
+    """The log has this batch already, as `version`, so it isn't computed again."""
 
     version: Version
 
@@ -48,7 +48,7 @@ class Compute:
 
 def decide(
     batch: SparkBatch, newest: Commit | None, commit: Callable[[Version], Commit | None], restart_sources: bool
-) -> Held | Compute:
+) -> AlreadyCommitted | Compute:
     """What to do with a batch. `commit` reads an older commit of the log."""
     last = _last_spark_commit(newest, commit)
     version = Version(newest.version + 1) if newest else Version(1)
@@ -112,7 +112,7 @@ def refusal(last: Commit, query: str | None) -> str:
     )
 
 
-def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | None]) -> Held:
+def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | None]) -> AlreadyCommitted:
     at: Commit | None = last
     while at is not None and at.spark is not None and at.spark.query == batch.query and at.spark.batch > batch.batch:
         at = _last_spark_commit(commit(Version(at.version - 1)), commit)
@@ -129,7 +129,7 @@ def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | 
             'newest checkpoint back, or start a new one with on_new_checkpoint="restart_sources".\n'
             f"Recorded:\n{at.spark.offsets}\nNow:\n{batch.offsets}"
         )
-    return Held(Version(at.version))
+    return AlreadyCommitted(Version(at.version))
 
 
 def _batch(commit: Commit) -> int | None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.query.reader import Slice, TaskStore
 from holdfast.stores.formats.cells import FIRST_SCHEMA
-from holdfast.stores.schema.rewrite import Progress, progress_of
+from holdfast.stores.schema.rewrite import RewriteProgress, progress_of
 from holdfast.stores.spec import StoreSpec
 
 _COUNTS = ("seen", "rewritten", "unreadable", "total")
@@ -19,13 +19,13 @@ _HINT = (
 )
 
 
-def read(store: TaskStore) -> list[Progress]:
+def read(store: TaskStore) -> list[RewriteProgress]:
     """The note of one task: one, or none."""
     found = progress_of(store.bytes)
     return [] if found is None else [found]
 
 
-def told(spec: StoreSpec, parts: Sequence[Slice[Progress]]) -> Mapping[str, Any]:
+def told(spec: StoreSpec, parts: Sequence[Slice[RewriteProgress]]) -> Mapping[str, Any]:
     """The answer: the schema that values are brought to, and how far each task is.
 
     A pass to an earlier schema is over, however far it came: what it rewrote will be rewritten again.

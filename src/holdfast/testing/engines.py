@@ -19,7 +19,7 @@ import pyarrow as pa
 from holdfast.chance import Random
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
-from holdfast.stores.engines.base import Changes, Engine, ForeignMark, Mark, Resources, UnknownFamily, View
+from holdfast.stores.engines.base import Changes, Engine, EngineView, ForeignMark, Mark, Resources, UnknownFamily
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
@@ -44,7 +44,7 @@ def mark_of(version: int, log: str = "log-1") -> Mark:
     return Mark(Version(version), f"commit-{version}", log)
 
 
-def everything(view: View, family: str = "a") -> dict[bytes, bytes]:
+def everything(view: EngineView, family: str = "a") -> dict[bytes, bytes]:
     return dict(view.scan(family, b"", None))
 
 
@@ -215,7 +215,7 @@ class _RandomSteps:
         self._open, self._folder, self._random = open_, folder, random
         self._engine = open_(folder / "0")
         self._model: Model = {family: {} for family in FAMILIES}
-        self._views: list[tuple[View, Model]] = []
+        self._views: list[tuple[EngineView, Model]] = []
         self._version = 0
         self._opened = 0
 
@@ -263,7 +263,7 @@ class _RandomSteps:
         self._views.clear()
         self._engine = self._open(folder)
 
-    def _compare(self, view: View, family: str, wanted: dict[bytes, bytes]) -> None:
+    def _compare(self, view: EngineView, family: str, wanted: dict[bytes, bytes]) -> None:
         start, stop = self._random.choice([b"", *_KEYS]), self._random.choice([None, *_KEYS])
         found = sorted((k, v) for k, v in wanted.items() if k >= start and (stop is None or k < stop))
         assert list(view.scan(family, start, stop)) == found

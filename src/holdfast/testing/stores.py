@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.chance import Random
 from holdfast.stores.access import DictBytes, Now, ReadableBytes
-from holdfast.stores.engines.base import Engine, Resources, View
+from holdfast.stores.engines.base import Engine, EngineView, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.kinds import store_class, view_of
 from holdfast.stores.kinds.base import NotBound, Store
@@ -32,7 +32,7 @@ AREAS = range(1, 6)
 class EngineBytes:
     """One store of an engine's view, as ordered bytes."""
 
-    def __init__(self, engine: Engine, view: View, store: str) -> None:
+    def __init__(self, engine: Engine, view: EngineView, store: str) -> None:
         self._engine, self._view, self._store = engine, view, store
 
     def get(self, key: bytes) -> bytes | None:

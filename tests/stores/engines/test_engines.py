@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from holdfast import faults
 from holdfast.errors import Closed, TopologyError
 from holdfast.faults import InjectedFault
-from holdfast.stores.engines.base import Changes, Engine, ForeignMark, Mark, Resources, UnknownFamily, View
+from holdfast.stores.engines.base import Changes, Engine, EngineView, ForeignMark, Mark, Resources, UnknownFamily
 from holdfast.stores.engines.registry import ENGINES, open_engine
 from holdfast.words import NOTHING, Version
 from tests.stores import history
@@ -48,7 +48,7 @@ def at(version: int, log: str = "log-1") -> Mark:
     return Mark(Version(version), f"c{version}", log)
 
 
-def everything(view: View, family: str = "a") -> dict[bytes, bytes]:
+def everything(view: EngineView, family: str = "a") -> dict[bytes, bytes]:
     return dict(view.scan(family, b"", None))
 
 
@@ -72,7 +72,7 @@ def test_it_agrees_with_a_dictionary(
     resources = Resources(MEMORY)
     engine = open_engine(name, folder / "0", specs(["a", "b"]), resources)
     model: dict[str, dict[bytes, bytes]] = {"a": {}, "b": {}}
-    views: list[tuple[View, dict[str, dict[bytes, bytes]]]] = []
+    views: list[tuple[EngineView, dict[str, dict[bytes, bytes]]]] = []
     version = 0
     for n, step in enumerate(steps, start=1):
         if isinstance(step, dict):

@@ -16,7 +16,7 @@ import pyarrow as pa
 from sortedcontainers import SortedDict
 
 from holdfast.stores.access import DictBytes, Now, OrderedBytes, ReadableBytes
-from holdfast.stores.engines.base import Changes, Engine, Mark, Resources, View
+from holdfast.stores.engines.base import Changes, Engine, EngineView, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.spec import StoreSpec
@@ -26,7 +26,7 @@ from holdfast.words import NOTHING, Version
 class Reading:
     """One store of a view, as bytes in order."""
 
-    def __init__(self, view: View, engine: Engine, store: str) -> None:
+    def __init__(self, view: EngineView, engine: Engine, store: str) -> None:
         self._view, self._engine, self._store = view, engine, store
 
     def get(self, key: bytes) -> bytes | None:
@@ -111,7 +111,7 @@ class EngineWorld:
         self._log: list[tuple[Changes, Now]] = []
         self._checkpoints: list[Path] = []
         self._engines = [self._open(n) for n in range(2)]
-        self._views: list[View] = []
+        self._views: list[EngineView] = []
         self._writing: Writing | None = None
 
     def writing(self) -> OrderedBytes:

@@ -11,7 +11,7 @@ from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.layouts.recency import with_seq
 from holdfast.stores.layouts.slices import sliced_key
-from holdfast.stores.schema.rewrite import NOTE, Progress, Rewriter, progress_of
+from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, Rewriter, progress_of
 from tests.stores.shaping import First, Named, Tenths, spec_of, typed
 
 NOW = Now(wall=10_000)
@@ -42,7 +42,7 @@ def schemas(store: DictBytes) -> set[int]:
     return {unpack(data).schema for key, data in store.entries.items() if key < b"\x03"}
 
 
-def finish(store: DictBytes, limit: int, type_: Any = Tenths) -> list[Progress]:
+def finish(store: DictBytes, limit: int, type_: Any = Tenths) -> list[RewriteProgress]:
     steps = [rewriter(type_).step(store, limit)]
     while not steps[-1].finished:
         steps.append(rewriter(type_).step(store, limit))

@@ -18,8 +18,8 @@ from holdfast.stores.layouts.recency import SEQ_BYTES, with_seq
 from holdfast.stores.layouts.slices import sliced_key
 from holdfast.stores.schema import row_rewrite as rowrewrite
 from holdfast.stores.schema.history import merged, row_layouts
-from holdfast.stores.schema.rewrite import NOTE, Progress, Rewriter, is_step, progress_in
-from holdfast.stores.schema.row_rewrite import RowRewriter, Step
+from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, Rewriter, is_step, progress_in
+from holdfast.stores.schema.row_rewrite import RewriteStep, RowRewriter
 from holdfast.stores.spec import StoreSpec
 
 NOW = Now(wall=10_000)
@@ -51,18 +51,18 @@ class Table:
     cells: dict[bytes, bytes] = field(default_factory=dict)
     reads: int = 0
 
-    def step(self, limit: int) -> Step | None:
+    def step(self, limit: int) -> RewriteStep | None:
         """One version with nothing but a step of the pass in it."""
         step = self.dry(limit)
         if step is not None:
             self.cells.update(zip(step.keys.to_pylist(), step.cells.to_pylist(), strict=True))
         return step
 
-    def dry(self, limit: int) -> Step | None:
+    def dry(self, limit: int) -> RewriteStep | None:
         """A step whose version is lost."""
         return RowRewriter(self.spec, NOW).step(self._read, self._scan, lambda: len(self.cells), limit)
 
-    def finish(self, limit: int) -> Progress:
+    def finish(self, limit: int) -> RewriteProgress:
         while (step := self.step(limit)) is not None and not step.progress.finished:
             pass
         progress = progress_in(self.cells[NOTE])
@@ -207,7 +207,7 @@ def test_columns_give_what_single_rows_give_whatever_is_lost_between(
     assert all(cell.schema == 3 for cell in shown if not 0 < cell.expires <= NOW.wall)
 
 
-def _without_total(cells: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], Progress | None]:
+def _without_total(cells: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], RewriteProgress | None]:
     progress = progress_in(cells.get(NOTE))
     entries = {key: data for key, data in cells.items() if key != NOTE}
     return entries, None if progress is None else msgspec.structs.replace(progress, total=0)

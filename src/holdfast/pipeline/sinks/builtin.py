@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.table import Table as RichTable
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
-from holdfast.log.storage import Put, Storage, open_storage
+from holdfast.log.objects import Put, Storage
+from holdfast.log.storage import open_storage
 from holdfast.topology.sink import Rows
 from holdfast.words import Version
 
@@ -142,7 +143,7 @@ class ConsoleSink:
         self._console.print(shown)
 
 
-class Function:
+class Foreach:
     """A user's function, told the version: `hf.foreach(lambda version, rows: ...)`; `rows` is an Arrow table.
 
     At least once: after a crash the last version comes again. Writing by version makes that once; see
@@ -180,6 +181,6 @@ def console(limit: int = 20) -> ConsoleSink:
     return ConsoleSink(limit)
 
 
-def foreach(function: Callable[[int, pa.Table], None]) -> Function:
+def foreach(function: Callable[[int, pa.Table], None]) -> Foreach:
     """A function that gets each version's number and rows, at least once."""
-    return Function(function)
+    return Foreach(function)

@@ -35,7 +35,7 @@ class NotAvro(HoldfastError):
     category = ErrorCategory.DATA
 
 
-class Plain:
+class PlainAvro:
     """Plain values of one shape, as Avro's bytes."""
 
     def __init__(self, shape: Shape) -> None:
@@ -73,7 +73,7 @@ class Avro(Generic[V]):
     def __init__(self, type_: type[V], shape: Shape, number: int, written: Mapping[int, Shape]) -> None:
         self._type = type_
         self._number = number
-        self._shapes = {n: Plain(each) for n, each in {**written, number: shape}.items()}
+        self._shapes = {n: PlainAvro(each) for n, each in {**written, number: shape}.items()}
         self._own = self._shapes[number]
 
     def encode(self, value: V) -> bytes:

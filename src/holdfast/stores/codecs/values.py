@@ -15,7 +15,7 @@ from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK, Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
 from holdfast.stores.formats.rows import ROWS, decode_row, encode_row, row_of
-from holdfast.stores.schema.described import Description
+from holdfast.stores.schema.described import SchemaDescription
 from holdfast.stores.schema.history import row_layouts, surviving
 from holdfast.stores.schema.shapes import Declared, check_inside, declared, describe_type, shape_of
 from holdfast.stores.schema.text import Shape, parse
@@ -288,7 +288,7 @@ class _Described(_Untyped):
     def __init__(self, spec: StoreSpec) -> None:
         super().__init__(spec)
         # Bytes have no fields, whatever is said of them.
-        self._description = Description(() if spec.codec == BYTES else spec.schemas)
+        self._description = SchemaDescription(() if spec.codec == BYTES else spec.schemas)
 
     def decode(self, data: bytes, schema: int | None = None) -> Any:
         return self._description.shown(super().decode(data, schema), self.schema if schema is None else schema)

@@ -171,7 +171,7 @@ class Changes:
             yield self.keys.slice(start, step).to_pylist(), self.values.slice(start, step).to_pylist()
 
 
-class View(Protocol):
+class EngineView(Protocol):
     """An immutable picture of all families between two versions."""
 
     def get(self, family: str, key: bytes) -> bytes | None: ...
@@ -203,7 +203,7 @@ class Engine(Protocol):
         simply asked for again. Views taken before still see the range, and what is applied after it is there.
         """
 
-    def view(self) -> View:
+    def view(self) -> EngineView:
         """A picture of now. Waits for an apply that is under way."""
 
     def flush(self) -> None:

@@ -38,7 +38,7 @@ from holdfast.stores.engines.base import (
     ended,
     folder_bytes,
 )
-from holdfast.stores.engines.memory_rows import Rows
+from holdfast.stores.engines.memory_rows import MemoryRows
 from holdfast.stores.engines.open_views import OPEN
 from holdfast.stores.formats.byte_columns import as_type
 from holdfast.stores.spec import StoreSpec
@@ -71,7 +71,7 @@ class MemoryEngine:
         self._path = path
         self._lock = threading.RLock()
         self._views: weakref.WeakSet[_MemoryView] = weakref.WeakSet()
-        self._families: dict[str, Rows] | None = {name: Rows() for name in families}
+        self._families: dict[str, MemoryRows] | None = {name: MemoryRows() for name in families}
         self._mark: Mark | None = None
         with _translated(path):
             path.mkdir(parents=True, exist_ok=True)
@@ -84,7 +84,7 @@ class MemoryEngine:
             if name in contents.families:
                 file, checksum = contents.families[name]
                 table = _read_file(self._path, file, checksum)
-                self._live()[name] = Rows.loaded(table["key"].to_pylist(), table["value"].to_pylist())
+                self._live()[name] = MemoryRows.loaded(table["key"].to_pylist(), table["value"].to_pylist())
         # A family the checkpoint doesn't have has nothing, so neither has the whole.
         self._mark = contents.mark if set(families) <= set(contents.families) else None
 
@@ -111,7 +111,7 @@ class MemoryEngine:
             self._mark = ended(before, mark)
             faults.point("apply.after")
 
-    def _write(self, family: str, store: Rows, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
+    def _write(self, family: str, store: MemoryRows, keys: Sequence[bytes], values: Sequence[bytes | None]) -> None:
         views = list(self._views)
         for key, value in zip(keys, values, strict=True):
             for view in views:
@@ -175,12 +175,12 @@ class MemoryEngine:
         self._live()
         return folder_bytes(self._path)
 
-    def _live(self) -> dict[str, Rows]:
+    def _live(self) -> dict[str, MemoryRows]:
         if self._families is None:
             raise Closed(f"the engine of {self._path} is closed. Open it again.")
         return self._families
 
-    def _family(self, name: str) -> Rows:
+    def _family(self, name: str) -> MemoryRows:
         live = self._live()
         try:
             return live[name]
@@ -189,11 +189,11 @@ class MemoryEngine:
 
 
 class _MemoryView:
-    """A `View`: the rows of then, which are the live ones until something is dropped, and what they had before."""
+    """An `EngineView`: the live rows until something is dropped, and what they had before."""
 
-    def __init__(self, path: Path, live: dict[str, Rows], lock: threading.RLock) -> None:
+    def __init__(self, path: Path, live: dict[str, MemoryRows], lock: threading.RLock) -> None:
         self._path = path
-        self._live: dict[str, Rows] | None = dict(live)
+        self._live: dict[str, MemoryRows] | None = dict(live)
         self._lock = lock
         self.noted = OPEN.view(str(path))
         weakref.finalize(self, OPEN.close, self.noted)
@@ -255,7 +255,7 @@ class _MemoryView:
             self._overwritten = {}
         OPEN.close(self.noted)
 
-    def _family(self, name: str) -> Rows:
+    def _family(self, name: str) -> MemoryRows:
         if self._live is None:
             raise Closed(f"a view of {self._path} was used after it, or its engine, was closed. Take a new one.")
         try:

@@ -34,14 +34,14 @@ class _Group:
         self.size = sum(len(key) + len(value) for key, value in self.rows.items())
 
 
-class Rows:
+class MemoryRows:
     """A family's rows, by group. Written in place under the engine's lock; a drop makes another one of these."""
 
     def __init__(self, groups: Iterable[tuple[bytes, _Group]] = ()) -> None:
         self._groups: SortedDict[bytes, _Group] = SortedDict(groups)
 
     @classmethod
-    def loaded(cls, keys: Sequence[bytes], values: Sequence[bytes]) -> "Rows":
+    def loaded(cls, keys: Sequence[bytes], values: Sequence[bytes]) -> "MemoryRows":
         """Those of a checkpoint, in the order of their keys."""
         pairs = zip(keys, values, strict=True)
         return cls((group, _Group(rows)) for group, rows in groupby(pairs, lambda row: group_of(row[0])))
@@ -98,7 +98,7 @@ class Rows:
             rows = self._groups[name].rows
             yield from rows.irange(low, high, inclusive=(not open_low, False), reverse=reverse)
 
-    def without(self, start: bytes, stop: bytes) -> "Rows | None":
+    def without(self, start: bytes, stop: bytes) -> "MemoryRows | None":
         """What is left without start <= key < stop; None if nothing is there.
 
         Groups that are in the range as a whole, as slices are, aren't looked into. Of one that is cut through, what is
@@ -120,4 +120,4 @@ class Rows:
                     continue
                 left.append((name, _Group(rest)))
             changed = True
-        return Rows(left) if changed else None
+        return MemoryRows(left) if changed else None

@@ -40,7 +40,7 @@ class _Pinned:
 
 
 class RocksView:
-    """A `View` on one iterator a family, all made between two writes."""
+    """An `EngineView` on one iterator a family, all made between two writes."""
 
     def __init__(
         self, path: Path, families: dict[str, rd.Rdict], read: Callable[[str, int], None], writes: Callable[[], int]

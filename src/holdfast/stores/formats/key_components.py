@@ -87,7 +87,7 @@ class _Fixed(ABC):
 
 
 @dataclass(frozen=True)
-class Number(_Fixed):
+class NumberComponent(_Fixed):
     """Integers, dates and timestamps: 8 bytes, big-endian, sign bit flipped."""
 
     field: Field
@@ -189,7 +189,7 @@ class Rest:
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedComponent:
     """Text or bytes before other components: escaped, with an end that sorts before everything."""
 
     field: Field
@@ -226,7 +226,7 @@ class Ended:
 def component_of(field: Field, *, last: bool) -> Component:
     match field.field_type.name:
         case "string" | "binary":
-            return Rest(field) if last else Ended(field)
+            return Rest(field) if last else EndedComponent(field)
         case "boolean":
             return Truth(field)
         case "float" | "double":
@@ -237,7 +237,7 @@ def component_of(field: Field, *, last: bool) -> Component:
                 "int, bigint, float, double, boolean, date, timestamp or timestamp_ntz."
             )
         case _:
-            return Number(field)
+            return NumberComponent(field)
 
 
 def key_column(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:

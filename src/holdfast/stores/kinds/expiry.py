@@ -110,7 +110,7 @@ def expires_of(cell: bytes) -> int:
     return cells.unpack(cell).expires
 
 
-class Clock:
+class ExpiryClock:
     """Tells what is over at one moment, from a cell's bytes as they are: this is asked of every cell that is read."""
 
     def __init__(self, wall: int) -> None:
@@ -133,7 +133,7 @@ class ReadablePlainEntries:
 
     def __init__(self, bytes_: ReadableBytes, now: Now) -> None:
         self._get, self._get_many, self._scan = bytes_.get, bytes_.get_many, bytes_.scan
-        self._shows = Clock(now.wall).shows
+        self._shows = ExpiryClock(now.wall).shows
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._get(key)
@@ -227,7 +227,7 @@ class ReadableSlicedEntries:
         self._newest, *self._older = self._prefixes
         self._readable = bytes_
         self._get, self._get_many = bytes_.get, bytes_.get_many
-        self._shows = Clock(now.wall).shows
+        self._shows = ExpiryClock(now.wall).shows
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._copy(key)

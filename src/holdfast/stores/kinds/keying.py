@@ -12,7 +12,7 @@ from operator import itemgetter
 from typing import Any, cast
 
 from holdfast.errors import BadKey
-from holdfast.stores.formats.key_components import Component, Ended, Number, component_of
+from holdfast.stores.formats.key_components import Component, EndedComponent, NumberComponent, component_of
 from holdfast.stores.formats.keys import FORMAT, MAX_KEY_BYTES, decode_key
 from holdfast.stores.formats.types import Field, Schema
 
@@ -199,9 +199,9 @@ def _part(component: Component) -> Encoder:
             return _TIME.pack(value + _SIGN)
         return encode(value)
 
-    if isinstance(component, Ended) and component.field.type == "string":
+    if isinstance(component, EndedComponent) and component.field.type == "string":
         return text
-    if isinstance(component, Number) and component.field.type == "bigint":
+    if isinstance(component, NumberComponent) and component.field.type == "bigint":
         return number
     return encode
 

@@ -24,8 +24,8 @@ from holdfast.stores.kinds.expiry import (
     AT_MOST,
     EMPTY,
     Batch,
-    Clock,
     Ended,
+    ExpiryClock,
     ReadableEntries,
     expires_of,
     index_key,
@@ -52,7 +52,7 @@ class BoundedEntries:
         self._refresh = bool(spec.option("refresh_on_read"))
         self._default_ttl_ms = spec.ttl_ms or None
         self._wall = now.wall
-        self._shows = Clock(now.wall).shows
+        self._shows = ExpiryClock(now.wall).shows
         self._begin()
 
     def _begin(self) -> None:

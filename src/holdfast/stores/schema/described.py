@@ -21,15 +21,15 @@ class AsWritten:
     schema: int
 
 
-class Description:
+class SchemaDescription:
     """What the app's file says of a store's values.
 
     >>> first = SchemaVersion(1, "", "{user: str, score: int, old?: int}")
     >>> renamed = SchemaVersion(1, "", "{user/player: str, score: int, tags?: list[str]}")
-    >>> Description((first, renamed)).shown({"user": "Ann", "score": 3, "old": 1}, 1)
+    >>> SchemaDescription((first, renamed)).shown({"user": "Ann", "score": 3, "old": 1}, 1)
     {'player': 'Ann', 'score': 3}
     >>> tenths = SchemaVersion(2, "", "{user/player: str, score: float}", lifts=(1,))
-    >>> Description((first, renamed, tenths)).shown({"user": "Ann", "score": 3}, 1)
+    >>> SchemaDescription((first, renamed, tenths)).shown({"user": "Ann", "score": 3}, 1)
     AsWritten(value={'user': 'Ann', 'score': 3}, schema=1)
     """
 

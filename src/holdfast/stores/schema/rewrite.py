@@ -38,7 +38,7 @@ _SLICES = b"\x02"
 _AFTER_ENTRIES = b"\x03"
 
 
-class Progress(msgspec.Struct, frozen=True):
+class RewriteProgress(msgspec.Struct, frozen=True):
     """How far the pass of one partition is."""
 
     schema: int
@@ -57,14 +57,16 @@ class Progress(msgspec.Struct, frozen=True):
     def share(self) -> float:
         """From 0 to 1, for who watches.
 
-        >>> Progress(schema=2, seen=30, total=120).share
+        >>> RewriteProgress(schema=2, seen=30, total=120).share
         0.25
         """
         if self.finished:
             return 1.0
         return min(self.seen / self.total, 0.99) if self.total else 0.0
 
-    def after(self, seen: int, *, last: bytes | None, rewritten: int, unreadable: int, finished: bool) -> "Progress":
+    def after(
+        self, seen: int, *, last: bytes | None, rewritten: int, unreadable: int, finished: bool
+    ) -> "RewriteProgress":
         """One step further; `last` is the last key it saw."""
         return msgspec.structs.replace(
             self,
@@ -76,27 +78,27 @@ class Progress(msgspec.Struct, frozen=True):
         )
 
 
-def begun(before: Progress | None, schema: int, count: Callable[[], int]) -> Progress:
+def begun(before: RewriteProgress | None, schema: int, count: Callable[[], int]) -> RewriteProgress:
     """The pass to go on with: the one that is under way, or a new one where the values have a later schema now."""
-    return Progress(schema, total=count()) if before is None or before.schema < schema else before
+    return RewriteProgress(schema, total=count()) if before is None or before.schema < schema else before
 
 
-def note_of(progress: Progress) -> bytes:
+def note_of(progress: RewriteProgress) -> bytes:
     """How far a pass is, as it stands in the store under `NOTE`."""
     return pack(Cell(msgspec.msgpack.encode(progress)))
 
 
-def progress_of(bytes_: ReadableBytes) -> Progress | None:
+def progress_of(bytes_: ReadableBytes) -> RewriteProgress | None:
     """How far the last pass of a partition is; None if there never was one."""
     return progress_in(bytes_.get(NOTE))
 
 
-def progress_in(note: bytes | None) -> Progress | None:
+def progress_in(note: bytes | None) -> RewriteProgress | None:
     """The same from what stands under `NOTE`."""
     if note is None:
         return None
     try:
-        return msgspec.msgpack.decode(unpack(note).payload, type=Progress)
+        return msgspec.msgpack.decode(unpack(note).payload, type=RewriteProgress)
     except msgspec.MsgspecError as error:
         raise DamagedObject(f"the note of the rewriting pass can't be read: {error}. {RESTORE_AGAIN}") from error
 
@@ -118,7 +120,7 @@ class Rewriter:
     codec: StoreCodec[Any]
     now: Now
 
-    def step(self, bytes_: OrderedBytes, limit: int = STEP) -> Progress:
+    def step(self, bytes_: OrderedBytes, limit: int = STEP) -> RewriteProgress:
         """Looks at up to `limit` entries and rewrites the old ones. Once finished it writes nothing any more."""
         before = begun(progress_of(bytes_), self.codec.schema, bytes_.approximate_count)
         if before.finished or before.schema > self.codec.schema:

@@ -16,7 +16,7 @@ from holdfast.stores.codecs.base import UnreadableValue
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, pack_many, unpack_many
 from holdfast.stores.layouts.recency import split_seqs, with_seqs
-from holdfast.stores.schema.rewrite import NOTE, Progress, Rewriter, areas, begun, note_of, progress_in
+from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, Rewriter, areas, begun, note_of, progress_in
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 
@@ -28,13 +28,13 @@ ScanKeys = Callable[[bytes, bytes, int], pa.Array]
 
 
 @dataclass(frozen=True)
-class Step:
+class RewriteStep:
     """What one step writes, keys and cells with the note at their end, and how many of them are rows."""
 
     keys: pa.BinaryArray
     cells: pa.BinaryArray
     rewritten: int
-    progress: Progress
+    progress: RewriteProgress
 
 
 @dataclass(frozen=True)
@@ -44,7 +44,7 @@ class RowRewriter:
     spec: StoreSpec
     now: Now
 
-    def step(self, read: ReadKeys, scan: ScanKeys, count: Callable[[], int], limit: int) -> Step | None:
+    def step(self, read: ReadKeys, scan: ScanKeys, count: Callable[[], int], limit: int) -> RewriteStep | None:
         """Looks at up to `limit` rows and rewrites the old ones; None once there is nothing left to do.
 
         `read` gives the cells of keys, `scan` the first keys of a range, `count` about how many entries there are.
@@ -65,7 +65,7 @@ class RowRewriter:
             seen, unreadable, last = seen + len(page), unreadable + bad, page[-1].as_py()
         done = sum(map(len, keys))
         after = before.after(seen, last=last, rewritten=done, unreadable=unreadable, finished=seen < limit)
-        return Step(
+        return RewriteStep(
             pa.concat_arrays([*keys, pa.array([NOTE], pa.binary())]),
             pa.concat_arrays([*cells, pa.array([note_of(after)], pa.binary())]),
             done,
