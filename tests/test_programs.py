@@ -15,8 +15,7 @@ from tests.test_docs import ROOT, Block, blocks
 pytestmark = pytest.mark.spark
 
 PROGRAMS = [block for block in blocks("python") if '"games/"' in block.text]
-"""Blocks that read `"games/"` are whole programs. What they print is in comments, `# prints <text>`, or follows the
-block as one of the language `text`, in which `...` is a line that may be anything."""
+"""Blocks that read `"games/"` are whole programs; a comment `# prints <text>` says what they print."""
 
 
 @pytest.fixture
@@ -36,18 +35,12 @@ def run_to_the_end(app: hf.App) -> None:
         app.process_all_available()
 
 
-def output_after(block: Block) -> list[str]:
-    _, _, after = block.page.read_text().partition(block.text)
-    found = re.match(r"```\n\n```text\n(.*?)\n```", after, re.DOTALL)
-    return [] if found is None else [line for line in found[1].splitlines() if line != "..."]
-
-
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Spark's JVM has a working directory of its own, so it gets the absolute path of the data.
     exec(compile(block.text.replace('"games/"', repr(f"{folder}/games")), str(block), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
-    for expected in [*re.findall(r"# prints (.+)", block.text), *output_after(block)]:
+    for expected in re.findall(r"# prints (.+)", block.text):
         assert expected in printed
 
 
