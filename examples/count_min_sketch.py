@@ -1,12 +1,14 @@
-"""A store of one's own: counts of very many things in little room, never too low and seldom much too high.
+"""Your own kind of store: approximate counts of very many items in little space, never too low, seldom far too high.
 
-A count-min sketch is a few rows of counters. An item adds to one counter in each row, chosen by a hash of the item;
-what was counted for it is at most the smallest of its counters. With 4 rows of 2,048 a count is too high by more than
-0.13 % of all that was counted in fewer than 2 of 100 cases, in 64 KiB a key, however many items there are.
+    .venv/bin/python examples/count_min_sketch.py     # counts words in a sketch, prints how far off it is, and ends
 
-The kind is a key layout and a typed view, as every kind is: the counters of a key lie in blocks of 64, each a cell
-under (key, row, block), so that an update writes one small cell a row and not the whole sketch. Log, restore, standbys,
-queries by version and crash safety come with the bytes.
+A count-min sketch is a few rows of counters. An item adds to one counter in each row, chosen by a hash of the item. Its
+estimated count is the smallest of its counters. With 4 rows of 2,048 counters the estimate is too high by more than
+0.13 % of everything counted in fewer than 2 of 100 cases, in 64 KiB per key, however many items there are.
+
+Like every kind of store, it is a key layout and a typed view: the counters of a key are in blocks of 64, each a cell
+under (key, row, block), so that an update writes one small cell per row and not the whole sketch. The log, restore,
+queries by version and crash safety work on the bytes and need no code here.
 
     class Pages(hf.Processor):
         visits = CountMinSketch("page-visits")
@@ -14,8 +16,6 @@ queries by version and crash safety come with the bytes.
         def process(self, key, event, ctx):
             self.visits.add(key, event.url)
             ctx.forward(key, {"url": event.url, "about": self.visits.estimate(key, event.url)})
-
-python examples/count_min_sketch.py     counts words in a sketch, and shows how far off it is
 """
 
 import random

@@ -1,6 +1,6 @@
-"""Visits to a shop, put together from clicks: a processor with stores of three kinds.
+"""Visits to a shop, built from clicks: a processor with three kinds of stores.
 
-python examples/sessions.py              makes up clicks, runs until all are worked through, and prints what is kept
+.venv/bin/python examples/sessions.py     # makes up some clicks, processes them, prints the visits and ends
 """
 
 import json
@@ -16,7 +16,7 @@ import holdfast as hf
 
 
 class Click(msgspec.Struct):
-    """The columns of the stream that the processor wants."""
+    """The columns of the stream that the processor uses."""
 
     page: str
     at: datetime
@@ -47,7 +47,7 @@ class Visits(hf.Processor):
 
 
 def write_clicks(folder: Path) -> None:
-    """Two files of made-up clicks; the second has one that comes late, and joins two visits."""
+    """Two files of made-up clicks. The second has a late click that joins two visits."""
     noon = datetime(2026, 1, 1, 12, tzinfo=UTC)
     clicks = [
         [("ann", "shoes", 0), ("bob", "hats", 5), ("ann", "hats", 20), ("ann", "checkout", 70)],
