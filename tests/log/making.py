@@ -98,7 +98,7 @@ def replay(log: Log, state: dict[bytes, bytes], commits: Iterable[Commit], task:
 
 def commits_after(log: Log, version: Version = NOTHING, through: Version | None = None) -> Iterator[Commit]:
     """The commits that follow a version, as a replica reads them."""
-    while (through is None or version < through) and (commit := log.next_commit(version)) is not None:
+    while (through is None or version < through) and (commit := log.commit(Version(version + 1))) is not None:
         yield commit
         version = Version(commit.version)
 

@@ -10,7 +10,7 @@ from holdfast.errors import DamagedObject, ErrorCategory, StorageUnavailable
 from holdfast.log import commits, names
 from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Writer
-from holdfast.log.log import BrokenChain, HistoryCleaned, Log, LogMissing, LostRace
+from holdfast.log.log import BrokenChain, Log, LogMissing, LostRace
 from holdfast.log.objects import Storage
 from holdfast.log.segments import DEAD, OUTPUT, STATE, seal
 from holdfast.words import NOTHING, TaskId, Version
@@ -84,7 +84,6 @@ def test_an_empty_log_has_no_newest(log: Log) -> None:
     assert log.newest() is None
     assert log.newest(Version(7)) is None
     assert log.commit(Version(1)) is None
-    assert log.next_commit(NOTHING) is None
 
 
 def test_the_newest_is_found_from_anywhere(log: Log) -> None:
@@ -263,29 +262,6 @@ def test_parts_of_a_type_are_read_in_one_request(storage: Storage) -> None:
     assert dict(log.read_parts(ref, OUTPUT)) == {"rows": output}
     assert dict(log.read_parts(ref, DEAD)) == {"late": output}
     assert log.read_part(ref, ref.parts[2]) == output
-
-
-def test_following_commits_ends_where_the_log_ends(log: Log) -> None:
-    assert log.next_commit(NOTHING) is None
-    grow(log, 3)
-    assert [commit.version for commit in making.commits_after(log)] == [1, 2, 3]
-    assert log.next_commit(Version(3)) is None
-    last = grow(log, 1)
-    assert log.next_commit(Version(3)) == last
-
-
-def test_following_commits_that_were_cleaned_is_an_error(log: Log) -> None:
-    grow(log, 5)
-    log.storage.create(names.manifest(TASK, Version(4)), b"")
-    log.storage.delete([names.commit(Version(version)) for version in (1, 2, 3)])
-    for behind in (NOTHING, Version(1), Version(2)):
-        with pytest.raises(HistoryCleaned, match="snapshots up to 4") as raised:
-            log.next_commit(behind)
-        assert raised.value.category is ErrorCategory.RETRY
-    commit = log.next_commit(Version(4))
-    assert commit is not None
-    assert commit.version == 5
-    assert log.next_commit(Version(5)) is None
 
 
 def test_sinks_know_how_far_they_are(log: Log) -> None:

@@ -2,7 +2,7 @@
 
     used by the driver      create_commit, sinks, app
     used by a task          write_parts, write_segment
-    used by a replica       newest, commit, next_commit, read_part(s), snapshots
+    used by a replica       newest, commit, read_part(s), snapshots
 
 Every read checks what it reads: a truncated, altered or foreign object is an error that names it. Callers are
 responsible for the order of writes (segments, commit, sinks); this module checks each write.
@@ -42,12 +42,6 @@ class LostRace(HoldfastError):
     """Another driver committed this version."""
 
     category = ErrorCategory.INVALID
-
-
-class HistoryCleaned(HoldfastError):
-    """The requested commits were cleaned; the remaining history starts with a snapshot."""
-
-    category = ErrorCategory.RETRY
 
 
 class BrokenChain(HoldfastError):
@@ -150,19 +144,6 @@ class Log:
         raise documents.damaged(
             names.commit(last), self.storage.place, "it is missing, although there is a snapshot of its version"
         )
-
-    def next_commit(self, after: Version) -> Commit | None:
-        """The commit that follows a version, or None if there is none yet. Raises HistoryCleaned if it was cleaned."""
-        if (found := self.commit(Version(after + 1))) is not None:
-            return found
-        if after != NOTHING and self.storage.exists(names.commit(after)):
-            return None
-        if (oldest := self._snapshot_version()) > after:
-            raise HistoryCleaned(
-                f"Version {after + 1} was cleaned from {self.storage.place}; there are snapshots up to {oldest}. Load "
-                "one and continue from there."
-            )
-        return None
 
     def create_commit(self, commit: Commit) -> None:
         """Creates a version. Returns only if this commit is the one in the log; otherwise raises LostRace.

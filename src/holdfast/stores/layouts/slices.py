@@ -18,7 +18,6 @@ key, also when one entry's TTL was shorter than the store's, or the store's was 
 """
 
 import struct
-from collections.abc import Sequence
 
 import numpy as np
 import numpy.typing as npt
@@ -101,11 +100,6 @@ def split_sliced(stored: bytes) -> tuple[int, bytes]:
     if len(stored) <= PREFIX_BYTES or stored[:1] != AREA:
         raise damaged(f"it begins with {stored[:1].hex() or 'nothing'}, and one in a slice with 02 and 8 bytes more")
     return _NUMBER.unpack_from(stored, 1)[0] - _SIGN, stored[PREFIX_BYTES:]
-
-
-def slice_range(number: int) -> tuple[bytes, bytes]:
-    """All keys of one slice, as start and stop of a scan."""
-    return slice_prefix(number), AFTER_AREA if number >= _SIGN - 1 else slice_prefix(number + 1)
 
 
 def slices_of(times: pa.Array | npt.NDArray[np.int64], slice_ms: int) -> npt.NDArray[np.int64]:
@@ -203,8 +197,3 @@ def slices_to_drop(spec: StoreSpec, wall: int, event: int | None) -> tuple[bytes
         return None
     start, stop = slice_prefix(-_SIGN), slice_prefix(first_live_slice(spec, Now(wall, event)))
     return (start, stop) if start < stop else None
-
-
-def newest_of(columns: Sequence[pa.Array]) -> pa.Array:
-    """Of the answers of several slices, the newest first, row by row the first that isn't null."""
-    return columns[0] if len(columns) == 1 else pc.coalesce(*columns)
