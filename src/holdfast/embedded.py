@@ -42,6 +42,7 @@ RESTARTS = 10
 """How often in a row an instance may die young before the app gives up."""
 
 _RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
+_STANDARD_ERROR = 2
 
 LONG_LIFE = 600.0
 """An instance that lived for so many seconds died of something new."""
@@ -274,9 +275,8 @@ class _Embedded:
         """The first launch. After a kill of the app its old instance may hold folder and port for a moment more."""
         ends = SYSTEM_CLOCK.monotonic() + self._settings.stop_timeout.total_seconds() + 2
         while True:
-            self._process = self._launch()
             try:
-                self._listens(self._process)
+                self._launch()
                 return
             except InstanceFailed:
                 if self._stopped():
@@ -284,24 +284,35 @@ class _Embedded:
                 if SYSTEM_CLOCK.monotonic() >= ends or self._stopping.wait(0.5):
                     raise
 
-    def _launch(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
-            [sys.executable, "-m", "holdfast", "instance"],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            # Options hooks, engines and codecs of the user's own are imported by name: what can be here, can be there.
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-            # A Ctrl-C in the terminal is the app's to handle: it stops its instances itself, after the last version.
-            start_new_session=True,
-        )
-        assert process.stdin is not None
-        process.stdin.write(msgspec.json.encode(self._config) + b"\n")  # not in the arguments: it may hold secrets
-        process.stdin.flush()
-        return process
+    def _launch(self) -> None:
+        """Starts the process and waits until it says where it listens.
 
-    def _listens(self, process: subprocess.Popen[bytes]) -> None:
-        assert process.stdout is not None
-        line = process.stdout.readline()
+        It says so on a pipe that nothing else writes to. Its standard output is the app's standard error: modules of
+        the user's may print there as much as they like.
+        """
+        reading, writing = os.pipe()
+        with open(reading, "rb") as ready:
+            try:
+                config = msgspec.structs.replace(self._config, ready_fd=writing)
+                self._process = process = subprocess.Popen(
+                    [sys.executable, "-m", "holdfast", "instance"],
+                    stdin=subprocess.PIPE,
+                    stdout=_STANDARD_ERROR,
+                    pass_fds=(writing,),
+                    # Options hooks, engines and codecs of the user's own are imported by name: modules that can be
+                    # imported here can be imported there.
+                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                    # A Ctrl-C in the terminal is for the app: it stops its instances itself, after the last version.
+                    start_new_session=True,
+                )
+            finally:
+                os.close(writing)
+            assert process.stdin is not None
+            process.stdin.write(msgspec.json.encode(config) + b"\n")  # not in the arguments: it may hold secrets
+            process.stdin.flush()
+            self._listens(process, ready.readline())
+
+    def _listens(self, process: subprocess.Popen[bytes], line: bytes) -> None:
         if not line:
             code = process.wait()
             raise InstanceFailed(
@@ -333,8 +344,7 @@ class _Embedded:
                 self._on_failure(self._gave_up)
                 return
             try:
-                self._process = self._launch()
-                self._listens(self._process)
+                self._launch()
             except (InstanceFailed, OSError) as error:
                 logger.warning("%s", error)
                 self._stopping.wait(backoff(deaths, _RESTART_RETRY))

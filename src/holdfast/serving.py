@@ -1,17 +1,16 @@
 """An instance with REST beside it, as one process: what `holdfast instance` runs.
 
-The instance knows nothing of HTTP and REST nothing of health; they are put together here. Standard output belongs to
-whoever started the process (the instance says there where it listens), so everything logged goes to standard error.
+The instance knows nothing of HTTP and REST nothing of health; they are put together here. Everything logged goes to
+standard error.
 """
 
 import logging
-import sys
 
 import msgspec
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.instance.process import Instance, InstanceConfig, main
+from holdfast.instance.process import Instance, InstanceConfig, main, say_ready
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
 from holdfast.query.beside import RestBeside, not_ready, readable_version, reader_of
@@ -31,9 +30,7 @@ def run(line: bytes) -> None:
     try:
         main(config, rest if config.rest_enabled else None)
     except HoldfastError as error:
-        # To whoever waits for the line that says where this instance listens.
-        sys.stdout.write(msgspec.json.encode({"error": str(error)}).decode() + "\n")
-        sys.stdout.flush()
+        say_ready(config, {"error": str(error)})
         raise
 
 

@@ -1,4 +1,4 @@
-"""An instance imports what the app could: hooks, engines and codecs of the user's own are named by their place."""
+"""An instance imports what the app could: hooks, engines and codecs of the user's own, which may print."""
 
 from pathlib import Path
 
@@ -15,12 +15,21 @@ def tune(store, tunable):
 """
 
 
+PRINTS_AT_IMPORT = 'print("own_tuning is imported")\n'
+PRINTS_MUCH = """
+import sys
+sys.stdout.write(("x" * 1023 + "\\n") * 4096)
+sys.stdout.flush()
+"""
+
+
+@pytest.mark.parametrize("first", ["", PRINTS_AT_IMPORT, PRINTS_MUCH], ids=["silent", "prints", "prints megabytes"])
 def test_a_hook_beside_the_script_is_found_wherever_the_app_was_started(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     beside = tmp_path / "project"
     beside.mkdir()
-    (beside / "own_tuning.py").write_text(HOOK)
+    (beside / "own_tuning.py").write_text(first + HOOK)
     monkeypatch.syspath_prepend(str(beside))  # as Python does with the folder of the script it runs
     monkeypatch.chdir(tmp_path)
     chosen = settings(tmp_path)

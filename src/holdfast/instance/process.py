@@ -1,7 +1,6 @@
 """An instance as a process: its parts put together, and how it starts and ends.
 
-It says where it listens in one line of JSON on standard output as soon as it does, which is before its tasks are
-restored. It ends on SIGTERM, when asked to, and when its standard input closes, which means that whoever started it is
+It says where it listens in one line of JSON as soon as it does, which is before its tasks are restored. It ends on SIGTERM, when asked to, and when its standard input closes, which means that whoever started it is
 gone. Ending takes less than five seconds whatever is under way, because nothing under way has to be finished: the log
 has it all.
 """
@@ -86,6 +85,9 @@ class InstanceConfig(msgspec.Struct, frozen=True, kw_only=True):
     retry_first_seconds: float = 0.1
     retry_longest_seconds: float = 5.0
     stop_seconds: float = 5.0
+    ready_fd: int = 1
+    """The file descriptor for the line that says where the instance listens: standard output unless the starter has
+    a pipe of its own for it, which modules of the user's can't print to."""
     peers: dict[str, str] = {}
 
 
@@ -327,8 +329,7 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         beside = None if companion is None else companion(instance)
         line = {"flight": instance.address, "name": config.name, "pid": os.getpid()}
         line.update({} if beside is None else beside.addresses())
-        sys.stdout.write(msgspec.json.encode(line).decode() + "\n")
-        sys.stdout.flush()
+        say_ready(config, line)
         threading.Thread(target=_watch_parent, args=(instance,), name="parent", daemon=True).start()
         instance.wait_for_stop()
     finally:
@@ -341,6 +342,12 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         instance.stop()
     logging.shutdown()
     os._exit(0)
+
+
+def say_ready(config: InstanceConfig, line: Mapping[str, object]) -> None:
+    """Tells the process that started this one where it listens, or why it doesn't. Said once."""
+    with open(config.ready_fd, "wb", closefd=config.ready_fd != sys.stdout.fileno()) as ready:
+        ready.write(msgspec.json.encode(line) + b"\n")
 
 
 def _watch_parent(instance: Instance) -> None:
