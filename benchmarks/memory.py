@@ -14,7 +14,6 @@ import time
 import urllib.request
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 
@@ -22,7 +21,8 @@ from benchmarks.common import finish, plot_lines, scratch, show
 from benchmarks.histories import OTHER_KINDS, SPEC, History, grown
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
-from holdfast.instance.process import InstanceConfig
+from holdfast.instance.config import InstanceConfig, Role, encode
+from holdfast.settings import LogSettings, MemorySettings, Restore, RestSettings, SnapshotSettings
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.partition import partitions_of
 
@@ -93,18 +93,19 @@ def main() -> None:
             app="bench",
             name="bench-0",
             log_url=history.url,
-            fsync=False,
             state_dir=str(folder / "state"),
-            tasks=tuple(map(str, history.log.app.tasks())),
-            memory_bytes=LIMIT,
-            restore_batch_bytes=16 << 20,
-            snapshots_bytes=64 << 20,
+            tasks={str(task): Role.ACTIVE for task in history.log.app.tasks()},
+            log=LogSettings(fsync=False),
+            memory=MemorySettings(limit=LIMIT),
+            restore=Restore(batch_bytes="16MiB"),
+            snapshots=SnapshotSettings(bytes="64MiB"),
+            rest=RestSettings(port=0),
         )
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast", "instance"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
         )
         assert process.stdin is not None and process.stdout is not None
-        process.stdin.write(msgspec.json.encode(config) + b"\n")
+        process.stdin.write(encode(config) + b"\n")
         process.stdin.flush()
         said = json.loads(process.stdout.readline())
         watch = Watch(process.pid)

@@ -12,7 +12,9 @@ import numpy as np
 
 from benchmarks.common import finish, median, scratch, show
 from benchmarks.histories import History, grown
-from holdfast.instance.process import Instance, InstanceConfig
+from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.instance import Instance
+from holdfast.settings import LogSettings, Restore, RestSettings, SnapshotSettings
 
 PARTITIONS = 4
 
@@ -24,12 +26,12 @@ def restore(history: History, folder: Path, *, parallel: int, snapshot: bool = F
         app="bench",
         name="bench-0",
         log_url=history.url,
-        fsync=False,
         state_dir=str(folder),
-        tasks=tuple(map(str, history.log.app.tasks())),
-        restore_parallel_tasks=parallel,
-        snapshots_enabled=False,
-        rest_enabled=False,
+        tasks={str(task): Role.ACTIVE for task in history.log.app.tasks()},
+        log=LogSettings(fsync=False),
+        restore=Restore(parallel_tasks=parallel),
+        snapshots=SnapshotSettings(enabled=False),
+        rest=RestSettings(enabled=False),
     )
     instance = Instance(config)
     began = time.monotonic()
@@ -38,8 +40,8 @@ def restore(history: History, folder: Path, *, parallel: int, snapshot: bool = F
     taken = time.monotonic() - began
     assert all(task.readable_to == history.version for task in instance.status().tasks)
     if snapshot:
-        for snapshotter in instance.snapshotters.values():
-            snapshotter.save()
+        for hosted in instance.hosted():
+            hosted.snapshotter.save()
     instance.stop()
     return taken
 

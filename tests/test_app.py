@@ -20,7 +20,7 @@ import holdfast as hf
 from examples.sqlite_upsert import SqliteUpsert
 from holdfast import faults
 from holdfast.errors import StorageUnavailable, TopologyError
-from holdfast.instance.layout import TaskHome
+from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
 from holdfast.log.log import LostRace
@@ -292,7 +292,7 @@ def test_stop_from_another_thread_ends_a_start_that_is_under_way(spark: SparkSes
     write(tmp_path / "input", 1, [game("alice", 1)])
     app = points_app(spark, tmp_path, stop_timeout="30s")
     starting = threading.Thread(target=app.start)
-    with TaskHome(tmp_path / "base" / "points" / "state", TaskId(0, 0), "somebody else"):
+    with TaskDirectory(tmp_path / "base" / "points" / "state", TaskId(0, 0), "somebody else"):
         starting.start()  # the folder is taken, so it waits for the folder
         wait_for(app, AppState.RESTORING)
         app.stop()

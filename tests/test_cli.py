@@ -15,15 +15,14 @@ from pathlib import Path
 from typing import Protocol
 
 import httpx2
-import msgspec
 import pytest
 
 from holdfast.cli import main
 from holdfast.instance.client import StateClient
-from holdfast.instance.process import InstanceConfig
+from holdfast.instance.config import InstanceConfig, Role, encode
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.settings import all_settings
+from holdfast.settings import RestSettings, all_settings
 from tests.log.making import app_spec
 
 
@@ -124,16 +123,21 @@ COMMAND = [sys.executable, "-m", "holdfast", "instance"]
 
 def test_an_instance_with_a_wrong_configuration_says_what_is_wrong_and_shows_no_secret() -> None:
     """In a process of its own, since an instance keeps pandas out of its process and Spark's tests need it."""
-    line = json.dumps({"app": "game", "log_options": {"token": "hush"}, "tasks": "none"}) + "\n"
+    line = json.dumps({"app": "game", "log": {"options": {"token": "hush"}}, "tasks": "none"}) + "\n"
     done = subprocess.run(COMMAND, input=line, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 1
-    assert "is no InstanceConfig" in done.stderr
+    assert "is not an InstanceConfig" in done.stderr
     assert "hush" not in done.stderr + done.stdout
 
 
 def config_of(folder: Path, name: str) -> InstanceConfig:
     return InstanceConfig(
-        app="scores", name=name, log_url=str(folder / "log"), state_dir=str(folder / "state"), tasks=("0_0",)
+        app="scores",
+        name=name,
+        log_url=str(folder / "log"),
+        state_dir=str(folder / "state"),
+        tasks={"0_0": Role.ACTIVE},
+        rest=RestSettings(port=0),
     )
 
 
@@ -145,7 +149,7 @@ def running_instance(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict
     assert process.stdin is not None
     assert process.stdout is not None
     try:
-        process.stdin.write(msgspec.json.encode(config_of(folder, "a")).decode() + "\n")
+        process.stdin.write(encode(config_of(folder, "a")).decode() + "\n")
         process.stdin.flush()
         yield process, json.loads(process.stdout.readline())
     finally:
@@ -176,7 +180,7 @@ def test_an_instance_ends_when_whoever_started_it_is_gone(tmp_path: Path) -> Non
 
 def test_a_second_instance_on_the_same_state_is_refused_with_the_holder(tmp_path: Path) -> None:
     with running_instance(tmp_path) as (process, _):
-        line = msgspec.json.encode(config_of(tmp_path, "b")).decode() + "\n"
+        line = encode(config_of(tmp_path, "b")).decode() + "\n"
         done = subprocess.run(COMMAND, input=line, capture_output=True, text=True, timeout=60, check=False)
         assert done.returncode == 1
         # A folder in memory is warned of before that.

@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
-import msgspec
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -24,12 +23,13 @@ import rocksdict as rd
 
 from holdfast.chance import new_id
 from holdfast.instance.client import StateClient
-from holdfast.instance.process import InstanceConfig
+from holdfast.instance.config import InstanceConfig, Role, encode
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
+from holdfast.settings import LogSettings, MemorySettings, RestSettings, SnapshotSettings
 from holdfast.sizing import SNAPSHOTS, Load, estimate, shown
 from holdfast.stores.formats.byte_columns import from_matrix
 from holdfast.stores.formats.cells import pack_many
@@ -134,18 +134,18 @@ def run_instance(log: Log, folder: Path, memory: int) -> Watch:
         app="estimate",
         name="estimate-0",
         log_url=str(folder / "log"),
-        fsync=False,
         state_dir=str(folder / "state"),
-        tasks=tuple(map(str, log.app.tasks())),
-        memory_bytes=memory,
-        snapshots_enabled=False,
-        rest_enabled=False,
+        tasks={str(task): Role.ACTIVE for task in log.app.tasks()},
+        log=LogSettings(fsync=False),
+        memory=MemorySettings(limit=memory),
+        snapshots=SnapshotSettings(enabled=False),
+        rest=RestSettings(enabled=False),
     )
     command = [sys.executable, "-m", "holdfast", "instance"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None
-        process.stdin.write(msgspec.json.encode(config) + b"\n")
+        process.stdin.write(encode(config) + b"\n")
         process.stdin.flush()
         watch = Watch(process.pid, folder / "state")
         watch.start()

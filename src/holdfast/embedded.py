@@ -10,13 +10,14 @@ import contextlib
 import json
 import logging
 import os
+import select
 import signal
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 
 import msgspec
@@ -26,8 +27,9 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.client import StateClient
+from holdfast.instance.config import InstanceConfig, Role, encode
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
-from holdfast.instance.process import InstanceConfig
+from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instances import InstanceFailed, Interrupted
 from holdfast.retry import backoff
 from holdfast.settings import RetrySettings, Settings
@@ -41,8 +43,12 @@ _restarts = metrics.counter("holdfast_instance_restarts", "Instances that died a
 RESTARTS = 10
 """How often in a row an instance may die young before the app gives up."""
 
-_RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
 _STANDARD_ERROR = 2
+_RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
+_DEADLINE = timedelta(seconds=10)
+
+Assignment = Mapping[TaskId, Role]
+"""The tasks that one instance hosts, each with its role."""
 
 LONG_LIFE = 600.0
 """An instance that lived for so many seconds died of something new."""
@@ -73,29 +79,40 @@ class EmbeddedInstances:
     @property
     def rest_address(self) -> str | None:
         """Where the first instance answers queries; every one of them answers for all."""
-        return self._all[0].rest_address
+        return self._all[0].rest_address if self._all else None
 
     def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId] = ()) -> None:
-        for n, share in enumerate(shares(tasks, everywhere, self._settings.instances)):
-            config = _config(self._app, self._settings, n, share)
-            instance = _Embedded(config, self._settings, self._on_event, self._on_failure, self._stopped)
-            self._all.append(instance)
-            instance.start()
+        new = assignments(tasks, everywhere, self._settings.instances)
+        for instance in self._all[len(new) :]:
+            instance.assign({})
+        for instance, assignment in zip(self._all, new, strict=False):
+            instance.drop_all_but(assignment)  # before another instance needs the state directory
+        for number, assignment in enumerate(new):
+            if number < len(self._all):
+                self._all[number].assign(assignment)
+            else:
+                self._start(number, assignment)
         if len(self._all) > 1:
             peers = {task: addresses[0] for task, addresses in self.replicas().items()}
             for instance in self._all:
-                instance.meet(peers)
+                instance.set_peers(peers)
+
+    def _start(self, number: int, assignment: Assignment) -> None:
+        config = _config(self._app, self._settings, number, assignment)
+        launched = _launch_patiently(config, self._settings, self._stopped)
+        self._all.append(_Embedded(config, launched, self._settings, self._on_event, self._on_failure, self._stopped))
 
     def wait_until_ready(self, version: Version) -> None:
         for instance in self._all:
             instance.wait_until_ready(version)
 
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
-        found: dict[str, tuple[str, ...]]
-        found = {task: (instance.address,) for instance in self._all for task in instance.tasks}
-        for instance in self._all:
-            for task in instance.copies:
-                found[task] += (instance.address,)
+        found: dict[str, tuple[str, ...]] = {}
+        for role in (Role.ACTIVE, Role.STANDBY):
+            for instance in self._all:
+                for task, given in instance.tasks.items():
+                    if given is role:
+                        found[task] = (*found.get(task, ()), instance.address)
         return found
 
     def committed(self, version: Version) -> None:
@@ -122,113 +139,161 @@ class EmbeddedInstances:
             instance.finish_stop()
 
 
-@dataclass(frozen=True)
-class Share:
-    """What one instance hosts: tasks of its own, and copies of tasks that are another's."""
+def assignments(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int) -> list[Assignment]:
+    """Which instance hosts which tasks: each in turn, and a standby of those in `everywhere` on all the others.
 
-    own: tuple[TaskId, ...]
-    copies: tuple[TaskId, ...] = ()
-
-
-def shares(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int) -> list[Share]:
-    """The tasks dealt out to instances, one after the other; those of global stores are everywhere besides.
-
-    >>> shares([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 2)[1]
-    Share(own=(TaskId(topology=0, partition=1),), copies=(TaskId(topology=1, partition=0),))
+    >>> assignments([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 2)[1] == {
+    ...     TaskId(0, 1): Role.ACTIVE, TaskId(1, 0): Role.STANDBY}
+    True
     """
-    dealt = [tuple(tasks[n::instances]) for n in range(instances)]
-    found = [Share(own, tuple(task for task in everywhere if task not in own)) for own in dealt]
-    return [share for share in found if share.own or share.copies]
+    standbys = dict.fromkeys(everywhere, Role.STANDBY)
+    found = [standbys | dict.fromkeys(tasks[n::instances], Role.ACTIVE) for n in range(instances)]
+    return [assignment for assignment in found if assignment]
 
 
-def _config(app: str, settings: Settings, number: int, share: Share) -> InstanceConfig:
-    rest_port = settings.rest.port + number if settings.rest.port else 0
+def _config(app: str, settings: Settings, number: int, assignment: Assignment) -> InstanceConfig:
+    rest = settings.rest
     return InstanceConfig(
         app=app,
         name=f"{app}-{number}",
         log_url=settings.log_url(app),
-        log_options=dict(settings.log.options),
-        fsync=settings.log.fsync,
         state_dir=str(settings.state_dir(app)),
-        tasks=tuple(map(str, share.own)),
-        copies=tuple(map(str, share.copies)),
-        rest_host=settings.rest.host,
-        rest_port=rest_port,
-        rest_enabled=settings.rest.enabled,
-        memory_bytes=settings.memory.limit,
-        restore_parallel_tasks=settings.restore.parallel_tasks,
-        restore_batch_bytes=settings.restore.batch_bytes,
-        restore_acceptable_lag=settings.restore.acceptable_lag,
-        snapshots_enabled=settings.snapshots.enabled,
-        snapshots_ratio=settings.snapshots.ratio,
-        snapshots_bytes=settings.snapshots.bytes,
-        snapshots_age_seconds=settings.snapshots.age.total_seconds(),
-        flush_seconds=settings.state.flush_interval.total_seconds(),
-        flush_versions=settings.state.flush_versions,
-        background_jobs=settings.state.background_jobs,
-        direct_reads=settings.state.direct_reads,
-        direct_writes=settings.state.direct_writes,
-        retry_attempts=settings.retry.attempts,
-        retry_first_seconds=settings.retry.first.total_seconds(),
-        retry_longest_seconds=settings.retry.longest.total_seconds(),
+        tasks=_named(assignment),
         stop_seconds=settings.stop_timeout.total_seconds(),
+        log=settings.log,
+        memory=settings.memory,
+        state=settings.state,
+        restore=settings.restore,
+        snapshots=settings.snapshots,
+        rest=replace(rest, port=rest.port + number) if rest.port else rest,
+        retry=settings.retry,
     )
 
 
+def _named(assignment: Assignment) -> dict[str, Role]:
+    return {str(task): role for task, role in assignment.items()}
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """A process that listens."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    rest_address: str | None
+
+
+def _launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callable[[], bool]) -> _Launched:
+    """The first launch. After a kill of the app its old instance may keep folder and port for a moment."""
+    ends = SYSTEM_CLOCK.monotonic() + settings.stop_timeout.total_seconds() + 2
+    while True:
+        try:
+            return _launch(config, stopped)
+        except InstanceFailed:
+            if stopped():
+                raise Interrupted("The app was told to stop while an instance was being started.") from None
+            if SYSTEM_CLOCK.monotonic() >= ends:
+                raise
+            SYSTEM_CLOCK.sleep(0.5)
+
+
+def _launch(config: InstanceConfig, stopped: Callable[[], bool]) -> _Launched:
+    """Starts a process and waits until it says where it listens.
+
+    It says so on a pipe that nothing else writes to. Its standard output is the app's standard error: modules of the
+    user's may print there as much as they like.
+    """
+    reading, writing = os.pipe()
+    with open(reading, "rb") as ready:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "instance"],
+                stdin=subprocess.PIPE,
+                stdout=_STANDARD_ERROR,
+                pass_fds=(writing,),
+                # Options hooks, engines and codecs of the user's own are imported by name: modules that can be
+                # imported here can be imported there.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # A Ctrl-C in the terminal is for the app: it stops its instances itself, after the last version.
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            assert process.stdin is not None
+            config = msgspec.structs.replace(config, ready_fd=writing)
+            process.stdin.write(encode(config) + b"\n")  # not in the arguments: it may hold secrets
+            process.stdin.flush()
+            while not select.select([ready], [], [], 0.1)[0]:
+                if stopped():
+                    raise Interrupted("The app was told to stop while an instance was being started.")
+            return _listening(config, process, ready.readline())
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _listening(config: InstanceConfig, process: subprocess.Popen[bytes], line: bytes) -> _Launched:
+    if not line:
+        code = process.wait()
+        raise InstanceFailed(
+            f"Instance {config.name} ended with code {code} before it listened. Its own messages are above."
+        )
+    said = json.loads(line)
+    if "error" in said:
+        process.wait()
+        raise InstanceFailed(f"Instance {config.name} could not start: {said['error']}")
+    return _Launched(process, said["flight"], said.get("rest"))
+
+
 class _Embedded:
-    """One instance: its process, and the threads that watch and hear it."""
+    """One instance: its process, and the threads that watch it and read its events."""
 
     def __init__(
         self,
         config: InstanceConfig,
+        launched: _Launched,
         settings: Settings,
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
         stopped: Callable[[], bool],
     ) -> None:
-        self.tasks = config.tasks
-        self.copies = config.copies
-        self.address = ""
-        self.rest_address: str | None = None
-        self._config = config
+        self.address = launched.address
+        self.rest_address = launched.rest_address
+        # A restart listens where this one did, so that nobody has to be told.
+        rest = replace(config.rest, port=_port(launched.rest_address or ":0"))
+        self._config = msgspec.structs.replace(config, port=_port(launched.address), rest=rest)
+        self._process = launched.process
         self._settings = settings
         self._on_event = on_event
         self._on_failure = on_failure
         self._stopped = stopped
         self._stopping = threading.Event()
-        self._told = messages.AppStateTold(str(AppState.RESTORING))
+        self._app_state = messages.AppStateMessage(str(AppState.RESTORING))
         self._peers: dict[str, str] = {}
-        self._process: subprocess.Popen[bytes] | None = None
-        self._client: StateClient | None = None
+        self._client = StateClient(self.address, _DEADLINE)
         self._gave_up: InstanceFailed | None = None
-        self._threads: list[threading.Thread] = []
-
-    def start(self) -> None:
-        """Starts the process and waits until it listens; from then on it is watched."""
-        self._launch_patiently()
-        # A restart listens where this one did, so that nobody has to be told.
-        self._config = msgspec.structs.replace(
-            self._config, port=_port(self.address), rest_port=_port(self.rest_address) if self.rest_address else 0
-        )
-        self._client = StateClient(self.address, timedelta(seconds=10))
+        self._threads = [
+            threading.Thread(target=body, name=f"{config.name}-{body.__name__}", daemon=True)
+            for body in (self._watch, self._read_events)
+        ]
         self._tell_again()
-        for body in (self._watch, self._hear):
-            thread = threading.Thread(target=body, name=f"{self._config.name}-{body.__name__}", daemon=True)
+        for thread in self._threads:
             thread.start()
-            self._threads.append(thread)
 
     def wait_until_ready(self, version: Version) -> None:
-        assert self._client is not None
         while not self._stopping.is_set():
             try:
                 status = self._client.status()
             except HoldfastError as error:
                 logger.debug("instance %s does not answer yet: %s", self._config.name, error)
             else:
-                if status.ready and all((task.readable_to or 0) >= version for task in status.tasks):
+                readable = {task.task for task in status.tasks if (task.readable_to or 0) >= version}
+                if status.ready and readable >= set(self.tasks):
                     return
                 for task in status.tasks:
-                    # What another try may cure gets as many as the settings say; the rest gets a second one.
+                    # An error that may pass gets as many attempts as the settings say; any other gets a second one.
                     tries = self._settings.retry.attempts if task.error_category == ErrorCategory.RETRY.value else 2
                     if task.failures >= tries:
                         raise InstanceFailed(f"Task {task.task} can't be restored: {task.error}")
@@ -239,27 +304,51 @@ class _Embedded:
             self._stopping.wait(0.05)
         raise Interrupted(f"Instance {self._config.name} was stopped before it was ready.")
 
-    def meet(self, peers: dict[str, str]) -> None:
+    @property
+    def tasks(self) -> Mapping[str, Role]:
+        return self._config.tasks
+
+    def drop_all_but(self, assignment: Assignment) -> None:
+        """Drops the tasks that aren't in the assignment."""
+        named = _named(assignment)
+        self._change_tasks({task: role for task, role in self.tasks.items() if task in named})
+
+    def assign(self, assignment: Assignment) -> None:
+        """Drops and hosts tasks until it has those of the assignment, in their roles."""
+        self._change_tasks(_named(assignment))
+
+    def _change_tasks(self, tasks: dict[str, Role]) -> None:
+        # The configuration first: a process that is started again meanwhile has the new tasks then.
+        before, self._config = self._config.tasks, msgspec.structs.replace(self._config, tasks=tasks)
+        try:
+            for task in before.keys() - tasks.keys():
+                self._client.drop(TaskId.parse(task))
+            for task, role in tasks.items():
+                if before.get(task) is not role:
+                    self._client.host(TaskId.parse(task), role)
+        except InstanceUnavailable as error:
+            logger.warning("instance %s gets its tasks when it is started again: %s", self._config.name, error)
+        except HoldfastError as error:
+            raise InstanceFailed(f"Instance {self._config.name} can't host its tasks: {error}") from error
+
+    def set_peers(self, peers: dict[str, str]) -> None:
         self._peers = peers
         self._tell_again()
 
     def committed(self, version: Version) -> None:
-        assert self._client is not None
-        with _unheard("committed", self._config.name):
+        with self._may_fail("committed"):
             self._client.committed(version)
 
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
-        self._told = messages.AppStateTold(str(state), None if cause is None else str(cause))
+        self._app_state = messages.AppStateMessage(str(state), None if cause is None else str(cause))
         self._tell_again()
 
     def begin_stop(self) -> None:
         self._stopping.set()
-        if self._process is not None and self._process.poll() is None:
+        if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
     def finish_stop(self) -> None:
-        if self._process is None:
-            return
         try:
             self._process.wait(self._settings.stop_timeout.total_seconds() + 1)
         except subprocess.TimeoutExpired:
@@ -268,67 +357,12 @@ class _Embedded:
             self._process.wait()
         for thread in self._threads:
             thread.join(self._settings.stop_timeout.total_seconds())
-        if self._client is not None:
-            self._client.close()
-
-    def _launch_patiently(self) -> None:
-        """The first launch. After a kill of the app its old instance may hold folder and port for a moment more."""
-        ends = SYSTEM_CLOCK.monotonic() + self._settings.stop_timeout.total_seconds() + 2
-        while True:
-            try:
-                self._launch()
-                return
-            except InstanceFailed:
-                if self._stopped():
-                    raise Interrupted("The app was told to stop while an instance was being started.") from None
-                if SYSTEM_CLOCK.monotonic() >= ends or self._stopping.wait(0.5):
-                    raise
-
-    def _launch(self) -> None:
-        """Starts the process and waits until it says where it listens.
-
-        It says so on a pipe that nothing else writes to. Its standard output is the app's standard error: modules of
-        the user's may print there as much as they like.
-        """
-        reading, writing = os.pipe()
-        with open(reading, "rb") as ready:
-            try:
-                config = msgspec.structs.replace(self._config, ready_fd=writing)
-                self._process = process = subprocess.Popen(
-                    [sys.executable, "-m", "holdfast", "instance"],
-                    stdin=subprocess.PIPE,
-                    stdout=_STANDARD_ERROR,
-                    pass_fds=(writing,),
-                    # Options hooks, engines and codecs of the user's own are imported by name: modules that can be
-                    # imported here can be imported there.
-                    env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                    # A Ctrl-C in the terminal is for the app: it stops its instances itself, after the last version.
-                    start_new_session=True,
-                )
-            finally:
-                os.close(writing)
-            assert process.stdin is not None
-            process.stdin.write(msgspec.json.encode(config) + b"\n")  # not in the arguments: it may hold secrets
-            process.stdin.flush()
-            self._listens(process, ready.readline())
-
-    def _listens(self, process: subprocess.Popen[bytes], line: bytes) -> None:
-        if not line:
-            code = process.wait()
-            raise InstanceFailed(
-                f"Instance {self._config.name} ended with code {code} before it listened. What it said is above."
-            )
-        said = json.loads(line)
-        if "error" in said:
-            process.wait()
-            raise InstanceFailed(f"Instance {self._config.name} could not start: {said['error']}")
-        self.address, self.rest_address = said["flight"], said.get("rest")
+        self._client.close()
 
     def _watch(self) -> None:
         """Starts the process again when it dies, until it has died too often."""
         deaths = 0
         while True:
-            assert self._process is not None
             began = SYSTEM_CLOCK.monotonic()
             code = self._process.wait()
             if self._stopping.is_set():
@@ -339,22 +373,26 @@ class _Embedded:
             if deaths > RESTARTS:
                 self._gave_up = InstanceFailed(
                     f"Instance {self._config.name} died {deaths} times in a row, each time within {LONG_LIFE:g} s. "
-                    "What it said before is above."
+                    "Its own messages are above."
                 )
                 self._on_failure(self._gave_up)
                 return
             try:
-                self._launch()
+                self._process = _launch(self._config, self._stopping.is_set).process
+            except Interrupted:
+                return
             except (InstanceFailed, OSError) as error:
                 logger.warning("%s", error)
                 self._stopping.wait(backoff(deaths, _RESTART_RETRY))
                 continue
+            if self._stopping.is_set():
+                self._process.terminate()
             self._tell_again()
 
-    def _hear(self) -> None:
-        """Takes the instance's events to the listeners; in the driver, off the restore's path."""
+    def _read_events(self) -> None:
+        """Takes the instance's events to the listeners, in the driver and beside the restore."""
         since, life = 0, None
-        with StateClient(self.address, timedelta(seconds=10)) as client:
+        with StateClient(self.address, _DEADLINE) as client:
             while not self._stopping.is_set():
                 try:
                     page = client.events(since, wait=1.0, life=life)
@@ -375,21 +413,19 @@ class _Embedded:
                 logger.warning("instance %s: %s", self._config.name, event.message)
 
     def _tell_again(self) -> None:
-        if self._client is None:
-            return
-        with _unheard("state", self._config.name):
-            self._client.app_state(self._told.state, self._told.cause)
+        """Tells the instance what a process that was started again doesn't know."""
+        with self._may_fail("the app's state"):
+            self._client.app_state(self._app_state.state, self._app_state.cause)
             if self._peers:
                 self._client.peers(self._peers)
 
-
-@contextlib.contextmanager
-def _unheard(what: str, name: str) -> Iterator[None]:
-    """What an instance doesn't hear it finds out by itself, or is told again after its restart."""
-    try:
-        yield
-    except HoldfastError as error:
-        logger.debug("instance %s did not hear of %s: %s", name, what, error)
+    @contextlib.contextmanager
+    def _may_fail(self, what: str) -> Iterator[None]:
+        """A message that doesn't arrive does no harm: the instance finds out by itself, or is told after a restart."""
+        try:
+            yield
+        except HoldfastError as error:
+            logger.debug("instance %s was not told %s: %s", self._config.name, what, error)
 
 
 def _port(address: str) -> int:

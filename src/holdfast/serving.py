@@ -6,11 +6,11 @@ standard error.
 
 import logging
 
-import msgspec
-
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import HoldfastError, SettingsError
-from holdfast.instance.process import Instance, InstanceConfig, main, say_ready
+from holdfast.errors import HoldfastError
+from holdfast.instance.config import decode
+from holdfast.instance.instance import Instance
+from holdfast.instance.process import main, say_ready
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
 from holdfast.query.beside import RestBeside, not_ready, readable_version, reader_of
@@ -18,17 +18,10 @@ from holdfast.query.beside import RestBeside, not_ready, readable_version, reade
 
 def run(line: bytes) -> None:
     """Runs the instance that a line of JSON describes, until it is told to end."""
-    try:
-        config = msgspec.json.decode(line, type=InstanceConfig)
-    except msgspec.DecodeError as error:
-        # Not the line itself: it may hold credentials of the log.
-        raise SettingsError(
-            f"The configuration on standard input is no InstanceConfig: {error}. Start the instance with the version "
-            "of Holdfast that the app has."
-        ) from None
+    config = decode(line)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {config.name} %(name)s: %(message)s")
     try:
-        main(config, rest if config.rest_enabled else None)
+        main(config, rest if config.rest.enabled else None)
     except HoldfastError as error:
         say_ready(config, {"error": str(error)})
         raise

@@ -17,11 +17,12 @@ from msgspec import structs
 
 from holdfast import faults
 from holdfast.clock import ManualClock
+from holdfast.instance.config import unchecked
 from holdfast.instance.events import Events
-from holdfast.instance.layout import TaskHome
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica, ReplicaSettings
-from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
-from holdfast.instance.source import Source
+from holdfast.instance.snapshotter import Snapshotter
+from holdfast.instance.state_dir import TaskDirectory
 from holdfast.log.appfile import AppSpec
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import SparkBatch, Writer
@@ -34,6 +35,7 @@ from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task import TaskWork, run
+from holdfast.settings import SnapshotSettings
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.cells import unpack
@@ -86,7 +88,7 @@ def crash_at(point: str, nth: int) -> Mapping[str, Callable[[], None]]:
 class Machine:
     """One life after another of an app on one log and one folder."""
 
-    limits = SnapshotLimits(ratio=0.01, size=1, age=timedelta(seconds=1))
+    limits = unchecked(SnapshotSettings, ratio=0.01, bytes=1, age=timedelta(seconds=1))
 
     def __init__(self, folder: Path, spec: StoreSpec = SPEC) -> None:
         self.folder = folder
@@ -99,7 +101,7 @@ class Machine:
     def restart(self) -> "Machine":
         """A new process: nothing but what is stored carries over."""
         for replica in getattr(self, "replicas", {}).values():
-            replica.held.clear()
+            replica.published.clear()
             if replica._base is not None:
                 replica._base.close()
             replica._home.close()
@@ -112,11 +114,11 @@ class Machine:
             self.log,
             [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
         )
-        source = Source(self.log)
+        source = LogReader(self.log)
         resources = Resources(16 << 20)
         self.replicas = {
             task: Replica(
-                TaskHome(self.folder, task, "machine"),
+                TaskDirectory(self.folder, task, "machine"),
                 source,
                 specs,
                 resources,
@@ -163,8 +165,8 @@ class Machine:
         assert newest is not None
         for replica in self.replicas.values():
             replica.catch_up(Version(newest.version))
-            if replica.fold_due():
-                replica.fold()
+            if replica.flush_due():
+                replica.flush_overlay()
         for snapshotter in self.snapshotters:
             snapshotter.step()
         self.cleaner.clean()
@@ -182,14 +184,14 @@ class Machine:
     def _read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
         if version == NOTHING:
             return pa.nulls(len(keys), pa.binary())
-        with self.replicas[task].picture(version, wait=5) as picture:
-            return picture.get_many(store, keys)
+        with self.replicas[task].read_view(version, wait=5) as view:
+            return view.get_many(store, keys)
 
     def _scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
         if version == NOTHING:
             return pa.array([], pa.binary())
-        with self.replicas[task].picture(version, wait=5) as picture:
-            return pa.array([key for key, _ in islice(picture.scan(store, start, stop), limit)], pa.binary())
+        with self.replicas[task].read_view(version, wait=5) as view:
+            return pa.array([key for key, _ in islice(view.scan(store, start, stop), limit)], pa.binary())
 
     def state(self) -> Any:
         """What the stores hold, read through the replicas, without what has expired."""
@@ -198,8 +200,8 @@ class Machine:
         for replica in self.replicas.values():
             if newest is not None:
                 replica.catch_up(Version(newest.version))
-                with replica.picture(Version(newest.version)) as picture:
-                    rows += picture.scan("scores", b"", None)
+                with replica.read_view(Version(newest.version)) as view:
+                    rows += view.scan("scores", b"", None)
         rows = [(k, v) for k, v in rows if not 0 < unpack(v).expires <= self.clock.now()]
         table = pa.table(
             {"key": pa.array([k for k, _ in rows], pa.binary()), "value": pa.array([v for _, v in rows], pa.binary())}

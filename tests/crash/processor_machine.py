@@ -13,7 +13,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from holdfast.instance.replica import Replica
-from holdfast.instance.storebytes import StoreBytes
+from holdfast.instance.store_bytes import StoreBytes
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, run_processor
 from holdfast.pipeline.results import TaskResult, decode, encode
@@ -111,11 +111,11 @@ class ProcessorMachine(Machine):
         shown: dict[str, Any] = {attribute: {} for attribute in stores_of(self.processor)}
         for replica in self.replicas.values():
             replica.catch_up(Version(newest.version))
-            with replica.picture(Version(newest.version)) as picture:
+            with replica.read_view(Version(newest.version)) as view:
                 for attribute, store in stores_of(self.processor).items():
                     bytes_ = DictBytes()
-                    bytes_.entries.update(picture.scan(store.name, b"", None))
-                    bound = store.bind(bytes_, picture.now, lambda name, number: None)
+                    bytes_.entries.update(view.scan(store.name, b"", None))
+                    bound = store.bind(bytes_, view.now, lambda name, number: None)
                     shown[attribute] |= contents(bound, self.players)
         return shown
 
@@ -143,17 +143,17 @@ class ReplicaState:
     version: Version
 
     def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self.replica.picture(self.version, wait=5) as picture:
-            return StoreBytes(picture, store).get_many(keys)
+        with self.replica.read_view(self.version, wait=5) as view:
+            return StoreBytes(view, store).get_many(keys)
 
     def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
-        with self.replica.picture(self.version, wait=5) as picture:
-            return list(islice(picture.scan(store, start, stop, reverse=reverse), limit))
+        with self.replica.read_view(self.version, wait=5) as view:
+            return list(islice(view.scan(store, start, stop, reverse=reverse), limit))
 
     def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-        with self.replica.picture(self.version, wait=5) as picture:
-            return [entry for _, entries in picture.scan_many(store, starts, stops) for entry in entries]
+        with self.replica.read_view(self.version, wait=5) as view:
+            return [entry for _, entries in view.scan_many(store, starts, stops) for entry in entries]
 
     def approximate_count(self, store: str) -> int:
         return self.replica.approximate_count(store)

@@ -58,8 +58,8 @@ class ChangingMachine(Machine):
         found = {}
         for task, replica in self.replicas.items():
             replica.catch_up(Version(newest.version))
-            with replica.picture(Version(newest.version)) as picture:
-                cells = dict(picture.scan(self.specs()[0].name, b"", None))
+            with replica.read_view(Version(newest.version)) as view:
+                cells = dict(view.scan(self.specs()[0].name, b"", None))
             progress = progress_in(cells.pop(NOTE, None))
             entries = {key: (unpack(cell).schema, unpack(cell).payload) for key, cell in cells.items()}
             found[task] = entries, None if progress is None else msgspec.structs.replace(progress, total=0)

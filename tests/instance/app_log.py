@@ -8,11 +8,11 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.chance import new_id
-from holdfast.instance.base import Base
 from holdfast.instance.events import Events
-from holdfast.instance.layout import TaskHome
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica, ReplicaSettings
-from holdfast.instance.source import Source
+from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
@@ -135,8 +135,8 @@ class Place:
     events: Events = field(default_factory=Events)
 
     def replica(self, app: AppLog, settings: ReplicaSettings | None = None, task: TaskId = TASK) -> Replica:
-        home = TaskHome(self.folder, task, "test")
-        source = Source(app.reopened())
+        home = TaskDirectory(self.folder, task, "test")
+        source = LogReader(app.reopened())
         replica = Replica(home, source, source.log.app.stores_of(task), self.resources, self.events, settings)
         try:
             replica.open()
@@ -147,10 +147,10 @@ class Place:
 
 
 def abandon(replica: Replica) -> None:
-    """Leaves a replica as a kill would as far as one process can: nothing is folded, the folder is let go."""
+    """Leaves a replica as a kill would as far as one process can: nothing is flushed, the folder is let go."""
     replica.stop_moving()
-    base: Base | None = replica._base
-    replica.held.clear()
+    base: TaskEngines | None = replica._base
+    replica.published.clear()
     if base is not None:
         base.close()
     replica._home.close()
@@ -158,5 +158,5 @@ def abandon(replica: Replica) -> None:
 
 def shown(replica: Replica, version: Version | None = None) -> State:
     """Everything a replica shows at a version."""
-    with replica.picture(version) as picture:
-        return {store: dict(picture.scan(store, b"", None)) for store in replica.stores}
+    with replica.read_view(version) as view:
+        return {store: dict(view.scan(store, b"", None)) for store in replica.stores}

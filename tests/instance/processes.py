@@ -11,11 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Self
 
-import msgspec
-
 from holdfast.instance.client import StateClient
+from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instance.events import EventPage
-from holdfast.instance.process import InstanceConfig
 
 SCRIPT = Path(__file__).with_name("run_instance.py")
 
@@ -34,7 +32,7 @@ class Process:
             env={**os.environ, "PYTHONPATH": "src", **environment},
         )
         assert self._process.stdin is not None
-        self._process.stdin.write(msgspec.json.encode(config) + b"\n")
+        self._process.stdin.write(encode(config) + b"\n")
         self._process.stdin.flush()
 
     def __enter__(self) -> Self:

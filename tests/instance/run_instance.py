@@ -2,9 +2,8 @@
 
 import sys
 
-import msgspec
-
-from holdfast.instance.process import InstanceConfig, main
+from holdfast.instance.config import decode
+from holdfast.instance.process import main
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.stdin.buffer.readline(), type=InstanceConfig))
+    main(decode(sys.stdin.buffer.readline()))

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from holdfast.instance.source import Source
+from holdfast.instance.log_reader import LogReader
 from holdfast.log import names
 from holdfast.log.log import Log, LogMissing
 from holdfast.log.storage import open_storage
@@ -17,7 +17,7 @@ def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.Lo
     storage = open_storage("memory://app-changes")
     first = Log.create_or_open(storage, app_spec(spec_of(First)))
     grow(first, 1)
-    source = Source(first)
+    source = LogReader(first)
     second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
     grow(second, 2)
     assert source.commit(Version(1)) is not None
@@ -39,7 +39,7 @@ def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.Lo
 def test_the_newest_version_brings_the_newest_file_too() -> None:
     storage = open_storage("memory://app-changes-newest")
     log = Log.create_or_open(storage, app_spec(spec_of(First)))
-    source = Source(log)
+    source = LogReader(log)
     grow(log, 1)
     grow(Log.create_or_open(storage, app_spec(spec_of(Gained))), 1)
     assert source.newest() == 2
@@ -51,15 +51,15 @@ def test_a_version_is_known_by_the_file_it_was_made_under(caplog: pytest.LogCapt
     first = Log.create_or_open(storage, app_spec(spec_of(First)))
     grow(first, 2)
     second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
-    begun_between = Source(Log.open(storage))
+    begun_between = LogReader(Log.open(storage))
     assert begun_between.app.number == 2
     assert begun_between.app_of(Version(2)).number == 1, "the newest file has no version yet"
     grow(second, 2)
-    source = Source(first)
+    source = LogReader(first)
     assert [source.app_of(Version(version)).number for version in (4, 3, 2, 1)] == [2, 2, 1, 1]
     assert source.app_of(Version(9)).number == 2, "there is no such version: what is known is the newest"
 
-    again = Source(first)
+    again = LogReader(first)
     again.hear(Version(3))
     again.hear(Version(4))
     for version in (2, 3, 4):

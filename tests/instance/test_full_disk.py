@@ -11,7 +11,7 @@ import pytest
 from holdfast.words import TaskId
 from tests.instance.app_log import AppLog, key_of
 from tests.instance.processes import Process, until
-from tests.instance.test_process import check, config_of, problems
+from tests.instance.test_process import FLUSH_OFTEN, NO_SNAPSHOTS, check, config_of, problems
 
 TASK = TaskId(0, 0)
 
@@ -33,7 +33,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 def test_a_full_disk_is_told_and_loses_nothing(tmp_path: Path, small_disk: Path) -> None:
     app = AppLog(str(tmp_path / "log"))
     chance = random.Random(1)
-    config = config_of(app, tmp_path, state_dir=str(small_disk / "state"), flush_versions=2, snapshots_enabled=False)
+    config = config_of(app, tmp_path, state_dir=str(small_disk / "state"), state=FLUSH_OFTEN, snapshots=NO_SNAPSHOTS)
     with Process(config) as process, process.listening() as client:
         until(lambda: client.status().ready, "ready")
         warning = problems(client)[0]

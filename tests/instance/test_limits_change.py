@@ -13,10 +13,10 @@ import pytest
 
 import holdfast as hf
 from holdfast.instance.events import Events
-from holdfast.instance.layout import TaskHome
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica, ReplicaSettings
-from holdfast.instance.source import Source
-from holdfast.instance.storebytes import StoreBytes
+from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.store_bytes import StoreBytes
 from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Clocks
@@ -81,9 +81,9 @@ class Instance:
     """A replica, and the specs by which queries beside it hide what is over."""
 
     def __init__(self, folder: Path, code: Code) -> None:
-        self.source = Source(code.app.reopened())
+        self.source = LogReader(code.app.reopened())
         specs = self.source.log.app.stores_of(TASK)
-        home = TaskHome(folder, TASK, "test")
+        home = TaskDirectory(folder, TASK, "test")
         self.replica = Replica(home, self.source, specs, Resources(64 << 20), Events(), EAGER)
         self.replica.open()
         self.specs = Specs(self.source.log.app, self.source)
@@ -91,15 +91,15 @@ class Instance:
 
     def catch_up(self, version: Version) -> None:
         self.replica.catch_up(version)
-        self.replica.fold()
+        self.replica.flush_overlay()
 
     def shown(self, version: Version) -> list[Any]:
-        with self.replica.picture(version) as picture:
-            bytes_: Any = StoreBytes(picture, "kept")
-            return everything(self.declared.bind(bytes_, picture.now, spec=self.specs.at("kept", version)))
+        with self.replica.read_view(version) as view:
+            bytes_: Any = StoreBytes(view, "kept")
+            return everything(self.declared.bind(bytes_, view.now, spec=self.specs.at("kept", version)))
 
     def versions(self) -> range:
-        held = self.replica.held.range
+        held = self.replica.published.range
         assert held is not None
         return range(max(held[0], 1), held[1] + 1)
 

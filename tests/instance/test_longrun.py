@@ -1,6 +1,6 @@
 """A month of windows and of entries with a TTL: what is kept doesn't grow with the time that has passed.
 
-Once a day, when the replica has folded and what it dropped is compacted, everything is measured as it then is. Nothing
+Once a day, when the replica has flushed and what it dropped is compacted, everything is measured as it then is. Nothing
 waits for a number to be small.
 """
 
@@ -67,14 +67,14 @@ def table_bytes(place: Place) -> int:
 
 def measure(replica: Replica, place: Place, version: Version) -> dict[str, float]:
     """How many rows there are in each store, how many the engine would say, and the bytes they take."""
-    replica.fold()
+    replica.flush_overlay()
     for engine in engines(replica):
         if isinstance(engine, RocksEngine):
             assert engine.wait_until_reclaimed(60)
     found: dict[str, float] = {}
-    with replica.picture(version) as picture:
+    with replica.read_view(version) as view:
         for store in replica.stores:
-            found[f"rows of {store}"] = sum(1 for _ in picture.footing.scan(store, b"", None, reverse=False))
+            found[f"rows of {store}"] = sum(1 for _ in view.pinned.scan(store, b"", None, reverse=False))
             found[f"estimate of {store}"] = replica.approximate_count(store)
     found["bytes"] = table_bytes(place) or sum(engine.memory_bytes() for engine in engines(replica))
     return found
@@ -102,13 +102,13 @@ def test_a_month_leaves_no_more_than_a_day(
                 single.put(key, value)
         replica.catch_up(app.commit({TASK: changes}, Clocks(now.wall, now.event, {"0": now.wall})))
         app.history[TASK, app.version] = {name: {} for name in app.stores}  # all that was ever put, and nobody asks
-        if replica.fold_due():
-            replica.fold()
+        if replica.flush_due():
+            replica.flush_overlay()
         if hour % 24 == 23 and hour >= 72:
             for name, number in measure(replica, place, app.version).items():
                 series[name].append(number)
-    with replica.picture(app.version) as picture:
-        assert dict(picture.footing.scan("single", b"", None, reverse=False)) == single.entries
+    with replica.read_view(app.version) as view:
+        assert dict(view.pinned.scan("single", b"", None, reverse=False)) == single.entries
     growth = {name: slope(numbers) for name, numbers in series.items()}
     record_property("growth over a month, as a share of the mean", str(growth))
     for name, most in MOST.items():

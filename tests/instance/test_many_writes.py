@@ -12,15 +12,15 @@ from msgspec import structs
 
 import holdfast as hf
 from holdfast.instance.events import Events, RestoreEvent, RestoreKind
-from holdfast.instance.layout import TaskHome
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
-from holdfast.instance.restore import Mover, MoveSettings
-from holdfast.instance.snapshotter import SnapshotLimits
-from holdfast.instance.source import Source
+from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.updater import ReplicaUpdater
 from holdfast.log.log import Log
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.task import TaskWork, run
+from holdfast.settings import Restore, RetrySettings, SnapshotSettings
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.partition import partitions_of
@@ -35,7 +35,7 @@ ROWS = 2 * ENTRIES + 1
 """What ten entries are in bytes: each has a place in the index of who was used last, and there is a count."""
 
 
-LIMITS = SnapshotLimits(age=timedelta(seconds=10))
+LIMITS = SnapshotSettings(age=timedelta(seconds=10))
 """A version a second: snapshots are due at 11 and at 21, the last one."""
 
 
@@ -103,15 +103,17 @@ class Tabulating(Machine):
 
 def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica], list[RestoreEvent]]:
     """Replicas in a new folder, brought up as an instance does it, and what a listener hears of that."""
-    events, source = Events(), Source(log)
+    events, source = Events(), LogReader(log)
     replicas = {
-        task: Replica(TaskHome(folder, task, "new"), source, log.app.stores_of(task), Resources(16 << 20), events)
+        task: Replica(TaskDirectory(folder, task, "new"), source, log.app.stores_of(task), Resources(16 << 20), events)
         for task in TASKS
     }
-    mover = Mover(replicas, source, events, MoveSettings())
-    mover.start()
-    assert mover.wait_ready(30)
-    mover.stop()
+    updater = ReplicaUpdater(source, events, Restore(), RetrySettings())
+    for replica in replicas.values():
+        updater.add(replica)
+    updater.start()
+    assert updater.wait_ready(30)
+    updater.stop()
     told = [numbered.event for numbered in events.since(0).events]
     return replicas, [each for each in told if isinstance(each, RestoreEvent) and each.store == store]
 
@@ -133,10 +135,10 @@ def test_ten_entries_after_a_million_writes_are_restored_as_about_ten(kind: type
         assert machine.log.snapshots.versions(task)[-1] == VERSIONS, "the policy's own"
         [ended] = [each for each in events if each.kind is RestoreKind.END and each.task == str(task)]
         assert ended.total == ROWS, "about ten: the entries, and what is kept beside them"
-        with replica.picture(Version(VERSIONS)) as picture:
-            rows = dict(picture.scan(store, b"", None))
-        with machine.replicas[task].picture(Version(VERSIONS)) as picture:
-            assert rows == dict(picture.scan(store, b"", None)), "as the replica that saw all of it"
+        with replica.read_view(Version(VERSIONS)) as view:
+            rows = dict(view.scan(store, b"", None))
+        with machine.replicas[task].read_view(Version(VERSIONS)) as view:
+            assert rows == dict(view.scan(store, b"", None)), "as the replica that saw all of it"
         assert len(rows) == ROWS
         assert len([key for key in rows if key[0] == 1]) == ENTRIES
         replica.close()

@@ -1,4 +1,4 @@
-"""The overlay equals a dict of dicts at every version it can show, whatever is folded, merged or evicted."""
+"""The overlay equals a dict of dicts at every version it can show, whatever is flushed, merged or evicted."""
 
 import numpy as np
 import pyarrow as pa
@@ -37,7 +37,7 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
 @settings(deadline=None, max_examples=150)
 @given(
     versions=VERSIONS,
-    folds=st.sets(st.integers(1, 14)),
+    flushes=st.sets(st.integers(1, 14)),
     untidy=st.sets(st.integers(1, 14)),
     budget=st.sampled_from([0, 600, 10**9]),
     asked=st.lists(KEYS),
@@ -45,7 +45,7 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
 def test_it_equals_a_model_at_every_version(
     prints: object,
     versions: list[dict[bytes, bytes | None]],
-    folds: set[int],
+    flushes: set[int],
     untidy: set[int],
     budget: int,
     asked: list[bytes],
@@ -59,13 +59,13 @@ def test_it_equals_a_model_at_every_version(
             overlay = overlay.tidied().within(budget)
             assert not overlay.untidy
         models[number] = models[number - 1] | entries
-        if number in folds:
+        if number in flushes:
             for key, value in zip(*(a.to_pylist() for a in owed(overlay)), strict=True):
                 engine[key] = value
             assert {k: v for k, v in engine.items() if v is not None} == {
                 k: v for k, v in models[number].items() if v is not None
             }
-            overlay = overlay.folded(overlay.owed(), Version(number)).within(budget)
+            overlay = overlay.flushed(overlay.unflushed(), Version(number)).within(budget)
         assert overlay.floor >= number - READABLE + 1 or overlay.floor == 0
         for version in range(max(overlay.floor, overlay.base), number + 1):
             at = overlay.at(Version(version))
@@ -84,7 +84,7 @@ def test_it_equals_a_model_at_every_version(
 
 
 def owed(overlay: Overlay) -> tuple[pa.Array, pa.Array]:
-    merged = overlay.owed().get("s")
+    merged = overlay.unflushed().get("s")
     empty = pa.array([], pa.binary())
     return (empty, empty) if merged is None else (merged.keys, merged.values)
 
@@ -112,7 +112,7 @@ def test_the_budget_lets_go_of_what_was_written_longest_ago() -> None:
     for version in range(1, 41):
         entries: dict[bytes, bytes | None] = {b"%04d" % (version * 1000 + n): bytes(30) for n in range(1000)}
         overlay = overlay.with_version(Version(version), {"s": [changes(entries)]})
-        overlay = overlay.folded(overlay.owed(), Version(version)).tidied().within(1_500_000)
+        overlay = overlay.flushed(overlay.unflushed(), Version(version)).tidied().within(1_500_000)
         assert overlay.nbytes <= 1_500_000
     _, known = overlay.lookup("s", pa.array([b"1000", b"40000", b"40999"], pa.binary()))
     assert known.to_pylist() == [False, True, True]
@@ -124,7 +124,7 @@ def test_what_is_owed_to_the_engine_is_never_let_go() -> None:
     for version in range(1, 20):
         overlay = overlay.with_version(Version(version), {"s": [changes({b"%d" % version: bytes(100)})]})
         overlay = overlay.tidied().within(1)
-    assert len(overlay.owed()["s"]) == 19
+    assert len(overlay.unflushed()["s"]) == 19
 
 
 def test_an_old_version_is_refused() -> None:

@@ -8,9 +8,9 @@ import pytest
 from rich.console import Console
 
 from holdfast.instance.events import Events, RestoreEvent, RestoreKind, TaskEvent
-from holdfast.instance.layout import StateDirectoryUnusable, TaskHome, file_system_of
+from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Unusable, Wait, check_state, next_step
 from holdfast.instance.progress import RestoreBars
-from holdfast.instance.steps import ApplySegment, LoadSnapshot, Unreachable, Wait, Wipe, judge, next_step
+from holdfast.instance.state_dir import StateDirectoryUnusable, TaskDirectory, file_system_of
 from holdfast.stores.engines.base import Mark
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -37,11 +37,11 @@ def test_the_next_step(at: int, committed: int, snapshots: list[int], there: boo
 
 def test_a_folder_that_was_cut_off_while_applying_is_whole_from_there() -> None:
     mark = Mark(Version(4), "c4", "L", applying=Version(6))
-    verdict = judge(mark, log="L", newest=Version(7), commit="c4", next_previous=None)
+    verdict = check_state(mark, log="L", newest=Version(7), commit="c4", next_previous=None)
     assert (verdict.at, verdict.whole_from) == (4, 6)  # type: ignore[union-attr]
-    assert isinstance(judge(mark, log="L", newest=Version(5), commit="c4", next_previous=None), Wipe)
-    assert isinstance(judge(mark, log="L", newest=Version(7), commit=None, next_previous=None), Wipe)
-    assert not isinstance(judge(mark, log="L", newest=Version(7), commit=None, next_previous="c4"), Wipe)
+    assert isinstance(check_state(mark, log="L", newest=Version(5), commit="c4", next_previous=None), Unusable)
+    assert isinstance(check_state(mark, log="L", newest=Version(7), commit=None, next_previous=None), Unusable)
+    assert not isinstance(check_state(mark, log="L", newest=Version(7), commit=None, next_previous="c4"), Unusable)
 
 
 def test_events_are_numbered_kept_and_waited_for() -> None:
@@ -66,13 +66,13 @@ def test_events_are_numbered_kept_and_waited_for() -> None:
 def test_a_folder_that_cannot_be_used_is_said_to_be(tmp_path: Path) -> None:
     (tmp_path / "0_1").write_text("a file")
     with pytest.raises(StateDirectoryUnusable, match="can't be used"):
-        TaskHome(tmp_path, TASK, "one")
+        TaskDirectory(tmp_path, TASK, "one")
 
 
 def test_unfinished_work_is_cleared_away(tmp_path: Path) -> None:
     for name in ("loading", "saving", "data"):
         (tmp_path / "0_1" / name).mkdir(parents=True)
-    with TaskHome(tmp_path, TASK, "one") as home:
+    with TaskDirectory(tmp_path, TASK, "one") as home:
         assert sorted(path.name for path in home.path.iterdir()) == [".lock", "data"]
         home.write_checkpoint("L", "c7", Version(7), ["b", "a"])
         checkpoint = home.read_checkpoint()

@@ -3,19 +3,22 @@
 import random
 import signal
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pyarrow as pa
 import pytest
 
 from holdfast.clock import ManualClock
-from holdfast.instance import process
+from holdfast.instance import instance as instance_module
 from holdfast.instance.client import StateClient
+from holdfast.instance.config import InstanceConfig, Role, unchecked
 from holdfast.instance.events import ProblemEvent, RestoreEvent
-from holdfast.instance.held import VersionNotHeld
+from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
-from holdfast.instance.process import Instance, InstanceConfig
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.tasks import PeerBytes
+from holdfast.settings import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
 from holdfast.stores.engines.open_views import OPEN
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of
@@ -28,21 +31,24 @@ def app(tmp_path: Path) -> AppLog:
     return AppLog(str(tmp_path / "log"), partitions=3)
 
 
-def config_of(app: AppLog, tmp_path: Path, **changed: object) -> InstanceConfig:
-    settings = {
-        "app": "app",
-        "name": "one",
-        "log_url": app.url,
-        "fsync": False,
-        "state_dir": str(tmp_path / "state"),
-        "tasks": tuple(str(task) for task in app.log.app.tasks()),
-        "memory_bytes": 128 << 20,
-        "poll_seconds": 0.05,
-        "retry_first_seconds": 0.02,
-        "retry_longest_seconds": 0.1,
-        **changed,
-    }
-    return msgspec.convert(settings, InstanceConfig)
+def config_of(app: AppLog, tmp_path: Path, **changed: Any) -> InstanceConfig:
+    config = InstanceConfig(
+        app="app",
+        name="one",
+        log_url=app.url,
+        state_dir=str(tmp_path / "state"),
+        tasks={str(task): Role.ACTIVE for task in app.log.app.tasks()},
+        poll_seconds=0.05,
+        log=LogSettings(fsync=False),
+        memory=MemorySettings(limit="128MiB"),
+        retry=RetrySettings(first="20ms", longest="100ms"),
+    )
+    return msgspec.structs.replace(config, **changed)
+
+
+FLUSH_OFTEN = StateSettings(flush_versions=2)
+NO_SNAPSHOTS = SnapshotSettings(enabled=False)
+MANY_SNAPSHOTS = unchecked(SnapshotSettings, bytes=1)
 
 
 def state_of(client: StateClient, task: TaskId, version: Version, stores: tuple[str, ...]) -> State:
@@ -94,9 +100,9 @@ def test_wrong_requests_are_refused(app: AppLog, tmp_path: Path) -> None:
     keys = pa.array([key_of(1)], pa.binary())
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         until(lambda: client.status().ready, "ready")
-        with pytest.raises(VersionNotHeld, match="the log has no such version"):
+        with pytest.raises(VersionNotAvailable, match="the log has no such version"):
             client.get_many(TaskId(0, 0), "counts", Version(10), keys)
-        with pytest.raises(VersionNotHeld, match="asked for version 1 and holds versions"):
+        with pytest.raises(VersionNotAvailable, match="asked for version 1 and holds versions"):
             client.get_many(TaskId(0, 0), "counts", Version(1), keys)
         with pytest.raises(TaskNotHere, match=r"doesn't host task 0_7; it hosts 0_0, 0_1, 0_2"):
             client.get_many(TaskId(0, 7), "counts", Version(9), keys)
@@ -147,7 +153,7 @@ def test_many_ranges_in_one_call(app: AppLog, tmp_path: Path) -> None:
         assert (all_.num_rows, set(all_["range"].to_pylist())) == (20_000, {0})
         none = client.scan_many(task, "counts", Version(2), pa.array([], pa.binary()), pa.array([], pa.binary()))
         assert (none.num_rows, none.schema.names) == (0, ["range", "key", "value"])
-        with pytest.raises(VersionNotHeld, match="the log has no such version"):
+        with pytest.raises(VersionNotAvailable, match="the log has no such version"):
             client.scan_many(task, "counts", Version(3), starts, stops)
         with pytest.raises(InstanceRefused, match="no store 'nope'"):
             client.scan_many(task, "nope", Version(2), starts, stops)
@@ -194,7 +200,9 @@ def test_a_kill_in_the_middle_of_applying_costs_nothing(app: AppLog, tmp_path: P
     chance = random.Random(nth)
     for _ in range(6):
         app.random_commit(chance, rows=2_500, keys=3_000)
-    small = config_of(app, tmp_path, memory_bytes=1 << 20, flush_versions=2, snapshots_enabled=False)
+    small = config_of(
+        app, tmp_path, memory=unchecked(MemorySettings, limit=1 << 20), state=FLUSH_OFTEN, snapshots=NO_SNAPSHOTS
+    )
     with Process(small, HOLDFAST_FAULT=f"{point}=kill@{nth}") as process:
         while process.running and app.version < 60:
             app.random_commit(chance, rows=2_500, keys=3_000)
@@ -210,7 +218,7 @@ def test_a_kill_in_the_middle_of_a_snapshot_costs_nothing(app: AppLog, tmp_path:
     chance = random.Random(4)
     for _ in range(6):
         app.random_commit(chance)
-    eager = config_of(app, tmp_path, snapshots_bytes=1)
+    eager = config_of(app, tmp_path, snapshots=MANY_SNAPSHOTS)
     with Process(eager, HOLDFAST_FAULT=f"{point}=kill@1") as process:
         assert process.wait()[0] == -signal.SIGKILL
     app.random_commit(chance)
@@ -230,7 +238,7 @@ def test_a_kill_around_the_drop_of_slices_costs_nothing(tmp_path: Path, point: s
     twin = Twin(app)
     for _ in range(4):
         twin.step(chance)
-    small = config_of(app, tmp_path, flush_versions=2, snapshots_enabled=False)
+    small = config_of(app, tmp_path, state=FLUSH_OFTEN, snapshots=NO_SNAPSHOTS)
     with Process(small, HOLDFAST_FAULT=f"{point}=kill@3") as process:
         while process.running and app.version < 200:
             twin.step(chance)
@@ -244,9 +252,11 @@ def test_a_kill_around_the_drop_of_slices_costs_nothing(tmp_path: Path, point: s
 
 
 def test_a_kill_at_any_moment_costs_nothing(app: AppLog, tmp_path: Path) -> None:
-    """Kills while versions arrive, folds and snapshots run: whatever is going on then."""
+    """Kills while versions arrive, flushes and snapshots run: whatever is going on then."""
     chance = random.Random(5)
-    busy = config_of(app, tmp_path, memory_bytes=2 << 20, flush_versions=2, snapshots_bytes=1)
+    busy = config_of(
+        app, tmp_path, memory=unchecked(MemorySettings, limit=2 << 20), state=FLUSH_OFTEN, snapshots=MANY_SNAPSHOTS
+    )
     for _ in range(6):
         with Process(busy) as process, process.listening() as client:
             for _ in range(chance.randrange(1, 6)):
@@ -332,7 +342,7 @@ def answered(client: StateClient, app: AppLog) -> bool:
     """Whether every task can be read now, and then rightly."""
     try:
         check(client, app)
-    except (InstanceUnavailable, VersionNotHeld):
+    except (InstanceUnavailable, VersionNotAvailable):
         return False
     return True
 
@@ -371,16 +381,16 @@ def test_a_scan_left_open_in_an_instance_is_named_in_its_log(
 ) -> None:
     clock = ManualClock()
     monkeypatch.setattr(OPEN, "_clock", clock.monotonic)
-    monkeypatch.setattr(process, "_REBALANCE_LOOK", 0.01)
+    monkeypatch.setattr(instance_module, "_REBALANCE_LOOK", 0.01)
     app.commit({TASK: {"counts": {key_of(number): b"%d" % number for number in range(5_000)}}})
     instance = Instance(config_of(app, tmp_path))
     instance.start()
     try:
         assert instance.wait_ready(60)
-        replica = instance.replicas[TASK]
-        replica.fold()
-        with replica.picture() as picture:
-            scan = picture.scan("counts", b"", None)
+        replica = instance.replica(TASK)
+        replica.flush_overlay()
+        with replica.read_view() as view:
+            scan = view.scan("counts", b"", None)
             next(scan)
             clock.advance(61)
             until(lambda: "a scan of counts has kept old state for 61 s" in caplog.text, "named")

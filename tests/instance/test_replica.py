@@ -12,13 +12,14 @@ from holdfast import faults
 from holdfast.clock import ManualClock
 from holdfast.errors import DamagedObject
 from holdfast.instance.events import ProblemEvent, RestoreEvent
-from holdfast.instance.held import VersionNotHeld
-from holdfast.instance.layout import StateDirectoryInUse, TaskHome
+from holdfast.instance.log_reader import LogReader
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.instance.replica import Replica, ReplicaSettings, VersionUnreachable
-from holdfast.instance.report import RestoreReport
-from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
-from holdfast.instance.source import Source
+from holdfast.instance.restore_reporter import RestoreReporter
+from holdfast.instance.snapshotter import Snapshotter
+from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
 from holdfast.log import names
+from holdfast.settings import SnapshotSettings
 from holdfast.stores.engines.open_views import OPEN
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
@@ -33,18 +34,18 @@ def check(replica: Replica, app: AppLog, version: Version) -> None:
     """Scan, bulk get and single get all show exactly this version."""
     state = app.state(version, replica.task)
     assert shown(replica, version) == state
-    with replica.picture(version) as picture:
-        assert picture.version == version
+    with replica.read_view(version) as view:
+        assert view.version == version
         for store in replica.stores:
             keys = [key_of(number) for number in range(-1, 70)]
             expected = [state[store].get(key) for key in keys]
-            assert picture.get_many(store, pa.array(keys, pa.binary())).to_pylist() == expected
-            assert [picture.get(store, key) for key in keys[:9]] == expected[:9]
+            assert view.get_many(store, pa.array(keys, pa.binary())).to_pylist() == expected
+            assert [view.get(store, key) for key in keys[:9]] == expected[:9]
             ordered = sorted(state[store].items())
-            assert list(picture.scan(store, key_of(5), key_of(40))) == [
+            assert list(view.scan(store, key_of(5), key_of(40))) == [
                 entry for entry in ordered if key_of(5) <= entry[0] < key_of(40)
             ]
-            assert list(picture.scan(store, b"", None, reverse=True)) == ordered[::-1]
+            assert list(view.scan(store, b"", None, reverse=True)) == ordered[::-1]
             ranges = [
                 (key_of(5), key_of(9)),
                 (key_of(40), key_of(7)),
@@ -52,7 +53,7 @@ def check(replica: Replica, app: AppLog, version: Version) -> None:
                 (key_of(90), None),
                 (b"", b""),
             ]
-            assert list(picture.scan_many(store, *map(list, zip(*ranges, strict=True)))) == [
+            assert list(view.scan_many(store, *map(list, zip(*ranges, strict=True)))) == [
                 (number, found)
                 for number, (start, stop) in enumerate(ranges)
                 if (found := [(k, v) for k, v in ordered if k >= start and (stop is None or k < stop)])
@@ -66,9 +67,9 @@ def test_it_equals_the_model_at_every_version(app: AppLog, place: Place, setting
     for _ in range(40):
         version = app.random_commit(chance)
         replica.catch_up(version)
-        if replica.fold_due():
-            replica.fold()
-        held = replica.held.range
+        if replica.flush_due():
+            replica.flush_overlay()
+        held = replica.published.range
         assert held is not None
         assert held[1] == version
         for readable in range(held[0], version + 1):
@@ -91,7 +92,7 @@ def test_it_goes_on_from_any_point_after_a_restart(
         replica.catch_up(app.version)
         check(replica, app, app.version)
         if step % 3 == 1:
-            Snapshotter(replica, app.log, SnapshotLimits()).save()
+            Snapshotter(replica, app.log, SnapshotSettings()).save()
         if end == "close":
             replica.close()
         else:
@@ -106,11 +107,11 @@ def test_a_snapshot_and_the_tail_equal_the_whole_history(app: AppLog, place: Pla
         version = app.random_commit(chance)
         replica.catch_up(version)
         if version == snapshot_at:
-            assert Snapshotter(replica, app.log, SnapshotLimits()).save() == snapshot_at
+            assert Snapshotter(replica, app.log, SnapshotSettings()).save() == snapshot_at
     replica.close()
     fresh = Place(place.folder.parent / "fresh")
     other = fresh.replica(app)
-    report = RestoreReport(fresh.events, TASK, other.stores)
+    report = RestoreReporter(fresh.events, TASK, other.stores)
     report.started(other.version, app.version)
     other.catch_up(app.version, report)
     check(other, app, app.version)
@@ -126,12 +127,12 @@ def test_versions_are_refused_unless_held(rocks: AppLog, place: Place) -> None:
     for _ in range(10):
         rocks.random_commit(chance)
     replica.catch_up(Version(9))
-    with replica.picture(Version(10), wait=5) as picture:  # committed: caught up with first
-        assert picture.version == 10
-    with pytest.raises(VersionNotHeld, match="the log has no such version"):
-        replica.picture(Version(11))
-    with pytest.raises(VersionNotHeld, match="version 2 .* versions 7 to 10"):
-        replica.picture(Version(2))
+    with replica.read_view(Version(10), wait=5) as view:  # committed: caught up with first
+        assert view.version == 10
+    with pytest.raises(VersionNotAvailable, match="the log has no such version"):
+        replica.read_view(Version(11))
+    with pytest.raises(VersionNotAvailable, match="version 2 .* versions 7 to 10"):
+        replica.read_view(Version(2))
     replica.close()
 
 
@@ -142,9 +143,9 @@ def test_opening_it_twice_leaves_readers_where_they_are(rocks: AppLog, place: Pl
         rocks.random_commit(chance)
     replica = place.replica(rocks)
     replica.catch_up(rocks.version)
-    with replica.picture(rocks.version) as picture:
+    with replica.read_view(rocks.version) as view:
         replica.open()
-        assert dict(picture.scan("counts", b"", None)) == rocks.state(rocks.version)["counts"]
+        assert dict(view.scan("counts", b"", None)) == rocks.state(rocks.version)["counts"]
     replica.close()
 
 
@@ -182,9 +183,9 @@ def test_half_a_version_on_disk_is_served_only_once_it_is_whole(rocks: AppLog, p
         replica.catch_up(Version(4))
     abandon(replica)
     again = place.replica(rocks, TINY)
-    assert again.held.version is None
-    with pytest.raises(VersionNotHeld, match="nothing yet"):
-        again.held.picture()
+    assert again.published.version is None
+    with pytest.raises(VersionNotAvailable, match="nothing yet"):
+        again.published.read_view()
     again.catch_up(Version(5))
     check(again, rocks, Version(5))
     again.close()
@@ -195,7 +196,7 @@ def _raise() -> None:
 
 
 def test_readers_never_see_half_a_version(rocks: AppLog, place: Place) -> None:
-    """Every version sets all keys of both stores to its own number, through overlay, folds and straight writes."""
+    """Every version sets all keys of both stores to its own number, through overlay, flushes and straight writes."""
     keys = pa.array([key_of(number) for number in range(400)], pa.binary())
     replica = place.replica(rocks, ReplicaSettings(overlay_bytes=120_000, flush_versions=3))
     stop = threading.Event()
@@ -205,27 +206,27 @@ def test_readers_never_see_half_a_version(rocks: AppLog, place: Place) -> None:
     def read() -> None:
         while not stop.is_set():
             try:
-                with replica.picture() as picture:
-                    number = b"%d" % picture.version
+                with replica.read_view() as view:
+                    number = b"%d" % view.version
                     seen: set[object] = set()
                     for store in replica.stores:
-                        seen |= set(picture.get_many(store, keys).to_pylist())
-                        seen |= {value for _, value in picture.scan(store, b"", key_of(400))}
+                        seen |= set(view.get_many(store, keys).to_pylist())
+                        seen |= {value for _, value in view.scan(store, b"", key_of(400))}
                     if seen != {number}:
-                        wrong.append((picture.version, seen))
+                        wrong.append((view.version, seen))
                     reads[0] += 1
-            except VersionNotHeld as error:
+            except VersionNotAvailable as error:
                 wrong.append(error)
 
-    def fold() -> None:
+    def flush() -> None:
         while not stop.is_set():
-            if replica.fold_due():
-                replica.fold()
+            if replica.flush_due():
+                replica.flush_overlay()
             stop.wait(0.001)
 
     rocks.commit({TASK: {s: {key_of(n): b"1" for n in range(400)} for s in rocks.stores}})
     replica.catch_up(Version(1))
-    threads = [threading.Thread(target=read) for _ in range(2)] + [threading.Thread(target=fold)]
+    threads = [threading.Thread(target=read) for _ in range(2)] + [threading.Thread(target=flush)]
     for thread in threads:
         thread.start()
     for version in range(2, 60):
@@ -377,7 +378,7 @@ def test_a_damaged_snapshot_is_left_aside(rocks: AppLog, place: Place) -> None:
     replica = place.replica(rocks)
     for _ in range(4):
         replica.catch_up(rocks.random_commit(chance))
-    Snapshotter(replica, rocks.log, SnapshotLimits()).save()
+    Snapshotter(replica, rocks.log, SnapshotSettings()).save()
     replica.close()
     storage = rocks.log.storage
     for name in storage.list(names.snapshot_files(TASK)):
@@ -404,11 +405,11 @@ def test_what_was_cleaned_is_reached_by_a_snapshot_or_said_to_be_gone(rocks: App
         rocks.random_commit(chance)
     replica.catch_up(rocks.version)
     rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 8)])
-    behind._source._source = Source(rocks.reopened())  # one that hasn't kept the commits that are gone
+    behind._source._source = LogReader(rocks.reopened())  # one that hasn't kept the commits that are gone
     with pytest.raises(VersionUnreachable, match="version 4 isn't in the log any more"):
         behind.catch_up(Version(8))
     check(behind, rocks, Version(3))
-    Snapshotter(replica, rocks.log, SnapshotLimits()).save()
+    Snapshotter(replica, rocks.log, SnapshotSettings()).save()
     behind.catch_up(Version(8))
     check(behind, rocks, Version(8))
     behind.close()
@@ -443,23 +444,23 @@ def problems(place: Place) -> list[ProblemEvent]:
 
 def test_versions_before_a_fold_are_let_go_of_when_nothing_new_comes(rocks: AppLog, place: Place) -> None:
     clock = ManualClock(Millis(0))
-    home, source = TaskHome(place.folder, TASK, "test"), Source(rocks.reopened())
+    home, source = TaskDirectory(place.folder, TASK, "test"), LogReader(rocks.reopened())
     replica = Replica(home, source, source.log.app.stores_of(TASK), place.resources, place.events, None, clock)
     for number in range(3):
         replica.catch_up(rocks.commit({TASK: {"counts": {key_of(number): b"1"}}}))
-    replica.fold()
+    replica.flush_overlay()
     clock.advance(29)
     replica.tidy()
-    assert replica.held.range == (0, 3)
+    assert replica.published.range == (0, 3)
     clock.advance(1)
     replica.tidy()
-    assert replica.held.range == (3, 3)
+    assert replica.published.range == (3, 3)
     check(replica, rocks, Version(3))
     replica.close()
 
 
 def test_catching_up_keeps_nothing_of_the_versions_it_passes(rocks: AppLog, place: Place) -> None:
-    """A footing keeps the write buffers it was taken with: one a version would be more memory than any limit."""
+    """A pinned view keeps the write buffers it was taken with: one a version would be more memory than any limit."""
     chance = random.Random(3)
     for _ in range(8):
         rocks.random_commit(chance)
@@ -467,10 +468,10 @@ def test_catching_up_keeps_nothing_of_the_versions_it_passes(rocks: AppLog, plac
     replica = place.replica(rocks, each_by_itself)
     replica.catch_up(rocks.version)
     assert OPEN.count("view", str(place.folder / "0_0" / "data" / "rocksdb")) == 2
-    assert replica.held.range == (7, 8)
+    assert replica.published.range == (7, 8)
     rocks.random_commit(chance)
     replica.catch_up(rocks.version)
-    assert replica.held.range == (7, 9), "what comes one by one is kept as ever"
+    assert replica.published.range == (7, 9), "what comes one by one is kept as ever"
     for version in (7, 8, 9):
         check(replica, rocks, Version(version))
     replica.close()

@@ -1,4 +1,4 @@
-"""Slices are dropped when a replica folds, whenever that is, and nobody can tell from an answer when it was."""
+"""Slices are dropped when a replica flushes, whenever that is, and nobody can tell from an answer when it was."""
 
 import random
 from typing import Any
@@ -8,8 +8,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from holdfast.instance.replica import Replica, ReplicaSettings
-from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
+from holdfast.instance.snapshotter import Snapshotter
 from holdfast.log.commits import Clocks
+from holdfast.settings import SnapshotSettings
 from holdfast.stores.access import Now
 from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, new_url
@@ -22,8 +23,8 @@ IN_HEAPS = ReplicaSettings(flush_versions=1)
 
 
 def asked(replica: Replica, version: Version) -> dict[str, Any]:
-    with replica.picture(version) as picture:
-        return answers(picture)
+    with replica.read_view(version) as view:
+        return answers(view)
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
@@ -41,15 +42,15 @@ def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
         version = twin.step(chance)
         eager.catch_up(version)
         if chance.random() < 0.7:
-            eager.fold()
+            eager.flush_overlay()
         lazy.catch_up(version)
         if chance.random() < 0.05:
-            lazy.fold()
-        held = max(1, eager.held.range[0], lazy.held.range[0])  # type: ignore[index]
+            lazy.flush_overlay()
+        held = max(1, eager.published.range[0], lazy.published.range[0])  # type: ignore[index]
         for readable in map(Version, {held, chance.randint(held, version), version}):
             assert asked(eager, readable) == asked(lazy, readable) == twin.expected(readable)
         if chance.random() < 0.05:
-            Snapshotter(eager, app.log, SnapshotLimits()).save()
+            Snapshotter(eager, app.log, SnapshotSettings()).save()
         if chance.random() < 0.1:
             abandon(eager) if chance.random() < 0.5 else eager.close()
             eager = Place(folder / "eager").replica(app, EAGER)
@@ -70,8 +71,8 @@ def test_a_mark_tells_the_clocks_of_what_is_on_disk(place: Place) -> None:
     replica.catch_up(app.version)
     replica.close()
     replica = place.replica(app)
-    with replica.picture() as picture:
-        assert picture.now == Now(5_000, 4_000)
+    with replica.read_view() as view:
+        assert view.now == Now(5_000, 4_000)
     replica.close()
 
 
@@ -81,10 +82,10 @@ def test_a_version_keeps_its_clocks_while_it_can_be_read(place: Place) -> None:
     for wall in (1_000, 2_000, 3_000):
         app.commit({TASK: {}}, Clocks(wall, None, {}))
         replica.catch_up(app.version)
-        replica.fold()
+        replica.flush_overlay()
     for version in (1, 2, 3):
-        with replica.picture(Version(version)) as picture:
-            assert picture.now == Now(version * 1_000)
+        with replica.read_view(Version(version)) as view:
+            assert view.now == Now(version * 1_000)
     replica.close()
 
 
@@ -97,10 +98,10 @@ def test_a_clock_that_begins_before_the_wall_clock_hides_anew_from_there(place: 
     for event in range(0, 200_000, 5_000):
         version = twin.commit(Now(10**12, event), {"windows": [(KEYS[0], event)]})
         replica.catch_up(version)
-        replica.fold()
+        replica.flush_overlay()
         assert asked(replica, version) == twin.expected(version)
-    with replica.picture() as picture:
-        assert len(list(picture.footing.scan("windows", b"", None, reverse=False))) < 20
+    with replica.read_view() as view:
+        assert len(list(view.pinned.scan("windows", b"", None, reverse=False))) < 20
     replica.close()
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.instance.storebytes import StoreBytes
+from holdfast.instance.store_bytes import StoreBytes
 from holdfast.log.appfile import AppChanged
 from holdfast.query.queries import Asked, Kinds, reader_of
 from holdfast.query.reader import TaskStore
@@ -84,7 +84,7 @@ def test_a_query_counts_back_from_the_clock_of_the_store(tmp_path: Path) -> None
     kinds = Kinds([code.spec])
     asked = Asked(kinds, code.spec, kinds.query(code.spec, "windows"), "ann", {"from": "-2s"})
     read = reader_of(asked, partial(instance.specs.at, "kept"), 10)
-    with instance.replica.picture() as picture:
-        bytes_: Any = StoreBytes(picture, "kept")
-        found = read(TaskStore(picture.version, picture.now, bytes_))
+    with instance.replica.read_view() as view:
+        bytes_: Any = StoreBytes(view, "kept")
+        found = read(TaskStore(view.version, view.now, bytes_))
     assert [item["start"] for item in found] == [START + STEP * number for number in (21, 22, 23)]

@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 from holdfast.instance.replica import ReplicaSettings
-from holdfast.instance.snapshotter import SnapshotLimits, Snapshotter
+from holdfast.instance.snapshotter import Snapshotter
 from holdfast.log import names
 from holdfast.metrics import REGISTRY
+from holdfast.settings import SnapshotSettings
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
@@ -42,8 +43,8 @@ def test_it_is_followed_like_any_other(app: AppLog, place: Place) -> None:
     for _ in range(30):
         version = app.random_commit(chance)
         replica.catch_up(version)
-        if replica.fold_due():
-            replica.fold()
+        if replica.flush_due():
+            replica.flush_overlay()
         assert shown(replica, version) == app.state(version)
     assert emptied() == before, "a new app's store is no lost one"
     replica.close()
@@ -68,7 +69,7 @@ def test_what_was_in_memory_alone_is_lost_with_the_process_and_nothing_else(plac
     replica = place.replica(app, SMALL)
     app.commit({TASK: {"counts": {key_of(1): b"1"}, "recent": {key_of(1): b"1"}}})
     replica.catch_up(app.version)
-    replica.fold()
+    replica.flush_overlay()
     replica.close() if end == "close" else abandon(replica)
     replica = place.replica(app, SMALL)
     assert replica.version == 1
@@ -99,7 +100,7 @@ def test_no_snapshot_has_it(app: AppLog, place: Place, tmp_path: Path) -> None:
         app.random_commit(chance)
     app.commit({TASK: {"counts": {key_of(7): b"here"}, "recent": {key_of(7): b"not in a snapshot"}}})
     replica.catch_up(app.version)
-    saved = Snapshotter(replica, app.log, SnapshotLimits()).save()
+    saved = Snapshotter(replica, app.log, SnapshotSettings()).save()
     manifest = app.log.snapshots.manifest(TASK, saved)
     assert manifest is not None
     assert {file.name.split("/")[0] for file in manifest.files} == {"rocksdb"}
@@ -107,7 +108,7 @@ def test_no_snapshot_has_it(app: AppLog, place: Place, tmp_path: Path) -> None:
     other = Place(tmp_path / "new").replica(app, SMALL)
     other.catch_up(app.version)
     assert shown(other) == {"counts": app.state()["counts"], "recent": {}}
-    other.fold()
+    other.flush_overlay()
     other.close()
     again = Place(tmp_path / "new").replica(app, SMALL)  # and it stays so after a restart
     again.catch_up(app.version)
@@ -150,7 +151,7 @@ def test_a_task_without_durable_stores_still_has_snapshots_to_go_on_from(tmp_pat
     for number in range(5):
         app.commit({TASK: {"recent": {key_of(number): b"x"}}})
     replica.catch_up(app.version)
-    assert Snapshotter(replica, app.log, SnapshotLimits()).save() == 5
+    assert Snapshotter(replica, app.log, SnapshotSettings()).save() == 5
     app.log.storage.delete([names.commit(Version(version)) for version in range(1, 5)])
     other = Place(tmp_path / "b").replica(app, SMALL)
     other.catch_up(app.version)

@@ -4,8 +4,8 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.instance.held import Picture
-from holdfast.instance.storebytes import StoreBytes
+from holdfast.instance.read_views import ReadView
+from holdfast.instance.store_bytes import StoreBytes
 from holdfast.log.commits import Clocks
 from holdfast.stores.access import DictBytes, Now, ReadableBytes
 from holdfast.stores.kinds.base import Store
@@ -46,8 +46,8 @@ def asked_of(bytes_of: Mapping[str, ReadableBytes], now: Now) -> dict[str, Any]:
     }
 
 
-def answers(picture: Picture) -> dict[str, Any]:
-    return asked_of({name: StoreBytes(picture, name) for name in STORES}, picture.now)
+def answers(view: ReadView) -> dict[str, Any]:
+    return asked_of({name: StoreBytes(view, name) for name in STORES}, view.now)
 
 
 class Twin:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import msgspec
 
 from holdfast.errors import HoldfastError
-from holdfast.instance.held import VersionNotHeld
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import Got, StoreReader, TaskStore
 from holdfast.stores.access import DictBytes, Now
@@ -76,7 +76,7 @@ class HeldTask:
         at = max(self.versions) if version is None else version
         if at not in self.versions:
             held = (Version(min(self.versions)), Version(max(self.versions)))
-            raise VersionNotHeld(self.task, version, held, "the test moved on")
+            raise VersionNotAvailable(self.task, version, held, "the test moved on")
         return Version(at), self.versions[at]
 
 

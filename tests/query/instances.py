@@ -10,12 +10,13 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import httpx2
-import msgspec
 import pyarrow as pa
 
 from holdfast.chance import new_id
 from holdfast.clock import SystemClock
-from holdfast.instance.process import Instance, InstanceConfig
+from holdfast.instance.config import InstanceConfig, Role, encode
+from holdfast.instance.instance import Instance
+from holdfast.instance.replica import Replica
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
@@ -24,6 +25,7 @@ from holdfast.log.storage import open_storage
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
 from holdfast.query.beside import RestBeside, not_ready, readable_version, reader_of
+from holdfast.settings import LogSettings, MemorySettings, RestSettings, SnapshotSettings
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
@@ -83,12 +85,13 @@ def config(folder: Path, name: str, tasks: list[TaskId]) -> InstanceConfig:
         app="game",
         name=name,
         log_url=str(folder / "log"),
-        fsync=False,
         state_dir=str(folder / name),
-        tasks=tuple(map(str, tasks)),
-        memory_bytes=128 << 20,
-        snapshots_enabled=False,
+        tasks={str(task): Role.ACTIVE for task in tasks},
         poll_seconds=0.05,
+        log=LogSettings(fsync=False),
+        memory=MemorySettings(limit="128MiB"),
+        snapshots=SnapshotSettings(enabled=False),
+        rest=RestSettings(port=0),
     )
 
 
@@ -106,7 +109,7 @@ def process(config: InstanceConfig) -> Iterator[tuple[subprocess.Popen[bytes], s
     try:
         assert started.stdin is not None
         assert started.stdout is not None
-        started.stdin.write(msgspec.json.encode(config) + b"\n")
+        started.stdin.write(encode(config) + b"\n")
         started.stdin.flush()
         url = json.loads(started.stdout.readline())["rest"]
         eventually(lambda: httpx2.get(url + "/health/ready").status_code == 200)
@@ -121,6 +124,10 @@ def eventually(holds: Callable[[], bool]) -> None:
     while not holds():
         assert time.monotonic() < deadline, "it never came to hold"
         time.sleep(0.01)
+
+
+def replicas_of(instance: Instance) -> list[Replica]:
+    return [hosted.replica for hosted in instance.hosted()]
 
 
 def rest(instance: Instance) -> RestBeside:

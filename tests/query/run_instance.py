@@ -2,10 +2,9 @@
 
 import sys
 
-import msgspec
-
-from holdfast.instance.process import InstanceConfig, main
+from holdfast.instance.config import decode
+from holdfast.instance.process import main
 from tests.query.instances import rest
 
 if __name__ == "__main__":
-    main(msgspec.json.decode(sys.stdin.buffer.readline(), type=InstanceConfig), rest)
+    main(decode(sys.stdin.buffer.readline()), rest)

@@ -11,17 +11,18 @@ import httpx2
 import msgspec
 import pytest
 
-from holdfast.embedded import shares
-from holdfast.instance.held import VersionNotHeld
-from holdfast.instance.messages import AppStateTold
-from holdfast.instance.process import Instance
+from holdfast.embedded import assignments
+from holdfast.instance.config import Role
+from holdfast.instance.instance import Instance
+from holdfast.instance.messages import AppStateMessage
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.beside import RestBeside, reader_of
 from holdfast.query.reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.words import TaskId
 from tests.query.held import APP, LEVELS, NUMBERS, SCORES
-from tests.query.instances import Driver, config, eventually, process, rest
+from tests.query.instances import Driver, config, eventually, process, replicas_of, rest
 
 GAME = AppSpec(
     id="game",
@@ -50,9 +51,9 @@ class Group:
             instance.committed(self.driver.version)
         eventually(
             lambda: all(
-                replica.held.version == self.driver.version
+                replica.published.version == self.driver.version
                 for instance in self.instances
-                for replica in instance.replicas.values()
+                for replica in replicas_of(instance)
             )
         )
 
@@ -65,7 +66,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
     rests = []
     for instance in instances:
         instance.start()
-    peers = {str(task): instance.address for instance in instances for task in instance.replicas}
+    peers = {str(task): instance.address for instance in instances for task in instance.config.tasks}
     for instance in instances:
         instance.peers = peers
         rests.append(rest(instance))
@@ -82,12 +83,13 @@ def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> 
     app = AppSpec(id="game", partitions=3, stores=(numbers,), topologies={"numbers": 0})
     driver = Driver(str(tmp_path / "log"), app)
     driver.commit(numbers, {(n,): n * n for n in range(20)})
-    dealt = shares(app.tasks(), app.tasks(), 2)
-    assert [len(share.own) + len(share.copies) for share in dealt] == [3, 3]
+    dealt = assignments(app.tasks(), app.tasks(), 2)
+    assert [len(assignment) for assignment in dealt] == [3, 3]
     instances = []
-    for n, share in enumerate(dealt):
-        own = config(tmp_path, f"game-{n}", list(share.own))
-        own = msgspec.structs.replace(own, state_dir=str(tmp_path / "state"), copies=tuple(map(str, share.copies)))
+    for n, assignment in enumerate(dealt):
+        own = config(tmp_path, f"game-{n}", [])
+        tasks = {str(task): role for task, role in assignment.items()}
+        own = msgspec.structs.replace(own, state_dir=str(tmp_path / "state"), tasks=tasks)
         instances.append(Instance(own))
     for instance in instances:
         instance.start()
@@ -99,7 +101,10 @@ def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> 
             entries = httpx2.get(f"{beside.url}/v1/stores/numbers/range").json()["entries"]
             assert [entry["key"] for entry in entries] == list(range(20))
             beside.stop()
-        assert [set(instance.snapshotters) for instance in instances] == [set(share.own) for share in dealt]
+        roles = [{hosted.replica.task: hosted.role for hosted in instance.hosted()} for instance in instances]
+        assert roles == dealt
+        active = [role for each in roles for role in each.values()].count(Role.ACTIVE)
+        assert active == len(app.tasks())
     finally:
         for instance in instances:
             instance.stop()
@@ -171,7 +176,7 @@ def test_health_and_state_tell_how_it_is(group: Group) -> None:
 
 
 def test_the_state_is_what_the_driver_last_told(group: Group) -> None:
-    group.instances[0].told_state(AppStateTold("error", "the disk is full"))
+    group.instances[0].set_app_state(AppStateMessage("error", "the disk is full"))
     state = group.get("/v1/state").json()
     assert (state["state"], state["cause"]) == ("error", "the disk is full")
 
@@ -233,11 +238,13 @@ def test_a_task_does_not_go_back(group: Group) -> None:
     here = next(n for n in range(20) if reader.find("numbers", (n,)).local)
     lookup = reader.find("numbers", (here,))
     assert reader.get(lookup).version == 1
-    replica = group.instances[0].replicas[lookup.task]
-    group.instances[0].mover.stop()  # so that nobody restores what is emptied now
-    replica.rebuild(NotReady("a test wants it anew."))
-    assert replica.held.version == 0
-    with pytest.raises(VersionNotHeld, match=f"task {lookup.task} .* is being restored"):
+    replica = group.instances[0].replica(lookup.task)
+    hosted = group.instances[0].hosted_task(lookup.task)
+    assert hosted is not None
+    hosted.progress.busy = True  # so that the updater does not restore it
+    replica.rebuild(NotReady("a test wants it to start over."))
+    assert replica.published.version == 0
+    with pytest.raises(VersionNotAvailable, match=f"task {lookup.task} .* is being restored"):
         reader.get(lookup)
 
 

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.instance.process import Instance
+from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
 from holdfast.query.beside import RestBeside
 from holdfast.query.reader import StoreReader
@@ -28,7 +28,7 @@ from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, note_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 from tests.query.held import World
-from tests.query.instances import Driver, config, rest
+from tests.query.instances import Driver, config, replicas_of, rest
 from tests.stores.shaping import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
 
 NARROW = StoreSpec(name="counts", key=Schema.of(player="string"), value=Schema.of(n="bigint"), codec="rows/1")
@@ -141,8 +141,8 @@ class Group:
         for instance in self.instances:
             assert instance.wait_ready(30)
             instance.committed(driver.version)
-        replicas = [replica for instance in self.instances for replica in instance.replicas.values()]
-        eventually(lambda: all(replica.held.version == driver.version for replica in replicas))
+        replicas = [replica for instance in self.instances for replica in replicas_of(instance)]
+        eventually(lambda: all(replica.published.version == driver.version for replica in replicas))
 
     def held(self, store: str) -> dict[str, Any]:
         """What a store holds, by key and by range; both instances agree on it."""
@@ -174,7 +174,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
     for instance in instances:
         instance.start()
     for instance in instances:
-        instance.peers = {str(task): each.address for each in instances for task in each.replicas}
+        instance.peers = {str(task): each.address for each in instances for task in each.config.tasks}
     rests = [rest(instance) for instance in instances]
     with httpx2.Client(timeout=20) as client:
         yield Group(tmp_path, instances, rests, client)

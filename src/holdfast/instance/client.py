@@ -18,8 +18,9 @@ import pyarrow.compute as pc
 import pyarrow.flight as flight
 
 from holdfast.instance import messages
+from holdfast.instance.config import Role
 from holdfast.instance.events import EventPage
-from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, heard
+from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, decode_error
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.words import TaskId, Version
@@ -133,11 +134,19 @@ class StateClient:
 
     def app_state(self, state: str, cause: str | None = None) -> None:
         """Tells what `GET /v1/state` should say."""
-        self._act("app_state", messages.AppStateTold(state, cause))
+        self._act("app_state", messages.AppStateMessage(state, cause))
 
     def peers(self, addresses: dict[str, str]) -> None:
         """Tells which instance hosts which task."""
         self._act("peers", messages.Peers(addresses))
+
+    def host(self, task: TaskId, role: Role = Role.ACTIVE) -> None:
+        """Has the instance host a task, or gives it another role. Returns before the task is restored."""
+        self._act("host", messages.HostTask(str(task), role))
+
+    def drop(self, task: TaskId) -> None:
+        """Has the instance stop hosting a task. Returns when it has let go of the task's state directory."""
+        self._act("drop", messages.DropTask(str(task)))
 
     def stop(self) -> None:
         """Asks the instance to end; returns before it has."""
@@ -176,7 +185,7 @@ class StateClient:
                 f"the instance at {self.address} didn't answer {what} within {self._deadline:g} s. Ask another replica."
             ) from error
         except (flight.FlightError, pa.ArrowException, OSError) as error:
-            said = heard(getattr(error, "extra_info", b"") or b"")
+            said = decode_error(getattr(error, "extra_info", b"") or b"")
             if said is not None:
                 raise said from error
             raise InstanceUnavailable(

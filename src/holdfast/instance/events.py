@@ -4,6 +4,7 @@ Whoever restores or fails only appends, which never waits for anybody. The drive
 to and waits in its own call; one that asks too rarely is told how many it missed.
 """
 
+import logging
 import threading
 from collections import deque
 from enum import StrEnum
@@ -13,6 +14,10 @@ import msgspec
 
 from holdfast.chance import new_id
 from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.words import TaskId
+
+_LOG = logging.getLogger(__name__)
 
 
 class RestoreKind(StrEnum):
@@ -121,3 +126,12 @@ class Events:
         with self._arrived:
             self._closed = True
             self._arrived.notify_all()
+
+
+def report_problem(events: Events, task: TaskId | None, error: Exception) -> None:
+    """Logs an error and keeps it for the driver."""
+    category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
+    where = "" if task is None else f"task {task}: "
+    _LOG.error("%s%s", where, error, exc_info=error if category is ErrorCategory.BUG else None)
+    name = None if task is None else str(task)
+    events.append(ProblemEvent("error", name, type(error).__name__, category.value, f"{where}{error}"))

@@ -1,13 +1,14 @@
-"""One memory limit an instance, divided among its parts, and an allocator that gives back what is freed.
+"""One memory limit per instance, divided among its parts, and an allocator that gives back what is freed.
 
-    32 %    RocksDB: its block caches, with indexes and filters in them, and its write buffers
-    (`stores/engines/tuning.py`) 12 %    overlays, shared by the tasks 8 %     restore batches, shared by the tasks that
-    restore at once rest    Python, requests under way, and what the allocator can't use
+    32 %    RocksDB: its block caches, with indexes and filters in them, and its write buffers (`engines/tuning.py`)
+    12 %    overlays, shared by the tasks
+    8 %     restore batches, shared by the tasks that restore at once
+    rest    Python, requests under way, and memory that the allocator can't use
 
 A limit is only kept if freed memory goes back. With glibc's defaults it doesn't here: many threads get arenas of their
 own, and RocksDB's blocks leave holes in all of them. Measured with 512 MiB and 5M keys under load: 850 MiB resident
 with the defaults, 625 with `give_back_freed_memory`. Smaller thresholds (1 MiB) make it 560 and every bulk read a
-quarter dearer, because numpy's columns of a batch then come from the system and go back to it each time.
+quarter more expensive, because numpy's columns of a batch then come from the system and go back to it each time.
 """
 
 import ctypes
@@ -22,26 +23,26 @@ _MOST = 1024 * _MIB
 
 
 @dataclass(frozen=True)
-class Budget:
-    """Who may use how many bytes."""
+class MemoryShares:
+    """How many bytes each part may use."""
 
     engines: int
-    overlay_a_task: int
-    batch_a_task: int
+    overlay_per_task: int
+    batch_per_task: int
 
 
-def divided(limit: int, *, tasks: int, parallel: int) -> Budget:
-    """The budgets within one limit.
+def divided(limit: int, *, tasks: int, parallel: int) -> MemoryShares:
+    """The shares of one limit.
 
     >>> divided(1000, tasks=3, parallel=2)
-    Budget(engines=320, overlay_a_task=40, batch_a_task=40)
-    >>> divided(1 << 40, tasks=1, parallel=1).overlay_a_task >> 20
+    MemoryShares(engines=320, overlay_per_task=40, batch_per_task=40)
+    >>> divided(1 << 40, tasks=1, parallel=1).overlay_per_task >> 20
     1024
     """
-    return Budget(
+    return MemoryShares(
         engines=limit * 32 // 100,
-        overlay_a_task=min(_MOST, limit * 12 // 100 // max(1, tasks)),
-        batch_a_task=min(_MOST, limit * 8 // 100 // max(1, min(tasks, parallel))),
+        overlay_per_task=min(_MOST, limit * 12 // 100 // max(1, tasks)),
+        batch_per_task=min(_MOST, limit * 8 // 100 // max(1, min(tasks, parallel))),
     )
 
 

@@ -9,7 +9,8 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instance.held import VersionNotHeld
+from holdfast.instance.config import Role
+from holdfast.instance.read_views import VersionNotAvailable
 
 VERSION_METADATA = b"holdfast.version"
 """In the metadata of an answer's schema: the version it is from."""
@@ -90,7 +91,7 @@ class EventsSince(msgspec.Struct, frozen=True):
     life: str | None = None
 
 
-class AppStateTold(msgspec.Struct, frozen=True):
+class AppStateMessage(msgspec.Struct, frozen=True):
     """do_action app_state: what `GET /v1/state` should say of the app, and why if it is in trouble."""
 
     state: str
@@ -103,8 +104,22 @@ class Peers(msgspec.Struct, frozen=True):
     addresses: dict[str, str]
 
 
+class HostTask(msgspec.Struct, frozen=True):
+    """do_action host: host this task from now on, or give it another role."""
+
+    task: str
+    role: Role = Role.ACTIVE
+
+
+class DropTask(msgspec.Struct, frozen=True):
+    """do_action drop: stop hosting this task."""
+
+    task: str
+
+
 class TaskStatus(msgspec.Struct, frozen=True):
     task: str
+    role: Role
     phase: str
     version: int
     """How far the replica is."""
@@ -159,7 +174,7 @@ class TaskNotHere(HoldfastError):
     category = ErrorCategory.RETRY
 
 
-class Told(msgspec.Struct, frozen=True):
+class EncodedError(msgspec.Struct, frozen=True):
     """An error on its way."""
 
     error: str
@@ -167,28 +182,28 @@ class Told(msgspec.Struct, frozen=True):
     message: str
 
 
-def told(error: Exception) -> bytes:
+def encode_error(error: Exception) -> bytes:
     """An error as it is sent.
 
-    >>> told(TaskNotHere("task 0_9 isn't here."))
+    >>> encode_error(TaskNotHere("task 0_9 isn't here."))
     b'{"error":"TaskNotHere","category":"retry","message":"task 0_9 isn\\'t here."}'
     """
     category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
-    return msgspec.json.encode(Told(type(error).__name__, category.value, str(error)))
+    return msgspec.json.encode(EncodedError(type(error).__name__, category.value, str(error)))
 
 
-def heard(data: bytes) -> HoldfastError | None:
+def decode_error(data: bytes) -> HoldfastError | None:
     """The error that was sent; None if these bytes are none.
 
-    >>> heard(told(TaskNotHere("task 0_9 isn't here.")))
+    >>> decode_error(encode_error(TaskNotHere("task 0_9 isn't here.")))
     TaskNotHere("task 0_9 isn't here.")
     """
     try:
-        sent = msgspec.json.decode(data, type=Told)
+        sent = msgspec.json.decode(data, type=EncodedError)
     except msgspec.MsgspecError:
         return None
-    if sent.error == VersionNotHeld.__name__:
-        return VersionNotHeld.told(sent.message)
+    if sent.error == VersionNotAvailable.__name__:
+        return VersionNotAvailable.decoded(sent.message)
     if sent.error == TaskNotHere.__name__:
         return TaskNotHere(sent.message)
     match sent.category:

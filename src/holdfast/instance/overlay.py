@@ -29,7 +29,7 @@ _LEAST = 1024
 """A cached run of fewer rows isn't worth halving."""
 
 _PILE = 8
-"""How many runs may wait for a fold before they are merged without one."""
+"""How many runs may wait for a flush before they are merged without one."""
 
 
 class NotInOverlay(HoldfastError):
@@ -86,7 +86,7 @@ class Overlay:
 
     @property
     def dirty_bytes(self) -> int:
-        """What a fold would have to write."""
+        """What a flush would have to write."""
         return sum(run.nbytes for family in self.families.values() for run in family.runs if run.high > self.base)
 
     @property
@@ -127,15 +127,15 @@ class Overlay:
         return replace(self, families=self._mapped(moved))
 
     def compacted(self) -> "Overlay":
-        """The same with all that waits for a fold merged into one run: less room, and cheaper than a fold."""
+        """The same with all that waits for a flush merged into one run: less room, and cheaper than a flush."""
 
         def moved(store: str, family: Family) -> Family:
             return replace(family, dirty=(merged(family.dirty),)) if len(family.dirty) > 1 else family
 
         return replace(self, families=self._mapped(moved))
 
-    def folded(self, owed: Mapping[str, Run], version: Version) -> "Overlay":
-        """The engine now has what was owed, everything up to `version`: from here on those runs are only a cache.
+    def flushed(self, unflushed: Mapping[str, Run], version: Version) -> "Overlay":
+        """The engine now has what was unflushed, everything up to `version`: from here on those runs are only a cache.
 
         Older versions than this are shown by what was published before, so nothing needs them apart from each other.
         """
@@ -143,7 +143,7 @@ class Overlay:
         def moved(store: str, family: Family) -> Family:
             recent = tuple(run for run in family.recent if run.high > version)
             dirty = tuple(run for run in family.dirty if run.high > version)
-            clean = _piled(owed[store], family.clean, 1) if store in owed else family.clean
+            clean = _piled(unflushed[store], family.clean, 1) if store in unflushed else family.clean
             return replace(family, recent=recent, dirty=dirty, clean=clean)
 
         return replace(self, base=version, families=self._mapped(moved))
@@ -173,14 +173,14 @@ class Overlay:
 
         return replace(self, version=version, families=self._mapped(moved))
 
-    def owed(self) -> dict[str, Run]:
+    def unflushed(self) -> dict[str, Run]:
         """What the engine lacks, several versions merged into one: for each key only its newest value."""
-        owed = {}
+        unflushed = {}
         for store, family in self.families.items():
             runs = [run for run in family.recent + family.dirty if run.high > self.base]
             if runs:
-                owed[store] = merged(runs)
-        return owed
+                unflushed[store] = merged(runs)
+        return unflushed
 
     def lookup(self, store: str, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The values of `keys`, and which of them are known here (null and known: there is no such key)."""
@@ -239,8 +239,8 @@ class Overlay:
 def _piled(run: Run, pile: tuple[Run, ...], most: int) -> tuple[Run, ...]:
     """Puts a run on a pile. One of more than `most` is merged in one go, but for runs twice as long as those above.
 
-    So a pile of n rows has about `most` + log(n) runs. Large versions are folded before the pile is that high, and so
-    are merged once, by the fold; small ones don't pile up until a lookup has dozens of runs to ask.
+    So a pile of n rows has about `most` + log(n) runs. Large versions are flushed before the pile is that high, and so
+    are merged once, by the flush; small ones don't pile up until a lookup has dozens of runs to ask.
     """
     pile = (run, *pile)
     if len(pile) <= most:

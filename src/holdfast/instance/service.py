@@ -3,9 +3,9 @@
     do_exchange   keys in, values out, or ranges in, entries out, at exactly the version asked for; one message of a
                   task's whole batch
     do_get        a range at a version
-    do_action     get, status, committed, events, app_state, peers, stop
+    do_action     get, status, committed, events, app_state, peers, host, drop, stop
 
-Nothing is decided here: a call finds its replica, takes a picture, reads and sends. The keys of an exchange are read
+Nothing is decided here: a call finds its replica, takes a view, reads and sends. The keys of an exchange are read
 whole before the first value is sent, since two sides that both write first would wait for each other for ever.
 """
 
@@ -23,8 +23,9 @@ import pyarrow.flight as flight
 from holdfast import metrics
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance import messages
+from holdfast.instance.config import Role
 from holdfast.instance.events import Events
-from holdfast.instance.held import Entry, Picture, VersionNotHeld
+from holdfast.instance.read_views import Entry, ReadView, VersionNotAvailable
 from holdfast.instance.replica import Replica
 from holdfast.stores.engines.base import DamagedState
 from holdfast.stores.formats.byte_columns import as_type, whole
@@ -71,11 +72,22 @@ class Hosting(Protocol):
 
     def committed(self, version: Version) -> None: ...
 
-    def told_state(self, state: messages.AppStateTold) -> None: ...
+    def set_app_state(self, state: messages.AppStateMessage) -> None: ...
 
-    def told_peers(self, peers: messages.Peers) -> None: ...
+    def set_peers(self, peers: messages.Peers) -> None: ...
+
+    def host(self, task: TaskId, role: Role) -> None: ...
+
+    def drop(self, task: TaskId) -> None: ...
 
     def request_stop(self) -> None: ...
+
+
+def forget_task(task: TaskId) -> None:
+    """Removes the metrics of a task that is no longer here."""
+    for counter in (_keys_read, _ranges_read):
+        with contextlib.suppress(KeyError):  # nobody has read it
+            counter.remove(str(task))
 
 
 class StateService(_ServerBase):
@@ -91,6 +103,8 @@ class StateService(_ServerBase):
             "events": self._events,
             "app_state": self._app_state,
             "peers": self._peers,
+            "host": self._host_task,
+            "drop": self._drop_task,
             "stop": self._stop,
         }
 
@@ -107,7 +121,7 @@ class StateService(_ServerBase):
         reader: "flight.MetadataRecordBatchReader",
         writer: "flight.MetadataRecordBatchWriter",
     ) -> None:
-        with _telling(self._host):
+        with _encoding_errors(self._host):
             asked = reader.read_all()
             match _decoded(descriptor.command, messages.Exchange).do:
                 case "get":
@@ -118,7 +132,7 @@ class StateService(_ServerBase):
     def _get_many(self, ask: messages.ReadMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
         keys = _binary(asked, 0)
         with _read_seconds.time():
-            values = self._read(ask, lambda picture: picture.get_many(ask.store, keys))
+            values = self._read(ask, lambda view: view.get_many(ask.store, keys))
         _keys_read.labels(ask.task).inc(len(keys))
         writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
         for start in range(0, len(values), _SEND_ROWS):
@@ -126,25 +140,25 @@ class StateService(_ServerBase):
 
     def _scan_many(self, ask: messages.ScanMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
         starts, stops = _binary(asked, 0).to_pylist(), _binary(asked, 1).to_pylist()
-        with self._picture(ask) as picture:
+        with self._view(ask) as view:
             writer.begin(IN_RANGES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
-            with contextlib.closing(picture.scan_many(ask.store, starts, stops)) as entries:
+            with contextlib.closing(view.scan_many(ask.store, starts, stops)) as entries:
                 for block in _blocks(entries):
                     columns = [pa.array(column, type_) for column, type_ in zip(block, IN_RANGES.types, strict=True)]
                     writer.write_batch(pa.record_batch(columns, schema=IN_RANGES))
         _ranges_read.labels(ask.task).inc(len(starts))
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with _telling(self._host):
+        with _encoding_errors(self._host):
             ask = _decoded(ticket.ticket, messages.Scan)
-            picture = self._picture(ask)
-            clocks = msgspec.json.encode((picture.now.wall, picture.now.event))
-            told = {messages.VERSION_METADATA: str(picture.version).encode(), messages.CLOCKS_METADATA: clocks}
+            view = self._view(ask)
+            clocks = msgspec.json.encode((view.now.wall, view.now.event))
+            told = {messages.VERSION_METADATA: str(view.version).encode(), messages.CLOCKS_METADATA: clocks}
             schema = ENTRIES.with_metadata(told)
-            return flight.GeneratorStream(schema, self._scanned(picture, ask, schema))
+            return flight.GeneratorStream(schema, self._scanned(view, ask, schema))
 
     def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:
-        with _telling(self._host):
+        with _encoding_errors(self._host):
             act = self._actions.get(action.type)
             if act is None:
                 raise messages.InstanceRefused(
@@ -153,20 +167,20 @@ class StateService(_ServerBase):
             body = b"" if action.body is None else action.body.to_pybytes()
             return iter([flight.Result(pa.py_buffer(act(body)))])
 
-    def _read(self, ask: messages.ReadMany | messages.GetOne, read: Callable[[Picture], M]) -> M:
+    def _read(self, ask: messages.ReadMany | messages.GetOne, read: Callable[[ReadView], M]) -> M:
         """Reads, and once more where the replica was opened anew meanwhile, which a damaged one is."""
         for _ in range(_READS - 1):
             try:
-                with self._picture(ask) as picture:
-                    return read(picture)
+                with self._view(ask) as view:
+                    return read(view)
             except Closed:
                 _LOG.debug("task %s was closed under a reader", ask.task)
             except DamagedState as error:
                 self._host.damaged(TaskId.parse(ask.task), error)
-        with self._picture(ask) as picture:
-            return read(picture)
+        with self._view(ask) as view:
+            return read(view)
 
-    def _picture(self, ask: messages.ReadMany | messages.ScanMany | messages.GetOne | messages.Scan) -> Picture:
+    def _view(self, ask: messages.ReadMany | messages.ScanMany | messages.GetOne | messages.Scan) -> ReadView:
         if ask.log is not None and ask.log != self._host.log_id:
             raise messages.InstanceUnavailable(
                 f"this instance keeps the log {self._host.log_id}, and {ask.log} was asked for. Another app has taken "
@@ -175,18 +189,16 @@ class StateService(_ServerBase):
         task = TaskId.parse(ask.task)
         replica = self._host.replica(task)
         if ask.version is None and not self._host.caught_up(task):
-            raise VersionNotHeld(task, None, replica.held.range, "it is being restored")
+            raise VersionNotAvailable(task, None, replica.published.range, "it is being restored")
         if ask.store not in replica.stores:
             raise messages.InstanceRefused(
                 f"task {task} has no store {ask.store!r}. It has {', '.join(sorted(replica.stores))}."
             )
-        return replica.picture(None if ask.version is None else Version(ask.version), ask.wait)
+        return replica.read_view(None if ask.version is None else Version(ask.version), ask.wait)
 
-    def _scanned(
-        self, picture: Picture, ask: messages.Scan, schema: pa.Schema
-    ) -> Generator[pa.RecordBatch, None, None]:
-        with _telling(self._host), picture:
-            entries = picture.scan(ask.store, ask.start, ask.stop, reverse=ask.reverse)
+    def _scanned(self, view: ReadView, ask: messages.Scan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        with _encoding_errors(self._host), view:
+            entries = view.scan(ask.store, ask.start, ask.stop, reverse=ask.reverse)
             with contextlib.closing(entries):
                 limited = islice(entries, ask.limit)
                 while block := list(islice(limited, _SCAN_ROWS)):
@@ -196,9 +208,9 @@ class StateService(_ServerBase):
     def _get(self, body: bytes) -> bytes:
         ask = _decoded(body, messages.GetOne)
 
-        def got(picture: Picture) -> messages.GotOne:
-            value = picture.get(ask.store, ask.key)
-            return messages.GotOne(picture.version, value, picture.now.wall, picture.now.event)
+        def got(view: ReadView) -> messages.GotOne:
+            value = view.get(ask.store, ask.key)
+            return messages.GotOne(view.version, value, view.now.wall, view.now.event)
 
         return msgspec.json.encode(self._read(ask, got))
 
@@ -211,11 +223,20 @@ class StateService(_ServerBase):
         return msgspec.json.encode(self._host.events.since(ask.since, ask.wait, life=ask.life))
 
     def _app_state(self, body: bytes) -> bytes:
-        self._host.told_state(_decoded(body, messages.AppStateTold))
+        self._host.set_app_state(_decoded(body, messages.AppStateMessage))
         return b""
 
     def _peers(self, body: bytes) -> bytes:
-        self._host.told_peers(_decoded(body, messages.Peers))
+        self._host.set_peers(_decoded(body, messages.Peers))
+        return b""
+
+    def _host_task(self, body: bytes) -> bytes:
+        message = _decoded(body, messages.HostTask)
+        self._host.host(TaskId.parse(message.task), message.role)
+        return b""
+
+    def _drop_task(self, body: bytes) -> bytes:
+        self._host.drop(TaskId.parse(_decoded(body, messages.DropTask).task))
         return b""
 
     def _stop(self, _: bytes) -> bytes:
@@ -224,7 +245,7 @@ class StateService(_ServerBase):
 
 
 @contextlib.contextmanager
-def _telling(host: Hosting) -> Iterator[None]:
+def _encoding_errors(host: Hosting) -> Iterator[None]:
     """Sends what goes wrong to the asker as what it is."""
     try:
         yield
@@ -235,14 +256,14 @@ def _telling(host: Hosting) -> Iterator[None]:
                 host.damaged(TaskId.parse(task), error)
         # To the asker this is a matter of time: the log has what the disk lost.
         again = messages.InstanceUnavailable(f"{error} It is being rebuilt; ask again in a moment.")
-        raise flight.FlightServerError(str(again), messages.told(again)) from error
+        raise flight.FlightServerError(str(again), messages.encode_error(again)) from error
     except HoldfastError as error:
-        raise flight.FlightServerError(str(error), messages.told(error)) from error
+        raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
     except (pa.ArrowException, OSError):
         raise  # the asker went away, or the wire failed
     except Exception as error:
         _LOG.exception("a call failed")
-        raise flight.FlightServerError(str(error), messages.told(error)) from error
+        raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
 
 
 def _decoded(data: bytes, kind: type[M]) -> M:

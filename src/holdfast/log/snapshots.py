@@ -82,13 +82,26 @@ class Snapshots:
                 return found
         return None
 
-    def write(self, task: TaskId, folder: Path, *, version: Version, commit: str, engine: str) -> Manifest:
-        """Stores a folder with the task's stores at `version` as a snapshot."""
+    def write(
+        self,
+        task: TaskId,
+        folder: Path,
+        *,
+        version: Version,
+        commit: str,
+        engine: str,
+        before_file: Callable[[], None] = lambda: None,
+    ) -> Manifest:
+        """Stores a folder with the task's stores at `version` as a snapshot.
+
+        `before_file` may raise to give up: the files stored so far belong to no snapshot.
+        """
         faults.point("snapshot.before")
         kept = self._reusable(task)
         files = tuple(_described(folder))
         added = 0
         for number, file in enumerate(files):
+            before_file()
             if file.hash not in kept:
                 self._storage.create_file(names.snapshot_file(task, file.hash), folder / file.name)
                 kept.add(file.hash)

@@ -7,7 +7,7 @@
             stores=reader.names(), read=reader.probe, errors=errors,
             not_ready=lambda: not_ready(instance), version=lambda: readable_version(instance)))
 
-    main(config, rest if config.rest_enabled else None)
+    main(config, rest if config.rest.enabled else None)
 
 The companion is stopped before the instance, so no request meets a replica that is closing.
 """
@@ -17,8 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from starlette.routing import BaseRoute
 
 from holdfast.errors import HoldfastError
-from holdfast.instance.process import Instance
-from holdfast.instance.restore import Phase
+from holdfast.instance.instance import Instance
 from holdfast.query.reader import StoreReader
 from holdfast.query.rest import AppStateInfo, TaskInfo, create_app
 from holdfast.query.server import serve
@@ -34,7 +33,7 @@ class RestBeside:
         config = instance.config
         app = create_app(reader, lambda: state_of(instance), more)
         self._reader = reader
-        self._server = serve(app, host=config.rest_host, port=config.rest_port)
+        self._server = serve(app, host=config.rest.host, port=config.rest.port)
         self.url = self._server.url
 
     def addresses(self) -> Mapping[str, str]:
@@ -58,18 +57,16 @@ def state_of(instance: Instance) -> AppStateInfo:
     """What /v1/state tells. Without a driver's word the app is what this instance is: restoring or running."""
     told = instance.app_state
     ready = instance.ready
-    tasks = []
-    for task in sorted(instance.replicas):
-        progress = instance.mover.progress(task)
-        tasks.append(
-            TaskInfo(
-                task=str(task),
-                phase=progress.phase.value,
-                version=instance.replicas[task].version,
-                ready=progress.phase is Phase.RUNNING,
-                error=progress.error,
-            )
+    tasks = [
+        TaskInfo(
+            task=str(hosted.replica.task),
+            phase=hosted.progress.phase.value,
+            version=hosted.replica.version,
+            ready=hosted.caught_up,
+            error=hosted.progress.error,
         )
+        for hosted in instance.hosted()
+    ]
     return AppStateInfo(
         app=instance.log.app.id,
         instance=instance.config.name,
@@ -84,17 +81,16 @@ def state_of(instance: Instance) -> AppStateInfo:
 
 def readable_version(instance: Instance) -> Version:
     """The version that every task of this instance can be read at."""
-    return min((replica.held.version or NOTHING for replica in instance.replicas.values()), default=NOTHING)
+    return min((hosted.replica.published.version or NOTHING for hosted in instance.hosted()), default=NOTHING)
 
 
 def not_ready(instance: Instance) -> list[str]:
     """What is missing until the instance is ready, a sentence a task."""
     newest = instance.source.newest_known
     sentences = []
-    for task in sorted(instance.replicas):
-        progress = instance.mover.progress(task)
-        if progress.phase is not Phase.RUNNING:
+    for hosted in instance.hosted():
+        if not hosted.caught_up:
+            replica, progress = hosted.replica, hosted.progress
             why = f" ({progress.error})" if progress.error else ""
-            at = instance.replicas[task].version
-            sentences.append(f"Task {task} is {progress.phase.value}: version {at} of {newest}{why}.")
+            sentences.append(f"Task {replica.task} is {progress.phase}: version {replica.version} of {newest}{why}.")
     return sentences

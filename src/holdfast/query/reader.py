@@ -23,7 +23,7 @@ from operator import itemgetter
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instance.held import VersionNotHeld
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.specs import Newest, Specs
 from holdfast.stores.access import Now, ReadableBytes
@@ -302,14 +302,14 @@ class StoreReader:
         if wanted is not None:
             try:
                 return self._on_each(tasks, lambda task: scan(task, wanted))
-            except VersionNotHeld:
+            except VersionNotAvailable:
                 pass  # the cursor is older than what replicas keep: go on at the newest
         slices = self._on_each(tasks, lambda task: scan(task, None))
         smallest = min(part.version for part in slices)
         ahead = [n for n, part in enumerate(slices) if part.version > smallest]
         try:
             again = self._on_each([tasks[n] for n in ahead], lambda task: scan(task, smallest))
-        except VersionNotHeld:
+        except VersionNotAvailable:
             return slices
         for n, part in zip(ahead, again, strict=True):
             slices[n] = part

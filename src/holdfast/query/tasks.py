@@ -14,11 +14,10 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
-from holdfast.instance.held import Picture
-from holdfast.instance.process import Instance
-from holdfast.instance.replica import Replica
-from holdfast.instance.restore import Phase
-from holdfast.instance.storebytes import StoreBytes
+from holdfast.instance.instance import HostedTask, Instance
+from holdfast.instance.read_views import ReadView
+from holdfast.instance.store_bytes import StoreBytes
+from holdfast.instance.updater import Phase
 from holdfast.query.reader import Entry, Got, NotReady, TaskReader, TaskStore
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import DamagedState
@@ -61,35 +60,36 @@ class LocalTask:
 
     local = True
 
-    def __init__(self, instance: Instance, replica: Replica) -> None:
+    def __init__(self, instance: Instance, hosted: HostedTask, floor: Floor) -> None:
         self._instance = instance
-        self._replica = replica
-        self._floor = Floor(replica.task)
+        self.hosted = hosted
+        self._replica = hosted.replica
+        self.floor = floor
         self._rebuild = threading.Lock()
 
     def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
-        with self._picture(version) as picture:
-            return Got(picture.version, picture.get(store, key), picture.now)
+        with self._view(version) as view:
+            return Got(view.version, view.get(store, key), view.now)
 
     @contextmanager
     def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
-        with self._picture(version) as picture:
-            yield TaskStore(picture.version, picture.now, StoreBytes(picture, store))
+        with self._view(version) as view:
+            yield TaskStore(view.version, view.now, StoreBytes(view, store))
 
     @contextmanager
-    def _picture(self, version: Version | None) -> Iterator[Picture]:
+    def _view(self, version: Version | None) -> Iterator[ReadView]:
         self._check_caught_up()
-        seen = self._floor.seen
+        seen = self.floor.seen
         try:
-            with self._replica.held.picture(version) as picture:
+            with self._replica.published.read_view(version) as view:
                 if version is None:
-                    self._floor.rise(picture.version, seen)
-                yield picture
+                    self.floor.rise(view.version, seen)
+                yield view
         except DamagedState as error:
             raise self._rebuilding(error) from error
 
     def _check_caught_up(self) -> None:
-        if not self._instance.caught_up(self._replica.task):
+        if not self.hosted.caught_up:
             raise NotReady(
                 f"task {self._replica.task} is being restored: version {self._replica.version} of "
                 f"{self._instance.source.newest_known}. Ask again in a moment; /v1/state shows how far it is."
@@ -185,17 +185,24 @@ class Tasks:
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
-        self._local = {task: LocalTask(instance, replica) for task, replica in instance.replicas.items()}
+        self._local: dict[TaskId, LocalTask] = {}
         self._lock = threading.Lock()
         self._clients: dict[str, StateClient] = {}
         self._peers: dict[tuple[TaskId, str], PeerTask] = {}
 
     def __call__(self, task: TaskId) -> TaskReader | None:
         """Where the task is read; None while nobody is known to hold it."""
-        if (local := self._local.get(task)) is not None:
-            return local
+        if (hosted := self._instance.hosted_task(task)) is not None:
+            return self._here(task, hosted)
         address = self._instance.peers.get(str(task))
         return None if address is None else self._peer(task, address)
+
+    def _here(self, task: TaskId, hosted: HostedTask) -> LocalTask:
+        local = self._local.get(task)
+        if local is None or local.hosted is not hosted:  # it was dropped and hosted again
+            floor = Floor(task) if local is None else local.floor
+            local = self._local[task] = LocalTask(self._instance, hosted, floor)
+        return local
 
     def close(self) -> None:
         with self._lock:

@@ -1,7 +1,7 @@
 """What a replica does next, decided without touching anything.
 
 Restore, standby and normal running are one loop: look where the replica is, ask `next_step`, do that, look again. What
-to make of a folder found at the start is decided here too, by `judge`. The loop around them reads, applies and
+to make of a folder found at the start is decided here too, by `check_state`. The loop around them reads, applies and
 reports, and has no rule of its own.
 """
 
@@ -62,7 +62,7 @@ def next_step(at: Version, committed: Version, snapshots: Sequence[Version], *, 
 
 
 @dataclass(frozen=True)
-class Keep:
+class Usable:
     """The folder is a part of this log's history; it is at `at`, and whole again from `whole_from` on."""
 
     at: Version
@@ -70,36 +70,36 @@ class Keep:
 
 
 @dataclass(frozen=True)
-class Wipe:
+class Unusable:
     """The folder can't be used. What it held is in the log."""
 
     reason: str
 
 
-def judge(
+def check_state(
     mark: Mark | None, *, log: str, newest: Version, commit: str | None, next_previous: str | None
-) -> Keep | Wipe:
+) -> Usable | Unusable:
     """What to make of a folder with this mark.
 
     `commit` is the id of the log's commit at the mark's version and `next_previous` what the commit after it names as
     its predecessor; either is None when that commit isn't there (cleaned, or never made).
 
-    >>> judge(None, log="L", newest=Version(3), commit=None, next_previous=None)
-    Keep(at=0, whole_from=0)
-    >>> judge(Mark(Version(2), "c2", "L"), log="L", newest=Version(3), commit="c2", next_previous=None)
-    Keep(at=2, whole_from=2)
+    >>> check_state(None, log="L", newest=Version(3), commit=None, next_previous=None)
+    Usable(at=0, whole_from=0)
+    >>> check_state(Mark(Version(2), "c2", "L"), log="L", newest=Version(3), commit="c2", next_previous=None)
+    Usable(at=2, whole_from=2)
     """
     if mark is None:
-        return Keep(NOTHING, NOTHING)
+        return Usable(NOTHING, NOTHING)
     if mark.log != log:
-        return Wipe(f"it belongs to log {mark.log!r}, and this is log {log!r}")
+        return Unusable(f"it belongs to log {mark.log!r}, and this is log {log!r}")
     reaches = max(mark.version, mark.applying or NOTHING)
     if reaches > newest:
-        return Wipe(f"it reaches version {reaches}, and the log's newest is {newest}")
+        return Unusable(f"it reaches version {reaches}, and the log's newest is {newest}")
     if mark.version != NOTHING:
         known = commit if commit is not None else next_previous
         if known is None:
-            return Wipe(f"version {mark.version} is no longer in the log, so it can't be brought forward")
+            return Unusable(f"version {mark.version} is no longer in the log, so it can't be brought forward")
         if known != mark.commit:
-            return Wipe(f"its version {mark.version} is commit {mark.commit!r}, and the log's is {known!r}")
-    return Keep(mark.version, reaches)
+            return Unusable(f"its version {mark.version} is commit {mark.commit!r}, and the log's is {known!r}")
+    return Usable(mark.version, reaches)

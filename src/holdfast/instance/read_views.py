@@ -1,11 +1,11 @@
 """What a replica can show right now: the newest version, and the last few before it.
 
-The replica moves and publishes here; readers take a picture and keep it for as long as they read. A picture is an
-overlay over a footing, both immutable, so a reader never sees half a version however the replica moves meanwhile.
+The replica moves and publishes here; readers take a view and keep it for as long as they read. A view is an
+overlay over a pinned, both immutable, so a reader never sees half a version however the replica moves meanwhile.
 
 Bulk reads of the newest version go to the live engine for the keys that the overlay doesn't know, which is faster than
-a view. That is right while the engine holds nothing beyond the picture's version, so it is checked again after the
-read; when the engine has moved on, the footing answers instead.
+a view. That is right while the engine holds nothing beyond the view's version, so it is checked again after the
+read; when the engine has moved on, the pinned answers instead.
 """
 
 import threading
@@ -20,9 +20,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instance.base import Footing
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
+from holdfast.instance.task_engines import PinnedView
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import asked_in_key_order
 from holdfast.words import NOTHING, TaskId, Version
@@ -34,7 +34,7 @@ _RANGES_AT_ONCE = 1_024
 """How many ranges are looked up in the overlay in one go."""
 
 
-class VersionNotHeld(HoldfastError):
+class VersionNotAvailable(HoldfastError):
     """A replica was asked for a version it doesn't have; another replica, or this one in a moment, may."""
 
     category = ErrorCategory.RETRY
@@ -45,7 +45,7 @@ class VersionNotHeld(HoldfastError):
         super().__init__(f"task {task} was asked for {version} and holds {holds}: {why}.")
 
     @classmethod
-    def told(cls, message: str) -> "VersionNotHeld":
+    def decoded(cls, message: str) -> "VersionNotAvailable":
         """The same error, as an instance tells it over the wire."""
         error = cls.__new__(cls)
         Exception.__init__(error, message)
@@ -53,12 +53,12 @@ class VersionNotHeld(HoldfastError):
 
 
 @dataclass(frozen=True)
-class Picture:
+class ReadView:
     """A task's stores at one version. Close it when done."""
 
     version: Version
     overlay: Overlay
-    footing: Footing
+    pinned: PinnedView
     now: Now
     """The clocks of the version's commit: what a store hides at this version."""
 
@@ -69,14 +69,14 @@ class Picture:
         self.close()
 
     def close(self) -> None:
-        self.footing.release()
+        self.pinned.release()
 
     def get(self, store: str, key: bytes) -> bytes | None:
         values, known = self.overlay.lookup(store, pa.array([key], pa.binary()))
         if known[0].as_py():
             value: bytes | None = values[0].as_py()
             return value
-        return self.footing.get(store, key)
+        return self.pinned.get(store, key)
 
     def get_many(self, store: str, keys: pa.Array) -> pa.Array:
         """The values of a binary column of keys, null where there is none."""
@@ -93,7 +93,7 @@ class Picture:
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """Entries with start <= key < stop in the order of the keys, or backwards."""
         above = self.overlay.scan(store, start, stop, reverse=reverse)
-        below = self.footing.scan(store, start, stop, reverse=reverse)
+        below = self.pinned.scan(store, start, stop, reverse=reverse)
         try:
             for key, value in first_wins([above, below], reverse=reverse):
                 if value is not None:
@@ -113,17 +113,17 @@ class Picture:
                 start, stop = starts[number], stops[number]
                 if stop is not None and start >= stop:
                     continue
-                below = [] if family.complete else self.footing.entries(store, start, stop)
+                below = [] if family.complete else self.pinned.entries(store, start, stop)
                 if found := _over(known, below):
                     yield number, found
 
     def _from_base(self, store: str, keys: pa.Array) -> pa.Array:
-        base = self.footing.base
+        base = self.pinned.base
         if base.target <= self.version:
             values = base.get_many(store, keys)
             if base.target <= self.version:
                 return values
-        return self.footing.get_many(store, keys)
+        return self.pinned.get_many(store, keys)
 
 
 def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
@@ -140,15 +140,15 @@ def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
     return entries
 
 
-class Held:
-    """The pictures a replica has published."""
+class PublishedVersions:
+    """The read views a replica has published."""
 
     def __init__(self, task: TaskId) -> None:
         self._task = task
         self._changed = threading.Condition()
-        self._newest: Picture | None = None
+        self._newest: ReadView | None = None
         self._furthest = NOTHING
-        self._older: tuple[Picture, ...] = ()
+        self._older: tuple[ReadView, ...] = ()
         self._clocks: dict[Version, Now] = {}
 
     @property
@@ -167,40 +167,40 @@ class Held:
         with self._changed:
             if self._newest is None:
                 return None
-            oldest = min([picture.version for picture in self._older] + [self._first_of(self._newest)])
+            oldest = min([view.version for view in self._older] + [self._first_of(self._newest)])
             return oldest, self._newest.version
 
     def advance(self, overlay: Overlay, now: Now | None = None) -> None:
-        """A version further on the same footing; `now` are its clocks, needed where it wasn't shown before."""
+        """A version further on the same pinned; `now` are its clocks, needed where it wasn't shown before."""
         with self._changed:
             assert self._newest is not None
-            self._newest = Picture(overlay.version, overlay, self._newest.footing, self._clock(overlay.version, now))
+            self._newest = ReadView(overlay.version, overlay, self._newest.pinned, self._clock(overlay.version, now))
             self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
 
-    def move(self, overlay: Overlay, footing: Footing, now: Now | None = None) -> None:
-        """Onto another footing, which belongs to this from here on. Versions before it stay on the one they had."""
+    def move(self, overlay: Overlay, pinned: PinnedView, now: Now | None = None) -> None:
+        """Onto another pinned, which belongs to this from here on. Versions before it stay on the one they had."""
         with self._changed:
             before = self._newest
             if before is not None:
-                last = min(before.version, Version(footing.version - 1))
+                last = min(before.version, Version(pinned.version - 1))
                 self._older += tuple(
-                    Picture(version, before.overlay.at(version), before.footing.hold(), self._clock(version))
+                    ReadView(version, before.overlay.at(version), before.pinned.hold(), self._clock(version))
                     for version in map(Version, range(self._first_of(before), last + 1))
                 )
-                before.footing.release()
-            self._newest = Picture(overlay.version, overlay, footing, self._clock(overlay.version, now))
+                before.pinned.release()
+            self._newest = ReadView(overlay.version, overlay, pinned, self._clock(overlay.version, now))
             self._furthest = max(self._furthest, overlay.version)
             self._prune()
             self._changed.notify_all()
 
     def forget_older(self) -> None:
-        """Shows no versions but those on the newest footing; older ones keep files on disk."""
+        """Shows no versions but those on the newest pinned; older ones keep files on disk."""
         with self._changed:
             gone, self._older = self._older, ()
-        for picture in gone:
-            picture.close()
+        for view in gone:
+            view.close()
 
     def clear(self) -> None:
         """Shows nothing any more."""
@@ -208,10 +208,10 @@ class Held:
             gone = [*self._older, *([self._newest] if self._newest else [])]
             self._newest, self._older, self._clocks = None, (), {}
             self._changed.notify_all()
-        for picture in gone:
-            picture.close()
+        for view in gone:
+            view.close()
 
-    def picture(self, version: Version | None = None) -> Picture:
+    def read_view(self, version: Version | None = None) -> ReadView:
         """The newest version, or the one asked for. The newest is never older than one that was shown before."""
         with self._changed:
             newest = self._newest
@@ -219,12 +219,12 @@ class Held:
                 newest = None  # it began anew, and is on its way to where it was
             if newest is not None and (version is None or self._first_of(newest) <= version <= newest.version):
                 shown = newest.version if version is None else version
-                return Picture(shown, newest.overlay.at(shown), newest.footing.hold(), self._clock(shown))
-            for picture in self._older:
-                if picture.version == version:
-                    return replace(picture, footing=picture.footing.hold())
+                return ReadView(shown, newest.overlay.at(shown), newest.pinned.hold(), self._clock(shown))
+            for view in self._older:
+                if view.version == version:
+                    return replace(view, pinned=view.pinned.hold())
         why = "it is being restored" if newest is None else "only the last few committed versions can be read"
-        raise VersionNotHeld(self._task, version, self.range, why)
+        raise VersionNotAvailable(self._task, version, self.range, why)
 
     def wait_for(self, version: Version, timeout: float) -> bool:
         """Waits until the replica is at `version` or beyond."""
@@ -240,14 +240,14 @@ class Held:
             self._clocks[version] = now
         return self._clocks.get(version, BEFORE_TIME)
 
-    def _first_of(self, newest: Picture) -> Version:
-        return max(newest.overlay.floor, newest.footing.version)
+    def _first_of(self, newest: ReadView) -> Version:
+        return max(newest.overlay.floor, newest.pinned.version)
 
     def _prune(self) -> None:
         assert self._newest is not None
         oldest = self._newest.version - READABLE + 1
-        gone = [picture for picture in self._older if picture.version < oldest]
-        self._older = tuple(picture for picture in self._older if picture.version >= oldest)
+        gone = [view for view in self._older if view.version < oldest]
+        self._older = tuple(view for view in self._older if view.version >= oldest)
         self._clocks = {version: now for version, now in self._clocks.items() if version >= oldest}
-        for picture in gone:
-            picture.close()
+        for view in gone:
+            view.close()

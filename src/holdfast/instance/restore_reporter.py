@@ -9,11 +9,11 @@ from holdfast.instance.events import Events, RestoreEvent, RestoreKind
 from holdfast.words import TaskId, Version
 
 
-class RestoreReport:
+class RestoreReporter:
     """Turns the moves of one replica into events.
 
     >>> events = Events()
-    >>> report = RestoreReport(events, TaskId(0, 1), ["scores"])
+    >>> report = RestoreReporter(events, TaskId(0, 1), ["scores"])
     >>> report.started(Version(0), Version(5)); report.batch(Version(5), {"scores": 3}); report.ended(Version(5))
     >>> [(e.event.kind.value, e.event.count, e.event.total) for e in events.since(0).events]
     [('start', 0, 0), ('batch', 3, 3), ('end', 0, 3)]

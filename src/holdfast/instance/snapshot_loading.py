@@ -9,10 +9,10 @@ from contextlib import closing
 from itertools import islice
 
 from holdfast.errors import DamagedObject
-from holdfast.instance.base import Base
-from holdfast.instance.held import Picture
-from holdfast.instance.layout import TaskHome, remove, usable
-from holdfast.instance.source import TaskSource
+from holdfast.instance.log_reader import TaskLogReader
+from holdfast.instance.read_views import ReadView
+from holdfast.instance.state_dir import TaskDirectory, remove, usable
+from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Mark, Resources
 from holdfast.stores.spec import StoreSpec
@@ -22,7 +22,7 @@ _FEW = 10_000
 """So many entries are counted one by one, which takes some milliseconds."""
 
 
-def download(source: TaskSource, manifest: Manifest, home: TaskHome, on_bytes: Callable[[int], None]) -> None:
+def download(source: TaskLogReader, manifest: Manifest, home: TaskDirectory, on_bytes: Callable[[int], None]) -> None:
     """Brings a snapshot beside the data; `on_bytes` is told of each piece."""
     with usable(home.path):
         remove(home.loading)
@@ -30,11 +30,11 @@ def download(source: TaskSource, manifest: Manifest, home: TaskHome, on_bytes: C
 
 
 def adopt(
-    source: TaskSource, manifest: Manifest, home: TaskHome, specs: Sequence[StoreSpec], resources: Resources
-) -> Base:
+    source: TaskLogReader, manifest: Manifest, home: TaskDirectory, specs: Sequence[StoreSpec], resources: Resources
+) -> TaskEngines:
     """Puts what was downloaded in the place of the data, which nobody may have open, and opens it."""
     home.adopt_loaded()
-    base = Base.open(home.data, home.volatile, specs, resources)
+    base = TaskEngines.open(home.data, home.volatile, specs, resources)
     version = Version(manifest.version)
     try:
         if not any(spec.durable for spec in specs):
@@ -50,14 +50,14 @@ def adopt(
     return base
 
 
-def entries_in(picture: Picture, store: str) -> int:
+def entries_in(view: ReadView, store: str) -> int:
     """How many entries a store came with: exactly if they are few, else RocksDB's estimate.
 
     The estimate takes every delete for an entry less: of a store that deletes as much as it puts, it is nothing at all.
     """
-    estimate = picture.footing.base.approximate_count(store)
+    estimate = view.pinned.base.approximate_count(store)
     if estimate >= _FEW:
         return estimate
-    with closing(picture.scan(store, b"", None)) as entries:
+    with closing(view.scan(store, b"", None)) as entries:
         counted = sum(1 for _ in islice(entries, _FEW))
     return counted if counted < _FEW else max(counted, estimate)

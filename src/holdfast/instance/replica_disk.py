@@ -1,9 +1,9 @@
-"""What of a replica is on disk: the engines, the marks they get, when they were flushed, and what is dropped.
+"""The part of a replica that is on disk: the engines, their marks, when they were flushed, and the dropped slices.
 
-Whoever applies a version says which commit it is and what its clocks are; both go into the mark. Slices that the
-clocks of that version hide are dropped right after it, by the app's file that its commit names: a TTL may have grown
-since this process began, and a retention may be shorter in a file that later versions are made under. Every reader of
-that version or a later one hides them too, and readers of earlier ones stand on footings taken before, so when they go
+Every version is applied with its commit and its clocks; both go into the mark. Slices that the clocks of that version
+hide are dropped right after it, by the app's file that its commit names: a TTL may have grown since this process
+started, and a retention may be shorter in a file that later versions are made under. Every reader of that version or a
+later one hides them too, and readers of earlier versions use views that were pinned before, so the moment of the drop
 changes no answer.
 """
 
@@ -13,9 +13,9 @@ from dataclasses import dataclass
 
 from holdfast import faults, metrics
 from holdfast.clock import Clock
-from holdfast.instance.base import Base
-from holdfast.instance.held import BEFORE_TIME
-from holdfast.instance.layout import TaskHome
+from holdfast.instance.read_views import BEFORE_TIME
+from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.commits import Commit
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Changes, Mark
@@ -27,7 +27,7 @@ _drops = metrics.counter("holdfast_slices_dropped", "How often a replica dropped
 
 
 @dataclass(frozen=True)
-class Stamp:
+class VersionStamp:
     """The commit of a version, as much of it as a mark remembers."""
 
     commit: str
@@ -36,7 +36,7 @@ class Stamp:
     """The number of the app's file it was made under; 0 where only the mark is left to tell."""
 
     @classmethod
-    def of(cls, commit: Commit) -> "Stamp":
+    def of(cls, commit: Commit) -> "VersionStamp":
         return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app)
 
 
@@ -47,10 +47,10 @@ def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> 
     if mark.wall is not None:
         return Now(mark.wall, mark.event)
     found = commit(mark.version)
-    return BEFORE_TIME if found is None else Stamp.of(found).now
+    return BEFORE_TIME if found is None else VersionStamp.of(found).now
 
 
-class OnDisk:
+class ReplicaDisk:
     """The base of one replica and how far it is. All but `know` is for whoever holds the replica's writing lock.
 
     `specs` gives the replica's stores as the app's file of a number has them; none where it can't be read.
@@ -58,8 +58,8 @@ class OnDisk:
 
     def __init__(
         self,
-        base: Base,
-        home: TaskHome,
+        base: TaskEngines,
+        home: TaskDirectory,
         stores: Sequence[str],
         specs: Callable[[int], Iterable[StoreSpec]],
         log: str,
@@ -72,12 +72,12 @@ class OnDisk:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._stamps: dict[Version, Stamp] = {}
+        self._stamps: dict[Version, VersionStamp] = {}
         self._dropped: dict[str, bytes] = {}
         self.flushed = NOTHING
         self._flushed_at = clock.monotonic()
 
-    def know(self, version: Version, stamp: Stamp) -> None:
+    def know(self, version: Version, stamp: VersionStamp) -> None:
         """Tells which commit a version is that may be applied some time."""
         with self._lock:
             self._stamps[version] = stamp
@@ -96,7 +96,7 @@ class OnDisk:
             _drops.labels(store).inc()
             faults.point("drop.after")
 
-    def _hidden(self, stamp: Stamp) -> Iterator[tuple[str, bytes, bytes]]:
+    def _hidden(self, stamp: VersionStamp) -> Iterator[tuple[str, bytes, bytes]]:
         """The ranges that are hidden now and weren't when slices were last dropped; at first all that are."""
         for spec in self._specs(stamp.app):
             if (hidden := slices_to_drop(spec, stamp.now.wall, stamp.now.event)) is None:

@@ -1,17 +1,17 @@
-"""One store of a picture as the bytes that a typed store reads: this is how queries see a replica."""
+"""One store of a view as the bytes that a typed store reads: this is how queries see a replica."""
 
 from collections.abc import Iterator, Sequence
 
 import pyarrow as pa
 
-from holdfast.instance.held import Picture
+from holdfast.instance.read_views import ReadView
 
 
 class StoreBytes:
-    """A store at one version, as `ReadableBytes`. The picture is the caller's to close."""
+    """A store at one version, as `ReadableBytes`. The view is the caller's to close."""
 
-    def __init__(self, picture: Picture, store: str) -> None:
-        self._picture = picture
+    def __init__(self, view: ReadView, store: str) -> None:
+        self._picture = view
         self._store = store
 
     def get(self, key: bytes) -> bytes | None:
@@ -25,4 +25,4 @@ class StoreBytes:
         return self._picture.scan(self._store, start, stop, reverse=reverse)
 
     def approximate_count(self) -> int:
-        return self._picture.footing.base.approximate_count(self._store)
+        return self._picture.pinned.base.approximate_count(self._store)

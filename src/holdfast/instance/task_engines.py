@@ -1,10 +1,10 @@
-"""The base: the engines of one task, opened and closed together, and the footings readers stand on.
+"""The base: the engines of one task, opened and closed together, and the pinned views readers stand on.
 
 A store names its engine, so a task may have several; here they are one, with one mark. Stores that aren't durable have
 engines of their own, in another folder, which no checkpoint has: beside a folder that came from elsewhere they begin
 empty, at the version the others are at. Readers come on many threads
 while one writer moves the base: every touch of an engine is a short lease, so that closing waits for the touches under
-way and turns away the later ones, and no reader can hold the folder hostage. A footing is an engine's immutable view
+way and turns away the later ones, and no reader can hold the folder hostage. A pinned is an engine's immutable view
 with the version it was taken at; the last one to let go of it closes it.
 """
 
@@ -18,7 +18,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
-from holdfast.instance.layout import remove
+from holdfast.instance.state_dir import remove
 from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources, whole_mark
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
@@ -31,7 +31,7 @@ Opened = tuple[Engine, tuple[str, ...]]
 """An engine, and the stores that are on it."""
 
 
-class Base:
+class TaskEngines:
     """One task's engines at a version. Its one writer calls `apply`, `drop`, `flush`, `checkpoint` and `close`."""
 
     def __init__(self, engines: Mapping[str, Opened], volatile: Mapping[str, Opened]) -> None:
@@ -41,12 +41,12 @@ class Base:
         self._free = threading.Condition()
         self._leases = 0
         self._closed = False
-        self._footings: set[Footing] = set()
+        self._pinned: set[PinnedView] = set()
         mark = self.mark()
         self._target = NOTHING if mark is None else max(mark.version, mark.applying or NOTHING)
 
     @classmethod
-    def open(cls, folder: Path, volatile: Path, specs: Sequence[StoreSpec], resources: Resources) -> "Base":
+    def open(cls, folder: Path, volatile: Path, specs: Sequence[StoreSpec], resources: Resources) -> "TaskEngines":
         """Opens every engine under a folder of its own name: durable stores in `folder`, the others in `volatile`."""
         with contextlib.ExitStack() as undo:
             durable = _opened(folder, [spec for spec in specs if spec.durable], resources, undo)
@@ -109,14 +109,14 @@ class Base:
         with self.lease():
             self._of[store].drop(store, start, stop)
 
-    def footing(self, version: Version) -> "Footing":
+    def pin(self, version: Version) -> "PinnedView":
         """Something to stand on at `version`, which the engines must be at. Belongs to the caller."""
         with self.lease():
             views = {id(engine): engine.view() for engine, _ in self._all}
-            footing = Footing(self, version, {store: views[id(engine)] for store, engine in self._of.items()})
+            pinned = PinnedView(self, version, {store: views[id(engine)] for store, engine in self._of.items()})
         with self._free:
-            self._footings.add(footing)
-        return footing
+            self._pinned.add(pinned)
+        return pinned
 
     def flush(self) -> None:
         with self.lease():
@@ -149,24 +149,24 @@ class Base:
                 return
             self._closed = True
             self._free.wait_for(lambda: self._leases == 0)
-            footings = list(self._footings)
-        for footing in footings:
-            footing.close()
+            open_views = list(self._pinned)
+        for pinned in open_views:
+            pinned.close()
         for engine, _ in self._all:
             try:
                 engine.close()
             except HoldfastError as error:
                 _LOG.warning("an engine closed without its last flush: %s The log has what it lacks.", error)
 
-    def forget(self, footing: "Footing") -> None:
+    def forget(self, pinned: "PinnedView") -> None:
         with self._free:
-            self._footings.discard(footing)
+            self._pinned.discard(pinned)
 
 
-class Footing:
+class PinnedView:
     """An immutable view of a base at one version. Counted: made with one holder, closed when the last lets go."""
 
-    def __init__(self, base: Base, version: Version, views: Mapping[str, EngineView]) -> None:
+    def __init__(self, base: TaskEngines, version: Version, views: Mapping[str, EngineView]) -> None:
         self.base = base
         self.version = version
         self._views = dict(views)
@@ -175,7 +175,7 @@ class Footing:
         self._lock = threading.Lock()
         self._closed = False
 
-    def hold(self) -> "Footing":
+    def hold(self) -> "PinnedView":
         with self._lock:
             self._holders += 1
         return self
@@ -189,7 +189,7 @@ class Footing:
             with self.base.lease():
                 self.close()
         except Closed:
-            pass  # the base has closed every footing already
+            pass  # the base has closed every pinned already
 
     def get(self, store: str, key: bytes) -> bytes | None:
         with self.base.lease():

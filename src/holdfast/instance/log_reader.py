@@ -14,8 +14,8 @@ import pyarrow as pa
 
 from holdfast import metrics
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.instance.next_step import Unusable, Usable, check_state
 from holdfast.instance.run import Run, merged
-from holdfast.instance.steps import Keep, Wipe, judge
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
@@ -39,7 +39,7 @@ _emptied = metrics.counter(
 )
 
 
-class Foreign(HoldfastError):
+class ForeignState(HoldfastError):
     """What is here was built on another commit than the log has."""
 
     category = ErrorCategory.DATA
@@ -51,7 +51,7 @@ class StoreNotKnown(HoldfastError):
     category = ErrorCategory.INVALID
 
 
-class Source:
+class LogReader:
     """Versions as the log has them."""
 
     def __init__(self, log: Log) -> None:
@@ -68,6 +68,12 @@ class Source:
     def app(self) -> AppSpec:
         """The app's file under which the newest known version was made. Code may have changed since this began."""
         return self._app
+
+    def stores_of(self, task: TaskId) -> tuple[StoreSpec, ...]:
+        """The stores of a task; none if the app doesn't have it, also after a look at the app's newest file."""
+        if task not in self._app.tasks():
+            self.look_at_app()
+        return self._app.stores_of(task) if task in self._app.tasks() else ()
 
     def look_at_app(self) -> None:
         """Reads the app's newest file. One that can't be read now is looked at again when the next version comes."""
@@ -164,10 +170,10 @@ class Source:
         return self._newest
 
 
-class TaskSource:
+class TaskLogReader:
     """What the log says about one task."""
 
-    def __init__(self, source: Source, task: TaskId, stores: Sequence[str]) -> None:
+    def __init__(self, source: LogReader, task: TaskId, stores: Sequence[str]) -> None:
         self._source = source
         self._log = source.log
         self._task = task
@@ -272,20 +278,20 @@ class TaskSource:
     def download(self, manifest: Manifest, into: Path, on_bytes: Callable[[int], None]) -> None:
         self._log.snapshots.load(manifest, into, on_bytes)
 
-    def examine(self, mark: Mark | None, path: Path) -> Keep:
-        """Whether what is at `path` is a part of this log's history; Foreign if it isn't."""
+    def examine(self, mark: Mark | None, path: Path) -> Usable:
+        """Whether what is at `path` is a part of this log's history; ForeignState if it isn't."""
         at = NOTHING if mark is None else mark.version
         here = self.commit(at) if at else None
         after = self.commit(Version(at + 1)) if at and here is None else None
-        verdict = judge(
+        verdict = check_state(
             mark,
             log=self._log.id,
             newest=NOTHING if mark is None else self._source.newest(),
             commit=None if here is None else here.id,
             next_previous=None if after is None else after.previous,
         )
-        if isinstance(verdict, Wipe):
-            raise Foreign(f"the state in {path} can't be used: {verdict.reason}.")
+        if isinstance(verdict, Unusable):
+            raise ForeignState(f"the state in {path} can't be used: {verdict.reason}.")
         return verdict
 
 

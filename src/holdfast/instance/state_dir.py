@@ -59,7 +59,7 @@ class StateDirectoryUnusable(HoldfastError):
         )
 
 
-class GarbledCheckpoint(HoldfastError):
+class GarbledStateFile(HoldfastError):
     category = ErrorCategory.DATA
 
 
@@ -73,7 +73,7 @@ class Checkpoint(msgspec.Struct, frozen=True):
     stores: dict[str, int]
 
 
-class TaskHome:
+class TaskDirectory:
     """One task's folder, locked for as long as this object is open."""
 
     def __init__(self, state_dir: Path, task: TaskId, instance: str) -> None:
@@ -85,7 +85,7 @@ class TaskHome:
         self.saving = self.path / "saving"
         with usable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
-            self._lock = _locked(self.path, Holder(instance, os.getpid(), socket.gethostname()))
+            self._lock: int | None = _locked(self.path, Holder(instance, os.getpid(), socket.gethostname()))
         try:
             with usable(self.path):
                 for unfinished in (self.loading, self.saving):
@@ -101,8 +101,10 @@ class TaskHome:
         self.close()
 
     def close(self) -> None:
-        with contextlib.suppress(OSError):
-            os.close(self._lock)
+        """Lets go of the folder."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
     def wipe(self) -> None:
         """Forgets everything local; the log has it all."""
@@ -132,11 +134,11 @@ class TaskHome:
         try:
             checkpoint = msgspec.json.decode(data, type=Checkpoint)
         except msgspec.MsgspecError as error:
-            raise GarbledCheckpoint(
+            raise GarbledStateFile(
                 f"{path} can't be read: {error}. The folder is emptied and restored from the log."
             ) from error
         if checkpoint.format != 1 or checkpoint.task != str(self.task):
-            raise GarbledCheckpoint(
+            raise GarbledStateFile(
                 f"{path} is of format {checkpoint.format} for task {checkpoint.task}, not of format 1 for task "
                 f"{self.task}. The folder is emptied and restored from the log."
             )

@@ -1,0 +1,122 @@
+"""What an instance is told at its start: who it is, where its data is, and the settings' own sections.
+
+It travels as one line of JSON on the instance's standard input, since the log's options may hold secrets.
+"""
+
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any, TypeVar
+
+import msgspec
+
+from holdfast.errors import SettingsError
+from holdfast.settings import (
+    LogSettings,
+    MemorySettings,
+    Restore,
+    RestSettings,
+    RetrySettings,
+    SnapshotSettings,
+    StateSettings,
+)
+from holdfast.settings.units import RedactedOptions, format_duration
+
+S = TypeVar("S")
+
+
+class Role(StrEnum):
+    """What a replica is for."""
+
+    ACTIVE = "active"
+    """The first replica to be asked, and the one that saves snapshots."""
+    STANDBY = "standby"
+    """Another replica of a task whose active one is elsewhere. It is read too, and saves no snapshots."""
+
+
+class _Identity(msgspec.Struct, frozen=True, kw_only=True):
+    app: str
+    name: str
+    log_url: str
+    state_dir: str
+    tasks: dict[str, Role] = {}
+    """The tasks it hosts from its start. Others come and go with `host` and `drop`; these are here because an instance
+    that is started again hosts its tasks before anybody talks to it, and one that can't host them fails to start."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    poll_seconds: float = 1.0
+    stop_seconds: float = 5.0
+    ready_fd: int = 1
+    """The file descriptor for the line that says where the instance listens: standard output unless the starter has
+    a pipe of its own for it, which modules of the user's can't print to."""
+    peers: dict[str, str] = {}
+
+
+class InstanceConfig(_Identity, frozen=True, kw_only=True):
+    """Everything an instance is told at its start. The log says which stores there are.
+
+    >>> config = InstanceConfig(app="game", name="game-0", log_url="log", state_dir="state", memory=MemorySettings())
+    >>> decode(encode(config)) == config
+    True
+    """
+
+    log: LogSettings = LogSettings()
+    memory: MemorySettings = MemorySettings()
+    state: StateSettings = StateSettings()
+    restore: Restore = Restore()
+    snapshots: SnapshotSettings = SnapshotSettings()
+    rest: RestSettings = RestSettings()
+    retry: RetrySettings = RetrySettings()
+
+
+_SECTIONS: Mapping[str, type] = {
+    "log": LogSettings,
+    "memory": MemorySettings,
+    "state": StateSettings,
+    "restore": Restore,
+    "snapshots": SnapshotSettings,
+    "rest": RestSettings,
+    "retry": RetrySettings,
+}
+
+
+def encode(config: InstanceConfig) -> bytes:
+    plain: dict[str, Any] = {name: getattr(config, name) for name in _Identity.__struct_fields__}
+    for name in _SECTIONS:
+        section = getattr(config, name)
+        plain[name] = {each.name: _plain(getattr(section, each.name)) for each in fields(section)}
+    return msgspec.json.encode(plain)
+
+
+def decode(line: bytes) -> InstanceConfig:
+    try:
+        found = msgspec.json.decode(line, type=dict[str, Any])
+        identity = msgspec.convert(found, _Identity)
+        sections: dict[str, Any] = {
+            name: unchecked(section, **found.get(name, {})) for name, section in _SECTIONS.items()
+        }
+    except (msgspec.MsgspecError, SettingsError, TypeError, AttributeError) as error:
+        # Not the line itself: it may hold credentials of the log.
+        raise SettingsError(
+            f"The configuration on standard input is not an InstanceConfig: {error}. Start the instance with the "
+            "release of Holdfast that the app has."
+        ) from None
+    return InstanceConfig(**msgspec.structs.asdict(identity), **sections)
+
+
+def unchecked(section: type[S], **values: object) -> S:
+    """A section of settings without the checks of their bounds, which were made where the settings were read."""
+    made = section()
+    for name, value in values.items():
+        object.__setattr__(made, name, value)
+    return made
+
+
+def _plain(value: object) -> object:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case RedactedOptions():
+            return dict(value)
+    return value

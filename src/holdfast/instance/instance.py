@@ -1,0 +1,320 @@
+"""An instance: the replicas of some tasks, kept at the newest version and served. Tasks come and go while it runs."""
+
+import contextlib
+import logging
+import os
+import socket
+import threading
+from dataclasses import dataclass
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+import pyarrow as pa
+
+from holdfast import metrics
+from holdfast.errors import Closed, ErrorCategory, HoldfastError
+from holdfast.instance import messages, state_dir
+from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.events import Events, ProblemEvent, TaskEvent
+from holdfast.instance.log_reader import LogReader
+from holdfast.instance.maintenance import MaintenanceLoop, flushing
+from holdfast.instance.memory import MemoryShares, divided
+from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.service import StateService, forget_task
+from holdfast.instance.snapshotter import Snapshotter
+from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.updater import Phase, ReplicaUpdater, TaskProgress
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
+from holdfast.words import TaskId, Version
+
+_LOG = logging.getLogger(__name__)
+_FLUSH_LOOK, _SNAPSHOT_LOOK, _REBALANCE_LOOK = 0.25, 1.0, 5.0
+
+_version = metrics.gauge("holdfast_task_version", "The version a task's replica is at.", ["task"])
+_lag = metrics.gauge("holdfast_task_lag_versions", "How many committed versions a replica hasn't applied.", ["task"])
+_overlay = metrics.gauge("holdfast_task_overlay_bytes", "Changes a replica holds in memory.", ["task"])
+
+
+class CannotListen(HoldfastError):
+    category = ErrorCategory.INVALID
+
+
+@dataclass
+class HostedTask:
+    """A task that is hosted here."""
+
+    replica: Replica
+    role: Role
+    progress: TaskProgress
+    snapshotter: Snapshotter
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether the replica is up to date, so that a key it doesn't have doesn't exist."""
+        return self.progress.phase is Phase.RUNNING
+
+
+class Instance:
+    """The replicas of some tasks, kept at the newest version and served."""
+
+    def __init__(self, config: InstanceConfig) -> None:
+        self.config = config
+        self.events = Events()
+        state, retry, log = config.state, config.retry, config.log
+        disk = DiskUse(
+            background_jobs=state.background_jobs,
+            direct_reads=state.direct_reads,
+            direct_writes=state.direct_writes,
+        )
+        self.resources = Resources(self._shares(0).engines, disk)
+        self.peers: dict[str, str] = dict(config.peers)
+        self.app_state: messages.AppStateMessage | None = None
+        self._hosted: dict[TaskId, HostedTask] = {}
+        self._changing = threading.Lock()
+        self._stop_asked = threading.Event()
+        self._rebuilding = threading.Lock()
+        self._stopped = False
+        self.log = Log.open(open_storage(config.log_url, log.options, fsync=log.fsync, retry=retry))
+        self.source = LogReader(self.log)
+        self.updater = ReplicaUpdater(self.source, self.events, config.restore, retry, config.poll_seconds)
+        self._flushes = MaintenanceLoop("flushes", self.events, _FLUSH_LOOK)
+        self._snapshots = MaintenanceLoop("snapshots", self.events, _SNAPSHOT_LOOK)
+
+    def start(self) -> None:
+        """Hosts its first tasks, listens, and begins to restore. Returns before the restore is done."""
+        if (warning := state_dir.warning_about(Path(self.config.state_dir))) is not None:
+            _LOG.warning(warning)
+            self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", "invalid", warning))
+        with contextlib.ExitStack() as undo:
+            undo.callback(self._close_replicas)
+            for task, role in self.config.tasks.items():
+                self.host(TaskId.parse(task), role)
+            self.service = self._listening()
+            undo.pop_all()
+        self.updater.start()
+        self._flushes.start()
+        self._snapshots.start()
+        threading.Thread(target=self._share_memory, name="memory", daemon=True).start()
+
+    @property
+    def address(self) -> str:
+        return f"grpc://{self.config.host}:{self.service.port}"  # type: ignore[attr-defined]
+
+    @property
+    def ready(self) -> bool:
+        """Every task is caught up and every store was read once."""
+        return self.updater.ready
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        return self.updater.wait_ready(timeout)
+
+    def stop(self) -> None:
+        """Ends everything; changes that aren't written yet are in the log."""
+        with self._changing:
+            if self._stopped:
+                return
+            self._stopped = True
+        self._stop_asked.set()
+        self.events.close()
+        soon = self.config.stop_seconds * 0.2
+        self.service.stop(soon)
+        self._flushes.stop(soon)
+        self._snapshots.stop(soon)
+        self.updater.stop()
+        self._close_replicas()
+
+    # Tasks that come and go
+
+    def host(self, task: TaskId, role: Role = Role.ACTIVE) -> None:
+        """Hosts a task from now on. Returns before it is restored. A task that is here already gets the role."""
+        with self._changing:
+            if self._stopped:
+                raise Closed(f"instance {self.config.name!r} is stopping. Ask another one.")
+            hosted = self._hosted.get(task)
+            if hosted is None:
+                hosted = self._opened(task, role)
+            elif hosted.role is role:
+                return
+            hosted.role = role
+            if role is Role.ACTIVE:
+                self._snapshots.add(task, hosted.snapshotter.step)
+            else:
+                self._snapshots.remove(task)
+
+    def drop(self, task: TaskId) -> None:
+        """Stops hosting a task. Its state directory stays, and another instance may take it.
+
+        Updates, flushes and snapshots under way are ended. Reads that have begun get an error that says to ask again.
+        A task that isn't here needs no drop.
+        """
+        with self._changing:
+            if self._stopped or (hosted := self._hosted.pop(task, None)) is None:
+                return
+            replica = hosted.replica
+            replica.stop_moving()
+            self.updater.remove(task)
+            self._flushes.remove(task)
+            self._snapshots.remove(task)
+            replica.close()
+            self._divide_memory()
+            for gauge in (_version, _lag, _overlay):
+                gauge.remove(str(task))
+            forget_task(task)
+            self.events.append(TaskEvent(str(task), "closed", replica.version))
+
+    def hosted(self) -> list[HostedTask]:
+        """The tasks hosted now, in order."""
+        found = dict(self._hosted)
+        return [found[task] for task in sorted(found)]
+
+    def hosted_task(self, task: TaskId) -> HostedTask | None:
+        return self._hosted.get(task)
+
+    def _opened(self, task: TaskId, role: Role) -> HostedTask:
+        with contextlib.ExitStack() as undo:
+            home = undo.enter_context(TaskDirectory(self._folder(role), task, self.config.name))
+            specs = self.source.stores_of(task)
+            if not specs:
+                raise messages.InstanceRefused(f"the app has no stores in task {task}, so it can't be hosted.")
+            replica = Replica(home, self.source, specs, self.resources, self.events)
+            undo.pop_all()
+        snapshotter = Snapshotter(replica, self.log, self.config.snapshots)
+        hosted = self._hosted[task] = HostedTask(replica, role, TaskProgress(replica), snapshotter)
+        self._divide_memory()
+        hosted.progress = self.updater.add(replica)
+        self._flushes.add(task, flushing(replica, self.updater.restore_again))
+        self._measure(replica)
+        return hosted
+
+    def _folder(self, role: Role) -> Path:
+        """Standbys have a folder per instance, since instances on one machine may share a state directory.
+
+        A replica whose role changes stays in the folder it has until it is dropped.
+        """
+        folder = Path(self.config.state_dir)
+        return folder if role is Role.ACTIVE else folder / "everywhere" / self.config.name
+
+    def _shares(self, tasks: int) -> MemoryShares:
+        return divided(self.config.memory.limit, tasks=tasks, parallel=self.config.restore.parallel_tasks)
+
+    def _divide_memory(self) -> None:
+        """Overlays and restore batches share what is theirs among the tasks there are now."""
+        shares = self._shares(len(self._hosted))
+        settings = ReplicaSettings(
+            overlay_bytes=shares.overlay_per_task,
+            batch_bytes=min(self.config.restore.batch_bytes, shares.batch_per_task),
+            flush_seconds=self.config.state.flush_interval.total_seconds(),
+            flush_versions=self.config.state.flush_versions,
+        )
+        for hosted in self._hosted.values():
+            hosted.replica.settings = settings
+
+    def _close_replicas(self) -> None:
+        for hosted in self.hosted():
+            hosted.replica.close()
+
+    # What the service asks
+
+    def replica(self, task: TaskId) -> Replica:
+        hosted = self._hosted.get(task)
+        if hosted is None:
+            here = ", ".join(str(each.replica.task) for each in self.hosted()) or "no task"
+            raise messages.TaskNotHere(
+                f"instance {self.config.name!r} doesn't host task {task}; it hosts {here}. Ask the one that does."
+            )
+        return hosted.replica
+
+    def caught_up(self, task: TaskId) -> bool:
+        hosted = self._hosted.get(task)
+        return hosted is not None and hosted.caught_up
+
+    @property
+    def log_id(self) -> str:
+        return self.log.id
+
+    def damaged(self, task: TaskId, error: DamagedState) -> None:
+        with self._rebuilding:
+            hosted = self._hosted.get(task)
+            # Many readers may meet the same damage; the first of them has it repaired.
+            if hosted is not None and hosted.caught_up:
+                self.updater.restore_again(task)
+                hosted.replica.rebuild(error)
+                self.updater.restore_again(task)
+
+    def status(self) -> messages.InstanceStatus:
+        return messages.InstanceStatus(
+            name=self.config.name,
+            app=self.log.app.id,
+            log=self.log.id,
+            pid=os.getpid(),
+            host=socket.gethostname(),
+            ready=self.ready,
+            newest=self.source.newest_known,
+            app_state=None if self.app_state is None else self.app_state.state,
+            tasks=tuple(map(self._status_of, self.hosted())),
+        )
+
+    def committed(self, version: Version) -> None:
+        self.updater.committed(version)
+
+    def set_app_state(self, state: messages.AppStateMessage) -> None:
+        self.app_state = state
+
+    def set_peers(self, peers: messages.Peers) -> None:
+        self.peers = dict(peers.addresses)
+
+    def request_stop(self) -> None:
+        self._stop_asked.set()
+
+    def wait_for_stop(self) -> None:
+        """Waits until someone asks the instance to end."""
+        self._stop_asked.wait()
+
+    def _listening(self) -> StateService:
+        try:
+            return StateService(self, f"grpc://{self.config.host}:{self.config.port}")
+        except (pa.ArrowException, OSError) as error:
+            raise CannotListen(
+                f"instance {self.config.name!r} can't listen on {self.config.host}:{self.config.port}: {error}. Stop "
+                "the program that listens there, or choose another port."
+            ) from error
+
+    def _status_of(self, hosted: HostedTask) -> messages.TaskStatus:
+        replica, progress = hosted.replica, hosted.progress
+        published = replica.published.range
+        counts, disk = {}, 0
+        with contextlib.suppress(HoldfastError):  # engines that are being opened can't be asked
+            counts = {store: replica.approximate_count(store) for store in replica.stores}
+            disk = replica.disk_bytes()
+        task = replica.task
+        return messages.TaskStatus(
+            task=str(task),
+            role=hosted.role,
+            phase=progress.phase.value,
+            version=replica.version,
+            readable_from=None if published is None else published[0],
+            readable_to=None if published is None else published[1],
+            stores=counts,
+            overlay_bytes=replica.memory_bytes(),
+            disk_bytes=disk,
+            error=progress.error or self._flushes.error(task) or self._snapshots.error(task),
+            failures=progress.failures,
+            error_category=None if progress.error_category is None else progress.error_category.value,
+        )
+
+    def _share_memory(self) -> None:
+        """Lets the stores' caches grow and shrink with their use."""
+        while not self._stop_asked.wait(_REBALANCE_LOOK):
+            self.resources.rebalance()
+
+    def _measure(self, replica: Replica) -> None:
+        text = str(replica.task)
+        _version.labels(text).set_function(partial(attrgetter("version"), replica))
+        _lag.labels(text).set_function(partial(self._lag_of, replica))
+        _overlay.labels(text).set_function(replica.memory_bytes)
+
+    def _lag_of(self, replica: Replica) -> int:
+        return max(0, self.source.newest_known - replica.version)

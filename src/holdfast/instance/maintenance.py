@@ -1,0 +1,130 @@
+"""Background work per task: one thread calls the step of every task again and again.
+
+An instance has two such loops, one that flushes overlays and one that saves snapshots, so that an upload to slow
+storage doesn't keep a replica from flushing. Tasks come and go while a loop runs.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import pyarrow as pa
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import Closed, HoldfastError
+from holdfast.instance.events import Events, report_problem
+from holdfast.instance.replica import Replica
+from holdfast.retry import backoff
+from holdfast.settings import RetrySettings
+from holdfast.stores.engines.base import DamagedState
+from holdfast.words import TaskId
+
+_LOG = logging.getLogger(__name__)
+_STEP_RETRY = RetrySettings(first="500ms", longest="30s")
+
+
+@dataclass
+class _Job:
+    step: Callable[[], object]
+    failures: int = 0
+    due: float = 0.0
+    error: str | None = None
+
+
+class MaintenanceLoop:
+    """Calls each task's step every so many seconds. A failure is reported once, and the step is tried again later."""
+
+    def __init__(self, name: str, events: Events, every: float, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._events = events
+        self._every = every
+        self._clock = clock
+        self._jobs: dict[TaskId, _Job] = {}
+        self._changed = threading.Condition()
+        self._running: _Job | None = None
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self, timeout: float | None = None) -> None:
+        self._ended.set()
+        if self._thread.ident is not None:
+            self._thread.join(timeout)
+
+    def add(self, task: TaskId, step: Callable[[], object]) -> None:
+        with self._changed:
+            self._jobs[task] = _Job(step)
+
+    def remove(self, task: TaskId) -> None:
+        """Returns when a step of the task that is under way has ended."""
+        with self._changed:
+            job = self._jobs.pop(task, None)
+            self._changed.wait_for(lambda: job is None or self._running is not job)
+
+    def error(self, task: TaskId) -> str | None:
+        """What the task's step failed with, until it works again."""
+        job = self._jobs.get(task)
+        return None if job is None else job.error
+
+    def step(self, now: float) -> None:
+        """One round over all tasks whose step is due."""
+        for task in list(self._jobs):
+            if (job := self._begin(task, now)) is not None:
+                try:
+                    self._try(task, job, now)
+                finally:
+                    self._end()
+
+    def _begin(self, task: TaskId, now: float) -> _Job | None:
+        with self._changed:
+            job = self._jobs.get(task)
+            if self._ended.is_set() or job is None or now < job.due:
+                return None
+            self._running = job
+            return job
+
+    def _end(self) -> None:
+        with self._changed:
+            self._running = None
+            self._changed.notify_all()
+
+    def _try(self, task: TaskId, job: _Job, now: float) -> None:
+        try:
+            job.step()
+            job.failures, job.error = 0, None
+        except Closed:
+            _LOG.debug("task %s isn't open now", task)
+        except Exception as error:  # noqa: BLE001  trouble with one task must not stop the work for the others
+            job.failures += 1
+            job.due = now + backoff(job.failures, _STEP_RETRY)
+            if job.error != str(error):
+                job.error = str(error)
+                report_problem(self._events, task, error)
+
+    def _run(self) -> None:
+        while not self._ended.wait(self._every):
+            self.step(self._clock.monotonic())
+
+
+def flushing(replica: Replica, reopened: Callable[[TaskId], None]) -> Callable[[], None]:
+    """The step that keeps a replica's engines close behind it. `reopened`: the replica has to be caught up again."""
+
+    def step() -> None:
+        replica.tidy()
+        if not replica.flush_due():
+            return
+        opening = replica.openings
+        try:
+            replica.flush_overlay()
+        except DamagedState as error:
+            replica.rebuild(error)
+            reopened(replica.task)
+        except HoldfastError:
+            if replica.recover(opening):
+                reopened(replica.task)
+            raise
+        pa.default_memory_pool().release_unused()
+
+    return step

@@ -1,0 +1,233 @@
+"""Brings the replicas of an instance forward: restore, standby and normal running are the same loop for all tasks.
+
+One thread looks for new versions, which the driver reports or the log shows. A few others apply them, so many tasks
+restore in parallel. A replica that fails is suspended and tried again after a pause that grows; a failure is reported
+once, not at every attempt. Tasks come and go while the loop runs. Nothing here ends the process.
+"""
+
+import logging
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from enum import StrEnum
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import Closed, ErrorCategory, HoldfastError
+from holdfast.instance.events import Events, TaskEvent, report_problem
+from holdfast.instance.log_reader import LogReader
+from holdfast.instance.replica import Replica
+from holdfast.instance.restore_reporter import RestoreReporter
+from holdfast.retry import backoff
+from holdfast.settings import Restore, RetrySettings
+from holdfast.words import NOTHING, TaskId, Version
+
+_LOG = logging.getLogger(__name__)
+_FULL_LOOKS = 10
+"""Every so many looks the newest version is searched for, in case the next one was cleaned meanwhile."""
+
+
+class Phase(StrEnum):
+    RESTORING = "restoring"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+
+
+@dataclass
+class TaskProgress:
+    """How far one task is: its phase, and what its last failure was."""
+
+    replica: Replica
+    phase: Phase = Phase.RESTORING
+    busy: bool = False
+    probed: bool = False
+    failures: int = 0
+    retry_at: float = 0.0
+    error: str | None = None
+    error_category: ErrorCategory | None = None
+
+    def behind(self, target: Version) -> bool:
+        return self.replica.version < target or self.replica.published.version is None or not self.probed
+
+
+class ReplicaUpdater:
+    """Keeps every replica at the newest version."""
+
+    def __init__(
+        self,
+        source: LogReader,
+        events: Events,
+        restore: Restore,
+        retry: RetrySettings,
+        poll_seconds: float = 1.0,
+        clock: Clock = SYSTEM_CLOCK,
+    ) -> None:
+        self._source = source
+        self._events = events
+        self._restore = restore
+        self._retry = retry
+        self._poll_seconds = poll_seconds
+        self._clock = clock
+        self._tasks: dict[TaskId, TaskProgress] = {}
+        self._changed = threading.Condition()
+        self._committed = NOTHING
+        self._look = True
+        self._stopping = False
+        self._looks = 0
+        self._source_error: str | None = None
+        self._has_looked = False
+        self._pool = ThreadPoolExecutor(restore.parallel_tasks, thread_name_prefix="restore")
+        self._thread = threading.Thread(target=self._run, name="updater", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        """Ends the loop and the updates under way."""
+        with self._changed:
+            self._stopping = True
+            self._changed.notify_all()
+            tasks = list(self._tasks.values())
+        for progress in tasks:
+            progress.replica.stop_moving()
+        if self._thread.ident is not None:
+            self._thread.join()
+        self._pool.shutdown(wait=True, cancel_futures=True)
+
+    def add(self, replica: Replica) -> TaskProgress:
+        """From now on the replica is brought forward."""
+        with self._changed:
+            progress = self._tasks[replica.task] = TaskProgress(replica)
+            self._wake()
+            return progress
+
+    def remove(self, task: TaskId) -> None:
+        """Ends the update of a task that is under way, and returns when it has ended."""
+        with self._changed:
+            progress = self._tasks.pop(task, None)
+            if progress is not None:
+                progress.replica.stop_moving()
+                self._changed.wait_for(lambda: not progress.busy)
+            self._changed.notify_all()
+
+    def committed(self, version: Version) -> None:
+        """The driver has made this version."""
+        with self._changed:
+            self._committed = max(self._committed, version)
+            self._wake()
+
+    def restore_again(self, task: TaskId) -> None:
+        """A replica was, or will be, opened again: it has to be caught up and read once more."""
+        with self._changed:
+            if (progress := self._tasks.get(task)) is not None:
+                progress.probed = False
+                progress.phase = Phase.RESTORING
+                self._wake()
+
+    @property
+    def ready(self) -> bool:
+        """Every task is caught up and can be read now."""
+        return all(progress.phase is Phase.RUNNING for progress in list(self._tasks.values()))
+
+    def wait_ready(self, timeout: float | None = None) -> bool:
+        """Waits until every task is caught up and every store was read once."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.ready, timeout)
+
+    def step(self, now: float) -> float:
+        """Sends the replicas that are behind on their way. Returns the seconds until there is more to do."""
+        target = self._newest()
+        with self._changed:
+            self._look = False
+            if target is not None and not self._stopping:
+                for progress in self._tasks.values():
+                    if progress.behind(target) and not progress.busy and now >= progress.retry_at:
+                        progress.busy = True
+                        self._pool.submit(self._update, progress, target)
+            pauses = [p.retry_at - now for p in self._tasks.values() if p.retry_at > now and not p.busy]
+        return max(0.0, min([self._poll_seconds, *pauses]))
+
+    def _run(self) -> None:
+        while not self._stopping:
+            pause = self.step(self._clock.monotonic())
+            with self._changed:
+                self._changed.wait_for(lambda: self._look or self._stopping, timeout=pause)
+
+    def _wake(self) -> None:
+        self._look = True
+        self._changed.notify_all()
+
+    def _newest(self) -> Version | None:
+        """The newest version; None until one look at the log has worked, since an empty log would look the same."""
+        try:
+            committed = self._committed
+            if committed > self._source.newest_known and self._source.hear(committed) == committed:
+                return committed
+            self._looks += 1
+            if not self._has_looked or self._looks % _FULL_LOOKS == 1:
+                newest = self._source.newest()
+            else:
+                newest = self._source.follow()
+            self._source_error = None
+            self._has_looked = True
+            return newest
+        except HoldfastError as error:
+            if str(error) != self._source_error:
+                self._source_error = str(error)
+                report_problem(self._events, None, error)
+            return self._source.newest_known if self._has_looked else None
+
+    def _update(self, progress: TaskProgress, target: Version) -> None:
+        replica = progress.replica
+        report = RestoreReporter(self._events, replica.task, replica.stores)
+        opening = replica.openings
+        try:
+            self._bring_to(progress, target, report)
+        except Closed:
+            report.suspended(replica.version)
+        except Exception as error:  # noqa: BLE001  whatever it is, the other tasks go on and this one is tried again
+            report.suspended(replica.version)
+            self._suspend(progress, error, opening)
+        finally:
+            with self._changed:
+                progress.busy = False
+                self._wake()
+
+    def _bring_to(self, progress: TaskProgress, target: Version, report: RestoreReporter) -> None:
+        replica = progress.replica
+        if not replica.is_open:
+            self._enter(progress, Phase.RESTORING)
+            replica.open()
+        far = progress.phase is not Phase.RUNNING or target - replica.version > self._restore.acceptable_lag
+        if far and target > replica.version:
+            self._enter(progress, Phase.RESTORING)
+            report.started(replica.version, target)
+        replica.catch_up(target, report)
+        if not progress.probed:
+            replica.probe()
+            progress.probed = True
+        report.ended(replica.version)
+        replica.tidy()
+        progress.failures, progress.error, progress.error_category, progress.retry_at = 0, None, None, 0.0
+        self._enter(progress, Phase.RUNNING)
+
+    def _enter(self, progress: TaskProgress, phase: Phase) -> None:
+        if progress.phase is not phase:
+            self._events.append(TaskEvent(str(progress.replica.task), phase.value, progress.replica.version))
+        progress.phase = phase
+
+    def _suspend(self, progress: TaskProgress, error: Exception, opening: int) -> None:
+        progress.failures += 1
+        if progress.failures > 1 and isinstance(error, HoldfastError) and progress.replica.is_open:
+            self._recover(progress.replica, opening)
+        progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._retry)
+        if str(error) != progress.error:
+            progress.error = str(error)
+            progress.error_category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
+            report_problem(self._events, progress.replica.task, error)
+        self._enter(progress, Phase.SUSPENDED)
+
+    def _recover(self, replica: Replica, opening: int) -> None:
+        try:
+            replica.recover(opening)
+        except Exception as error:  # noqa: BLE001  it stays suspended and is tried again
+            _LOG.warning("task %s can't be opened again: %s", replica.task, error)

@@ -1,0 +1,234 @@
+"""Tasks come and go while an instance runs: hosted, given another role, dropped, hosted again."""
+
+import random
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from holdfast import faults, metrics
+from holdfast.errors import Closed
+from holdfast.instance.client import StateClient
+from holdfast.instance.config import Role
+from holdfast.instance.instance import Instance
+from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
+from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
+from holdfast.words import TaskId
+from tests.instance.app_log import AppLog, key_of
+from tests.instance.processes import until
+from tests.instance.test_process import FLUSH_OFTEN, MANY_SNAPSHOTS, NO_SNAPSHOTS, config_of, state_of
+
+TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> AppLog:
+    app = AppLog(str(tmp_path / "log"), partitions=3)
+    chance = random.Random(1)
+    for _ in range(6):
+        app.random_commit(chance)
+    return app
+
+
+@pytest.fixture
+def instance(app: AppLog, tmp_path: Path) -> Iterator[Instance]:
+    """One that hosts nothing yet."""
+    instance = Instance(config_of(app, tmp_path, tasks={}, state=FLUSH_OFTEN, snapshots=NO_SNAPSHOTS))
+    instance.start()
+    try:
+        yield instance
+    finally:
+        instance.stop()
+
+
+@pytest.fixture
+def client(instance: Instance) -> Iterator[StateClient]:
+    with StateClient(instance.address, 30.0) as client:
+        yield client
+
+
+def tasks_of(client: StateClient) -> dict[str, str]:
+    return {task.task: task.role.value for task in client.status().tasks}
+
+
+def free(app: AppLog, tmp_path: Path, task: TaskId) -> bool:
+    """Whether another instance could take the task's folder."""
+    try:
+        TaskDirectory(tmp_path / "state", task, "another").close()
+    except StateDirectoryInUse:
+        return False
+    return True
+
+
+def test_a_hosted_task_is_restored_and_a_dropped_one_is_gone(
+    app: AppLog, tmp_path: Path, instance: Instance, client: StateClient
+) -> None:
+    with pytest.raises(TaskNotHere, match="it hosts no task"):
+        client.scan(TASK, "counts", app.version)
+    for task in (TASK, OTHER):
+        client.host(task)
+        assert state_of(client, task, app.version, app.stores) == app.state(task=task)
+    until(lambda: client.status().ready, "ready")
+    assert tasks_of(client) == {"0_0": "active", "0_1": "active"}
+    assert not free(app, tmp_path, TASK)
+
+    client.drop(TASK)
+    client.drop(TASK)  # harmless
+    assert tasks_of(client) == {"0_1": "active"}
+    assert free(app, tmp_path, TASK)
+    with pytest.raises(TaskNotHere, match="it hosts 0_1"):
+        client.scan(TASK, "counts", app.version)
+    client.committed(app.random_commit(random.Random(2)))
+    assert state_of(client, OTHER, app.version, app.stores) == app.state(task=OTHER)
+
+    client.host(TASK)
+    assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
+
+
+def test_a_task_that_the_app_does_not_have_is_refused(instance: Instance, client: StateClient) -> None:
+    with pytest.raises(InstanceRefused, match="no stores in task 0_9"):
+        client.host(TaskId(0, 9))
+    assert tasks_of(client) == {}
+
+
+def test_a_taken_state_directory_is_refused_and_can_be_tried_again(
+    tmp_path: Path, instance: Instance, client: StateClient
+) -> None:
+    with TaskDirectory(tmp_path / "state", TASK, "another"), pytest.raises(InstanceRefused, match="another"):
+        client.host(TASK)
+    client.host(TASK)
+    assert tasks_of(client) == {"0_0": "active"}
+
+
+def test_memory_is_divided_among_the_tasks_there_are(instance: Instance) -> None:
+    alone = _overlay_bytes(instance, TASK)
+    instance.host(OTHER)
+    instance.host(TaskId(0, 2))
+    assert instance.replica(TASK).settings.overlay_bytes == instance.replica(OTHER).settings.overlay_bytes == alone // 3
+    instance.drop(OTHER)
+    assert instance.replica(TASK).settings.overlay_bytes == alone // 2
+
+
+def _overlay_bytes(instance: Instance, task: TaskId) -> int:
+    instance.host(task)
+    return instance.replica(task).settings.overlay_bytes
+
+
+def test_metrics_go_with_the_task(app: AppLog, instance: Instance, client: StateClient) -> None:
+    client.host(TASK)
+    client.host(OTHER)
+    client.get_many(TASK, "counts", app.version, pa.array([key_of(1)], pa.binary()))
+    shown = metrics.expose()[0].decode()
+    assert 'holdfast_task_version{task="0_0"}' in shown
+    assert 'holdfast_state_keys_read_total{task="0_0"}' in shown
+    client.drop(TASK)
+    assert 'task="0_0"' not in metrics.expose()[0].decode()
+    assert 'holdfast_task_version{task="0_1"}' in metrics.expose()[0].decode()
+
+
+def test_only_the_active_role_saves_snapshots_and_a_role_can_change(app: AppLog, tmp_path: Path) -> None:
+    instance = Instance(config_of(app, tmp_path, tasks={"0_0": Role.STANDBY}, snapshots=MANY_SNAPSHOTS))
+    instance.start()
+    try:
+        assert instance.wait_ready(30)
+        replica = instance.replica(TASK)
+        instance._snapshots.step(0.0)
+        assert app.log.snapshots.versions(TASK) == []
+        instance.host(TASK, Role.ACTIVE)
+        assert instance.replica(TASK) is replica, "a promotion restores nothing"
+        until(lambda: app.log.snapshots.versions(TASK) == [app.version], "a snapshot")
+        instance.host(TASK, Role.STANDBY)
+        instance.committed(app.random_commit(random.Random(3)))
+        until(lambda: replica.version == app.version, "the next version")
+        instance._snapshots.step(0.0)
+        assert app.log.snapshots.versions(TASK) == [6]
+        assert [hosted.role for hosted in instance.hosted()] == [Role.STANDBY]
+    finally:
+        instance.stop()
+
+
+@pytest.mark.parametrize("point", ["apply.middle", "snapshot.middle"])
+def test_a_drop_during_a_restore_or_a_snapshot_ends_cleanly(point: str, app: AppLog, tmp_path: Path) -> None:
+    instance = Instance(config_of(app, tmp_path, tasks={}, state=FLUSH_OFTEN, snapshots=MANY_SNAPSHOTS))
+    instance.start()
+    reached, go_on = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        reached.set()
+        assert go_on.wait(30)
+
+    try:
+        with faults.active({point: hold}):
+            instance.host(TASK)
+            assert reached.wait(30)
+            dropping = threading.Thread(target=instance.drop, args=(TASK,))
+            dropping.start()
+            until(lambda: instance.hosted() == [], "no longer served")
+            go_on.set()
+            dropping.join(30)
+            assert not dropping.is_alive()
+        assert free(app, tmp_path, TASK)
+        instance.host(TASK)
+        assert instance.wait_ready(30)
+        with instance.replica(TASK).read_view(app.version) as view:
+            assert {store: dict(view.scan(store, b"", None)) for store in app.stores} == app.state(task=TASK)
+    finally:
+        go_on.set()
+        instance.stop()
+
+
+def test_reads_under_way_end_with_a_clear_error(app: AppLog, instance: Instance, client: StateClient) -> None:
+    app.commit({TASK: {"counts": {key_of(number): b"x" for number in range(5_000)}}})
+    client.host(TASK)
+    client.scan(TASK, "counts", app.version)
+    view = instance.replica(TASK).read_view()
+    entries = view.scan("counts", b"", None)
+    next(entries)
+    instance.replica(TASK).flush_overlay()
+    instance.drop(TASK)
+    with pytest.raises(Closed, match="Ask again"):
+        view.pinned.get("counts", key_of(7))
+    with pytest.raises(Closed, match="Ask again"):
+        list(view.pinned.scan("counts", b"", None, reverse=False))
+    view.close()
+
+
+def test_tasks_come_and_go_while_they_are_read_and_changed(
+    app: AppLog, instance: Instance, client: StateClient
+) -> None:
+    wrong: list[object] = []
+    over = threading.Event()
+
+    def read() -> None:
+        with StateClient(instance.address, 30.0) as mine:
+            while not over.is_set():
+                version = app.version
+                try:
+                    scanned = mine.scan(TASK, "counts", version)
+                except (TaskNotHere, InstanceUnavailable):
+                    continue
+                except Exception as error:  # noqa: BLE001  any other is what this test looks for
+                    if "holds versions" not in str(error):
+                        wrong.append(error)
+                    continue
+                found = dict(zip(scanned.keys.to_pylist(), scanned.values.to_pylist(), strict=True))
+                if found != app.state(version, task=TASK)["counts"]:
+                    wrong.append(version)
+
+    readers = [threading.Thread(target=read) for _ in range(2)]
+    for reader in readers:
+        reader.start()
+    chance = random.Random(5)
+    for _ in range(12):
+        client.host(TASK)
+        for _ in range(chance.randrange(3)):
+            client.committed(app.random_commit(chance))
+        client.drop(TASK)
+    client.host(TASK)
+    over.set()
+    for reader in readers:
+        reader.join(60)
+    assert wrong == []
+    assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
