@@ -13,7 +13,7 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.process import main, say_ready
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
-from holdfast.query.beside import RestBeside, not_ready, readable_version, reader_of
+from holdfast.query.service import RestService, not_ready, readable_version, store_reader
 
 
 def run(line: bytes) -> None:
@@ -27,10 +27,10 @@ def run(line: bytes) -> None:
         raise
 
 
-def rest(instance: Instance) -> RestBeside:
+def rest(instance: Instance) -> RestService:
     """REST over a started instance, with its health and its metrics."""
     errors = LastErrors(SYSTEM_CLOCK)
-    reader = reader_of(instance, errors.note)
+    reader = store_reader(instance, errors.record)
     more = endpoints(
         stores=reader.names(),
         read=reader.probe,
@@ -38,4 +38,4 @@ def rest(instance: Instance) -> RestBeside:
         not_ready=lambda: not_ready(instance),
         version=lambda: readable_version(instance),
     )
-    return RestBeside(instance, reader, more)
+    return RestService(instance, reader, more)

@@ -20,7 +20,7 @@ from holdfast.instance.store_bytes import StoreBytes
 from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Clocks
-from holdfast.query.specs import Specs
+from holdfast.query.store_specs import StoreSpecs
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.kinds.base import Store
@@ -86,7 +86,7 @@ class Instance:
         home = TaskDirectory(folder, TASK, "test")
         self.replica = Replica(home, self.source, specs, Resources(64 << 20), Events(), EAGER)
         self.replica.open()
-        self.specs = Specs(self.source.log.app, self.source)
+        self.specs = StoreSpecs(self.source.log.app, self.source)
         self.declared = code.store
 
     def catch_up(self, version: Version) -> None:

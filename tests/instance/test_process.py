@@ -17,7 +17,7 @@ from holdfast.instance.events import ProblemEvent, RestoreEvent
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
-from holdfast.query.tasks import PeerBytes
+from holdfast.query.task_readers import PeerBytes
 from holdfast.settings import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
 from holdfast.stores.engines.open_views import OPEN
 from holdfast.words import TaskId, Version

@@ -12,8 +12,8 @@ import pytest
 
 from holdfast.instance.store_bytes import StoreBytes
 from holdfast.log.appfile import AppChanged
-from holdfast.query.queries import Asked, Kinds, reader_of
-from holdfast.query.reader import TaskStore
+from holdfast.query.queries import Asked, Kinds
+from holdfast.query.task_reader import TaskStore
 from holdfast.stores.access import Now
 from holdfast.words import Version
 from tests.instance.test_limits_change import KINDS, Clock, Code, Instance, written
@@ -83,7 +83,7 @@ def test_a_query_counts_back_from_the_clock_of_the_store(tmp_path: Path) -> None
         instance.catch_up(code.commit_at(now_of(number), written(code.store, START + STEP * number)))
     kinds = Kinds([code.spec])
     asked = Asked(kinds, code.spec, kinds.query(code.spec, "windows"), "ann", {"from": "-2s"})
-    read = reader_of(asked, partial(instance.specs.at, "kept"), 10)
+    read = asked.reader(partial(instance.specs.at, "kept"), 10)
     with instance.replica.read_view() as view:
         bytes_: Any = StoreBytes(view, "kept")
         found = read(TaskStore(view.version, view.now, bytes_))

@@ -16,7 +16,7 @@ from holdfast.words import Millis, TaskId, Version
 
 
 @dataclass(frozen=True)
-class Reading:
+class ProbeResult:
     task: TaskId
     version: Version | None
     error: HoldfastError | None = None
@@ -32,16 +32,16 @@ class Instance:
         self.broken: set[TaskId] = set()
         self.reads = 0
 
-    def read(self, store: str) -> Sequence[Reading]:
+    def read(self, store: str) -> Sequence[ProbeResult]:
         self.reads += 1
         return [self._read(store, TaskId(0, partition)) for partition in range(2)]
 
-    def _read(self, store: str, task: TaskId) -> Reading:
+    def _read(self, store: str, task: TaskId) -> ProbeResult:
         if task in self.broken:
             error = StorageUnavailable(f"task {task} restores.")
-            self.errors.note(store, error)
-            return Reading(task, None, error)
-        return Reading(task, Version(7 + task.partition))
+            self.errors.record(store, error)
+            return ProbeResult(task, None, error)
+        return ProbeResult(task, Version(7 + task.partition))
 
 
 @pytest.fixture

@@ -8,7 +8,8 @@ import msgspec
 from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
-from holdfast.query.reader import Got, StoreReader, TaskStore
+from holdfast.query.reader import StoreReader
+from holdfast.query.task_reader import KeyRead, TaskStore
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
@@ -59,9 +60,9 @@ class HeldTask:
         for old in sorted(self.versions)[:-keep]:
             del self.versions[old]
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
+    def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
         at, stores = self._at(version)
-        return Got(at, stores.get(store, {}).get(key), self.now)
+        return KeyRead(at, stores.get(store, {}).get(key), self.now)
 
     @contextmanager
     def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:

@@ -24,7 +24,7 @@ from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
-from holdfast.query.beside import RestBeside, not_ready, readable_version, reader_of
+from holdfast.query.service import RestService, not_ready, readable_version, store_reader
 from holdfast.settings import LogSettings, MemorySettings, RestSettings, SnapshotSettings
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
@@ -130,10 +130,10 @@ def replicas_of(instance: Instance) -> list[Replica]:
     return [hosted.replica for hosted in instance.hosted()]
 
 
-def rest(instance: Instance) -> RestBeside:
+def rest(instance: Instance) -> RestService:
     """REST with health and metrics, put together as the `holdfast instance` command does it."""
     errors = LastErrors(SystemClock())
-    reader = reader_of(instance, errors.note)
+    reader = store_reader(instance, errors.record)
     more = endpoints(
         stores=reader.names(),
         read=reader.probe,
@@ -141,4 +141,4 @@ def rest(instance: Instance) -> RestBeside:
         not_ready=lambda: not_ready(instance),
         version=lambda: readable_version(instance),
     )
-    return RestBeside(instance, reader, more)
+    return RestService(instance, reader, more)

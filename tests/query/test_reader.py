@@ -7,7 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.query.reader import NotReady, StoreReader, UnknownStore
+from holdfast.query.reader import StoreReader, UnknownStore
+from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import decode_key, encode_key
 from holdfast.words import TaskId, Version

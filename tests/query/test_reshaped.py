@@ -13,12 +13,12 @@ import pytest
 import holdfast as hf
 from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
-from holdfast.query.beside import RestBeside
 from holdfast.query.reader import StoreReader
 from holdfast.query.render import answered, renderer
 from holdfast.query.rest import AppStateInfo, create_app
 from holdfast.query.server import serve
-from holdfast.query.specs import Specs
+from holdfast.query.service import RestService
+from holdfast.query.store_specs import StoreSpecs
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
@@ -130,7 +130,7 @@ class Group:
 
     folder: Path
     instances: list[Instance]
-    rests: list[RestBeside]
+    rests: list[RestService]
     client: httpx2.Client
 
     def release(self, counts: StoreSpec, type_: Any) -> Driver:
@@ -259,7 +259,7 @@ def test_a_schema_that_another_instance_is_ahead_with_has_the_file_read_once() -
 
 def test_a_store_that_was_added_is_not_this_instances_to_show() -> None:
     before = AppSpec(id="game", partitions=1, stores=(NARROW,), topologies={"counts": 0})
-    specs = Specs(before, File(app_of(NARROW, First), app_of(NARROW, First)))
+    specs = StoreSpecs(before, File(app_of(NARROW, First), app_of(NARROW, First)))
     assert list(specs) == ["counts"]
     assert specs["counts"] == NARROW
 
@@ -319,6 +319,6 @@ def test_a_pass_to_an_earlier_schema_is_not_how_far_this_one_is() -> None:
 
 def test_a_cell_of_the_first_schema_needs_nobody_to_look() -> None:
     file = File(app_of(NARROW, First), app_of(NARROW, First))
-    specs = Specs(file.app, file)
-    specs.learn("counts", 1)
-    assert (file.looks, specs.is_news("counts", 2)) == (0, True)
+    specs = StoreSpecs(file.app, file)
+    specs.load_schema("counts", 1)
+    assert (file.looks, specs.is_unknown_schema("counts", 2)) == (0, True)

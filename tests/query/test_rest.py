@@ -11,9 +11,9 @@ import httpx2
 import pytest
 
 from holdfast import metrics
-from holdfast.query.reader import NotReady
 from holdfast.query.rest import AppStateInfo, TaskInfo, create_app
 from holdfast.query.server import serve
+from holdfast.query.task_reader import NotReady
 from tests.query.held import LEVELS, NUMBERS, SCORES, World
 
 STATE = AppStateInfo(

@@ -1,1 +1,1 @@
-"""Seeing how a running instance is: its health, and what it counts."""
+"""Observing a running instance: its health and its metrics."""

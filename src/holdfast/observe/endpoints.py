@@ -1,8 +1,8 @@
 """/health and /metrics, as routes to hand to the REST application.
 
-Live: the process answers at all. Ready: its tasks have caught up, so requests belong here. Stores: each one was read
-just now. They are three questions because three different things follow from a no: restart it, send requests
-elsewhere, look for the cause.
+Live: the process answers. Ready: its tasks have caught up, so it can take requests. Stores: each one has just been
+read. They are three questions because each "no" has another consequence: restart the process, send requests elsewhere,
+look for the cause.
 """
 
 import asyncio
@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from holdfast import metrics
-from holdfast.observe.health import LastErrors, Reading, check_stores
+from holdfast.observe.health import LastErrors, ProbeResult, check_stores
 from holdfast.words import Version
 
 RETRY_AFTER_SECONDS = 1
@@ -23,12 +23,12 @@ RETRY_AFTER_SECONDS = 1
 def endpoints(
     *,
     stores: Sequence[str],
-    read: Callable[[str], Sequence[Reading]],
+    read: Callable[[str], Sequence[ProbeResult]],
     errors: LastErrors,
     not_ready: Callable[[], Sequence[str]],
     version: Callable[[], Version],
 ) -> list[Route]:
-    """The routes. `not_ready` tells what is still missing, in sentences; none means ready."""
+    """The routes. `not_ready` returns a sentence for each task that isn't ready; none means ready."""
 
     async def live(request: Request) -> Response:
         return _answer({"status": "live", "version": version()})
@@ -59,7 +59,7 @@ def endpoints(
             )
         return _answer({"status": "available", "version": version(), "stores": healths})
 
-    async def counted(request: Request) -> Response:
+    async def metrics_text(request: Request) -> Response:
         text, content_type = metrics.expose(request.headers.get("accept", ""))
         return Response(text, headers={"Content-Type": content_type})
 
@@ -67,7 +67,7 @@ def endpoints(
         Route("/health/live", live),
         Route("/health/ready", ready),
         Route("/health/stores", store_health),
-        Route("/metrics", counted),
+        Route("/metrics", metrics_text),
     ]
 
 

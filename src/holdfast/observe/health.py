@@ -1,7 +1,7 @@
 """Whether stores can be read, found out by reading them.
 
-A store is available when every one of its partitions answers. What went wrong last is kept after it went right again,
-with its time, because whoever looks usually comes later than the trouble.
+A store is available when every one of its partitions answers. The last error of a store is kept after the store has
+recovered, with its time, because people usually look after the failure.
 """
 
 import threading
@@ -15,8 +15,8 @@ from holdfast.errors import HoldfastError
 from holdfast.words import Millis, TaskId, Version
 
 
-class Reading(Protocol):
-    """What came of reading one partition of a store: the version read, or the error."""
+class ProbeResult(Protocol):
+    """The result of reading one partition of a store: the version read, or the error."""
 
     @property
     def task(self) -> TaskId: ...
@@ -50,14 +50,14 @@ class StoreHealth(msgspec.Struct, frozen=True):
 
 
 class LastErrors:
-    """The newest error of each store. Whoever reads stores notes them here, from any thread."""
+    """The last error of each store. Readers of stores record their errors here, from any thread."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._lock = threading.Lock()
         self._errors: dict[str, LastError] = {}
 
-    def note(self, store: str, error: HoldfastError) -> None:
+    def record(self, store: str, error: HoldfastError) -> None:
         with self._lock:
             self._errors[store] = LastError(str(error), self._clock.now())
 
@@ -66,25 +66,22 @@ class LastErrors:
             return self._errors.get(store)
 
 
-def judge(store: str, readings: Sequence[Reading], last_error: LastError | None) -> StoreHealth:
-    """What the readings of its partitions say about a store."""
-    versions = [reading.version for reading in readings if reading.version is not None]
+def health_of(store: str, results: Sequence[ProbeResult], last_error: LastError | None) -> StoreHealth:
+    """The health of a store, from the results of reading its partitions."""
+    versions = [result.version for result in results if result.version is not None]
     return StoreHealth(
         store=store,
-        available=len(versions) == len(readings),
-        partitions=Partitions(all=len(readings), available=len(versions)),
+        available=len(versions) == len(results),
+        partitions=Partitions(all=len(results), available=len(versions)),
         version=min(versions, default=None),
-        unavailable={str(reading.task): str(reading.error) for reading in readings if reading.error is not None},
+        unavailable={str(result.task): str(result.error) for result in results if result.error is not None},
         last_error=last_error,
     )
 
 
 def check_stores(
-    stores: Sequence[str], read: Callable[[str], Sequence[Reading]], errors: LastErrors
+    stores: Sequence[str], read: Callable[[str], Sequence[ProbeResult]], errors: LastErrors
 ) -> list[StoreHealth]:
-    """Reads every store. `read` answers for each partition and notes what failed in `errors`."""
-    healths = []
-    for store in stores:
-        readings = read(store)
-        healths.append(judge(store, readings, errors.of(store)))
-    return healths
+    """Reads every store. `read` returns a result per partition, and records failures in `errors`."""
+    results = {store: read(store) for store in stores}
+    return [health_of(store, found, errors.of(store)) for store, found in results.items()]

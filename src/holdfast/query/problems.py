@@ -1,8 +1,8 @@
-"""What a client is told when it doesn't get what it asked for.
+"""Errors as answers.
 
-Every answer that is no success has a JSON body with three members: `error`, a short name that doesn't change and that
-programs may compare; `message`, the fact for people; `what_to_do`. Some carry more, such as the names of the stores
-there are. The status says whose turn it is: 4xx the client's, 503 nobody's but time's (with Retry-After), 500 ours.
+Every answer that isn't a success has a JSON body with three members: `error`, a short name that doesn't change and that
+programs may compare; `message`, the fact for people; `what_to_do`. Some have more, such as the names of all stores. The
+status says who has to act: 4xx the client, 503 nobody (ask again, with Retry-After), 500 the operator.
 """
 
 import logging
@@ -38,7 +38,7 @@ PATHS = (
 
 @dataclass
 class Problem(Exception):
-    """An answer that is no success. Endpoints raise it; errors of other layers become one in `problem_of`."""
+    """An answer that isn't a success. Endpoints raise it; `problem_of` makes one of other errors."""
 
     status: int
     error: str
@@ -57,7 +57,7 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
 
 
 def problem_of(error: Exception) -> Problem:
-    """Whatever a read raised, as an answer.
+    """Any error as an answer.
 
     >>> problem_of(BadCursor("'x' is no cursor. Begin anew.")).status
     400

@@ -18,8 +18,8 @@ import msgspec
 from holdfast.errors import HoldfastError, SettingsError, TopologyError
 from holdfast.query.keytext import BadKeyText, parse_key
 from holdfast.query.problems import Problem
-from holdfast.query.reader import Slice, TaskStore
 from holdfast.query.render import answered, shown, to_json
+from holdfast.query.task_reader import TaskPart, TaskStore
 from holdfast.settings import parse_duration
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.formats.keys import key_schema
@@ -118,6 +118,10 @@ class Asked:
             else:
                 self._values[argument] = _parameter(name, type_, text)
 
+    def reader(self, spec_at: Callable[[Version], StoreSpec], limit: int) -> Callable[[TaskStore], Sequence[Item]]:
+        """What each task is asked. `spec_at` gives the store's spec as it was at a version."""
+        return lambda store: self.items(spec_at(store.version), store, limit)
+
     def items(self, spec: StoreSpec, store: TaskStore, limit: int) -> list[Item]:
         """What one task has: up to `limit` items, and one more to tell whether there are others."""
         now = Now(store.now.wall, retention_time(spec, store.now))
@@ -127,7 +131,7 @@ class Asked:
         with closing(self._read(spec, view, key, {**self._values, **times})) as found:
             return [_rendered(item, rows=spec.value is not None) for item in itertools.islice(found, limit + 1)]
 
-    def merged(self, parts: Sequence[Slice[Item]]) -> list[Item]:
+    def merged(self, parts: Sequence[TaskPart[Item]]) -> list[Item]:
         """What the tasks have, in the query's order.
 
         A processor may write under another key than its record's, so several tasks may have something of one key. Each
@@ -156,13 +160,6 @@ class Asked:
                 f"Fix {self._query.items.__module__}.{self._query.items.__qualname__}; the instance's log has the "
                 "trace.",
             ) from error
-
-
-def reader_of(
-    asked: Asked, spec_at: Callable[[Version], StoreSpec], limit: int
-) -> Callable[[TaskStore], Sequence[Item]]:
-    """What each task is asked. `spec_at` gives the store's spec as it was at a version."""
-    return lambda store: asked.items(spec_at(store.version), store, limit)
 
 
 def _rendered(item: Item, *, rows: bool) -> Item:

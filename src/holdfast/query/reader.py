@@ -8,45 +8,45 @@ one version. Where one can't go back that far the answer says `consistent: false
 is never an error, since half a second later it is right again.
 
 Nothing here waits for a replica to catch up. What isn't there yet is `NotReady`, and the caller asks again.
-
-Instances hold bytes and know no kinds of stores. Where an entry's bytes may be and whether it has expired is told here,
-by the clocks of the version that is read, with the same code that tasks read their stores with.
 """
 
 import heapq
 import itertools
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
 from operator import itemgetter
-from typing import Generic, Protocol, TypeVar
+from typing import TypeVar
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
-from holdfast.query.specs import Newest, Specs
-from holdfast.stores.access import Now, ReadableBytes
+from holdfast.query.store_specs import AppFiles, StoreSpecs
+from holdfast.query.task_reader import (
+    AFTER_ENTRIES,
+    NotReady,
+    TaskPart,
+    TaskReader,
+    TaskStore,
+    cell_of,
+    entries_of,
+)
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.cells import NEVER, Cell, unpack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.kinds.containers import Closing
-from holdfast.stores.kinds.expiry import ReadableEntries, ReadablePlainEntries, ReadableSlicedEntries
-from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 
 Entry = tuple[bytes, bytes]
 T = TypeVar("T")
 
-AFTER_ENTRIES = b"\x02"
-"""Where the entries' own keys end; after them a store keeps slices, indexes and notes."""
 _PEER_THREADS = 8
 
 
 class UnknownStore(HoldfastError):
-    """No store of that name in the app. Carries the names there are."""
+    """The app has no store of that name. `stores` has the names of those it has."""
 
     category = ErrorCategory.INVALID
 
@@ -54,51 +54,6 @@ class UnknownStore(HoldfastError):
         self.stores = sorted(spec.name for spec in app.stores)
         there = f"It has {', '.join(self.stores)}" if self.stores else "It has no stores"
         super().__init__(f"{app.id!r} has no store {store!r}. {there}.")
-
-
-class NotReady(HoldfastError):
-    """A task's state can't be read at the moment: it restores, or nobody is known to hold it."""
-
-    category = ErrorCategory.RETRY
-
-
-@dataclass(frozen=True)
-class Slice(Generic[T]):
-    """What one task has of an answer, in order, at one version."""
-
-    task: TaskId
-    version: Version
-    entries: Sequence[T]
-
-
-@dataclass(frozen=True)
-class Got:
-    """The bytes of one key, and the version they are from with its clocks."""
-
-    version: Version
-    value: bytes | None
-    now: Now
-
-
-@dataclass(frozen=True)
-class TaskStore:
-    """One store of one task at a version: its bytes, and the clocks it goes by."""
-
-    version: Version
-    now: Now
-    bytes: ReadableBytes
-
-
-class TaskReader(Protocol):
-    """One task's stores, wherever its replica is. With no version the newest is read; the answer tells which."""
-
-    local: bool
-    """Whether reads are answered in this process, so that an event loop may do them itself."""
-
-    def get(self, store: str, key: bytes, version: Version | None = None) -> Got: ...
-
-    def at(self, store: str, version: Version | None = None) -> AbstractContextManager[TaskStore]:
-        """A store to read for the length of a block, all at one version."""
 
 
 @dataclass(frozen=True)
@@ -112,7 +67,7 @@ class Lookup:
 
 
 @dataclass(frozen=True)
-class Found:
+class LookupResult:
     """What a lookup found; `cell` is None where the key isn't there at that version."""
 
     version: Version
@@ -144,11 +99,10 @@ class Probe:
 
 
 class StoreReader:
-    """All stores of an app, read through one `TaskReader` a task.
+    """All stores of an app, read through one `TaskReader` per task.
 
-    `tasks` finds a task's reader, None while nobody is known to hold it; it is asked anew at every read, since tasks
-    move. `on_error` is told what went wrong with which store. `newest` has the app as it is by now, which newer code
-    may have changed since.
+    `tasks` finds a task's reader, None while no instance is known to host it; it is called at each read, since tasks
+    move. `on_error` is called with the store and the error of each failed read. `newest` has the app's newest file.
     """
 
     def __init__(
@@ -157,10 +111,10 @@ class StoreReader:
         tasks: Callable[[TaskId], TaskReader | None],
         on_error: Callable[[str, HoldfastError], None] = lambda store, error: None,
         on_close: Callable[[], None] = lambda: None,
-        newest: Newest | None = None,
+        newest: AppFiles | None = None,
     ) -> None:
         self.app = app
-        self._specs = Specs(app, newest)
+        self._specs = StoreSpecs(app, newest)
         self._tasks = tasks
         self._on_error = on_error
         self._on_close = on_close
@@ -185,16 +139,16 @@ class StoreReader:
         """The same, with how long things are kept as it was at a version. May read the log: not for an event loop."""
         return self._specs.at(store, version)
 
-    def is_news(self, store: str, schema: int) -> bool:
-        """Whether a store's value has a schema that its spec doesn't know and that nobody has asked for: `learn` it."""
-        return self._specs.is_news(store, schema)
+    def is_unknown_schema(self, store: str, schema: int) -> bool:
+        """Whether a value's schema isn't in the store's spec and nobody has looked for it yet: `load_schema` does."""
+        return self._specs.is_unknown_schema(store, schema)
 
-    def learn(self, store: str, schema: int) -> None:
+    def load_schema(self, store: str, schema: int) -> None:
         """Has the app's file read if a value's schema isn't known: newer code has come. Once for each number."""
-        self._specs.learn(store, schema)
+        self._specs.load_schema(store, schema)
 
     def tasks_of(self, store: str) -> list[TaskId]:
-        """The tasks that hold a part of the store, one a partition."""
+        """The tasks that hold a part of the store, one per partition."""
         topology = self.app.topologies[self.spec(store).name]
         return [TaskId(topology, partition) for partition in range(self.app.partitions)]
 
@@ -205,7 +159,7 @@ class StoreReader:
         reader = self._tasks(task)
         return Lookup(spec, task, encode_key(spec.key, values), reader is None or reader.local)
 
-    def get(self, lookup: Lookup, version: Version | None = None) -> Found:
+    def get(self, lookup: Lookup, version: Version | None = None) -> LookupResult:
         """What a key has in the task it belongs to."""
         try:
             return self._found(lookup, version)
@@ -213,8 +167,8 @@ class StoreReader:
             self._on_error(lookup.spec.name, error)
             raise
 
-    def search(self, lookup: Lookup, missed: Found) -> Found:
-        """Looks in the other tasks for a key that isn't in the one it belongs to: its user may keep it by another."""
+    def search(self, lookup: Lookup, missed: LookupResult) -> LookupResult:
+        """Looks in the other tasks for a key that its own task doesn't have: a processor may write under any key."""
         others = [task for task in self.tasks_of(lookup.spec.name) if task != lookup.task]
         try:
             found = self._on_each(others, lambda task: self._found(replace(lookup, task=task), None))
@@ -223,12 +177,12 @@ class StoreReader:
             raise
         return next((each for each in found if each.cell is not None), missed)
 
-    def read(self, store: str, read: Callable[[TaskStore], Sequence[T]]) -> list[Slice[T]]:
+    def read(self, store: str, read: Callable[[TaskStore], Sequence[T]]) -> list[TaskPart[T]]:
         """What `read` makes of each task's part of the store, at one version while every replica holds it."""
 
-        def part(task: TaskId, at: Version | None) -> Slice[T]:
+        def part(task: TaskId, at: Version | None) -> TaskPart[T]:
             with self._task(task).at(store, at) as found:
-                return Slice(task, found.version, read(found))
+                return TaskPart(task, found.version, read(found))
 
         try:
             return self._at_one_version(self.tasks_of(store), part, None)
@@ -242,13 +196,13 @@ class StoreReader:
         """Up to `limit` entries with start <= key < stop, at `version` while every replica holds it."""
         tasks = self.tasks_of(store)
 
-        def scan(task: TaskId, at: Version | None) -> Slice[Entry]:
+        def scan(task: TaskId, at: Version | None) -> TaskPart[Entry]:
             with self._task(task).at(store, at) as found:
                 spec = self.spec_at(store, found.version)
                 batches = entries_of(spec, found.bytes, found.now).scan(start, stop or AFTER_ENTRIES, reverse=False)
                 with Closing(batches):
                     rows = (row for keys, cells in batches for row in zip(keys, cells, strict=True))
-                    return Slice(task, found.version, list(itertools.islice(rows, limit + 1)))
+                    return TaskPart(task, found.version, list(itertools.islice(rows, limit + 1)))
 
         try:
             slices = self._at_one_version(tasks, scan, version)
@@ -262,7 +216,7 @@ class StoreReader:
         versions = {part.version for part in slices}
         return Page(min(versions), len(versions) == 1, entries[:shown], len(entries) > shown)
 
-    def _found(self, lookup: Lookup, version: Version | None) -> Found:
+    def _found(self, lookup: Lookup, version: Version | None) -> LookupResult:
         spec, task = lookup.spec, lookup.task
         reader = self._task(task)
         if spec.entries_in_slices:
@@ -270,12 +224,12 @@ class StoreReader:
                 # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
                 spec = self.spec(spec.name) if reader.local else self.spec_at(spec.name, store.version)
                 data = entries_of(spec, store.bytes, store.now).find(lookup.key)
-                return Found(store.version, task, None if data is None else cell_of(spec, data))
+                return LookupResult(store.version, task, None if data is None else cell_of(spec, data))
         got = reader.get(spec.name, lookup.key, version)
         cell = None if got.value is None else cell_of(spec, got.value)
         if cell is not None and cell.expires != NEVER and cell.expires <= got.now.wall:
             cell = None
-        return Found(got.version, task, cell)
+        return LookupResult(got.version, task, cell)
 
     def probe(self, store: str) -> list[Probe]:
         """Reads the first entry of each part of the store, as a check that it can be read at all."""
@@ -296,9 +250,9 @@ class StoreReader:
     def _at_one_version(
         self,
         tasks: Sequence[TaskId],
-        scan: Callable[[TaskId, Version | None], Slice[T]],
+        scan: Callable[[TaskId, Version | None], TaskPart[T]],
         wanted: Version | None,
-    ) -> list[Slice[T]]:
+    ) -> list[TaskPart[T]]:
         if wanted is not None:
             try:
                 return self._on_each(tasks, lambda task: scan(task, wanted))
@@ -331,19 +285,6 @@ class StoreReader:
                 "instances."
             )
         return reader
-
-
-def entries_of(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> ReadableEntries:
-    """The entries of a store by their own keys, without what has expired; of a versioned one the latest values."""
-    if spec.entries_in_slices:
-        return ReadableSlicedEntries(spec, bytes_, now)
-    return ReadablePlainEntries(bytes_, now)
-
-
-def cell_of(spec: StoreSpec, data: bytes) -> Cell:
-    """A cell as its user knows it: without what the store itself keeps in front of the value."""
-    cell = unpack(data)
-    return replace(cell, payload=cell.payload[SEQ_BYTES:]) if spec.max_entries else cell
 
 
 def merged(parts: Iterable[Sequence[Entry]]) -> Iterable[Entry]:

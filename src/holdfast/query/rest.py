@@ -8,8 +8,6 @@ take microseconds; everything that waits (ranges, other instances) goes to a thr
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes
 
 import msgspec
 from starlette.applications import Starlette
@@ -21,23 +19,21 @@ from starlette.routing import BaseRoute, Route
 from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
-from holdfast.query import rewriting
-from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
-from holdfast.query.keytext import BadKeyText, example, key_text, parse_key, render_key
+from holdfast.query import rewrite_progress
+from holdfast.query.cursor import Cursor, encode_cursor
+from holdfast.query.keytext import example, key_text, parse_key, render_key
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
-from holdfast.query.queries import Asked, Kinds, reader_of
-from holdfast.query.reader import Found, Lookup, Page, StoreReader, cell_of
+from holdfast.query.queries import Asked, Kinds
+from holdfast.query.reader import Lookup, LookupResult, Page, StoreReader
 from holdfast.query.render import Renderer, answered, renderer, shown_fields
-from holdfast.stores.engines.base import FIRST_KEY
+from holdfast.query.requests import bounds_of, cursor_of, key_in_path, limit_of, parameters
+from holdfast.query.task_reader import cell_of
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
-from holdfast.stores.formats.keys import decode_key, encode_key, prefix_range
-from holdfast.stores.formats.types import Schema
+from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.schema.described import shape_today
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 10_000
 _LIMITS = ("ttl_ms", "retention_ms", "max_entries")
 """What bounds a store, shown where it has any."""
 
@@ -78,8 +74,8 @@ def create_app(
 ) -> Starlette:
     """The ASGI application. `more` are further routes: observe's, for one."""
     kinds = Kinds(reader.specs())
-    queries = _Queries(reader, state, kinds)
-    counted = _Counted(clock)
+    queries = _Endpoints(reader, state, kinds)
+    counted = _RequestMetrics(clock)
     paths: Mapping[str, Endpoint] = {
         "/v1/stores": queries.stores,
         "/v1/stores/{store}/keys/{key:path}": queries.key,
@@ -97,7 +93,7 @@ def create_app(
     return app
 
 
-class _Queries:
+class _Endpoints:
     def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo], kinds: Kinds) -> None:
         self._reader = reader
         self._kinds = kinds
@@ -105,32 +101,32 @@ class _Queries:
         self._renderers: dict[str, tuple[StoreSpec, Renderer]] = {}
 
     async def stores(self, request: Request) -> Response:
-        _parameters(request, allowed=())
+        parameters(request, allowed=())
         described = [self._describe(spec) for spec in self._reader.specs()]
         return json_response({"version": self._state().version, "stores": described})
 
     async def state(self, request: Request) -> Response:
-        _parameters(request, allowed=())
+        parameters(request, allowed=())
         return json_response(self._state())
 
     async def key(self, request: Request) -> Response:
-        _parameters(request, allowed=())
+        parameters(request, allowed=())
         spec = self._reader.spec(request.path_params["store"])
         self._kinds.check_by_key(spec)
-        values = parse_key(spec.key, _key_in_path(request, spec.key))
+        values = parse_key(spec.key, key_in_path(request, spec.key))
         lookup = self._reader.find(spec.name, values)
         found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
         if found.cell is None and _kept_by_user(spec):
             found = await asyncio.to_thread(self._reader.search, lookup, found)
-        if found.cell is not None and self._reader.is_news(spec.name, found.cell.schema):
-            await asyncio.to_thread(self._reader.learn, spec.name, found.cell.schema)
+        if found.cell is not None and self._reader.is_unknown_schema(spec.name, found.cell.schema):
+            await asyncio.to_thread(self._reader.load_schema, spec.name, found.cell.schema)
         return self._answer(lookup, found, values)
 
     async def rewriting(self, request: Request) -> Response:
-        _parameters(request, allowed=())
+        parameters(request, allowed=())
         spec = self._reader.spec(request.path_params["store"])
-        parts = await asyncio.to_thread(self._reader.read, spec.name, rewriting.read)
-        return json_response(rewriting.told(spec, parts))
+        parts = await asyncio.to_thread(self._reader.read, spec.name, rewrite_progress.read)
+        return json_response(rewrite_progress.summary(spec, parts))
 
     def query(self, name: str | None) -> Endpoint:
         """The endpoint of a query that a kind declares; without a name, of whatever the path asks."""
@@ -138,10 +134,10 @@ class _Queries:
         async def answer(request: Request) -> Response:
             spec = self._reader.spec(request.path_params["store"])
             query = self._kinds.query(spec, name or request.path_params["query"])
-            given = _parameters(request, allowed=(*query.parameters, "limit"))
-            limit = _limit(given.get("limit"))
-            asked = Asked(self._kinds, spec, query, _key_in_path(request, spec.key), given)
-            read = reader_of(asked, functools.partial(self._reader.spec_at, spec.name), limit)
+            given = parameters(request, allowed=(*query.parameters, "limit"))
+            limit = limit_of(given.get("limit"))
+            asked = Asked(self._kinds, spec, query, key_in_path(request, spec.key), given)
+            read = asked.reader(functools.partial(self._reader.spec_at, spec.name), limit)
 
             def answered() -> Response:
                 parts = self._reader.read(spec.name, read)
@@ -162,13 +158,13 @@ class _Queries:
 
     async def range(self, request: Request) -> Response:
         spec = self._reader.spec(request.path_params["store"])
-        given = _parameters(request, allowed=("from", "to", "limit", "cursor"))
+        given = parameters(request, allowed=("from", "to", "limit", "cursor"))
         self._kinds.check_by_key(spec)
-        limit = _limit(given.get("limit"))
-        start, stop = _bounds(spec, given)
+        limit = limit_of(given.get("limit"))
+        start, stop = bounds_of(spec, given)
         cursor = None
         if "cursor" in given:
-            cursor = _continued(spec, given["cursor"], start if "from" in given else None, stop)
+            cursor = cursor_of(spec, given["cursor"], start if "from" in given else None, stop)
             start, stop = cursor.start, cursor.stop
 
         def read() -> Response:
@@ -202,7 +198,7 @@ class _Queries:
             **({"everywhere": True} if spec.everywhere else {}),
         }
 
-    def _answer(self, lookup: Lookup, found: Found, values: Sequence[object]) -> Response:
+    def _answer(self, lookup: Lookup, found: LookupResult, values: Sequence[object]) -> Response:
         store, text = lookup.spec.name, key_text(lookup.spec.key, values)
         where = {"version": found.version, "task": str(found.task)}
         if found.cell is None:
@@ -243,7 +239,7 @@ class _Queries:
             return {"key": None, "value": None, "error": f"key {key.hex()} can't be read: {error}"}
         try:
             cell = cell_of(spec, value)
-            self._reader.learn(spec.name, cell.schema)
+            self._reader.load_schema(spec.name, cell.schema)
             return {"key": shown_key, **_shown(self._renderer(spec.name), cell)}
         except HoldfastError as error:
             return {"key": shown_key, "value": None, "error": _unreadable(spec.name, str(shown_key), error).message}
@@ -257,7 +253,7 @@ class _Queries:
         return known[1]
 
 
-class _Counted:
+class _RequestMetrics:
     """Counts and times the requests of each path."""
 
     def __init__(self, clock: Clock) -> None:
@@ -306,62 +302,3 @@ def _unreadable(store: str, key: str, error: Exception) -> Problem:
 def _kept_by_user(spec: StoreSpec) -> bool:
     """Whether a processor keeps the store, which may do so by another key than the one its stream is spread by."""
     return spec.value is None
-
-
-def _key_in_path(request: Request, key: Schema) -> str:
-    """The key's text from the path as it was sent: decoded here, since servers replace what is no UTF-8 silently."""
-    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/", 5)[5]  # /v1/stores/{store}/{query}/{key}
-    try:
-        return unquote_to_bytes(sent).decode()
-    except UnicodeDecodeError:
-        raise BadKeyText(key, f"{sent.decode('latin-1')[:200]!r} is no percent-encoded UTF-8.") from None
-
-
-def _parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:
-    """The query's parameters. None is left unread: the answer would be to another question."""
-    what = f"The parameters here are {', '.join(allowed)}." if allowed else "This path takes no parameters."
-    try:
-        pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
-    except ValueError:
-        raise Problem(400, "bad_parameter", "The query string is no percent-encoded UTF-8.", what) from None
-    given = dict(pairs)
-    if unknown := [name for name in given if name not in allowed]:
-        raise Problem(400, "bad_parameter", f"There is no parameter {unknown[0][:100]!r} here.", what)
-    if len(given) < len(pairs):
-        raise Problem(400, "bad_parameter", "A parameter is given twice.", "Give each once.")
-    return given
-
-
-def _limit(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
-        what = f"Give a number from 1 to {MAX_LIMIT}, and go on with the cursor of the answer."
-        raise Problem(400, "bad_limit", f"limit={text[:100]!r} is no limit.", what)
-    return int(text)
-
-
-def _bounds(spec: StoreSpec, given: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
-    """The range in stored keys. `from` and `to` are both included, as in Kafka Streams."""
-    start = _span(spec, given["from"])[0] if "from" in given else FIRST_KEY
-    stop = _span(spec, given["to"])[1] if "to" in given else None
-    return start, stop
-
-
-def _span(spec: StoreSpec, text: str) -> tuple[bytes, bytes | None]:
-    """The stored keys a bound stands for: one key, or all that begin with the components that are given."""
-    values = parse_key(spec.key, text, whole=False)
-    if len(values) < len(spec.key.fields):
-        return prefix_range(spec.key, values)
-    key = encode_key(spec.key, values)
-    return key, key + b"\x00"  # keys are bytes: nothing stands between one and itself with a zero
-
-
-def _continued(spec: StoreSpec, text: str, start: bytes | None, stop: bytes | None) -> Cursor:
-    """The cursor, if it belongs to this range. `from` and `to` may be left out beside it, but not changed."""
-    cursor = decode_cursor(text)
-    if cursor.store != spec.name:
-        raise BadCursor(f"The cursor is one of store {cursor.store!r}, not of {spec.name!r}.")
-    if (start is not None and start != cursor.start) or (stop is not None and stop != cursor.stop):
-        raise BadCursor("The cursor is one of another range: from or to are not those it began with.")
-    return cursor

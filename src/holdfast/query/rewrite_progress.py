@@ -1,13 +1,13 @@
-"""How far the background pass over a store is, as JSON: what `batch.rewrite_entries` has done so far.
+"""The progress of the background rewrite of a store (`batch.rewrite_entries`), as JSON.
 
-Each task has its own note in the store (`stores.schema.rewrite`); the answer has them all, and what they add up to. A
-task that has made no step yet has none, and counts as not begun.
+Each task has a note of its progress in the store (`stores.schema.rewrite`); the answer has all of them and their sums.
+A task without a note hasn't started.
 """
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.query.reader import Slice, TaskStore
+from holdfast.query.task_reader import TaskPart, TaskStore
 from holdfast.stores.formats.cells import FIRST_SCHEMA
 from holdfast.stores.schema.rewrite import RewriteProgress, progress_of
 from holdfast.stores.spec import StoreSpec
@@ -20,12 +20,12 @@ _HINT = (
 
 
 def read(store: TaskStore) -> list[RewriteProgress]:
-    """The note of one task: one, or none."""
+    """The progress of one task: one item, or none."""
     found = progress_of(store.bytes)
     return [] if found is None else [found]
 
 
-def told(spec: StoreSpec, parts: Sequence[Slice[RewriteProgress]]) -> Mapping[str, Any]:
+def summary(spec: StoreSpec, parts: Sequence[TaskPart[RewriteProgress]]) -> Mapping[str, Any]:
     """The answer: the schema that values are brought to, and how far each task is.
 
     A pass to an earlier schema is over, however far it came: what it rewrote will be rewritten again.

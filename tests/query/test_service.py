@@ -17,8 +17,8 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import AppStateMessage
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
-from holdfast.query.beside import RestBeside, reader_of
-from holdfast.query.reader import NotReady
+from holdfast.query.service import RestService, store_reader
+from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.words import TaskId
 from tests.query.held import APP, LEVELS, NUMBERS, SCORES
@@ -38,7 +38,7 @@ class Group:
 
     driver: Driver
     instances: list[Instance]
-    rests: list[RestBeside]
+    rests: list[RestService]
     client: httpx2.Client
 
     def get(self, path: str, at: int = 0, **params: str) -> httpx2.Response:
@@ -193,7 +193,7 @@ def test_a_peer_that_is_gone_is_503_for_its_keys_and_nothing_else(group: Group) 
         if response.status_code == 503:
             assert response.json()["error"] == "not_ready"
             assert response.headers["retry-after"] == "1"
-    lookup = reader_of(group.instances[0]).find
+    lookup = store_reader(group.instances[0]).find
     assert statuses == {n: 200 if lookup("numbers", (n,)).local else 503 for n in range(20)}
     assert set(statuses.values()) == {200, 503}
     assert group.get("/v1/stores/numbers/range").status_code == 503
@@ -234,7 +234,7 @@ def test_a_restoring_replica_is_not_ready_instead_of_empty(tmp_path: Path) -> No
 def test_a_task_does_not_go_back(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): n for n in range(20)})
     group.settle()
-    reader = reader_of(group.instances[0])
+    reader = store_reader(group.instances[0])
     here = next(n for n in range(20) if reader.find("numbers", (n,)).local)
     lookup = reader.find("numbers", (here,))
     assert reader.get(lookup).version == 1
@@ -251,7 +251,7 @@ def test_a_task_does_not_go_back(group: Group) -> None:
 def test_readers_beside_a_moving_replica_see_whole_versions_only(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): 1 for n in range(60)})
     group.settle()
-    reader = reader_of(group.instances[0])
+    reader = store_reader(group.instances[0])
     seen = 0
     for version in range(2, 30):
         group.driver.commit(NUMBERS, {(n,): version for n in range(60)})

@@ -1,8 +1,8 @@
-"""The two places a task's state is read from: a replica of this process, or the instance that hosts one.
+"""The readers of tasks: one for a replica of this process, one for a replica of another instance.
 
-Neither answers from a replica that is being restored. Such a one holds versions too, old or empty ones, and would say
-of every key that it isn't there. And neither goes back: who was told something at version 7 isn't answered at 6 by the
-same task a moment later, whatever happened to its replica between.
+Neither reads a replica that is being restored. Such a replica has versions too, old or empty ones, and would answer
+that no key exists. Reads are monotonic: a task that has answered at version 7 doesn't answer at version 6 later,
+whatever happened to its replica in between.
 """
 
 import logging
@@ -18,7 +18,8 @@ from holdfast.instance.instance import HostedTask, Instance
 from holdfast.instance.read_views import ReadView
 from holdfast.instance.store_bytes import StoreBytes
 from holdfast.instance.updater import Phase
-from holdfast.query.reader import Entry, Got, NotReady, TaskReader, TaskStore
+from holdfast.query.reader import Entry
+from holdfast.query.task_reader import KeyRead, NotReady, TaskReader, TaskStore
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
@@ -31,8 +32,8 @@ PEER_DEADLINE_SECONDS = 2.0
 """How long another instance may take. Stopping waits for nobody, but a client does."""
 
 
-class Floor:
-    """The newest version a task was read at. Reads that ask for no version in particular don't go below it."""
+class MonotonicReads:
+    """The newest version a task was read at. A read that asks for no version is never answered at an older one."""
 
     def __init__(self, task: TaskId) -> None:
         self._task = task
@@ -41,11 +42,11 @@ class Floor:
 
     @property
     def seen(self) -> Version:
-        """To be taken before a read: one that began earlier may well be answered at an earlier version."""
+        """To be taken before a read: a read that started earlier may be answered at an older version."""
         return self._seen
 
-    def rise(self, version: Version, seen: Version) -> None:
-        """A read that began when `seen` had been seen was answered at `version`."""
+    def record(self, version: Version, seen: Version) -> None:
+        """Records that a read was answered at `version`; `seen` is what `seen` was when the read started."""
         if version < seen:
             raise NotReady(
                 f"task {self._task} was at version {seen} and is at {version} now: it is being restored. Ask again "
@@ -56,20 +57,20 @@ class Floor:
 
 
 class LocalTask:
-    """A replica of this process. It is read at the versions it holds and never made to wait or to move."""
+    """A replica of this process. A read takes one of the versions it can serve, and never waits for another."""
 
     local = True
 
-    def __init__(self, instance: Instance, hosted: HostedTask, floor: Floor) -> None:
+    def __init__(self, instance: Instance, hosted: HostedTask, reads: MonotonicReads) -> None:
         self._instance = instance
         self.hosted = hosted
         self._replica = hosted.replica
-        self.floor = floor
+        self.reads = reads
         self._rebuild = threading.Lock()
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
+    def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
         with self._view(version) as view:
-            return Got(view.version, view.get(store, key), view.now)
+            return KeyRead(view.version, view.get(store, key), view.now)
 
     @contextmanager
     def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
@@ -79,11 +80,11 @@ class LocalTask:
     @contextmanager
     def _view(self, version: Version | None) -> Iterator[ReadView]:
         self._check_caught_up()
-        seen = self.floor.seen
+        seen = self.reads.seen
         try:
             with self._replica.published.read_view(version) as view:
                 if version is None:
-                    self.floor.rise(view.version, seen)
+                    self.reads.record(view.version, seen)
                 yield view
         except DamagedState as error:
             raise self._rebuilding(error) from error
@@ -96,10 +97,10 @@ class LocalTask:
             )
 
     def _rebuilding(self, error: DamagedState) -> NotReady:
-        """Has the replica rebuilt, on a thread: whoever is moving it may take long, and this may be the event loop."""
+        """Starts to rebuild the replica, on a thread: its updater may be busy, and this may be the event loop."""
         if self._rebuild.acquire(blocking=False):
             threading.Thread(target=self._have_rebuilt, args=(error,), name="rebuild", daemon=True).start()
-        return NotReady(f"{error} That has been begun here. Ask again in a moment.")
+        return NotReady(f"{error} The instance has started to do so. Ask again in a moment.")
 
     def _have_rebuilt(self, error: DamagedState) -> None:
         try:
@@ -125,7 +126,7 @@ class PeerBytes:
         return found
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
-        """A page after the other, each larger: most readers want a few entries, and some want all."""
+        """Reads page by page, each larger than the last: most readers want a few entries, and some want all."""
         rows = _FIRST_PAGE
         while True:
             page = self._client.scan(*self._place, start, stop, reverse, rows)
@@ -150,18 +151,18 @@ class PeerTask:
         self._client = client
         self._task = task
         self._newest = newest
-        self._floor = Floor(task)
+        self._reads = MonotonicReads(task)
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> Got:
-        seen = self._floor.seen
+    def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
+        seen = self._reads.seen
         got = self._client.get_one(self._task, store, key, version)
         if version is None:
             self._check(Version(got.version), seen)
-        return Got(Version(got.version), got.value, Now(got.wall, got.event))
+        return KeyRead(Version(got.version), got.value, Now(got.wall, got.event))
 
     @contextmanager
     def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
-        seen = self._floor.seen
+        seen = self._reads.seen
         opening = self._client.scan(self._task, store, version, limit=0)  # which version there is, and its clocks
         if version is None:
             self._check(opening.version, seen)
@@ -177,11 +178,11 @@ class PeerTask:
                         f"task {self._task} is being restored at {self._client.address}: version {task.version}. Ask "
                         "again in a moment."
                     )
-        self._floor.rise(version, seen)
+        self._reads.record(version, seen)
 
 
-class Tasks:
-    """All tasks of the app as one instance reads them: its own directly, the others from its peers, as last told."""
+class TaskReaders:
+    """The readers of all tasks of the app: this instance's own tasks, and those of its peers."""
 
     def __init__(self, instance: Instance) -> None:
         self._instance = instance
@@ -200,8 +201,8 @@ class Tasks:
     def _here(self, task: TaskId, hosted: HostedTask) -> LocalTask:
         local = self._local.get(task)
         if local is None or local.hosted is not hosted:  # it was dropped and hosted again
-            floor = Floor(task) if local is None else local.floor
-            local = self._local[task] = LocalTask(self._instance, hosted, floor)
+            reads = MonotonicReads(task) if local is None else local.reads
+            local = self._local[task] = LocalTask(self._instance, hosted, reads)
         return local
 
     def close(self) -> None:

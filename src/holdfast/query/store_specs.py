@@ -1,12 +1,12 @@
-"""What the log knows of each store, as it is by now.
+"""The spec of each store, as the newest known app file has it.
 
-Code may change while an instance runs: a rolling deployment gives a table another column, or a value another shape, and
-the app's file gets the next number. An instance has read it by the time it shows a version that was made under it. Only
-where another instance answers, which may be ahead, a value can have a schema that isn't known here yet: then the file
-is read, once for each such number, so that a damaged one doesn't have it read again and again.
+Code may change while an instance runs: a rolling deployment adds a column to a table, or changes the schema of a value,
+and the log gets the next app file. An instance has read that file before it shows a version made under it. Only a value
+from another instance, which may be ahead, can have a schema that isn't known here yet: then the newest file is read,
+once per such number, so that a damaged value doesn't cause a read each time.
 
-Values are shown by the newest file. What a retention hides is another matter: it is a part of what a version shows, so
-it goes by the file that the version was made under, whoever answers and whatever they have heard of since.
+Values are shown by the newest file. What a TTL or a retention hides is part of the version that is read, so it follows
+the file that the version was made under, on every instance.
 """
 
 import threading
@@ -20,8 +20,8 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
 
-class Newest(Protocol):
-    """Where the app's newest file is known; an instance's source."""
+class AppFiles(Protocol):
+    """The app files that are known; an instance's source has them."""
 
     @property
     def app(self) -> AppSpec: ...
@@ -33,10 +33,10 @@ class Newest(Protocol):
         """The file a version was made under."""
 
 
-class Specs(Mapping[str, StoreSpec]):
-    """The stores an instance was started with, each as the newest file that is known has it."""
+class StoreSpecs(Mapping[str, StoreSpec]):
+    """The specs of the stores an instance was started with."""
 
-    def __init__(self, app: AppSpec, newest: Newest | None = None) -> None:
+    def __init__(self, app: AppSpec, newest: AppFiles | None = None) -> None:
         self._app = app
         self._newest = newest
         self._specs = {spec.name: spec for spec in app.stores}
@@ -55,7 +55,7 @@ class Specs(Mapping[str, StoreSpec]):
         return len(self._specs)
 
     def at(self, store: str, version: Version) -> StoreSpec:
-        """The store as the newest file has it, but for what the version's own file says of how long things are kept."""
+        """The spec in the newest file, with TTL, retention and clock as in the file of that version."""
         if self._newest is None:
             return self[store]
         then, newest = self._newest.app_of(version).store(store), self[store]
@@ -63,16 +63,16 @@ class Specs(Mapping[str, StoreSpec]):
             return newest
         return msgspec.structs.replace(newest, ttl_ms=then.ttl_ms, retention_ms=then.retention_ms, clock=then.clock)
 
-    def is_news(self, store: str, schema: int) -> bool:
-        """Whether a value's schema isn't known, and nobody has looked for it yet."""
+    def is_unknown_schema(self, store: str, schema: int) -> bool:
+        """Whether a value's schema isn't known, and the newest file hasn't been read for it yet."""
         return self._newest is not None and schema > self[store].schema and (store, schema) not in self._met
 
-    def learn(self, store: str, schema: int) -> None:
-        """Has the newest file read if it is news."""
-        if self._newest is None or not self.is_news(store, schema):
+    def load_schema(self, store: str, schema: int) -> None:
+        """Reads the newest file if the schema is unknown."""
+        if self._newest is None or not self.is_unknown_schema(store, schema):
             return
         with self._lock:
-            if self.is_news(store, schema):
+            if self.is_unknown_schema(store, schema):
                 self._newest.look_at_app()
                 self._met.add((store, schema))
 

@@ -1,9 +1,9 @@
-"""REST beside an instance: what `instance.process.main` takes as its companion.
+"""REST as a service of an instance: the companion that `instance.process.main` takes.
 
-    def rest(instance: Instance) -> RestBeside:
+    def rest(instance: Instance) -> RestService:
         errors = LastErrors(SystemClock())
-        reader = reader_of(instance, errors.note)
-        return RestBeside(instance, reader, more=endpoints(
+        reader = store_reader(instance, errors.record)
+        return RestService(instance, reader, more=endpoints(
             stores=reader.names(), read=reader.probe, errors=errors,
             not_ready=lambda: not_ready(instance), version=lambda: readable_version(instance)))
 
@@ -21,13 +21,13 @@ from holdfast.instance.instance import Instance
 from holdfast.query.reader import StoreReader
 from holdfast.query.rest import AppStateInfo, TaskInfo, create_app
 from holdfast.query.server import serve
-from holdfast.query.tasks import Tasks
+from holdfast.query.task_readers import TaskReaders
 from holdfast.states import AppState
 from holdfast.words import NOTHING, Version
 
 
-class RestBeside:
-    """REST for as long as the instance runs. It listens, on the address the instance's config has, when it is made."""
+class RestService:
+    """REST while the instance runs. Once constructed it listens, on the address in the instance's configuration."""
 
     def __init__(self, instance: Instance, reader: StoreReader, more: Sequence[BaseRoute] = ()) -> None:
         config = instance.config
@@ -40,21 +40,21 @@ class RestBeside:
         return {"rest": self.url}
 
     def stop(self) -> None:
-        """Ends within two seconds, whatever is under way."""
+        """Returns within two seconds, whatever requests are running."""
         self._server.stop()
         self._reader.close()
 
 
-def reader_of(
+def store_reader(
     instance: Instance, on_error: Callable[[str, HoldfastError], None] = lambda store, error: None
 ) -> StoreReader:
-    """A reader of all the app's stores, as this instance reaches them. The instance must have been started."""
-    tasks = Tasks(instance)
+    """A reader of all stores of the app, from this instance. The instance must have been started."""
+    tasks = TaskReaders(instance)
     return StoreReader(instance.log.app, tasks, on_error, tasks.close, instance.source)
 
 
 def state_of(instance: Instance) -> AppStateInfo:
-    """What /v1/state tells. Without a driver's word the app is what this instance is: restoring or running."""
+    """What /v1/state answers. Until the driver has sent the app's state, it is that of this instance."""
     told = instance.app_state
     ready = instance.ready
     tasks = [
@@ -85,7 +85,7 @@ def readable_version(instance: Instance) -> Version:
 
 
 def not_ready(instance: Instance) -> list[str]:
-    """What is missing until the instance is ready, a sentence a task."""
+    """Why the instance isn't ready: one sentence per task that isn't."""
     newest = instance.source.newest_known
     sentences = []
     for hosted in instance.hosted():
