@@ -95,7 +95,7 @@ class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
     def __init__(self, name: str, **options: Unpack[SketchOptions]) -> None:
         # The key in the log is what lies in the bytes: the user's key, the row and the block.
         options["codec"] = "bytes"
-        super().__init__(name, key=(str, int, int), value=bytes, kind_options={}, options=options)
+        super().__init__(name, key=(str, int, int), value=bytes, **options)
 
     @classmethod
     def options(cls, where: str, *, width: int = WIDTH) -> dict[str, Any]:

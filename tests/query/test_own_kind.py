@@ -1,6 +1,8 @@
 """A kind of the user's own is queried over REST: the instance, a process without the app, imports its class."""
 
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any, ClassVar
 
 import httpx2
 import msgspec
@@ -9,14 +11,18 @@ import pytest
 import holdfast as hf
 from examples.count_min_sketch import CountMinSketch
 from holdfast.errors import TopologyError
+from holdfast.kinds import TIME, Item, Query, Store, View
 from holdfast.log.appfile import AppSpec
-from holdfast.stores.kinds.queries import Query
+from holdfast.query.rest import AppStateInfo, create_app
+from holdfast.query.server import serve
 from holdfast.stores.spec import differences
+from tests.query.held import World
 from tests.query.instances import Driver, config, process
 
 WORDS = CountMinSketch("words", width=128)
 GONE = msgspec.structs.replace(WORDS.spec(), name="gone", kind="nowhere.at.all:Sketch")
 APP = AppSpec(id="game", partitions=2, stores=(WORDS.spec(), GONE), topologies={"words": 0, "gone": 0})
+STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
 
 
 def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
@@ -55,6 +61,53 @@ def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
                 assert (gone.status_code, gone.json()["error"]) == (500, "kind_not_found")
                 assert "can't import: No module named 'nowhere'." in gone.json()["message"]
                 assert "Make the module nowhere.at.all importable" in gone.json()["what_to_do"]
+
+
+def first(view: View[Any, Any], key: int, *, count: int, since: int | None) -> Iterator[Item]:
+    if count > 9:
+        raise RuntimeError("too many")
+    yield {"value": {"key": key, "count": count, "since": since}}
+
+
+class Own(Store[str, bytes]):
+    QUERIES: ClassVar[tuple[Query, ...]] = (
+        Query("first", first, key=int, required={"count": int}, optional={"since": TIME}),
+    )
+
+
+class Silent(Store[str, bytes]):
+    """A kind that answers nothing over REST."""
+
+
+@pytest.fixture
+def client() -> Iterator[httpx2.Client]:
+    specs = tuple(kind(name, key=str, value=bytes).spec() for name, kind in (("own", Own), ("silent", Silent)))
+    world = World(AppSpec(id="game", partitions=1, stores=specs, topologies={"own": 0, "silent": 0}))
+    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as found:
+            yield found
+
+
+def test_keys_and_parameters_are_read_by_their_types(client: httpx2.Client) -> None:
+    answer = client.get("/own/f%69rst/7?count=3&since=1970-01-01T00:00:01Z").json()
+    assert (answer["key"], answer["first"]) == (7, [{"value": {"key": 7, "count": 3, "since": 1_000}}])
+    assert client.get("/own/first/seven?count=3").json()["error"] == "bad_key"
+    bad = client.get("/own/first/7?count=many").json()
+    assert (bad["error"], bad["message"]) == ("bad_parameter", "count='many' is not a bigint.")
+
+
+def test_an_error_of_the_users_code_is_named_as_such(client: httpx2.Client) -> None:
+    failed = client.get("/own/first/7?count=10")
+    assert (failed.status_code, failed.json()["error"]) == (500, "query_failed")
+    assert failed.json()["message"] == "The query 'first' of store 'own' raised RuntimeError: too many"
+    assert failed.json()["what_to_do"].startswith(f"Fix {__name__}.first;")
+
+
+def test_a_kind_without_queries_says_how_to_declare_some(client: httpx2.Client) -> None:
+    for path in ("/silent/keys/a", "/silent/first/a"):
+        told = client.get(path).json()
+        assert told["error"] == "wrong_kind"
+        assert "Silent.QUERIES = (Query(...),)" in told["what_to_do"]
 
 
 def test_options_of_an_own_kind_stand_in_the_log() -> None:

@@ -23,8 +23,6 @@ TIMESTAMPED: Final = "timestamped"
 VERSIONED: Final = "versioned"
 WINDOW: Final = "window"
 SESSION: Final = "session"
-KINDS: Final = (KEY_VALUE, TIMESTAMPED, VERSIONED, WINDOW, SESSION)
-"""The kinds that come with Holdfast. A user's own is named by its place, `module:Class`."""
 
 
 Options = tuple[tuple[str, int | float | str | bool], ...]

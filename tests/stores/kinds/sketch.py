@@ -30,7 +30,7 @@ class Sketch(hf.Store[str, int], ReadOnlySketch):
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlySketch
 
     def __init__(self, name: str, **options: Unpack[Options]) -> None:
-        super().__init__(name, key=str, value=int, options=options)
+        super().__init__(name, key=str, value=int, **options)
 
     def add(self, word: str) -> None:
         for place, cell in list(self._counters(word)):

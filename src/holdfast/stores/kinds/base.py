@@ -187,14 +187,12 @@ class Store(View[K, V]):
     _writable: OrderedBytes
     _count: Count
 
-    def __init__(
-        self, name: str, *, key: Any, value: Any, kind_options: Mapping[str, Any] = {}, options: Options = {}
-    ) -> None:
+    def __init__(self, name: str, *, key: Any, value: Any, **options: Any) -> None:
         self._name = name
         self._key_schema = _schema_of(key)
         self._type = value
-        self._options: dict[str, Any] = {**kind_options, **options}
-        self._codec = self._options.pop("codec", None)
+        self._codec = options.pop("codec", None)
+        self._options = options
         self._declared = self._described()  # what can't be is told on the line that asked for it
 
     @classmethod

@@ -231,7 +231,7 @@ class KeyValueStore(EntryStore[K, V, V], ReadOnlyKeyValueStore[K, V]):
     ): ...
 
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[KeyValueOptions]):
-        super().__init__(name, key=key, value=value, kind_options={}, options=options)
+        super().__init__(name, key=key, value=value, **options)
 
     def put(self, key: K, value: V | None, ttl: Length | int | None = None) -> None:
         """Sets a key's value, for as long as `ttl` if given; None deletes, as in Kafka Streams."""

@@ -167,7 +167,7 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     ): ...
 
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[SessionOptions]):
-        super().__init__(name, key=key, value=value, kind_options={}, options=options)
+        super().__init__(name, key=key, value=value, **options)
 
     @classmethod
     def options(

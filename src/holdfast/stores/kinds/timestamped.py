@@ -99,7 +99,7 @@ class TimestampedKeyValueStore(
     ): ...
 
     def __init__(self, name: str, *, value: Any, key: Any = str, **options: Unpack[TimestampedOptions]):
-        super().__init__(name, key=key, value=value, kind_options={}, options=options)
+        super().__init__(name, key=key, value=value, **options)
 
     @classmethod
     def options(

@@ -199,7 +199,7 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
     ): ...
 
     def __init__(self, name: str, *, value: Any, retention: Length, key: Any = str, **options: Unpack[Options]):
-        super().__init__(name, key=key, value=value, kind_options={"retention": retention}, options=options)
+        super().__init__(name, key=key, value=value, retention=retention, **options)
 
     @classmethod
     def options(cls, where: str, *, retention: Length | None = None) -> dict[str, Any]:

@@ -222,7 +222,7 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
     ): ...
 
     def __init__(self, name: str, *, value: Any, size: Length, key: Any = str, **options: Unpack[WindowOptions]):
-        super().__init__(name, key=key, value=value, kind_options={"size": size}, options=options)
+        super().__init__(name, key=key, value=value, size=size, **options)
 
     @classmethod
     def options(
