@@ -63,8 +63,8 @@ class GarbledStateFile(HoldfastError):
     category = ErrorCategory.DATA
 
 
-class Checkpoint(msgspec.Struct, frozen=True):
-    """What `.checkpoint` says."""
+class CheckpointFile(msgspec.Struct, frozen=True):
+    """The content of `.checkpoint`: the versions of a task's stores on disk."""
 
     format: int
     log: str
@@ -122,7 +122,7 @@ class TaskDirectory:
             self.loading.rename(self.data)
             sync_folder(self.path)
 
-    def read_checkpoint(self) -> Checkpoint | None:
+    def read_checkpoint(self) -> CheckpointFile | None:
         """What was written at the last flush; None if there never was one."""
         path = self.path / ".checkpoint"
         try:
@@ -132,7 +132,7 @@ class TaskDirectory:
         except OSError as error:
             raise StateDirectoryUnusable(path, error) from error
         try:
-            checkpoint = msgspec.json.decode(data, type=Checkpoint)
+            checkpoint = msgspec.json.decode(data, type=CheckpointFile)
         except msgspec.MsgspecError as error:
             raise GarbledStateFile(
                 f"{path} can't be read: {error}. The folder is emptied and restored from the log."
@@ -146,7 +146,7 @@ class TaskDirectory:
 
     def write_checkpoint(self, log: str, commit: str, version: Version, stores: list[str]) -> None:
         """Says how far the data on disk is. Call it after a flush."""
-        checkpoint = Checkpoint(1, log, str(self.task), commit, dict.fromkeys(sorted(stores), int(version)))
+        checkpoint = CheckpointFile(1, log, str(self.task), commit, dict.fromkeys(sorted(stores), int(version)))
         text = msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n"
         with usable(self.path):
             draft = self.path / ".checkpoint.new"

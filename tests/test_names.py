@@ -1,0 +1,18 @@
+"""A name means one thing: no two public classes share one."""
+
+import ast
+from collections import defaultdict
+from pathlib import Path
+
+import holdfast
+
+SOURCES = Path(holdfast.__file__).parent
+
+
+def test_no_two_public_classes_have_the_same_name() -> None:
+    modules: dict[str, list[str]] = defaultdict(list)
+    for path in sorted(SOURCES.rglob("*.py")):
+        for node in ast.parse(path.read_text()).body:
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                modules[node.name].append(str(path.relative_to(SOURCES)))
+    assert {name: found for name, found in modules.items() if len(found) > 1} == {}
