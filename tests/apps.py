@@ -2,6 +2,7 @@
 
 import json
 import os
+import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +69,13 @@ def get(app: hf.App, path: str) -> tuple[int, Any]:
 
 
 def held(app: hf.App, store: str = "points") -> dict[Any, Any]:
-    """Everything a store holds."""
-    status, page = get(app, f"/v1/stores/{store}/range?limit=10000")
-    assert status == 200, page
+    """All entries of a store, once the instances have the app's newest version."""
+    ends = time.monotonic() + 60
+    while True:
+        status, page = get(app, f"/v1/stores/{store}/range?limit=10000")
+        assert status == 200, page
+        if page["version"] >= app.version:
+            break
+        assert time.monotonic() < ends, f"version {page['version']} of {app.version}"
+        time.sleep(0.02)
     return {tuple(e["key"]) if isinstance(e["key"], list) else e["key"]: e["value"] for e in page["entries"]}
