@@ -116,3 +116,9 @@ def test_the_lock_has_every_dependency_of_the_project() -> None:
     wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
     locked = set(re.findall(r"^([a-z0-9.\-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
     assert [name for name in (re.split(r"[<>=\[ ]", text)[0] for text in wanted) if name not in locked] == []
+
+
+def test_the_glossary_defines_each_term_once_in_alphabetical_order() -> None:
+    rows = re.findall(r"^\| \*\*(.+?)\*\* \| (.+) \| (.+) \|$", (ROOT / "docs/glossary.md").read_text(), re.MULTILINE)
+    terms = [term.casefold() for term, _, _ in rows]
+    assert len(terms) > 80 and terms == sorted(set(terms))
