@@ -27,7 +27,7 @@ import numpy.typing as npt
 import xxhash
 
 import holdfast as hf
-from holdfast.kinds import Item, Options, Query, ReadAhead, Store, StoreSpec, View
+from holdfast.kinds import Item, Options, Prefetch, Query, Store, StoreSpec, View
 
 ROWS = 4
 WIDTH = 2_048
@@ -118,11 +118,11 @@ class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
     def read_only(self) -> ReadOnlyCountMinSketch:
         return self._as(ReadOnlyCountMinSketch)
 
-    def read_ahead(self, keys: Sequence[str], times: Sequence[int]) -> ReadAhead:
+    def prefetch(self, keys: Sequence[str], times: Sequence[int]) -> Prefetch:
         """The whole sketch of each key: which blocks, only the items know."""
         firsts = [self._encode((key, 0, 0)) for key in dict.fromkeys(keys)]
         lasts = [self._encode((key, ROWS, 0)) for key in dict.fromkeys(keys)]
-        return ReadAhead([], list(zip(firsts, lasts, strict=True)))
+        return Prefetch([], list(zip(firsts, lasts, strict=True)))
 
 
 def main() -> None:

@@ -65,7 +65,7 @@ class Players(hf.Processor):
     fading = hf.WindowStore("fading", value=int, size="30s", retention=f"{FADING_MS}ms")
     recent = hf.KeyValueStore("recent", value=int, max_entries=RECENT)
 
-    def ahead(self, key: str, event: Played) -> Iterator[tuple[Any, Any]]:
+    def prefetch(self, key: str, event: Played) -> Iterator[tuple[Any, Any]]:
         yield self.seen, (key, event.points)
 
     def process(self, key: str, event: Played, ctx: hf.Context) -> None:

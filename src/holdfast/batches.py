@@ -16,9 +16,9 @@ from holdfast.instances import Interrupted
 from holdfast.log.commits import Commit
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import counts_of_stores, users_name
 from holdfast.pipeline.spark import SparkTasks
-from holdfast.pipeline.worker import Reach
 from holdfast.retry import retrying
 from holdfast.settings import Settings
 
@@ -90,14 +90,14 @@ class BatchRunner:
         checkpoint: Checkpoint,
         driver: Driver,
         work: SparkTasks,
-        reach: Callable[[], Reach],
+        locations: Callable[[], StateLocations],
         settings: Settings,
         ending: Ending,
     ) -> None:
         self._checkpoint = checkpoint
         self._driver = driver
         self._work = work
-        self.reach = reach
+        self.locations = locations
         self._settings = settings
         self._ending = ending
         self._busy = threading.Lock()
@@ -119,10 +119,10 @@ class BatchRunner:
             self._busy.release()
 
     def _run(self, frame: DataFrame, number: int) -> None:
-        batch, reach = self._checkpoint.batch(number), self.reach()
+        batch, locations = self._checkpoint.batch(number), self.locations()
         with _batch_seconds.time():
             retrying(
-                lambda: self._driver.process(batch, lambda step: self._work.compute(frame, step, reach)),
+                lambda: self._driver.process(batch, lambda step: self._work.compute(frame, step, locations)),
                 self._settings.retry,
                 sleep=self._pause,
             )

@@ -9,8 +9,8 @@
 `examples/count_min_sketch.py` is a whole one; `holdfast.testing.StoreConformance` checks it.
 """
 
-from holdfast.stores.kinds.base import Options, ReadAhead, Store, View
+from holdfast.stores.kinds.base import Options, Prefetch, Store, View
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.spec import StoreSpec
 
-__all__ = ["TIME", "Item", "Options", "Query", "ReadAhead", "Store", "StoreSpec", "View"]
+__all__ = ["TIME", "Item", "Options", "Prefetch", "Query", "Store", "StoreSpec", "View"]

@@ -35,10 +35,10 @@ from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.protocol import check_checkpoint, version_of
+from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.outputs import DeadLetters, Output, ProcessorOutput, StoreChanges, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.spark import SparkTasks, check_session
-from holdfast.pipeline.worker import Reach
 from holdfast.retry import retrying
 from holdfast.settings import Settings
 from holdfast.states import AppState, StateMachine
@@ -137,7 +137,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(sinks.stop, settings.stop_timeout.total_seconds())
     metrics_address = _serve_metrics(settings, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
-    batches = BatchRunner(checkpoint, driver, _spark_tasks(app), lambda: _reach(app, log, instances), settings, ending)
+    batches = BatchRunner(
+        checkpoint, driver, _spark_tasks(app), lambda: _locations(app, log, instances), settings, ending
+    )
     threads = _Threads(settings)
     closing.callback(threads.join)
     query = RunningQuery(_start_query(app, batches), batches, ending)
@@ -278,8 +280,8 @@ def _everywhere(app: Description, log: Log) -> list[TaskId]:
     return [task for task in _tasks(app) if task.topology in numbers]
 
 
-def _reach(app: Description, log: Log, instances: Instances) -> Reach:
-    return Reach(
+def _locations(app: Description, log: Log, instances: Instances) -> StateLocations:
+    return StateLocations(
         log_url=app.settings.log_url(app.id),
         log_id=log.id,
         log_options=app.settings.log.options,

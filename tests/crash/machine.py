@@ -5,7 +5,8 @@ nothing runs after it. `restart` builds everything anew from the log and the fol
 """
 
 import uuid
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from itertools import islice
@@ -27,14 +28,16 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import SparkBatch, Writer
 from holdfast.log.log import Log
+from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
+from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Driver, Step
-from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
-from holdfast.pipeline.task import TaskWork, run
+from holdfast.pipeline.task_columns import TaskColumns
+from holdfast.pipeline.task_state import EmptyState, Range, TaskState
 from holdfast.settings import SnapshotSettings
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import Resources
@@ -62,7 +65,7 @@ BOUNDED = structs.replace(SPEC, max_entries=2)
 EXPIRING = structs.replace(SPEC, ttl_ms=2_500, slice_ms=1_000)
 REMEMBERING = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000)
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
-LAYOUT = Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
+LAYOUT = TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
 
 Record = tuple[str, int]
@@ -83,6 +86,35 @@ def crash_at(point: str, nth: int) -> Mapping[str, Callable[[], None]]:
             raise Crash(point)
 
     return {point: handle}
+
+
+@dataclass(frozen=True)
+class ReplicaState(TaskState):
+    """A task's stores at a version, read from a replica of this process."""
+
+    replica: Replica
+    version: Version
+
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        with self.replica.read_view(self.version, wait=5) as view:
+            return view.get_many(store, keys)
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        with self.replica.read_view(self.version, wait=5) as view:
+            return _table(islice(view.scan(store, start, stop, reverse=reverse), limit))
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+        with self.replica.read_view(self.version, wait=5) as view:
+            return _table(entry for _, entries in view.scan_many(store, starts, stops) for entry in entries)
+
+    def approximate_count(self, store: str) -> int:
+        return self.replica.approximate_count(store)
+
+
+def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
+    pairs = list(entries)
+    return pa.table([[key for key, _ in pairs], [value for _, value in pairs]], schema=STATE_SCHEMA)
 
 
 class Machine:
@@ -175,23 +207,16 @@ class Machine:
         results = []
         for task in TASKS:
             now = Now(step.wall, step.event)
-            work = TaskWork(0, step.version, self.spec, REDUCERS, 2, 0, PARTITIONS, LAYOUT, now)
+            work = AggregationWork(0, step.version, "main", self.spec, REDUCERS, 2, 0, PARTITIONS, LAYOUT, now)
             mine = [r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition]
-            result = run(work, task.partition, [pre_aggregated(mine)], self.log, self._read, self._scan)
+            result = work.run(task, [pre_aggregated(mine)], self.log, self.before(task, step))
             results.append(decode(encode(result)))
         return results
 
-    def _read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
-        if version == NOTHING:
-            return pa.nulls(len(keys), pa.binary())
-        with self.replicas[task].read_view(version, wait=5) as view:
-            return view.get_many(store, keys)
-
-    def _scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
-        if version == NOTHING:
-            return pa.array([], pa.binary())
-        with self.replicas[task].read_view(version, wait=5) as view:
-            return pa.array([key for key, _ in islice(view.scan(store, start, stop), limit)], pa.binary())
+    def before(self, task: TaskId, step: Step) -> TaskState:
+        """The state that a task starts from."""
+        before = Version(step.version - 1)
+        return EmptyState() if before == NOTHING else ReplicaState(self.replicas[task], before)
 
     def state(self) -> Any:
         """What the stores hold, read through the replicas, without what has expired."""

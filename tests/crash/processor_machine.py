@@ -6,19 +6,16 @@ over the same records.
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from itertools import islice
 from typing import Any
 
 import pyarrow as pa
 
 import holdfast as hf
-from holdfast.instance.replica import Replica
-from holdfast.instance.store_bytes import StoreBytes
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, run_processor
+from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.results import TaskResult, decode, encode
+from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.sinks.outputs import Output, ProcessorOutput
-from holdfast.pipeline.state import Entries, Range
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.partition import partition_of, partitions_of
 from holdfast.stores.spec import StoreSpec
@@ -76,29 +73,29 @@ class ProcessorMachine(Machine):
         return ProcessorOutput("visits", 0)
 
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
-        work = ProcessorWork(
+        work = ProcessingWork(
             topology=0,
             version=step.version,
+            source="main",
             now=Now(step.wall, step.event),
             name="visits",
             key=KEY,
             stores=tuple((attribute, store.spec()) for attribute, store in stores_of(self.processor).items()),
             output=parse_output(self.columns),
-            layout=ProcessorLayout(event=("k0", "points"), keys=("k0",), time="_time"),
+            columns=RecordColumns(event=("k0", "points"), keys=("k0",), time="_time"),
             partitions=PARTITIONS,
             chunk_rows=50_000,
             state_bytes=1 << 30,
             inline_limit=0,
             rewrite_entries=self.rewrite_entries,
+            code=ship(Code(self.processor, EventShape(("player", "points")))),
         )
-        code = Code(self.processor, EventShape(("player", "points")))
         rows = self._rows(records, step.wall)
         where = partitions_of(KEY, [rows["k0"]], PARTITIONS)
         results = []
         for task in TASKS:
-            before = ReplicaState(self.replicas[task], Version(step.version - 1))
             mine = rows.filter(pa.array(where == task.partition))
-            results.append(decode(encode(run_processor(work, code, task.partition, [mine], self.log, before))))
+            results.append(decode(encode(work.run(task, [mine], self.log, self.before(task, step)))))
         return results
 
     def _rows(self, records: Sequence[Record], wall: int) -> pa.RecordBatch:
@@ -133,30 +130,6 @@ def contents(store: Any, players: Sequence[str]) -> dict[Any, Any]:
             return {key: tuple(value) for key, value in store.items()}
         case _:
             return dict(store.items())
-
-
-@dataclass(frozen=True)
-class ReplicaState:
-    """A task's stores at a version, read from a replica of this process."""
-
-    replica: Replica
-    version: Version
-
-    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        with self.replica.read_view(self.version, wait=5) as view:
-            return StoreBytes(view, store).get_many(keys)
-
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
-        with self.replica.read_view(self.version, wait=5) as view:
-            return list(islice(view.scan(store, start, stop, reverse=reverse), limit))
-
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
-        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
-        with self.replica.read_view(self.version, wait=5) as view:
-            return [entry for _, entries in view.scan_many(store, starts, stops) for entry in entries]
-
-    def approximate_count(self, store: str) -> int:
-        return self.replica.approximate_count(store)
 
 
 @dataclass

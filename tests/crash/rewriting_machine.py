@@ -12,11 +12,11 @@ import msgspec
 
 import holdfast as hf
 from holdfast.log.appfile import effective
+from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.layout import Layout
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.outputs import Output, TableOutput
-from holdfast.pipeline.task import TaskWork, run
+from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.access import Now
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import unpack
@@ -81,25 +81,23 @@ class TableMachine(ChangingMachine):
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
         results = []
         for task in TASKS:
-            work = TaskWork(
+            work = AggregationWork(
                 topology=0,
                 version=step.version,
+                source="main",
                 store=self.spec,
                 reducers=REDUCERS if self.is_new else REDUCERS[:1],
                 chunk_rows=2,
                 inline_limit=0,
                 partitions=PARTITIONS,
-                layout=LAYOUT if self.is_new else Layout(keys=("k0",), partials=("p0",), rows="p0", time=None),
+                columns=LAYOUT if self.is_new else TaskColumns(keys=("k0",), partials=("p0",), rows="p0", time=None),
                 now=Now(step.wall, step.event),
                 rewrite_entries=2 if self.is_new else 0,
             )
             mine = pre_aggregated([r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition])
-            result = run(work, task.partition, [mine], self.log, self._read, self._scan, self._count)
+            result = work.run(task, [mine], self.log, self.before(task, step))
             results.append(decode(encode(result)))
         return results
-
-    def _count(self, task: TaskId, store: str) -> int:
-        return self.replicas[task].approximate_count(store)
 
     def state(self) -> dict[str, tuple[int, int | None]]:
         codec = codec_of(self.spec)

@@ -17,9 +17,9 @@ from holdfast.instance.replica import Replica
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.updater import ReplicaUpdater
 from holdfast.log.log import Log
+from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.results import TaskResult, decode, encode
-from holdfast.pipeline.task import TaskWork, run
 from holdfast.settings import Restore, RetrySettings, SnapshotSettings
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
@@ -87,7 +87,9 @@ class Tabulating(Machine):
     limits = LIMITS
 
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
-        work = TaskWork(0, step.version, self.spec, REDUCERS, EACH, 0, PARTITIONS, LAYOUT, Now(step.wall, step.event))
+        work = AggregationWork(
+            0, step.version, "main", self.spec, REDUCERS, EACH, 0, PARTITIONS, LAYOUT, Now(step.wall, step.event)
+        )
         assert isinstance(records, Many)
         players = records.players()
         where = partitions_of(KEY, [players], PARTITIONS)
@@ -97,7 +99,7 @@ class Tabulating(Machine):
             ones = pa.array(np.ones(len(mine), np.int64))
             names = ("_dead", "k0", "p0", "p1")
             rows = pa.RecordBatch.from_arrays([pa.nulls(len(mine), pa.string()), mine, ones, ones], names=names)
-            results.append(decode(encode(run(work, task.partition, [rows], self.log, self._read, self._scan))))
+            results.append(decode(encode(work.run(task, [rows], self.log, self.before(task, step)))))
         return results
 
 

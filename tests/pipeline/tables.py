@@ -1,7 +1,7 @@
 """One task of a table, version after version, over a state in a dictionary: what it keeps and what sinks would see."""
 
 import uuid
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -9,11 +9,13 @@ import pyarrow as pa
 
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
+from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.layout import Layout
-from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.aggregation_task import AggregationWork
+from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sinks.outputs import TableOutput
-from holdfast.pipeline.task import TaskWork, run
+from holdfast.pipeline.task_columns import TaskColumns
+from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.stores.access import Now
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.rows import ROWS
@@ -24,6 +26,7 @@ from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version
 from tests.log.making import next_commit
+from tests.pipeline.outcomes import done
 
 KEY = Schema((Field("player", "string"),))
 VALUE = Schema((Field("n", "bigint"), Field("total", "bigint")))
@@ -56,15 +59,16 @@ class OneTask:
 
     def attempt(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
         """Runs the next version and applies nothing of it."""
-        work = TaskWork(
+        work = AggregationWork(
             topology=0,
             version=Version(self.version + 1),
+            source="main",
             store=self.spec,
             reducers=self.reducers,
             chunk_rows=chunk_rows,
             inline_limit=1 << 20,
             partitions=1,
-            layout=Layout(
+            columns=TaskColumns(
                 keys=("k0",),
                 partials=tuple(f"p{n}" for n in range(len(self.reducers))),
                 rows="p0",
@@ -76,11 +80,10 @@ class OneTask:
         players, size = list(batch), max(1, chunk_rows // 10)
         few = [players[n : n + size] for n in range(0, len(players), size)]
         rows = [self._rows({player: batch[player] for player in some}) for some in few]
-        return run(work, 0, rows or [self._rows({})], self.log, self._read, self._scan, self._count)
+        return work.run(TaskId(0, 0), rows or [self._rows({})], self.log, _State(self))
 
-    def step(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
-        result = self.attempt(batch, wall, event=event, chunk_rows=chunk_rows)
-        assert result.error is None, result.error
+    def step(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskDone:
+        result = done(self.attempt(batch, wall, event=event, chunk_rows=chunk_rows))
         self.written = (*result.segments, *result.volatile)
         self.changed = [table for ref in self.written for _, table in self.log.state_parts(ref)]
         for table in self.changed:
@@ -101,19 +104,6 @@ class OneTask:
         """The bytes of one area of the store's key space."""
         return {key: value for key, value in self.cells.items() if key[0] == first}
 
-    def _read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
-        assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
-        self.asked.append(len(keys))
-        return pa.array([self.cells.get(key) for key in keys.to_pylist()], pa.binary())
-
-    def _scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
-        assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
-        return pa.array(sorted(key for key in self.cells if start <= key < stop)[:limit], pa.binary())
-
-    def _count(self, task: TaskId, store: str) -> int:
-        assert (task, store) == (TaskId(0, 0), "scores")
-        return len(self.cells)
-
     def _rows(self, batch: Batch) -> pa.RecordBatch:
         columns = {
             "_dead": pa.nulls(len(batch), pa.string()),
@@ -128,3 +118,26 @@ class OneTask:
 
 def key_of(player: str) -> bytes:
     return encode_key(KEY, [player])
+
+
+@dataclass(frozen=True)
+class _State(TaskState):
+    """The one store of a task, and how many keys it was asked for."""
+
+    task: OneTask
+
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        assert store == "scores"
+        self.task.asked.append(len(keys))
+        return pa.array([self.task.cells.get(key) for key in keys.to_pylist()], pa.binary())
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        assert store == "scores" and stop is not None and not reverse
+        keys = sorted(key for key in self.task.cells if start <= key < stop)[:limit]
+        return pa.table([keys, [self.task.cells[key] for key in keys]], schema=STATE_SCHEMA)
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+        raise AssertionError("aggregates read keys and single ranges")
+
+    def approximate_count(self, store: str) -> int:
+        return len(self.task.cells)

@@ -11,7 +11,8 @@ from holdfast.errors import TopologyError
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.processor import Code, run_processor
+from holdfast.pipeline.processing_task import Code
+from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.sinks.outputs import StoreChanges
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.stores.access import DictBytes
@@ -19,7 +20,9 @@ from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import Processed, stores_of
 from holdfast.topology.stream import Builder
-from tests.pipeline.test_processor import rows, work
+from holdfast.words import TaskId
+from tests.pipeline.outcomes import done
+from tests.pipeline.test_processing_task import rows, work
 
 
 class Score(msgspec.Struct, frozen=True):
@@ -61,10 +64,9 @@ class Task:
         self.outputs = {spec.name: StoreChanges(spec, 0, DECLARED[attribute]) for attribute, spec in STORES}
 
     def run(self, version: int, *records: tuple[str, int], time: int = 0) -> dict[str, list[dict[str, Any]]]:
-        made = work(version, stores=STORES, output=None)
-        code = Code(Plays, EventShape(("player", "points")))
-        result = run_processor(made, code, 0, [rows(*records, time=time)], self.log, self.held)
-        assert result.error is None
+        code = ship(Code(Plays, EventShape(("player", "points"))))
+        made = work(version, stores=STORES, output=None, code=code)
+        result = done(made.run(TaskId(0, 0), [rows(*records, time=time)], self.log, self.held))
         sent: dict[str, list[dict[str, Any]]] = {}
         for ref in result.segments:
             for store, table in self.log.state_parts(ref):

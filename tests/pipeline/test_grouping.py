@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.pipeline import grouping
-from holdfast.pipeline.grouping import NeedsCare, can_group, grouped
-from holdfast.pipeline.layout import Layout
+from holdfast.pipeline.grouping import RejectFastPlan, can_group, grouped
+from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.topology import aggregates as agg
 from holdfast.topology.reducers import bind
@@ -26,7 +26,7 @@ REDUCERS = (
     bind("low", agg.min("x"), "bigint"),
     bind("high", agg.max("x"), "bigint"),
 )
-LAYOUT = Layout(
+LAYOUT = TaskColumns(
     keys=("k0", "k1"),
     partials=tuple(f"p{n}" for n in range(8)),
     rows="p0",
@@ -100,7 +100,7 @@ def test_groups_are_those_of_a_plain_program(records: list[Record], cuts: list[i
     try:
         expected = model(records)
         found = rows(pieces)
-    except NeedsCare:
+    except RejectFastPlan:
         assert any(abs(row["p2"] or 0) >= 2**63 - 1 for row in expected.values())
         return
     assert found == expected
@@ -126,14 +126,14 @@ def test_a_sum_is_exact_to_the_last_of_64_bits_and_beyond_them_handed_back() -> 
     assert total(largest, largest, -largest) == largest
     assert total(smallest) == total(smallest, -1, 1) == smallest
     for numbers in ((largest, 1), (smallest, -1)):
-        with pytest.raises(NeedsCare, match="64 bits"):
+        with pytest.raises(RejectFastPlan, match="64 bits"):
             total(*numbers)
 
 
 def test_more_keys_than_a_chunk_are_handed_back() -> None:
     many = [batch([(f"key-{n}", 0, 1, None, 0)]) for n in range(30)]
     assert len(rows(many, most_keys=30)) == 30
-    with pytest.raises(NeedsCare, match="more than 29 keys"):
+    with pytest.raises(RejectFastPlan, match="more than 29 keys"):
         rows(many, most_keys=29)
 
 

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
+from holdfast.pipeline.aggregation_plan import dead_letter
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.plan import dead_letter
 from holdfast.stores.formats.types import Field
 from holdfast.topology.events import EventShape, shape_of
 from tests.stores.shaping import Opaque

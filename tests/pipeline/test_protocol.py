@@ -114,11 +114,11 @@ def test_wall_never_goes_back() -> None:
 
 
 def test_the_event_clock_is_the_largest_accepted_time_and_never_goes_back() -> None:
-    first = next_clocks(None, Millis(1), "0", 70)
+    first = next_clocks(None, Millis(1), [{"0": 70}, {}, {"0": 65}])
     assert (first.event, first.sources) == (70, {"0": 70})
-    earlier = next_clocks(commit(1, None, first), Millis(2), "0", 60)
+    earlier = next_clocks(commit(1, None, first), Millis(2), [{"0": 60}])
     assert (earlier.event, earlier.sources) == (70, {"0": 70})
-    behind = next_clocks(commit(1, None, first), Millis(2), "1", 50)  # a second source, which is behind the first
+    behind = next_clocks(commit(1, None, first), Millis(2), [{"1": 50}])  # a second source, which is behind the first
     assert (behind.event, behind.sources) == (70, {"0": 70, "1": 50})
-    silent = next_clocks(commit(1, None, first), Millis(2), "0", None)
+    silent = next_clocks(commit(1, None, first), Millis(2), [{}])
     assert silent.event == 70

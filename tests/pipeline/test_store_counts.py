@@ -6,13 +6,16 @@ import holdfast as hf
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.processor import Code, run_processor
+from holdfast.pipeline.processing_task import Code
 from holdfast.pipeline.results import counts_of_stores
-from holdfast.pipeline.state import Nothing
+from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import Now
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of
-from tests.pipeline.test_processor import rows, work
+from holdfast.words import TaskId
+from tests.pipeline.outcomes import done
+from tests.pipeline.test_processing_task import rows, work
 
 
 class Late(hf.Processor):
@@ -35,10 +38,10 @@ def test_writes_that_come_too_late_are_refused_and_counted() -> None:
     stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Late).items())
     app = AppSpec(id="app", partitions=1, stores=tuple(s for _, s in stores), topologies={s.name: 0 for _, s in stores})
     log = Log.create_or_open(open_storage("memory://late-writes"), app)
-    made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000))
+    code = ship(Code(Late, EventShape(("player", "points"))))
+    made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000), code=code)
     records = [rows(("ann", 1), time=1_000), rows(("ann", 2), time=595_000), rows(("ann", 3), time=594_000)]
-    result = run_processor(made, Code(Late, EventShape(("player", "points"))), 0, records, log, Nothing())
-    assert result.error is None
+    result = done(made.run(TaskId(0, 0), records, log, EmptyState()))
     assert counts_of_stores(result.counts) == {
         ("expired", "history"): 1,
         ("expired", "minutes"): 1,

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from holdfast.errors import ErrorCategory
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.formats.types import Schema
@@ -13,6 +14,7 @@ from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.schema.history import merged
 from holdfast.stores.schema.rewrite import NOTE, progress_in
+from tests.pipeline.outcomes import refusal
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
 WALL = 1_000_000
@@ -141,8 +143,9 @@ def test_a_damaged_row_is_reported_with_its_store_and_key_and_nothing_is_written
     task = OneTask(spec_with())
     task.step({"a": (1, 0), "b": (1, 0)}, WALL)
     task.cells[key_of("b")] = pack(Cell(b"short"))
-    result = task.attempt({"a": (1, 0), "b": (1, 0)}, WALL + 1)
-    assert result.error is not None
-    assert result.segments == ()
-    assert result.error.message.startswith("Store 'scores', key ['b']: a stored row has 5 bytes, and one of (n bigint")
-    assert result.error.message.endswith("Nothing of the batch was committed.")
+    refused = refusal(task.attempt({"a": (1, 0), "b": (1, 0)}, WALL + 1))
+    assert refused.category is ErrorCategory.DATA
+    assert refused.message.startswith(
+        "DamagedRow: Store 'scores', key ['b']: a stored row has 5 bytes, and one of (n bigint"
+    )
+    assert refused.message.endswith("Nothing of the batch was committed.")

@@ -10,8 +10,9 @@ import holdfast as hf
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, run_processor
-from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
+from holdfast.pipeline.results import TaskDone
+from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.sinks.outputs import StoreChanges
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import unpack
@@ -20,8 +21,9 @@ from holdfast.stores.schema.rewrite import NOTE
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 from tests.log.making import next_commit
+from tests.pipeline.outcomes import done
 from tests.stores.shaping import First, Tenths
 
 
@@ -80,22 +82,24 @@ class OneTask:
 
     def version(
         self, processor: type[hf.Processor], *records: tuple[str, int], lost: bool = False, rewrite_entries: int = 0
-    ) -> TaskResult:
+    ) -> TaskDone:
         declared = stores_of(processor)["people"]
-        work = ProcessorWork(
+        work = ProcessingWork(
             topology=0,
             version=Version(self.number + 1),
+            source="main",
             now=Now(1_000 * (self.number + 1)),
             name="people",
             key=Schema.of(player="string"),
             stores=(("people", declared.spec()),),
             output=None,
-            layout=ProcessorLayout(event=("c0", "c1"), keys=("c0",), time=None),
+            columns=RecordColumns(event=("c0", "c1"), keys=("c0",), time=None),
             partitions=1,
             chunk_rows=1_000,
             state_bytes=1 << 20,
             inline_limit=1 << 20,
             rewrite_entries=rewrite_entries,
+            code=ship(Code(processor, EventShape(("player", "points")))),
         )
         batch = pa.RecordBatch.from_pydict(
             {
@@ -104,9 +108,7 @@ class OneTask:
                 "_dead": pa.nulls(len(records), pa.string()),
             }
         )
-        code = Code(processor, EventShape(("player", "points")))
-        result = run_processor(work, code, 0, [batch], self.log, HeldState({"people": self.held}))
-        assert result.error is None, result.error
+        result = done(work.run(TaskId(0, 0), [batch], self.log, HeldState({"people": self.held})))
         if lost:
             return result
         self.number += 1

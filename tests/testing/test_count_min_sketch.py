@@ -52,9 +52,9 @@ def test_keys_do_not_mix(sketch: CountMinSketch) -> None:
 
 
 def test_what_it_reads_ahead_covers_what_it_reads(sketch: CountMinSketch) -> None:
-    ahead = sketch.read_ahead(["home", "home"], [1, 2])
-    assert len(ahead.ranges) == 1
-    start, stop = ahead.ranges[0]
+    wanted = sketch.prefetch(["home", "home"], [1, 2])
+    assert len(wanted.ranges) == 1
+    start, stop = wanted.ranges[0]
     sketch.add("home", "ann")
     sketch.add("homf", "ann")
     written = [key for key, _ in sketch._writable.scan(b"\x01", None)]

@@ -16,9 +16,8 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
 from holdfast.log.log import Log, LostRace
 from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, next_clocks, next_wall, version_of
-from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.sinks.runner import SinkRunner
-from holdfast.pipeline.task import segments_of
 from holdfast.words import Millis, Version
 
 logger = logging.getLogger(__name__)
@@ -118,12 +117,10 @@ class Driver:
         previous = self._newest
         self._sinks.check()
         wall = next_wall(previous, self._clock.now())
-        results = list(compute(Step(version, wall, _event(previous))))
-        _raise_refusals(results)
+        results = _done(compute(Step(version, wall, _event(previous))))
         with steps.labels("sinks").time():
             self._sinks.catch_up(version_of(previous))
-        seen = max((r.event_time for r in results if r.event_time is not None), default=None)
-        counts: dict[str, int] = {}
+        counts = {"records": sum(result.records for result in results)}
         for result in results:
             for name, number in result.counts.items():
                 counts[name] = counts.get(name, 0) + number
@@ -134,9 +131,9 @@ class Driver:
             previous=previous.id if previous else None,
             log=self._log.id,
             app=self._log.app.number,
-            clocks=next_clocks(previous, wall, SOURCE, seen),
+            clocks=next_clocks(previous, wall, [result.event_times for result in results]),
             spark=batch,
-            segments=segments_of(results),
+            segments={result.task: result.segments for result in results if result.segments},
             counts=counts,
             volatile={result.task: result.volatile for result in results if result.volatile},
             writer=self._writer,
@@ -156,10 +153,17 @@ def _event(previous: Commit | None) -> Millis | None:
     return None if event is None else Millis(event)
 
 
-def _raise_refusals(results: Sequence[TaskResult]) -> None:
-    refused = [(r.task, r.error) for r in results if r.error is not None]
-    if not refused:
-        return
-    task, error = next(((t, e) for t, e in refused if not e.retry), refused[0])
-    kind = TaskUnavailable if error.retry else TaskFailed
-    raise kind(f"Task {task}: {error.type}: {error.message}")
+def _done(results: Sequence[TaskResult]) -> list[TaskDone]:
+    """The results of a version all of whose tasks did their part; raises for one that didn't."""
+    done = [result for result in results if isinstance(result, TaskDone)]
+    if len(done) < len(results):
+        others = [result for result in results if not isinstance(result, TaskDone)]
+        # A refusal that stays outweighs one that another try may not meet.
+        first = next((each for each in others if not _is_retryable(each)), others[0])
+        kind = TaskUnavailable if _is_retryable(first) else TaskFailed
+        raise kind(f"Task {first.task}: {first.message}")
+    return done
+
+
+def _is_retryable(result: TaskResult) -> bool:
+    return isinstance(result, TaskRefused) and result.category is ErrorCategory.RETRY

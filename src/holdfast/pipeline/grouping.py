@@ -2,7 +2,7 @@
 
 Records are grouped a piece at a time, and the pieces' groups once more at the end, so memory goes with the keys of a
 task and not with its records. Whatever this can't do as Spark does it (too many keys for one chunk, a sum beyond
-64 bits) is handed back: the batch then goes the careful way, which can or says why not.
+64 bits) is rejected: the batch is then computed by the plan with dead letters, which can or says why not.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -11,9 +11,8 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.chunks import chunks
-from holdfast.pipeline.layout import Layout
+from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.aggregates import Function
 from holdfast.topology.reducers import Reducer
@@ -29,10 +28,8 @@ _UPPER, _LOWER = "/upper", "/lower"
 _ALL_ROWS = "count_all"
 
 
-class NeedsCare(HoldfastError):
-    """The batch can't go the fast way it was sent, and has to go the careful one."""
-
-    category = ErrorCategory.RETRY
+class RejectFastPlan(Exception):
+    """The batch can't be computed by the fast plan it came by; the task's result says so."""
 
 
 def can_group(key: Schema, reducers: Sequence[Reducer]) -> bool:
@@ -69,31 +66,31 @@ class _Measure:
 
 
 def grouped(
-    layout: Layout, reducers: Sequence[Reducer], batches: Iterable[pa.RecordBatch], most_keys: int
+    names: TaskColumns, reducers: Sequence[Reducer], batches: Iterable[pa.RecordBatch], most_keys: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, each key once, with the columns of `layout`."""
+    """The rows of a task, each key once, with the columns of `names`."""
     again: dict[str, str] = {}
     gathered: list[pa.Table] = []
     for piece in chunks(batches, PIECE_ROWS, PIECE_BYTES):
-        measures = _measures(layout, reducers, piece)
+        measures = _measures(names, reducers, piece)
         again = {measure.name: measure.again for measure in measures}
-        gathered.append(_group(layout, piece, measures))
+        gathered.append(_group(names, piece, measures))
         if sum(table.num_rows for table in gathered) > most_keys:
-            gathered = [_together(layout, gathered, again)]
+            gathered = [_together(names, gathered, again)]
             if gathered[0].num_rows > most_keys:
-                raise NeedsCare(f"A task got more than {most_keys} keys, too many to group in one go.")
+                raise RejectFastPlan(f"A task got more than {most_keys} keys, too many to group in one go.")
     if gathered:
-        groups = _together(layout, gathered, again)
-        yield from _finished(layout, groups).to_batches()
+        groups = _together(names, gathered, again)
+        yield from _finished(names, groups).to_batches()
 
 
-def _measures(layout: Layout, reducers: Sequence[Reducer], records: pa.Table) -> list[_Measure]:
-    assert layout.inputs is not None
-    names = iter(layout.partials)
+def _measures(names: TaskColumns, reducers: Sequence[Reducer], records: pa.Table) -> list[_Measure]:
+    assert names.inputs is not None
+    partials = iter(names.partials)
     measures: list[_Measure] = []
-    for reducer, column in zip(reducers, layout.inputs, strict=True):
+    for reducer, column in zip(reducers, names.inputs, strict=True):
         values = None if column is None else records[column]
-        own = [next(names) for _ in reducer.partials]
+        own = [next(partials) for _ in reducer.partials]
         match reducer.function:
             case Function.COUNT:
                 measures.append(_Measure(own[0], values, _ALL_ROWS if values is None else "count"))
@@ -105,10 +102,10 @@ def _measures(layout: Layout, reducers: Sequence[Reducer], records: pa.Table) ->
                 measures += [_Measure(own[0], _as_double(values), "sum"), _Measure(own[1], values, "count")]
             case _:
                 measures.append(_Measure(own[0], values, reducer.function.value, reducer.function.value))
-    if layout.rows not in layout.partials:
-        measures.append(_Measure(layout.rows, None, _ALL_ROWS))
-    if layout.time is not None:
-        measures.append(_Measure(layout.time, records[layout.time], "max", "max"))
+    if names.rows not in names.partials:
+        measures.append(_Measure(names.rows, None, _ALL_ROWS))
+    if names.time is not None:
+        measures.append(_Measure(names.time, records[names.time], "max", "max"))
     return measures
 
 
@@ -127,34 +124,34 @@ def _as_double(values: pa.ChunkedArray | None) -> pa.ChunkedArray:
     return values.cast(pa.float64(), safe=False)
 
 
-def _group(layout: Layout, records: pa.Table, measures: Sequence[_Measure]) -> pa.Table:
-    columns = {name: records[name] for name in layout.keys}
+def _group(names: TaskColumns, records: pa.Table, measures: Sequence[_Measure]) -> pa.Table:
+    columns = {name: records[name] for name in names.keys}
     columns |= {measure.name: measure.of for measure in measures if measure.of is not None}
     asked: list[tuple[str | list[str], str]] = [(m.name, m.first) for m in measures if m.of is not None]
-    found = pa.table(columns).group_by(list(layout.keys), use_threads=False).aggregate([*asked, ([], _ALL_ROWS)])
-    outcome = {name: found[name] for name in layout.keys}
+    found = pa.table(columns).group_by(list(names.keys), use_threads=False).aggregate([*asked, ([], _ALL_ROWS)])
+    outcome = {name: found[name] for name in names.keys}
     for measure in measures:
         outcome[measure.name] = found[_ALL_ROWS if measure.of is None else f"{measure.name}_{measure.first}"]
     return pa.table(outcome)
 
 
-def _together(layout: Layout, groups: Sequence[pa.Table], again: Mapping[str, str]) -> pa.Table:
+def _together(names: TaskColumns, groups: Sequence[pa.Table], again: Mapping[str, str]) -> pa.Table:
     """The groups of all pieces, each key once."""
     if len(groups) == 1:
         return groups[0]
-    by_key = pa.concat_tables(groups).group_by(list(layout.keys), use_threads=False)
+    by_key = pa.concat_tables(groups).group_by(list(names.keys), use_threads=False)
     found = by_key.aggregate(list(again.items()))
-    columns = {name: found[name] for name in layout.keys}
+    columns = {name: found[name] for name in names.keys}
     return pa.table(columns | {name: found[f"{name}_{function}"] for name, function in again.items()})
 
 
-def _finished(layout: Layout, groups: pa.Table) -> pa.Table:
+def _finished(names: TaskColumns, groups: pa.Table) -> pa.Table:
     """With every sum in one piece again."""
     columns = {name: groups[name] for name in groups.column_names if not name.endswith((_UPPER, _LOWER))}
     try:
-        columns |= {name: _whole(groups, name) for name in layout.partials if name not in columns}
+        columns |= {name: _whole(groups, name) for name in names.partials if name not in columns}
     except pa.ArrowInvalid as error:
-        raise NeedsCare(f"A sum in the batch leaves 64 bits: {error}") from error
+        raise RejectFastPlan(f"A sum in the batch leaves 64 bits: {error}") from error
     return pa.table(columns)
 
 

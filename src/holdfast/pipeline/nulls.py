@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import inspect
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from holdfast.pipeline.plan import quoted
+from holdfast.pipeline.aggregation_plan import quoted
 
 if TYPE_CHECKING:
     from holdfast.topology.events import EventShape

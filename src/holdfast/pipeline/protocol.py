@@ -5,7 +5,7 @@ the same number with other offsets (its checkpoint fell back), or start at zero 
 gone). Only the first is harmless.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -148,11 +148,16 @@ def next_wall(previous: Commit | None, now: Millis) -> Millis:
     return Millis(max(previous.clocks.wall, now)) if previous else now
 
 
-def next_clocks(previous: Commit | None, wall: Millis, source: str, seen: int | None) -> Clocks:
-    """The clocks of the next commit: each the largest accepted event time so far, none going back."""
+def next_clocks(previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]]) -> Clocks:
+    """The clocks of the next commit: each source's largest accepted event time so far, none going back.
+
+    `seen` are the largest event times by source that each task saw. The app's event time is that of the source that
+    is furthest behind.
+    """
     sources = dict(previous.clocks.sources) if previous else {}
-    if seen is not None:
-        sources[source] = max(sources.get(source, seen), seen)
+    for times in seen:
+        for source, time in times.items():
+            sources[source] = max(sources.get(source, time), time)
     event = min(sources.values(), default=None)
     if previous is not None and previous.clocks.event is not None:
         event = previous.clocks.event if event is None else max(event, previous.clocks.event)

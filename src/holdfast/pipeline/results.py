@@ -5,35 +5,56 @@ from dataclasses import dataclass, field
 
 import msgspec
 
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.log.log import WrittenSegments
 from holdfast.log.segments import SegmentRef
+from holdfast.words import TaskId
 
 _USER = "user"
 
 
-class TaskError(msgspec.Struct, frozen=True):
-    """Why a task refused its rows. Not an exception in Spark, which would only run the task again."""
-
-    type: str
-    message: str
-    retry: bool
-
-
-class TaskResult(msgspec.Struct, frozen=True):
+class TaskDone(msgspec.Struct, frozen=True, tag="done"):
     """One task's part of a version."""
 
     task: str
     segments: tuple[SegmentRef, ...] = ()
+    records: int = 0
+    """How many records it read. Sub-topologies that read one source read the same ones."""
     counts: dict[str, int] = {}
-    event_time: int | None = None
-    error: TaskError | None = None
+    event_times: dict[str, int] = {}
+    """Source → the largest event time of its records."""
     volatile: tuple[SegmentRef, ...] = ()
     """Segments of stores that aren't durable."""
+
+
+class TaskRefused(msgspec.Struct, frozen=True, tag="refused"):
+    """A task that can't do its part, and why. Not an exception in Spark, which would only run the task again."""
+
+    task: str
+    category: ErrorCategory
+    message: str
+
+
+class FastPlanRejected(msgspec.Struct, frozen=True, tag="fast-plan-rejected"):
+    """A task of a fast plan met a record that only the plan with dead letters can carry, or more than it can group."""
+
+    task: str
+    message: str
+
+
+TaskResult = TaskDone | TaskRefused | FastPlanRejected
+
+
+def refused(task: TaskId, error: HoldfastError) -> TaskRefused:
+    """What a task hands back for an error: its type is part of the message."""
+    return TaskRefused(str(task), error.category, f"{type(error).__name__}: {error}")
 
 
 @dataclass
 class Tally:
     """What a task counts as it goes."""
 
+    records: int = 0
     counts: dict[str, int] = field(default_factory=dict)
     event_time: int | None = None
 
@@ -43,6 +64,11 @@ class Tally:
     def saw(self, moment: int | None) -> None:
         if moment is not None and (self.event_time is None or moment > self.event_time):
             self.event_time = moment
+
+    def done(self, task: TaskId, source: str, written: WrittenSegments) -> TaskDone:
+        """The result of a task that read this source."""
+        times = {} if self.event_time is None else {source: self.event_time}
+        return TaskDone(str(task), written.segments, self.records, self.counts, times, written.volatile)
 
 
 def of_store(store: str, name: str) -> str:
@@ -84,7 +110,7 @@ def counts_of_stores(counts: Mapping[str, int]) -> dict[tuple[str, str], int]:
 
 
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(TaskResult)
+_decoder: msgspec.msgpack.Decoder[TaskResult] = msgspec.msgpack.Decoder(TaskResult)
 
 
 def encode(result: TaskResult) -> bytes:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from holdfast.errors import ErrorCategory, HoldfastError, cut, shown
-from holdfast.pipeline.state import StoreState
+from holdfast.pipeline.store_state import StoreState
 from holdfast.retry import is_retryable
 from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.formats.cells import FIRST_SCHEMA
@@ -49,10 +49,10 @@ class RunningProcessor:
         self._count = count
         self._states = states
         self._name = processor.__name__
-        self._names_more = processor.ahead is not Processor.ahead
+        self._names_more = processor.prefetch is not Processor.prefetch
         declared = stores_of(processor)
         self._bound: dict[str, Any] = {}
-        self._ahead: list[tuple[Any, StoreState]] = []
+        self._prefetched: list[tuple[Any, StoreState]] = []
         now = now_of_stores(context.now, event_times=event_times)
         for attribute, spec in stores:
             state = states[spec.name]
@@ -61,7 +61,7 @@ class RunningProcessor:
                 bound.follow_records(lambda: context.timestamp)
             self._bound[attribute] = bound
             if [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
-                self._ahead.append((bound, state))
+                self._prefetched.append((bound, state))
         try:
             self._object = processor()
         except Exception as error:
@@ -85,8 +85,8 @@ class RunningProcessor:
         """A chunk of records, in their order."""
         for state in self._states.values():
             state.forget()
-        for bound, state in self._ahead:
-            _read_ahead(bound, state, keys, times)
+        for bound, state in self._prefetched:
+            _prefetch(bound, state, keys, times)
         if self._names_more:
             self._read_named(keys, events, times)
         key: Any = None
@@ -99,26 +99,26 @@ class RunningProcessor:
             raise self._failed("process()", error, (key, event)) from error
 
     def _read_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
-        """Reads ahead what the processor itself says it will look up."""
+        """Prefetches what the processor itself says it will look up."""
         named: dict[int, tuple[list[Any], list[int]]] = {}
         key: Any = None
         event: Any = None
-        ahead = self._object.ahead
+        prefetch = self._object.prefetch
         try:
             for key, event, time in zip(keys, events, times, strict=True):
-                for store, other in ahead(key, event):
+                for store, other in prefetch(key, event):
                     wanted, when = named.setdefault(id(store), ([], []))
                     wanted.append(other)
                     when.append(time)
         except Exception as error:
-            raise self._failed("ahead()", error, (key, event)) from error
+            raise self._failed("prefetch()", error, (key, event)) from error
         for bound in self._bound.values():
             if id(bound) in named:
                 try:
-                    known = bound.read_ahead(*named[id(bound)])
+                    known = bound.prefetch(*named[id(bound)])
                 except Exception as error:  # a key it named may be none of that store's
-                    raise self._failed("ahead()", error) from error
-                self._states[bound.name].read_ahead(known.keys, known.ranges)
+                    raise self._failed("prefetch()", error) from error
+                self._states[bound.name].prefetch(known.keys, known.ranges)
 
     def end(self) -> None:
         try:
@@ -170,9 +170,9 @@ class RunningProcessor:
         )
 
 
-def _read_ahead(bound: Any, state: StoreState, keys: Sequence[Any], times: Sequence[int]) -> None:
-    ahead = bound.read_ahead(keys, times)
-    state.read_ahead(ahead.keys, ahead.ranges)
+def _prefetch(bound: Any, state: StoreState, keys: Sequence[Any], times: Sequence[int]) -> None:
+    wanted = bound.prefetch(keys, times)
+    state.prefetch(wanted.keys, wanted.ranges)
 
 
 def now_of_stores(now: Now, *, event_times: bool) -> Now:

@@ -22,17 +22,18 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 
 from holdfast import metrics
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
-from holdfast.pipeline.driver import Step, steps
-from holdfast.pipeline.grouping import NeedsCare
-from holdfast.pipeline.layout import Way
-from holdfast.pipeline.plan import TablePlan
-from holdfast.pipeline.processor import Code, ProcessorWork
-from holdfast.pipeline.processor_plan import ProcessorPlan
-from holdfast.pipeline.results import TaskResult, decode
+from holdfast.pipeline.aggregation_plan import TablePlan
+from holdfast.pipeline.aggregation_task import AggregationWork
+from holdfast.pipeline.driver import SOURCE, Step, steps
+from holdfast.pipeline.plan_chooser import PlanChooser
+from holdfast.pipeline.processing_plan import ProcessorPlan
+from holdfast.pipeline.processing_task import Code, ProcessingWork
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult, decode
 from holdfast.pipeline.shipping import ship
-from holdfast.pipeline.task import READ_ROWS, TaskWork
-from holdfast.pipeline.ways import Chooser
-from holdfast.pipeline.worker import Reach, run_idle_partition, run_partition, run_processor_partition
+from holdfast.pipeline.task import READ_ROWS
+from holdfast.pipeline.task_columns import BatchPlan
+from holdfast.pipeline.worker import run_idle_partition, run_partition
 from holdfast.stores.access import Now
 
 if TYPE_CHECKING:
@@ -82,10 +83,9 @@ _ROW_BY_ROW = {
 """For a processor whose records may be large: small batches, so that it can begin while Spark still makes the next."""
 
 
-_batches = metrics.counter(
-    "holdfast_table_batches", "Batches of a table, by the way its rows came to the tasks.", ["store", "way"]
-)
+_batches = metrics.counter("holdfast_table_batches", "Batches of a table, by plan.", ["store", "plan"])
 
+_COUNTED = ("keys", "dead")
 _RESULT = StructType([StructField("result", BinaryType())])
 
 
@@ -152,7 +152,9 @@ class SparkTasks:
     ) -> None:
         self._tables = tables
         self._plans = {table.topology: TablePlan(table, partitions, max_ahead_millis) for table in tables}
-        self._choosers = {topology: Chooser(can_be_raw=Way.RAW in p.layouts) for topology, p in self._plans.items()}
+        self._choosers = {
+            topology: PlanChooser(can_be_raw=BatchPlan.RAW in p.columns) for topology, p in self._plans.items()
+        }
         self._processors = processors
         self._processor_plans = {p.topology: ProcessorPlan(p, partitions, max_ahead_millis) for p in processors}
         self._shipped = {p.topology: ship(Code(p.processor, p.event)) for p in processors}
@@ -163,7 +165,7 @@ class SparkTasks:
         # What all tasks together may put into the commit is shared out among them before they start.
         self._inline_limit = inline_bytes // (partitions * (len(tables) + len(processors)))
 
-    def compute(self, batch: DataFrame, step: Step, reach: Reach) -> list[TaskResult]:
+    def compute(self, batch: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         """The results of all tasks of this version."""
         session = batch.sparkSession
         for name, value in _BATCH.items():
@@ -172,9 +174,9 @@ class SparkTasks:
         several = len(self._tables) + len(self._processors) > 1
         source = batch.persist() if several else batch
         try:
-            results = [result for table in self._tables for result in self._table(source, table, step, reach)]
+            results = [result for table in self._tables for result in self._table(source, table, step, locations)]
             for processed in self._processors:
-                results += self._processor(source, processed, step, reach)
+                results += self._processor(source, processed, step, locations)
             return results
         except PySparkException as error:
             # PySpark gives an error a class of its own when its cause is the plan, the data or Python code.
@@ -185,87 +187,100 @@ class SparkTasks:
             if several:
                 source.unpersist()
 
-    def _table(self, batch: DataFrame, table: Table, step: Step, reach: Reach) -> list[TaskResult]:
+    def _table(self, batch: DataFrame, table: Table, step: Step, locations: StateLocations) -> list[TaskResult]:
         chooser = self._choosers[table.topology]
-        results = None if chooser.way is Way.CAREFUL else self._fast(batch, table, step, reach, chooser.way)
-        in_vain = results is None and chooser.way is not Way.CAREFUL
-        taken = Way.CAREFUL if results is None else chooser.way
+        results = (
+            None
+            if chooser.plan is BatchPlan.WITH_DEAD_LETTERS
+            else self._fast(batch, table, step, locations, chooser.plan)
+        )
+        in_vain = results is None and chooser.plan is not BatchPlan.WITH_DEAD_LETTERS
+        taken = BatchPlan.WITH_DEAD_LETTERS if results is None else chooser.plan
         if results is None:
-            results = self._by(batch, table, step, reach, Way.CAREFUL)
+            results = self._by(batch, table, step, locations, BatchPlan.WITH_DEAD_LETTERS)
         _batches.labels(table.name, taken.value).inc()
-        records, keys, dead = (sum(r.counts.get(name, 0) for r in results) for name in ("records", "keys", "dead"))
-        chooser.saw(records - dead, keys, needed_care=in_vain or dead > 0)
+        done = [result for result in results if isinstance(result, TaskDone)]
+        records, keys, dead = sum(r.records for r in done), *(sum(r.counts.get(n, 0) for r in done) for n in _COUNTED)
+        chooser.saw(records - dead, keys, dead_letters=in_vain or dead > 0)
         return results
 
-    def _fast(self, batch: DataFrame, table: Table, step: Step, reach: Reach, way: Way) -> list[TaskResult] | None:
-        """The results by a way that can't carry every record; None where it could not."""
+    def _fast(
+        self, batch: DataFrame, table: Table, step: Step, locations: StateLocations, plan: BatchPlan
+    ) -> list[TaskResult] | None:
+        """The results by a plan that can't carry every record; None where it could not."""
         try:
-            results = self._by(batch, table, step, reach, way)
+            results = self._by(batch, table, step, locations, plan)
         except PySparkException as error:
             # A record that can't be used may be what went wrong, say in a sum over all of them.
-            logger.info("table %s, %s: %s", table.name, way.value, _in_short(str(error)))
+            logger.info("table %s, %s: %s", table.name, plan.value, _in_short(str(error)))
             return None
-        errors = [result.error for result in results if result.error is not None]
-        if any(error.type == NeedsCare.__name__ for error in errors):
-            logger.info("table %s, %s: %s", table.name, way.value, errors[0].message)
-            return None
+        for result in results:
+            if isinstance(result, FastPlanRejected):
+                logger.info("table %s, %s: %s", table.name, plan.value, result.message)
+                return None
         return results
 
-    def _by(self, batch: DataFrame, table: Table, step: Step, reach: Reach, way: Way) -> list[TaskResult]:
-        plan = self._plans[table.topology]
-        layout = plan.layouts[way]
-        work = TaskWork(
+    def _by(
+        self, batch: DataFrame, table: Table, step: Step, locations: StateLocations, plan: BatchPlan
+    ) -> list[TaskResult]:
+        plans = self._plans[table.topology]
+        columns = plans.columns[plan]
+        work = AggregationWork(
             topology=table.topology,
             version=step.version,
+            source=SOURCE,
             store=table.spec,
             reducers=table.reducers,
             chunk_rows=self._chunk_rows,
             inline_limit=self._inline_limit,
             partitions=self._partitions,
-            layout=layout,
+            columns=columns,
             now=Now(step.wall, step.event),
             rewrite_entries=self._rewrite_entries,
         )
-        for name, value in (_BY_ROWS if layout.bounded else _BY_BYTES).items():
+        for name, value in (_BY_ROWS if columns.bounded else _BY_BYTES).items():
             batch.sparkSession.conf.set(name, value)
-        function = partial(run_partition, work, reach)
+        function = partial(run_partition, work, locations)
         with steps.labels("plan").time():
-            tasks = plan.rows(batch, step.wall, way).mapInArrow(function, _RESULT)
-            if not plan.is_by_key(tasks, way):
-                tasks = plan.rows(batch, step.wall, way, shuffle=True).mapInArrow(function, _RESULT)
+            tasks = plans.rows(batch, step.wall, plan).mapInArrow(function, _RESULT)
+            if not plans.is_by_key(tasks, plan):
+                tasks = plans.rows(batch, step.wall, plan, shuffle=True).mapInArrow(function, _RESULT)
         with steps.labels("tasks").time():
             # As Arrow, since rows through collect() take 25 ms more before the first of them is here.
             return [decode(result) for result in tasks.toArrow()["result"].to_pylist()]
 
-    def _processor(self, batch: DataFrame, processed: Processed, step: Step, reach: Reach) -> list[TaskResult]:
+    def _processor(
+        self, batch: DataFrame, processed: Processed, step: Step, locations: StateLocations
+    ) -> list[TaskResult]:
         plan = self._processor_plans[processed.topology]
-        work = ProcessorWork(
+        work = ProcessingWork(
             topology=processed.topology,
             version=step.version,
+            source=SOURCE,
             now=Now(step.wall, step.event),
             name=processed.name,
             key=processed.key,
             stores=processed.stores,
             output=processed.output,
-            layout=plan.layout,
+            columns=plan.columns,
             partitions=self._partitions,
             chunk_rows=self._chunk_rows,
             state_bytes=self._state_bytes,
             rewrite_entries=self._rewrite_entries,
             inline_limit=self._inline_limit,
+            code=self._shipped[processed.topology],
         )
         session = batch.sparkSession
         for name, value in (_BY_ROWS if plan.bounded else _ROW_BY_ROW).items():
             session.conf.set(name, value)
-        shipped = self._shipped[processed.topology]
         with steps.labels("plan").time():
-            function = partial(run_processor_partition, work, shipped, reach)
+            function = partial(run_partition, work, locations)
             tasks = plan.records(batch, step.wall).mapInArrow(function, _RESULT)
         with steps.labels("tasks").time():
             results = tasks.toArrow()["result"].to_pylist()
             if not results:
                 # A plan that Spark can tell to be empty runs no task at all, and time has to pass in all of them.
-                idle = partial(run_idle_partition, work, shipped, reach)
+                idle = partial(run_idle_partition, work, locations)
                 every = session.range(0, self._partitions, 1, self._partitions)
                 results = every.mapInArrow(idle, _RESULT).toArrow()["result"].to_pylist()
             return [decode(result) for result in results]

@@ -4,17 +4,20 @@ The stores are the real ones, in memory. A version ends as it does in a task: ch
 and the next record is processed by a new object of the processor. So a test behaves as an app does.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Any
 
 import msgspec
+import pyarrow as pa
 
 from holdfast.errors import BadValue, HoldfastError, TopologyError, shown
+from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.running import RunningProcessor
-from holdfast.pipeline.state import Budget, Entries, Range, StoreState
+from holdfast.pipeline.store_state import Budget, StoreState
+from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.keys import key_schema
@@ -181,23 +184,28 @@ class _RecordingContext(Context):
         self.recorded.append((key, as_mapping(value)))
 
 
-class HeldState:
+class HeldState(TaskState):
     """The state before a version, in dictionaries."""
 
     def __init__(self, stores: Mapping[str, DictBytes]) -> None:
         self.stores = stores
 
-    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return self.stores[store].get_many(keys)
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        return pa.array(self.stores[store].get_many(keys.to_pylist()), pa.binary())
 
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
-        return list(islice(self.stores[store].scan(start, stop, reverse=reverse), limit))
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        return _table(islice(self.stores[store].scan(start, stop, reverse=reverse), limit))
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
-        return [entry for start, stop in ranges for entry in self.stores[store].scan(start, stop)]
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+        return _table(entry for start, stop in ranges for entry in self.stores[store].scan(start, stop))
 
     def approximate_count(self, store: str) -> int:
         return self.stores[store].approximate_count()
+
+
+def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
+    pairs = list(entries)
+    return pa.table([[key for key, _ in pairs], [value for _, value in pairs]], schema=STATE_SCHEMA)
 
 
 def _schema_of(key: object) -> Schema:

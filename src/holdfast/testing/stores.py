@@ -126,9 +126,9 @@ class StoreConformance:
 
     def test_what_it_reads_ahead_are_keys_and_ranges(self) -> None:
         for entries, _ in self._history():
-            ahead = self._bound(_filled(entries), self.versions).read_ahead([], [])
-            assert all(isinstance(key, bytes) for key in ahead.keys)
-            assert all(start <= stop for start, stop in ahead.ranges)
+            wanted = self._bound(_filled(entries), self.versions).prefetch([], [])
+            assert all(isinstance(key, bytes) for key in wanted.keys)
+            assert all(start <= stop for start, stop in wanted.ranges)
 
     def _bound(self, bytes_: DictBytes, version: int) -> Any:
         return self.declared().bind(bytes_, self.now(version))

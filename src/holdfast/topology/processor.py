@@ -133,12 +133,12 @@ class Processor:
     def process(self, key: Any, event: Any, ctx: Context) -> None:
         """One record: its key, its columns as attributes of `event`, and what else there is to know."""
 
-    def ahead(self, key: Any, event: Any) -> Iterable[tuple[Any, Any]]:
+    def prefetch(self, key: Any, event: Any) -> Iterable[tuple[Any, Any]]:
         """Which entries `process` will look up under other keys than the record's: pairs of a store and a key.
 
         They are read in bulk before `process` runs, so that it needn't ask for each by itself:
 
-            def ahead(self, key, event):
+            def prefetch(self, key, event):
                 yield self.orders, event.order_id
         """
         return ()

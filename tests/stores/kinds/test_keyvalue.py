@@ -454,13 +454,13 @@ def test_the_app_chooses_the_engine_of_a_store_that_names_none() -> None:
     assert hf.KeyValueStore("a", value=int, engine="rocksdb").spec(default_engine="memory").engine == "rocksdb"
 
 
-def test_read_ahead_names_every_place_an_entry_may_be() -> None:
+def test_prefetch_names_every_place_an_entry_may_be() -> None:
     bytes_ = hf.DictBytes()
     plain = hf.KeyValueStore("a", value=int).bind(bytes_, hf.Now(wall=0))
-    assert plain.read_ahead(["x", "y", "x"], [0, 0, 0]).keys == [b"\x01x", b"\x01y"]
+    assert plain.prefetch(["x", "y", "x"], [0, 0, 0]).keys == [b"\x01x", b"\x01y"]
     for wall in (0, 3_500, 8_000):
         hf.KeyValueStore("a", value=int, ttl="8s").bind(bytes_, hf.Now(wall=wall))["x"] = wall
     sliced = hf.KeyValueStore("a", value=int, ttl="8s").bind(bytes_, hf.Now(wall=8_001))
-    ahead = sliced.read_ahead(["x"], [0])
-    assert len(ahead.keys) == 9
-    assert sum(key in bytes_.entries for key in ahead.keys) == 3
+    wanted = sliced.prefetch(["x"], [0])
+    assert len(wanted.keys) == 9
+    assert sum(key in bytes_.entries for key in wanted.keys) == 3

@@ -88,7 +88,7 @@ class Options(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class ReadAhead:
+class Prefetch:
     """What a task may fetch in bulk before it uses a store: single keys, and ranges from start to before stop."""
 
     keys: list[bytes]
@@ -327,9 +327,9 @@ class Store(View[K, V]):
         own = None if isinstance(self._codec, str) else self._codec
         return Rewriter(self._spec, codec_for(self._spec, self._type, own), self._now)
 
-    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
+    def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         """What is likely to be read for records with these keys and event times."""
-        return ReadAhead(self._encode_many(list(dict.fromkeys(keys))), [])
+        return Prefetch(self._encode_many(list(dict.fromkeys(keys))), [])
 
     def __getattr__(self, attribute: str) -> Any:
         # Only asked for what isn't there: what `_attach` sets is missing in a declaration.

@@ -14,7 +14,7 @@ from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import NO_TIMESTAMP
-from holdfast.stores.kinds.base import EVICTED, REMOVED, Options, ReadAhead, Store, View, length_in_ms
+from holdfast.stores.kinds.base import EVICTED, REMOVED, Options, Prefetch, Store, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
 from holdfast.stores.kinds.containers import ROWS, ReadableContainer, WritableContainer
 from holdfast.stores.kinds.expiry import (
@@ -135,8 +135,8 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
             if number:
                 self._count(what, number)
 
-    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
-        return ReadAhead(self._entries_.places(self._encode_many(list(dict.fromkeys(keys)))), [])
+    def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
+        return Prefetch(self._entries_.places(self._encode_many(list(dict.fromkeys(keys)))), [])
 
     def _expiry(self, ttl: Length | int | None) -> int:
         if ttl is None:

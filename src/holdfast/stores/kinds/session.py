@@ -9,7 +9,7 @@ from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.errors import BadValue
-from holdfast.stores.kinds.base import Options, ReadAhead, Time, View, length_in_ms, millis
+from holdfast.stores.kinds.base import Options, Prefetch, Time, View, length_in_ms, millis
 from holdfast.stores.kinds.containers import Closing, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
@@ -228,7 +228,7 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
         self.put(found, initial if merged is None else merge_values(merged, initial))
         return found
 
-    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
+    def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         gap = self._spec.option("window_ms") or 0
         return self._ranges_ahead(keys, times, lambda first, last: (first - gap, None))
 

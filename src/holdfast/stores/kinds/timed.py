@@ -18,7 +18,7 @@ from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import Cell
 from holdfast.stores.formats.keys import after_prefix
-from holdfast.stores.kinds.base import NOTES, REFUSED, ReadAhead, Store, View
+from holdfast.stores.kinds.base import NOTES, REFUSED, Prefetch, Store, View
 from holdfast.stores.kinds.containers import close
 from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.kinds.merging import Row, scan_slices
@@ -168,7 +168,7 @@ class TimedStore(Store[K, V], TimedView[K, V]):
 
     def _ranges_ahead(
         self, keys: Sequence[K], times: Sequence[int], span: Callable[[int, int], tuple[int, int | None]]
-    ) -> ReadAhead:
+    ) -> Prefetch:
         """For each key its entries in the slices that `span` of its earliest and latest time touches."""
         first: dict[K, int] = {}
         last: dict[K, int] = {}
@@ -188,7 +188,7 @@ class TimedStore(Store[K, V], TimedView[K, V]):
                 known[about] = self._slices(from_, to)
             own = self._beginning(key)
             ranges += _ranges(known[about], own)
-        return ReadAhead([NEWEST], ranges)
+        return Prefetch([NEWEST], ranges)
 
 
 def _ranges(slices: Iterable[bytes], own: bytes) -> Iterator[tuple[bytes, bytes]]:

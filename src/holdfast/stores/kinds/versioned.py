@@ -20,7 +20,7 @@ from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import Cell, unpack
-from holdfast.stores.kinds.base import NOTES, REFUSED, Options, ReadAhead, Time, View, millis
+from holdfast.stores.kinds.base import NOTES, REFUSED, Options, Prefetch, Time, View, millis
 from holdfast.stores.kinds.containers import Closing, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.queries import TIME, Item, Query
@@ -232,9 +232,9 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
         had = self.get(key, as_of=timestamp)
         return had if self.put(key, None, timestamp) else None
 
-    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
-        ahead = super().read_ahead(keys, times)
-        return ReadAhead([*ahead.keys, DELETED], [])
+    def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
+        wanted = super().prefetch(keys, times)
+        return Prefetch([*wanted.keys, DELETED], [])
 
     def read_only(self) -> ReadOnlyVersionedKeyValueStore[K, V]:
         """The same history, without the methods that change it."""

@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
-from holdfast.stores.kinds.base import NOTES, Options, ReadAhead, Time, View, millis
+from holdfast.stores.kinds.base import NOTES, Options, Prefetch, Time, View, millis
 from holdfast.stores.kinds.containers import FIRST_ROWS, Closing, batches, close
 from holdfast.stores.kinds.keying import time_at, time_bytes
 from holdfast.stores.kinds.merging import Row
@@ -276,7 +276,7 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         else:
             self._writable.delete(place)
 
-    def read_ahead(self, keys: Sequence[K], times: Sequence[int]) -> ReadAhead:
+    def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         size = self._size
         return self._ranges_ahead(keys, times, lambda first, last: (first - size, last + size))
 

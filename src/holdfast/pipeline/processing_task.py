@@ -1,6 +1,6 @@
 """One task of a processor: a user's Python over the records of one partition, in one version.
 
-Records come in the order of their event times. For each chunk of them the stores are read ahead in bulk, then `process`
+Records come in the order of their event times. For each chunk of them the stores are prefetched in bulk, then `process`
 runs record by record over memory alone, and at the end all changes and all forwarded rows are sealed into a segment.
 As in every task nothing else is written, so Spark may run it twice. It runs in every version, also without records:
 what expires and what is evicted depends on the clock, not on who writes.
@@ -20,11 +20,13 @@ from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.keeping import part
-from holdfast.pipeline.layout import DEAD
-from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user
+from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
-from holdfast.pipeline.state import Budget, Nothing, StateBefore, StoreState
-from holdfast.pipeline.task import Part, check_own, refused
+from holdfast.pipeline.shipping import unship
+from holdfast.pipeline.store_state import Budget, StoreState
+from holdfast.pipeline.task import Part, check_own
+from holdfast.pipeline.task_columns import DEAD
+from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.values import events_of, keys_of, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
@@ -35,35 +37,16 @@ from holdfast.topology.processor import Context, Processor
 from holdfast.words import TaskId, Version
 
 CHUNK_ROWS = 50_000
-"""How many records are Python objects at a time, and read ahead for at once."""
+"""How many records are Python objects at a time, and prefetched for at once."""
 
 
 @dataclass(frozen=True)
-class ProcessorLayout:
+class RecordColumns:
     """Which columns a task gets, by name; a column of the key may be one of the event's."""
 
     event: tuple[str, ...]
     keys: tuple[str, ...]
     time: str | None
-
-
-@dataclass(frozen=True)
-class ProcessorWork:
-    """What every task of a processor does in one version. Travels from the driver to the workers."""
-
-    topology: int
-    version: Version
-    now: Now
-    name: str
-    key: Schema
-    stores: tuple[tuple[str, StoreSpec], ...]
-    output: Schema | None
-    layout: ProcessorLayout
-    partitions: int
-    chunk_rows: int
-    state_bytes: int
-    inline_limit: int
-    rewrite_entries: int = 0
 
 
 @dataclass(frozen=True)
@@ -74,42 +57,53 @@ class Code:
     event: EventShape
 
 
-def run_processor(
-    work: ProcessorWork,
-    code: Code,
-    partition: int,
-    batches: Iterable[pa.RecordBatch],
-    log: Log,
-    before: StateBefore,
-) -> TaskResult:
-    """The whole task. A refusal is a result too, so that Spark doesn't try the same rows again."""
-    task = ProcessorTask(work, code, partition, before if work.version > 1 else Nothing())
-    volatile = [spec.name for _, spec in work.stores if not spec.durable]
-    written = WrittenSegments()
-    try:
-        for parts in task.segments(batches):
-            written += log.write_parts(task.id, work.version, parts, inline_limit=work.inline_limit, volatile=volatile)
-    except HoldfastError as error:
-        return refused(task.id, error)
-    tally = task.tally
-    return TaskResult(str(task.id), written.segments, tally.counts, tally.event_time, volatile=written.volatile)
+@dataclass(frozen=True)
+class ProcessingWork:
+    """What every task of a processor does in one version. Travels from the driver to the workers."""
+
+    topology: int
+    version: Version
+    source: str
+    now: Now
+    name: str
+    key: Schema
+    stores: tuple[tuple[str, StoreSpec], ...]
+    output: Schema | None
+    columns: RecordColumns
+    partitions: int
+    chunk_rows: int
+    state_bytes: int
+    inline_limit: int
+    code: bytes = field(repr=False)
+    """The user's code, as `shipping` sends it."""
+    rewrite_entries: int = 0
+
+    def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
+        """The whole task."""
+        volatile = [spec.name for _, spec in self.stores if not spec.durable]
+        written = WrittenSegments()
+        try:
+            running = ProcessingTask(self, unship(self.code), task, state)
+            for parts in running.segments(batches):
+                written += log.write_parts(task, self.version, parts, inline_limit=self.inline_limit, volatile=volatile)
+        except HoldfastError as error:
+            return refused(task, error)
+        return running.tally.done(task, self.source, written)
 
 
 @dataclass
-class ProcessorTask:
+class ProcessingTask:
     """The Arrow side of a running processor: records in, parts of segments out."""
 
-    work: ProcessorWork
+    work: ProcessingWork
     code: Code
-    partition: int
-    before: StateBefore
+    id: TaskId
+    before: TaskState
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        work = self.work
-        self.id = TaskId(work.topology, self.partition)
-        budget = Budget(work.state_bytes)
-        self._states = {spec.name: StoreState(spec.name, self.before, budget) for _, spec in work.stores}
+        budget = Budget(self.work.state_bytes)
+        self._states = {spec.name: StoreState(spec.name, self.before, budget) for _, spec in self.work.stores}
 
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
         """The parts of one segment after the other. The stores' changes are in the last."""
@@ -118,9 +112,9 @@ class ProcessorTask:
             self.code.processor,
             work.stores,
             self._states,
-            Context(work.version, work.now, self.partition, work.output, partial(_add, tally)),
+            Context(work.version, work.now, self.id.partition, work.output, partial(_add, tally)),
             key=work.key,
-            event_times=work.layout.time is not None,
+            event_times=work.columns.time is not None,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
         )
         gathered: list[Part] = []
@@ -141,7 +135,7 @@ class ProcessorTask:
     def _records(self, running: RunningProcessor, chunk: pa.Table) -> list[Part]:
         """Works through a chunk; its dead letters and what it forwarded are parts."""
         parts: list[Part] = []
-        self.tally.add("records", chunk.num_rows)
+        self.tally.records += chunk.num_rows
         if chunk[DEAD].null_count < chunk.num_rows:
             letters = chunk[DEAD].drop_null()
             self.tally.add("dead", len(letters))
@@ -149,16 +143,16 @@ class ProcessorTask:
             parts.append((DEAD_PART, self.work.name, pa.table({"letter": letters, "times": times})))
             chunk = chunk.filter(pc.is_null(chunk[DEAD]))
         if chunk.num_rows:
-            layout = self.work.layout
-            columns = {name: whole(chunk[name]) for name in dict.fromkeys((*layout.event, *layout.keys))}
-            key_columns = [columns[name] for name in layout.keys]
+            named = self.work.columns
+            columns = {name: whole(chunk[name]) for name in dict.fromkeys((*named.event, *named.keys))}
+            key_columns = [columns[name] for name in named.keys]
             check_own(self.work.key, key_columns, self.id, self.work.partitions)
-            if layout.time is not None:
-                times = values_of(whole(chunk[layout.time]))
+            if named.time is not None:
+                times = values_of(whole(chunk[named.time]))
                 self.tally.saw(max(times))
             else:
                 times = [self.work.now.wall] * chunk.num_rows
-            events = events_of(self.code.event, [columns[name] for name in layout.event], chunk.num_rows)
+            events = events_of(self.code.event, [columns[name] for name in named.event], chunk.num_rows)
             faults.point("state.read")
             running.work(keys_of(key_columns), events, times)
             parts += self._forwarded(running)

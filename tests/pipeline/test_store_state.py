@@ -1,45 +1,45 @@
-"""A task's state: its own writes over the state before, read ahead or asked for, is one ordered map."""
+"""A task's state: its own writes over the state before, prefetched or asked for, is one ordered map."""
 
 from collections.abc import Sequence
 from typing import cast
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.pipeline import state as states
-from holdfast.pipeline.state import Budget, Entries, Nothing, Range, Spans, StoreState, TooMuchState, united
+from holdfast.pipeline import store_state as states
+from holdfast.pipeline.store_state import Budget, Spans, StoreState, TooMuchState, united
+from holdfast.pipeline.task_state import EmptyState, Range
 from holdfast.stores.access import DictBytes
+from holdfast.testing.processor import HeldState
 
 KEYS = st.binary(min_size=1, max_size=2)
 PLENTY = 1 << 30
 
 
-class Before:
+class Before(HeldState):
     """The state before, which counts how often it is asked."""
 
     def __init__(self, entries: dict[bytes, bytes]) -> None:
-        self.held = DictBytes()
-        self.held.entries.update(entries)
+        super().__init__({"store": DictBytes()})
+        self.stores["store"].entries.update(entries)
         self.asked = 0
 
-    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
         self.asked += 1
-        assert list(keys) == sorted(set(keys)), "asked for in order, each once"
-        return self.held.get_many(keys)
+        assert keys.to_pylist() == sorted(set(keys.to_pylist())), "asked for in order, each once"
+        return super().get(store, keys)
 
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
         self.asked += 1
-        return list(self.held.scan(start, stop, reverse=reverse))[:limit]
+        return super().scan(store, start, stop, reverse=reverse, limit=limit)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
         self.asked += 1
         assert list(ranges) == united(ranges), "in order and apart from each other"
-        return [entry for start, stop in ranges for entry in self.held.scan(start, stop)]
-
-    def approximate_count(self, store: str) -> int:
-        return self.held.approximate_count()
+        return super().scan_many(store, ranges)
 
 
 def ranges() -> st.SearchStrategy[Range]:
@@ -53,7 +53,7 @@ OPERATIONS = st.one_of(
     st.tuples(st.just("get"), KEYS),
     st.tuples(st.just("get_many"), st.lists(KEYS, max_size=4)),
     st.tuples(st.just("scan"), ranges(), st.booleans()),
-    st.tuples(st.just("ahead"), st.lists(KEYS, max_size=4), st.lists(ranges(), max_size=3)),
+    st.tuples(st.just("prefetch"), st.lists(KEYS, max_size=4), st.lists(ranges(), max_size=3)),
     st.just(("forget",)),
 )
 
@@ -80,8 +80,8 @@ def test_it_is_one_ordered_map(before: dict[bytes, bytes], operations: list[tupl
                 case "scan":
                     span, reverse = cast(tuple[Range, bool], tuple(given_))
                     assert list(state.scan(*span, reverse=reverse)) == list(model.scan(*span, reverse=reverse))
-                case "ahead":
-                    state.read_ahead(*given_)  # type: ignore[arg-type]
+                case "prefetch":
+                    state.prefetch(*given_)  # type: ignore[arg-type]
                 case "forget":
                     state.forget()
     written = dict(zip(*[column.to_pylist() for column in state.table().columns], strict=True))
@@ -89,10 +89,10 @@ def test_it_is_one_ordered_map(before: dict[bytes, bytes], operations: list[tupl
     assert {key: value for key, value in applied.items() if value is not None} == dict(model.entries)
 
 
-def test_what_was_read_ahead_is_not_asked_for_again() -> None:
+def test_what_was_prefetched_is_not_asked_for_again() -> None:
     before = Before({b"a1": b"1", b"a3": b"3", b"b": b"4"})
     state = StoreState("store", before, Budget(PLENTY))
-    state.read_ahead([b"b", b"c", b"b"], [(b"a", b"b"), (b"x", b"z")])
+    state.prefetch([b"b", b"c", b"b"], [(b"a", b"b"), (b"x", b"z")])
     assert before.asked == 2
     assert [state.get(key) for key in (b"b", b"c", b"a1", b"a2", b"y")] == [b"4", None, b"1", None, None]
     assert list(state.scan(b"a2", b"a9")) == [(b"a3", b"3")]
@@ -143,7 +143,7 @@ def test_more_changes_than_allowed_are_refused_with_the_setting() -> None:
 
 def test_a_bounded_store_is_charged_for_what_waits_in_it() -> None:
     budget = Budget(100_000)
-    state = StoreState("store", Nothing(), budget)
+    state = StoreState("store", EmptyState(), budget)
     few = hf.KeyValueStore("few", key=int, value=int, max_entries=3).bind(state, hf.Now(wall=0))
     for n in range(50_000):
         few[n] = n

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.layout import DEAD, TIME
+from holdfast.pipeline.aggregation_plan import dead_letter, quoted
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.plan import dead_letter, quoted
-from holdfast.pipeline.processor import ProcessorLayout
+from holdfast.pipeline.processing_task import RecordColumns
+from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.stores.formats.types import FieldType
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class ProcessorPlan:
         inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
         self._order += [f"s{n}" for n in range(len(stream.position))]
         self._inputs = [F.expr(sql) for sql in inputs]
-        self.layout = ProcessorLayout(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
-        carried = dict.fromkeys((*self.layout.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
+        self.columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
+        carried = dict.fromkeys((*self.columns.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
         self._carried = list(carried)
         self._nulls = unusable_nulls(processed.event, frame.schema)
         self.bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
@@ -63,7 +63,7 @@ class ProcessorPlan:
         limit, timestamp = wall + self._max_ahead_millis, self._processed.stream.timestamp
         dead = dead_letter(self._processed.key.fields, timestamp, limit, self._max_ahead_millis, self._nulls)
         frame = frame.select(*self._inputs, F.expr(f"{dead} AS {DEAD}"))
-        frame = frame.repartition(self._partitions, *self.layout.keys)
+        frame = frame.repartition(self._partitions, *self.columns.keys)
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)
         return frame.select(*self._carried)

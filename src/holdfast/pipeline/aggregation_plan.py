@@ -1,8 +1,8 @@
-"""A batch as DataFrame work: an exchange by key, one Python task a partition, and three ways to get there (`Way`).
+"""An aggregation's batch as DataFrame work: an exchange by key, one Python task per partition, and three plans for it.
 
 Most batches have no record that can't be used: one without a key, without an event time or too far ahead. The two fast
 ways count on that. Such a record loses its key there; the task that meets a row without one says so, and the batch is
-computed once more, the careful way. There the record rides along as JSON in the column `_dead`, which is null for
+computed once more, the careful plan. There the record rides along as JSON in the column `_dead`, which is null for
 all others and is grouped by like a key, so that one job reads the source once and yields both. It leaves the exchange
 as it should be: Spark's hash passes over nulls, so `hash(key, null) = hash(key)`, and every live row is where
 `repartition(n, *key)` would have put it. The task checks just that, row by row.
@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.grouping import can_group
-from holdfast.pipeline.layout import DEAD, ROWS, TIME, Layout, Way
+from holdfast.pipeline.task_columns import DEAD, ROWS, TIME, BatchPlan, TaskColumns
 from holdfast.stores.formats.keys import MAX_KEY_BYTES
 from holdfast.stores.formats.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
@@ -35,26 +35,26 @@ LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
 """Text and bytes of a key together. Encoding at most doubles them, and the other components have room in the rest."""
 
 
-def layouts_of(table: Table) -> dict[Way, Layout]:
-    """The columns of a table's tasks, by the ways it can go."""
+def columns_of(table: Table) -> dict[BatchPlan, TaskColumns]:
+    """The columns of a table's tasks, by the plans it can take."""
     partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in table.reducers)))
     counting, at = ROWS, 0
     for (_, aggregate), reducer in zip(table.aggregates, table.reducers, strict=True):
         if aggregate.function is Function.COUNT and aggregate.column is None:
             counting = partials[at]
         at += len(reducer.partials)
-    careful = Layout(
+    careful = TaskColumns(
         keys=tuple(f"k{n}" for n in range(len(table.spec.key.fields))),
         partials=partials,
         rows=counting,
         time=TIME if table.stream.timestamp else None,
         bounded=not any(field.field_type.is_variable for reducer in table.reducers for field in reducer.partials),
     )
-    layouts = {Way.CAREFUL: careful, Way.GROUPED: replace(careful, dead=False)}
+    columns = {BatchPlan.WITH_DEAD_LETTERS: careful, BatchPlan.GROUPED: replace(careful, dead=False)}
     if can_group(table.spec.key, table.reducers):
         inputs = tuple(None if a.column is None else f"x{n}" for n, (_, a) in enumerate(table.aggregates))
-        layouts[Way.RAW] = replace(careful, dead=False, inputs=inputs)
-    return layouts
+        columns[BatchPlan.RAW] = replace(careful, dead=False, inputs=inputs)
+    return columns
 
 
 class TablePlan:
@@ -64,15 +64,15 @@ class TablePlan:
         self._table = table
         self._partitions = partitions
         self._max_ahead_millis = max_ahead_millis
-        self.layouts = layouts_of(table)
-        self.keys = self.layouts[Way.CAREFUL].keys
+        self.columns = columns_of(table)
+        self.keys = self.columns[BatchPlan.WITH_DEAD_LETTERS].keys
         self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
         self._time = self._time_inputs()
-        self._values = {way: _value_inputs(table, way) for way in self.layouts}
+        self._values = {plan: _value_inputs(table, plan) for plan in self.columns}
         self._aggregates = self._partial_aggregates()
 
-    def rows(self, batch: DataFrame, wall: Millis, way: Way, *, shuffle: bool = False) -> DataFrame:
-        """The batch's rows, each where its key belongs: one a key, or by the raw way one a record.
+    def rows(self, batch: DataFrame, wall: Millis, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
+        """The batch's rows, each where its key belongs: one per key, or by the raw plan one per record.
 
         The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
         """
@@ -80,19 +80,19 @@ class TablePlan:
         for step in self._table.stream.steps:
             frame = step(frame)
         with _ansi(frame.sparkSession):
-            frame = frame.select(*self._columns(wall + self._max_ahead_millis, way))
-            if way is Way.RAW:
+            frame = frame.select(*self._columns(wall + self._max_ahead_millis, plan))
+            if plan is BatchPlan.RAW:
                 return frame.repartition(self._partitions, *self.keys)
-            frame = frame.groupBy(*self._groups(way)).agg(*self._aggregates)
+            frame = frame.groupBy(*self._groups(plan)).agg(*self._aggregates)
         return frame.repartition(self._partitions, *self.keys) if shuffle else frame
 
-    def is_by_key(self, frame: DataFrame, way: Way) -> bool:
+    def is_by_key(self, frame: DataFrame, plan: BatchPlan) -> bool:
         """Whether the physical plan ends hash-partitioned by the key (and `_dead`) in this order.
 
         A `groupBy` alone may reuse another partitioning. The plan asked is the one that will run, so it is made once.
         """
         partitioning = frame._jdf.queryExecution().executedPlan().outputPartitioning()
-        by = ", ".join(self.keys if way is Way.RAW else self._groups(way))
+        by = ", ".join(self.keys if plan is BatchPlan.RAW else self._groups(plan))
         # Attributes print as name#id; the ids differ from plan to plan.
         found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
         named = ", ".join(found[:-1])
@@ -102,21 +102,21 @@ class TablePlan:
             and named == by
         )
 
-    def _groups(self, way: Way) -> tuple[str, ...]:
-        return (*self.keys, DEAD) if way is Way.CAREFUL else self.keys
+    def _groups(self, plan: BatchPlan) -> tuple[str, ...]:
+        return (*self.keys, DEAD) if plan is BatchPlan.WITH_DEAD_LETTERS else self.keys
 
-    def _columns(self, limit: int, way: Way) -> list[Column]:
+    def _columns(self, limit: int, plan: BatchPlan) -> list[Column]:
         """What a batch is computed from. A record that can't be used has a column of its own, or else no key."""
         fields, timestamp = self._table.spec.key.fields, self._table.stream.timestamp
         cases = _cases(fields, timestamp, limit, self._max_ahead_millis)
         good = f"NOT ({' OR '.join(condition for condition, _ in cases)})"
-        if way is Way.CAREFUL:
+        if plan is BatchPlan.WITH_DEAD_LETTERS:
             dead = F.expr(f"{dead_letter(fields, timestamp, limit, self._max_ahead_millis)} AS {DEAD}")
             # Not even the sum over many equal ones may leave its range.
-            values = [F.when(F.expr(good), value).alias(name) for name, value in self._values[way].items()]
+            values = [F.when(F.expr(good), value).alias(name) for name, value in self._values[plan].items()]
             return [*self._key, dead, *self._time, *values]
         key = [F.expr(f"CASE WHEN {good} THEN {quoted(f.name)} END AS k{n}") for n, f in enumerate(fields)]
-        return [*key, *self._time, *(value.alias(name) for name, value in self._values[way].items())]
+        return [*key, *self._time, *(value.alias(name) for name, value in self._values[plan].items())]
 
     def _time_inputs(self) -> list[Column]:
         stream = self._table.stream
@@ -139,10 +139,10 @@ class TablePlan:
             for partial in _partials(aggregate, reducer.partials, f"x{n}", positions)
         ]
         columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
-        layout = self.layouts[Way.CAREFUL]
-        if layout.rows == ROWS:
+        named = self.columns[BatchPlan.WITH_DEAD_LETTERS]
+        if named.rows == ROWS:
             columns.append(F.expr(f"count(1) AS {ROWS}"))
-        if layout.time is not None:
+        if named.time is not None:
             columns.append(F.expr(f"max({TIME}) AS {TIME}"))
         return columns
 
@@ -198,13 +198,13 @@ def _ansi(session: SparkSession) -> Iterator[None]:
         session.conf.set("spark.sql.ansi.enabled", before or "true")
 
 
-def _value_inputs(table: Table, way: Way) -> dict[str, Column]:
+def _value_inputs(table: Table, plan: BatchPlan) -> dict[str, Column]:
     """The columns the aggregates read, as x0, x1 ... For a count in the task it is enough whether there is a value."""
     inputs = {}
     for n, (_, aggregate) in enumerate(table.aggregates):
         if (column := aggregate.column) is not None:
             value = F.expr(column) if isinstance(column, str) else column
-            counted = way is Way.RAW and aggregate.function is Function.COUNT
+            counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
             inputs[f"x{n}"] = F.when(value.isNotNull(), True) if counted else value
     return inputs
 

@@ -13,23 +13,25 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast.errors import BadValue, TopologyError
+from holdfast.errors import BadValue, ErrorCategory, TopologyError
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.segments import DEAD, OUTPUT
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.processor import Code, ProcessorLayout, ProcessorWork, output_table, run_processor
-from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns, output_table
+from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.running import ProcessorFailed
-from holdfast.pipeline.state import Entries, Range
+from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.task_state import Range
 from holdfast.pipeline.values import events_of, values_of
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.testing.processor import HeldState, ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.processor import parse_output, specs_of, stores_of
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
+from tests.pipeline.outcomes import done, refusal
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -57,20 +59,22 @@ CODE = Code(Games, EventShape(("player", "points")))
 STORES = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Games).items())
 
 
-def work(version: int, **changes: Any) -> ProcessorWork:
-    made = ProcessorWork(
+def work(version: int, **changes: Any) -> ProcessingWork:
+    made = ProcessingWork(
         topology=0,
         version=Version(version),
+        source="main",
         now=Now(1_000 * version),
         name="games",
         key=Schema.of(player="string"),
         stores=STORES,
         output=parse_output("player string, games int"),
-        layout=ProcessorLayout(event=("c0", "c1"), keys=("c0",), time="_time"),
+        columns=RecordColumns(event=("c0", "c1"), keys=("c0",), time="_time"),
         partitions=1,
         chunk_rows=1_000,
         state_bytes=1 << 20,
         inline_limit=1 << 20,
+        code=ship(CODE),
     )
     return replace(made, **changes)
 
@@ -96,8 +100,11 @@ class Replica:
         self.log = Log.create_or_open(open_storage(f"memory://{name}"), spec)
         self.held = HeldState({spec.name: DictBytes() for _, spec in STORES})
 
-    def run(self, work: ProcessorWork, *batches: pa.RecordBatch) -> TaskResult:
-        result = run_processor(work, CODE, 0, batches, self.log, self.held)
+    def attempt(self, work: ProcessingWork, *batches: pa.RecordBatch) -> TaskResult:
+        return work.run(TaskId(0, 0), batches, self.log, self.held)
+
+    def run(self, work: ProcessingWork, *batches: pa.RecordBatch) -> TaskDone:
+        result = done(self.attempt(work, *batches))
         for ref in (*result.segments, *result.volatile):
             for store, table in self.log.state_parts(ref):
                 for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
@@ -111,7 +118,7 @@ class Replica:
         declared = next(store for store in stores_of(Games).values() if store.name == name)
         return declared.bind(self.held.stores[name], now, lambda what, number: None)
 
-    def forwarded(self, result: TaskResult) -> list[dict[str, Any]]:
+    def forwarded(self, result: TaskDone) -> list[dict[str, Any]]:
         return [
             row for ref in result.segments for _, table in self.log.read_parts(ref, OUTPUT) for row in table.to_pylist()
         ]
@@ -120,8 +127,7 @@ class Replica:
 def test_versions_add_up_over_all_stores() -> None:
     replica = Replica("processor-adds-up")
     first = replica.run(work(1), rows(("ann", 3), ("bob", 1)), rows(("ann", 4), time=60_000))
-    second = replica.run(work(2), rows(("ann", 5), time=60_001))
-    assert (first.error, second.error) == (None, None)
+    replica.run(work(2), rows(("ann", 5), time=60_001))
     now = Now(9_000, 60_001)
     assert dict(replica.store("games", now).items()) == {"ann": 3, "bob": 1}
     assert list(replica.store("minutes", now).fetch("ann", from_=0)) == [(0, 3), (60_000, 9)]
@@ -131,7 +137,7 @@ def test_versions_add_up_over_all_stores() -> None:
         {"player": "bob", "games": 1},
         {"player": "ann", "games": 2},
     ]
-    assert (first.event_time, first.counts["records"], first.counts["user/games"]) == (60_000, 3, 3)
+    assert (first.event_times, first.records, first.counts["user/games"]) == ({"main": 60_000}, 3, 3)
     assert [part.name for ref in first.volatile for part in ref.parts] == ["online"]
     assert {part.name for ref in first.segments for part in ref.parts} == {"games", "minutes"}
 
@@ -141,15 +147,15 @@ class Asked(HeldState):
 
     asked = 0
 
-    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
         self.asked += 1
-        return super().get_many(store, keys)
+        return super().get(store, keys)
 
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
         self.asked += 1
         return super().scan(store, start, stop, reverse=reverse, limit=limit)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
         self.asked += 1
         return super().scan_many(store, ranges)
 
@@ -161,7 +167,7 @@ class Meetings(hf.Processor):
     visits = hf.SessionStore("visits", value=int, gap="10s", retention="8m")
     pairs: hf.KeyValueStore[tuple[str, int], int] = hf.KeyValueStore("pairs", key=(str, int), value=int)
 
-    def ahead(self, key: str, event: Any) -> Iterator[tuple[Any, Any]]:
+    def prefetch(self, key: str, event: Any) -> Iterator[tuple[Any, Any]]:
         yield self.pairs, (key, event.points)
 
     def process(self, key: str, event: Any, ctx: hf.Context) -> None:
@@ -181,8 +187,8 @@ def test_an_instance_is_asked_a_few_times_however_many_records_there_are() -> No
         held.asked = 0
         batch = rows(*[(f"p{n % 50}", n % 7) for n in range(500)], time=version * 50_000)
         changes: dict[str, Any] = {"stores": stores, "now": Now(0, (version - 1) * 50_000 or None)}
-        result = run_processor(work(version, **changes), replace(CODE, processor=Meetings), 0, [batch], log, held)
-        assert result.error is None
+        made = work(version, code=ship(replace(CODE, processor=Meetings)), **changes)
+        result = done(made.run(TaskId(0, 0), [batch], log, held))
         asked.append(held.asked)
         for ref in result.segments:
             for store, table in log.state_parts(ref):
@@ -192,7 +198,7 @@ def test_an_instance_is_asked_a_few_times_however_many_records_there_are() -> No
 
 def test_a_version_without_records_is_run_too_and_writes_nothing() -> None:
     result = Replica("processor-empty").run(work(1))
-    assert (result.segments, result.volatile, result.counts, result.error) == ((), (), {}, None)
+    assert (result.segments, result.volatile, result.records, result.counts) == ((), (), 0, {})
 
 
 def test_chunks_change_nothing() -> None:
@@ -207,19 +213,17 @@ def test_chunks_change_nothing() -> None:
 
 def test_a_users_exception_names_the_record_and_the_line() -> None:
     replica = Replica("processor-raises")
-    result = replica.run(work(1), rows(("ann", 3), ("bob", -1)))
-    assert result.error is not None
-    assert (result.error.type, result.error.retry) == ("ProcessorFailed", False)
+    refused = refusal(replica.attempt(work(1), rows(("ann", 3), ("bob", -1))))
+    assert refused.category is not ErrorCategory.RETRY
     for part in (
-        "Games.process()",
+        "ProcessorFailed: Games.process()",
         "ValueError: -1 points",
         "'bob'",
         "points=-1",
-        "test_processor.py",
+        "test_processing_task.py",
         "raise ValueEr",
     ):
-        assert part in result.error.message
-    assert not result.segments, "nothing was written"
+        assert part in refused.message
 
 
 def test_an_exception_is_told_in_a_few_lines_however_large_the_record_is() -> None:
@@ -299,11 +303,11 @@ def test_a_task_refuses_what_could_not_be_read_again_once_and_for_all() -> None:
 
     replica = Replica("processor-unreadable")
     (spec,) = specs_of(Largest)
-    made = work(1, stores=(spec,), output=None)
-    result = run_processor(made, replace(CODE, processor=Largest), 0, [rows(("ann", 3))], replica.log, replica.held)
-    assert result.error is not None
-    assert (result.error.type, result.error.retry, result.segments) == ("BadValue", False, ())
-    assert len(result.error.message) < 700, result.error.message
+    made = work(1, stores=(spec,), output=None, code=ship(replace(CODE, processor=Largest)))
+    refused = refusal(replica.attempt(made, rows(("ann", 3))))
+    assert refused.category is not ErrorCategory.RETRY
+    assert refused.message.startswith("BadValue: ")
+    assert len(refused.message) < 700, refused.message
 
 
 def test_two_stores_of_one_name_are_refused() -> None:
@@ -333,7 +337,7 @@ class Misnaming(hf.Processor):
 
     pairs: hf.KeyValueStore[tuple[str, int], int] = hf.KeyValueStore("pairs", key=(str, int), value=int)
 
-    def ahead(self, key: str, event: Any) -> Iterator[tuple[Any, Any]]:
+    def prefetch(self, key: str, event: Any) -> Iterator[tuple[Any, Any]]:
         if event.points < 0:
             raise ValueError(f"{event.points} points")
         yield self.pairs, (key, event.points) if event.points else key
@@ -342,66 +346,63 @@ class Misnaming(hf.Processor):
         raise AssertionError("no record was to come so far")
 
 
-def test_an_exception_in_ahead_is_told_as_one() -> None:
+def test_an_exception_in_prefetch_is_told_as_one() -> None:
     test = ProcessorTest(Misnaming)
     with pytest.raises(ProcessorFailed) as raised:
         test.pipe("bob", {"points": -1})
     for part in (
-        "Misnaming.ahead()",
+        "Misnaming.prefetch()",
         "ValueError: -1 points",
         "'bob'",
         "points=-1",
-        "test_processor.py",
+        "test_processing_task.py",
         "raise ValueEr",
     ):
         assert part in str(raised.value)
-    with pytest.raises(ProcessorFailed, match=r"Misnaming\.ahead\(\) raised .*BadKey.*'bob' was given as a key"):
+    with pytest.raises(ProcessorFailed, match=r"Misnaming\.prefetch\(\) raised .*BadKey.*'bob' was given as a key"):
         test.pipe("bob", {"points": 0})
 
 
 def test_an_instance_that_is_away_is_worth_another_try() -> None:
     class Away(HeldState):
-        def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
+        def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
             raise InstanceUnavailable("nobody is there")
 
     replica = Replica("processor-away")
     replica.held = Away({spec.name: DictBytes() for _, spec in STORES})
-    result = replica.run(work(2), rows(("ann", 1)))
-    assert result.error is not None
-    assert (result.error.type, result.error.retry) == ("InstanceUnavailable", True)
+    refused = refusal(replica.attempt(work(2), rows(("ann", 1))))
+    assert refused.category is ErrorCategory.RETRY
+    assert refused.message.startswith("InstanceUnavailable: ")
 
 
 def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
     replica = Replica("processor-dead")
     result = replica.run(work(1), rows((None, 1), ("ann", 1), (None, 2)))
-    assert (result.counts["records"], result.counts["dead"]) == (3, 2)
+    assert (result.records, result.counts["dead"]) == (3, 2)
     [(name, letters)] = [part for ref in result.segments for part in replica.log.read_parts(ref, DEAD)]
     assert (name, letters.num_rows) == ("games", 2)
 
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
-    result = Replica("processor-stray").run(work(1, partitions=2), rows(("stray", 1), ("bob", 1)))
-    assert result.error is not None
-    assert result.error.type == "WrongPartition"
-    assert "'bob'" in result.error.message
+    refused = refusal(Replica("processor-stray").attempt(work(1, partitions=2), rows(("stray", 1), ("bob", 1))))
+    assert refused.message.startswith("WrongPartition: ")
+    assert "'bob'" in refused.message
 
 
 def test_too_much_state_is_refused_with_the_setting() -> None:
-    result = Replica("processor-budget").run(work(1, state_bytes=2_000), *[rows((f"p{n}", 1)) for n in range(50)])
-    assert result.error is not None
-    assert "batch.state_bytes" in result.error.message
+    batches = [rows((f"p{n}", 1)) for n in range(50)]
+    assert "batch.state_bytes" in refusal(Replica("budget").attempt(work(1, state_bytes=2_000), *batches)).message
 
 
 def test_a_row_forwarded_without_an_output_is_told_with_the_processor_and_what_to_write() -> None:
-    error = Replica("no-output").run(work(1, output=None), rows(("ann", 3))).error
-    assert error is not None
-    assert not error.retry
+    error = refusal(Replica("no-output").attempt(work(1, output=None), rows(("ann", 3))))
+    assert error.category is not ErrorCategory.RETRY
     assert (
         "Games.process() raised holdfast.errors.TopologyError: ctx.forward() needs to know the output's"
         in error.message
     )
     assert "stream.process(..., output='player string, n bigint')" in error.message
-    assert "test_processor.py" in error.message
+    assert "test_processing_task.py" in error.message
 
 
 def test_a_forwarded_row_that_does_not_fit_is_named() -> None:

@@ -1,6 +1,6 @@
 """A task's state: each store as it was at `v-1`, under what the task has written since.
 
-A read sees the task's own writes first, then what was read ahead for the records at hand, and asks the instance only
+A read sees the task's own writes first, then what was prefetched for the records at hand, and asks the instance only
 for what neither has. Writes stay here until the task seals them, so many of one key become one. The bytes of `v-1`
 never change, so whatever was read once is true for as long as the task runs.
 """
@@ -8,22 +8,22 @@ never change, so whatever was read once is true for as long as the task runs.
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final
 
 import pyarrow as pa
 from sortedcontainers import SortedList
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE_SCHEMA
+from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.stores.formats.keys import after_prefix
 
 FIRST_PAGE: Final = 1_000
-"""How many entries of a range that was not read ahead are asked for first. A range with fewer is remembered."""
+"""How many entries of a range that was not prefetched are asked for first. A range with fewer is remembered."""
 LATER_PAGES: Final = 20_000
 ENTRY_BYTES: Final = 150
 """What an entry takes in memory beside its key and value, by measurement: two objects and a place in a dictionary."""
 
-Range = tuple[bytes, bytes | None]
 Entries = Sequence[tuple[bytes, bytes]]
 
 
@@ -31,21 +31,6 @@ class TooMuchState(HoldfastError):
     """A task wrote more in one version than it may keep in memory."""
 
     category = ErrorCategory.INVALID
-
-
-class StateBefore(Protocol):
-    """A task's stores at `v-1`, wherever they are."""
-
-    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        """The values of keys; None where there is none."""
-
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
-        """The first `limit` entries of a range, in order or backwards."""
-
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
-        """All entries of several ranges that don't overlap, given in order, in the order of their keys."""
-
-    def approximate_count(self, store: str) -> int: ...
 
 
 class _Unknown(Enum):
@@ -74,7 +59,8 @@ class Budget:
 class StoreState:
     """One store in one task: ordered bytes to read and to change.
 
-    >>> state = StoreState("scores", Nothing(), Budget(1 << 20))
+    >>> from holdfast.pipeline.task_state import EmptyState
+    >>> state = StoreState("scores", EmptyState(), Budget(1 << 20))
     >>> state.put(b"b", b"2"); state.put(b"a", b"1"); state.delete(b"b")
     >>> state.get(b"a"), state.get(b"b"), list(state.scan(b"a", None))
     (b'1', None, [(b'a', b'1')])
@@ -82,7 +68,7 @@ class StoreState:
 
     __slots__ = ("_before", "_budget", "_ends", "_read", "_spans", "_written", "changes", "name")
 
-    def __init__(self, name: str, before: StateBefore, budget: Budget) -> None:
+    def __init__(self, name: str, before: TaskState, budget: Budget) -> None:
         self.name = name
         self.changes: dict[bytes, bytes | None] = {}
         """What the task has written; None is a delete."""
@@ -106,7 +92,7 @@ class StoreState:
         return value
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        self.read_ahead(keys)
+        self.prefetch(keys)
         changes, read = self.changes, self._read
         if not changes:
             return list(map(read.__getitem__, keys))
@@ -121,7 +107,7 @@ class StoreState:
         if before is None and self._is_new(start, stop):
             before = []
         if before is None:
-            page = self._before.scan(self.name, start, stop, reverse=reverse, limit=FIRST_PAGE)
+            page = self._page(start, stop, reverse, FIRST_PAGE)
             if len(page) == FIRST_PAGE:
                 return self._paged(start, stop, page, own, reverse)
             self._remember([(start, stop)], page if not reverse else page[::-1])
@@ -177,15 +163,16 @@ class StoreState:
 
     # Around a chunk of records
 
-    def read_ahead(self, keys: Iterable[bytes], ranges: Iterable[Range] = ()) -> None:
+    def prefetch(self, keys: Iterable[bytes], ranges: Iterable[Range] = ()) -> None:
         """Asks for these in bulk, leaving out what is known already."""
         changes, read = self.changes, self._read
         wanted = sorted({key for key in keys if key not in changes and key not in read})
         if wanted:
-            read.update(zip(wanted, self._before.get_many(self.name, wanted), strict=True))
+            found = self._before.get(self.name, pa.array(wanted, pa.binary()))
+            read.update(zip(wanted, found.to_pylist(), strict=True))
         spans = [span for span in united(ranges) if self._spans.find(*span) is None]
         if spans:
-            self._remember(spans, self._before.scan_many(self.name, spans))
+            self._remember(spans, _pairs(self._before.scan_many(self.name, spans)))
 
     def forget(self) -> None:
         """Drops what was read, for the next chunk."""
@@ -208,7 +195,7 @@ class StoreState:
     def _fetch(self, key: bytes) -> bytes | None:
         if self._spans.covers(key) or self._is_new(key, key):
             return None
-        value = self._before.get_many(self.name, [key])[0]
+        value: bytes | None = self._before.get(self.name, pa.array([key], pa.binary()))[0].as_py()
         self._read[key] = value
         return value
 
@@ -223,9 +210,12 @@ class StoreState:
         if stop is None or after is None or stop > after:
             return False
         if area not in self._ends:
-            last = self._before.scan(self.name, area, after, reverse=True, limit=1)
-            self._ends[area] = last[0][0] if last else area
+            last = self._before.scan(self.name, area, after, reverse=True, limit=1)["key"]
+            self._ends[area] = last[0].as_py() if len(last) else area
         return start > self._ends[area]
+
+    def _page(self, start: bytes, stop: bytes | None, reverse: bool, limit: int) -> Entries:
+        return _pairs(self._before.scan(self.name, start, stop, reverse=reverse, limit=limit))
 
     def _remember(self, spans: Sequence[Range], entries: Entries) -> None:
         self._read.update(entries)
@@ -257,9 +247,9 @@ class StoreState:
                 if value is not None:
                     yield key, value
             if reverse:
-                page = self._before.scan(self.name, start, last, reverse=True, limit=LATER_PAGES)
+                page = self._page(start, last, True, LATER_PAGES)
             else:
-                page = self._before.scan(self.name, last + b"\x00", stop, reverse=False, limit=LATER_PAGES)
+                page = self._page(last + b"\x00", stop, False, LATER_PAGES)
         yield from self._entries(reversed(waiting), {})
 
 
@@ -345,17 +335,5 @@ def _merged(one: Sequence[bytes], other: Sequence[bytes]) -> list[bytes]:
     return sorted({*one, *other}) if one else list(other)
 
 
-class Nothing:
-    """The state before the first version."""
-
-    def get_many(self, store: str, keys: Sequence[bytes]) -> list[bytes | None]:
-        return [None] * len(keys)
-
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool, limit: int) -> Entries:
-        return []
-
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> Entries:
-        return []
-
-    def approximate_count(self, store: str) -> int:
-        return 0
+def _pairs(entries: pa.Table) -> Entries:
+    return list(zip(entries["key"].to_pylist(), entries["value"].to_pylist(), strict=True))

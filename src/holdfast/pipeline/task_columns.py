@@ -1,4 +1,4 @@
-"""Which columns a table's tasks get, and by which of three ways the rows come to them."""
+"""Which columns a table's tasks get, and by which of three plans the rows come to them."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -6,20 +6,20 @@ from enum import Enum
 DEAD, ROWS, TIME = "_dead", "_rows", "_time"
 
 
-class Way(Enum):
-    """How a batch becomes one row a key. The state is the same by all three."""
+class BatchPlan(Enum):
+    """How a batch becomes one row per key. The state is the same by all three."""
 
     GROUPED = "grouped"
     """Aggregated in the JVM before and after the exchange. Right where records share keys."""
     RAW = "raw"
     """Exchanged record by record and aggregated in the task, as columns. Right where few records share a key: Spark's
     aggregation is a third of a batch's time then, and takes away next to nothing."""
-    CAREFUL = "careful"
+    WITH_DEAD_LETTERS = "with-dead-letters"
     """Grouped, with the records that can't be used as groups of their own."""
 
 
 @dataclass(frozen=True)
-class Layout:
+class TaskColumns:
     """Columns by name: those of every row, the key's and the partial aggregates'."""
 
     keys: tuple[str, ...]

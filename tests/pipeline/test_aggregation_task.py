@@ -3,20 +3,28 @@
 from dataclasses import replace
 
 import pyarrow as pa
+from sortedcontainers import SortedDict
 
+from holdfast.errors import ErrorCategory
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.segments import DEAD
 from holdfast.log.storage import open_storage
-from holdfast.pipeline.layout import Layout
+from holdfast.pipeline.aggregation_task import AggregationWork
+from holdfast.pipeline.results import FastPlanRejected, decode, encode
 from holdfast.pipeline.sinks.outputs import TableOutput
-from holdfast.pipeline.task import TaskWork, run
-from holdfast.stores.access import Now
+from holdfast.pipeline.task_columns import TaskColumns
+from holdfast.pipeline.task_state import EmptyState
+from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.spec import StoreSpec
+from holdfast.testing.processor import HeldState
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
-from holdfast.words import NOTHING, TaskId, Version
+from holdfast.words import TaskId, Version
+from tests.pipeline.outcomes import done, refusal
+
+TASK = TaskId(0, 0)
 
 REDUCERS = (bind("n", count(), None), bind("total", sum("x"), "bigint"))
 SPEC = StoreSpec(
@@ -33,16 +41,17 @@ def make_log(name: str) -> Log:
     return Log.create_or_open(open_storage(f"memory://{name}"), spec)
 
 
-def work(version: int, chunk_rows: int = 1000) -> TaskWork:
-    return TaskWork(
+def work(version: int, chunk_rows: int = 1000) -> AggregationWork:
+    return AggregationWork(
         topology=0,
         version=Version(version),
+        source="main",
         store=SPEC,
         reducers=REDUCERS,
         chunk_rows=chunk_rows,
         inline_limit=0,
         partitions=1,
-        layout=Layout(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None),
+        columns=TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None),
         now=Now(wall=1_000),
     )
 
@@ -59,28 +68,26 @@ def rows(players: list[str | None], n: list[int], total: list[int | None]) -> pa
     )
 
 
-class State:
+class State(HeldState):
     """The state that segments add up to, as a replica would answer for it."""
 
     def __init__(self, log: Log) -> None:
+        super().__init__({"scores": DictBytes()})
         self.log = log
-        self.cells: dict[bytes, bytes] = {}
-        self.version = NOTHING
         self.asked = 0
 
-    def read(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.Array:
-        assert (task, store, version) == (TaskId(0, 0), "scores", self.version)
-        self.asked += 1
-        return pa.array([self.cells.get(key) for key in keys.to_pylist()], pa.binary())
+    @property
+    def cells(self) -> SortedDict[bytes, bytes]:
+        return self.stores["scores"].entries
 
-    def scan(self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes, limit: int) -> pa.Array:
-        raise AssertionError("a plain store is asked for its keys only")
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        self.asked += 1
+        return super().get(store, keys)
 
     def apply(self, refs: tuple[object, ...]) -> None:
         for ref in refs:
             for _, table in self.log.state_parts(ref):  # type: ignore[arg-type]
                 self.cells.update(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True))
-        self.version = Version(self.version + 1)
 
     def table(self) -> dict[str, tuple[int, int | None]]:
         part = pa.table(
@@ -94,9 +101,7 @@ def test_versions_add_up() -> None:
     log = make_log("adds-up")
     state = State(log)
     for version, batch in enumerate([rows(["b", "a"], [1, 2], [5, None]), rows(["a", "c"], [1, 1], [7, 1])], start=1):
-        result = run(work(version), 0, [batch], log, state.read, state.scan)
-        assert result.error is None
-        state.apply(result.segments)
+        state.apply(done(work(version).run(TASK, [batch], log, state)).segments)
     assert state.table() == {"a": (3, 7), "b": (1, 5), "c": (1, 1)}
 
 
@@ -104,7 +109,7 @@ def test_more_keys_than_a_chunk_become_several_segments() -> None:
     log = make_log("chunks")
     state = State(log)
     batches = [rows([f"p{n}"], [1], [n]) for n in range(10)]
-    result = run(work(1, chunk_rows=3), 0, batches, log, state.read, state.scan)
+    result = done(work(1, chunk_rows=3).run(TASK, batches, log, state))
     assert [ref.parts[0].rows for ref in result.segments] == [3, 3, 3, 1]
     assert state.asked == 4
     state.apply(result.segments)
@@ -113,40 +118,40 @@ def test_more_keys_than_a_chunk_become_several_segments() -> None:
 
 def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
     log = make_log("dead")
-    result = run(work(1), 0, [rows([None, "a"], [3, 2], [1, 1])], log, State(log).read, State(log).scan)
-    assert result.counts == {"records": 5, "dead": 3, "keys": 1}
+    result = done(work(1).run(TASK, [rows([None, "a"], [3, 2], [1, 1])], log, EmptyState()))
+    assert (result.records, result.counts) == (5, {"dead": 3, "keys": 1})
     [(_, letters)] = log.read_parts(result.segments[0], DEAD)
     assert letters.to_pylist() == [{"letter": '{"reason":"no key"}', "times": 3}]
 
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
     log = make_log("stray")
-    result = run(
-        replace(work(1), partitions=2),
-        0,
-        [rows(["stray", "bob"], [1, 1], [1, 1])],
-        log,
-        State(log).read,
-        State(log).scan,
-    )
-    assert result.error is not None
-    assert result.error.type == "WrongPartition"
-    assert "'bob'" in result.error.message
-    assert not result.segments
+    batch = rows(["stray", "bob"], [1, 1], [1, 1])
+    refused = refusal(replace(work(1), partitions=2).run(TASK, [batch], log, EmptyState()))
+    assert refused.category is ErrorCategory.BUG
+    assert refused.message.startswith("WrongPartition: ")
+    assert "'bob'" in refused.message
 
 
 def test_an_overflow_names_the_key_and_both_numbers() -> None:
     log = make_log("overflow")
     state = State(log)
-    state.apply(run(work(1), 0, [rows(["a", "b"], [1, 1], [2**63 - 1, 1])], log, state.read, state.scan).segments)
-    result = run(work(2), 0, [rows(["b", "a"], [1, 1], [1, 1])], log, state.read, state.scan)
-    assert result.error is not None
-    assert result.error.type == "Overflow"
-    assert "['a']" in result.error.message
-    assert str(2**63 - 1) in result.error.message
+    state.apply(done(work(1).run(TASK, [rows(["a", "b"], [1, 1], [2**63 - 1, 1])], log, state)).segments)
+    refused = refusal(work(2).run(TASK, [rows(["b", "a"], [1, 1], [1, 1])], log, state))
+    assert refused.message.startswith("Overflow: ")
+    assert "['a']" in refused.message
+    assert str(2**63 - 1) in refused.message
+
+
+def test_a_row_without_a_key_in_a_fast_plan_is_a_result_of_its_own() -> None:
+    log = make_log("fast")
+    fast = replace(work(1), columns=replace(work(1).columns, dead=False))
+    result = fast.run(TASK, [rows([None], [1], [1])], log, EmptyState())
+    assert isinstance(result, FastPlanRejected)
+    assert decode(encode(result)) == result
 
 
 def test_an_empty_partition_writes_nothing() -> None:
     log = make_log("empty")
-    result = run(work(1), 0, [rows([], [], [])], log, State(log).read, State(log).scan)
-    assert (result.segments, result.counts, result.error) == ((), {}, None)
+    result = done(work(1).run(TASK, [rows([], [], [])], log, EmptyState()))
+    assert (result.segments, result.records, result.counts) == ((), 0, {})

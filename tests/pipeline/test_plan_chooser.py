@@ -1,4 +1,4 @@
-"""Three ways to one row a key: on real Spark they deliver the same, and what goes which way."""
+"""Three plans for one row per key: on real Spark they deliver the same, and which batch takes which."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -10,10 +10,10 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.metrics import REGISTRY
+from holdfast.pipeline.aggregation_plan import TablePlan
 from holdfast.pipeline.grouping import grouped
-from holdfast.pipeline.layout import Way
-from holdfast.pipeline.plan import TablePlan
-from holdfast.pipeline.ways import CAREFUL_BATCHES, Chooser
+from holdfast.pipeline.plan_chooser import DEAD_LETTER_BATCHES, PlanChooser
+from holdfast.pipeline.task_columns import BatchPlan
 from holdfast.topology.stream import Table
 from holdfast.words import Millis
 from tests.apps import held, points_app, write
@@ -32,8 +32,8 @@ START = datetime(2026, 1, 1, tzinfo=UTC)
 WALL = Millis(int(START.timestamp() * 1000) + 10**9)
 
 
-def batches_by(way: Way) -> float:
-    return REGISTRY.get_sample_value("holdfast_table_batches_total", {"store": "points", "way": way.value}) or 0.0
+def batches_by(plan: BatchPlan) -> float:
+    return REGISTRY.get_sample_value("holdfast_table_batches_total", {"store": "points", "plan": plan.value}) or 0.0
 
 
 def make_table(spark: SparkSession, folder: Path, key: str) -> Table:
@@ -56,7 +56,7 @@ def make_table(spark: SparkSession, folder: Path, key: str) -> Table:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("key", KEYS)
-def test_all_ways_deliver_the_same(spark: SparkSession, tmp_path: Path, key: str) -> None:
+def test_all_plans_deliver_the_same(spark: SparkSession, tmp_path: Path, key: str) -> None:
     table = make_table(spark, tmp_path, key)
     records = []
     for n in range(60):
@@ -65,42 +65,42 @@ def test_all_ways_deliver_the_same(spark: SparkSession, tmp_path: Path, key: str
         values = (None if n % 7 == 0 else n, n / 3, None if n % 11 == 0 else n / 4, START + timedelta(seconds=n % 13))
         records.append((*parts, *values))
     batch = spark.createDataFrame(records, f"{key}, {VALUES}")
-    plan = TablePlan(table, 2, 0)
+    planned = TablePlan(table, 2, 0)
 
-    def rows(way: Way) -> list[dict[str, Any]]:
-        layout, delivered = plan.layouts[way], plan.rows(batch, WALL, way)
+    def rows(plan: BatchPlan) -> list[dict[str, Any]]:
+        columns, delivered = planned.columns[plan], planned.rows(batch, WALL, plan)
         batches = delivered.toArrow().to_batches()
-        if layout.inputs is not None:
-            batches = list(grouped(layout, table.reducers, batches, 1_000))
-        wanted = [*layout.keys, *layout.partials, layout.rows, layout.time or ""]
+        if columns.inputs is not None:
+            batches = list(grouped(columns, table.reducers, batches, 1_000))
+        wanted = [*columns.keys, *columns.partials, columns.rows, columns.time or ""]
         return sorted(
             ({name: row[name] for name in wanted} for b in batches for row in b.to_pylist()),
-            key=lambda row: repr([row[k] for k in layout.keys]),
+            key=lambda row: repr([row[k] for k in columns.keys]),
         )
 
-    raw = rows(Way.RAW)
-    assert rows(Way.CAREFUL) == rows(Way.GROUPED) == raw
+    raw = rows(BatchPlan.RAW)
+    assert rows(BatchPlan.WITH_DEAD_LETTERS) == rows(BatchPlan.GROUPED) == raw
     assert len(raw) == len(KEYS[key])
 
 
 def test_a_table_goes_by_what_its_last_batch_was_like() -> None:
-    def ways(chooser: Chooser, *batches: tuple[int, int, bool]) -> list[Way]:
-        taken = [chooser.way]
-        for records, keys, needed_care in batches:
-            chooser.saw(records, keys, needed_care=needed_care)
-            taken.append(chooser.way)
+    def plans(chooser: PlanChooser, *batches: tuple[int, int, bool]) -> list[BatchPlan]:
+        taken = [chooser.plan]
+        for records, keys, dead_letters in batches:
+            chooser.saw(records, keys, dead_letters=dead_letters)
+            taken.append(chooser.plan)
         return taken
 
     few, none, shared, dead = (100, 90, False), (0, 0, False), (100, 50, False), (100, 90, True)
-    taken = ways(Chooser(can_be_raw=True), few, none, shared, few)
-    assert taken == [Way.GROUPED, Way.RAW, Way.RAW, Way.GROUPED, Way.RAW]
-    assert ways(Chooser(can_be_raw=False), few, few) == [Way.GROUPED] * 3
-    taken = ways(Chooser(can_be_raw=True), dead, *[few] * CAREFUL_BATCHES)
-    assert taken == [Way.GROUPED, *[Way.CAREFUL] * CAREFUL_BATCHES, Way.RAW]
+    taken = plans(PlanChooser(can_be_raw=True), few, none, shared, few)
+    assert taken == [BatchPlan.GROUPED, BatchPlan.RAW, BatchPlan.RAW, BatchPlan.GROUPED, BatchPlan.RAW]
+    assert plans(PlanChooser(can_be_raw=False), few, few) == [BatchPlan.GROUPED] * 3
+    taken = plans(PlanChooser(can_be_raw=True), dead, *[few] * DEAD_LETTER_BATCHES)
+    assert taken == [BatchPlan.GROUPED, *[BatchPlan.WITH_DEAD_LETTERS] * DEAD_LETTER_BATCHES, BatchPlan.RAW]
 
 
 @pytest.mark.spark
-def test_an_app_changes_its_way_and_no_number(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_app_changes_its_plan_and_no_number(spark: SparkSession, tmp_path: Path) -> None:
     """Keys of their own, then shared ones, then records without a key, with a sum that would not fit among them."""
     at = START
     batches: list[list[tuple[str | None, int]]] = [
@@ -117,14 +117,14 @@ def test_an_app_changes_its_way_and_no_number(spark: SparkSession, tmp_path: Pat
         if player is not None:
             row = expected.setdefault(player, {"games": 0, "points": 0})
             row["games"], row["points"] = row["games"] + 1, row["points"] + points
-    before = {way: batches_by(way) for way in Way}
+    before = {plan: batches_by(plan) for plan in BatchPlan}
     app = points_app(spark, tmp_path)
     with app:
         app.process_all_available()
         assert held(app) == expected
         assert app.version == len(batches)
-    taken = {way: batches_by(way) - before[way] for way in Way}
-    assert taken == {Way.GROUPED: 1, Way.RAW: 2, Way.CAREFUL: 2}
+    taken = {plan: batches_by(plan) - before[plan] for plan in BatchPlan}
+    assert taken == {BatchPlan.GROUPED: 1, BatchPlan.RAW: 2, BatchPlan.WITH_DEAD_LETTERS: 2}
 
 
 @pytest.mark.spark
@@ -133,12 +133,12 @@ def test_a_record_without_a_key_is_found_among_raw_ones(spark: SparkSession, tmp
     own = [{"player": f"p{n}", "points": 1, "at": START} for n in range(4)]
     write(tmp_path / "input", 1, own)
     write(tmp_path / "input", 2, [*own, *[{"player": None, "points": 1, "at": START}] * 2])
-    before = {each: batches_by(each) for each in Way}
+    before = {each: batches_by(each) for each in BatchPlan}
     app = points_app(spark, tmp_path)
     with app:
         app.process_all_available()
         assert held(app) == {f"p{n}": {"games": 2, "points": 2} for n in range(4)}
     letters = [path.read_text() for path in (tmp_path / "base" / "points" / "dead-letters").glob("[0-9]*.json")]
     assert [json.loads(text)["times"] for text in letters] == [2]
-    taken = {each: batches_by(each) - before[each] for each in Way}
-    assert taken == {Way.GROUPED: 1, Way.RAW: 0, Way.CAREFUL: 1}
+    taken = {each: batches_by(each) - before[each] for each in BatchPlan}
+    assert taken == {BatchPlan.GROUPED: 1, BatchPlan.RAW: 0, BatchPlan.WITH_DEAD_LETTERS: 1}

@@ -1,0 +1,209 @@
+"""One task of an aggregation: read the state of its keys at `v-1`, merge the batch into it, seal a segment.
+
+Runs in Spark's Python workers, on whole Arrow columns. Each key comes once, from Spark or from `grouping`, so a task
+works through its rows in chunks, each chunk a segment of its own, and needs the memory of one chunk whatever the
+batch's size. It writes nothing but segments, under names nobody else has: Spark may run it twice, or after its driver
+has gone.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError
+from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.segments import DEAD as DEAD_PART
+from holdfast.log.segments import STATE
+from holdfast.pipeline.bounded import Bounded
+from holdfast.pipeline.chunks import chunks
+from holdfast.pipeline.expiring import Expiring
+from holdfast.pipeline.grouping import RejectFastPlan, grouped
+from holdfast.pipeline.keeping import Keeping, Plain, ScanKeys, part
+from holdfast.pipeline.remembering import Remembering
+from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.task import READ_ROWS, Part, check_own
+from holdfast.pipeline.task_columns import DEAD, TaskColumns
+from holdfast.pipeline.task_state import TaskState
+from holdfast.stores.access import Now, StoreColumns
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.keys import decode_keys, encode_keys
+from holdfast.stores.formats.rows import DamagedRow, decode_rows, encode_rows
+from holdfast.stores.schema.row_rewrite import RowRewriter
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.reducers import Overflow, Reducer
+from holdfast.words import TaskId, Version
+
+
+@dataclass(frozen=True)
+class AggregationWork:
+    """What every task of an aggregation does in one version. Travels from the driver to the workers."""
+
+    topology: int
+    version: Version
+    source: str
+    store: StoreSpec
+    reducers: tuple[Reducer, ...]
+    chunk_rows: int
+    inline_limit: int
+    partitions: int
+    columns: TaskColumns
+    now: Now
+    rewrite_entries: int = 0
+
+    def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
+        """The whole task."""
+        tally = Tally()
+        before = state.store(self.store.name)
+        volatile = () if self.store.durable else (self.store.name,)
+        written = WrittenSegments()
+        try:
+            if self.columns.inputs is not None:
+                batches = grouped(self.columns, self.reducers, batches, self.chunk_rows)
+            segments = _segments(self, task, batches, _keeping(self, before, tally), tally)
+            if self.rewrite_entries:
+                segments = _begun_with(_rewritten(self, before, tally), segments)
+            for parts in segments:
+                written += log.write_parts(task, self.version, parts, inline_limit=self.inline_limit, volatile=volatile)
+        except RejectFastPlan as reason:
+            return FastPlanRejected(str(task), str(reason))
+        except HoldfastError as error:
+            return refused(task, error)
+        return tally.done(task, self.source, written)
+
+
+def _keeping(work: AggregationWork, before: StoreColumns, tally: Tally) -> Keeping:
+    """How this store keeps its rows, over its state at `v-1`."""
+    spec = work.store
+    if spec.max_entries:
+
+        def counted(what: str, number: int) -> None:
+            tally.add(of_store(spec.name, what), number)
+
+        return Bounded(spec, work.version, work.now, before.get, _scanner(before), counted)
+    if spec.retention_ms:
+        return Remembering(spec, work.now, before.get)
+    return Expiring(spec, work.now, before.get) if spec.slice_ms else Plain(spec, before.get)
+
+
+def _scanner(before: StoreColumns) -> ScanKeys:
+    return lambda start, stop, limit: whole(before.scan(start, stop, limit=limit)["key"])
+
+
+def _segments(
+    work: AggregationWork, task: TaskId, batches: Iterable[pa.RecordBatch], keeping: Keeping, tally: Tally
+) -> Iterator[list[Part]]:
+    """The parts of one segment after the other, each of about `chunk_rows` keys.
+
+    Within a segment the state is asked for in steps that bound a message. Smaller ones, which overlap with the
+    JVM still turning rows into Arrow, were no faster (docs/decisions/0005).
+    """
+    gathered: dict[tuple[str, str], list[pa.Table]] = {}
+    rows = 0
+    for chunk in chunks(batches, min(READ_ROWS, work.chunk_rows)):
+        for kind, name, table in _parts(work, task, chunk, keeping, tally):
+            gathered.setdefault((kind, name), []).append(table)
+        rows += chunk.num_rows
+        if rows >= work.chunk_rows:
+            yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
+            gathered, rows = {}, 0
+    if (rest := keeping.rest()) is not None:
+        gathered.setdefault((STATE, work.store.name), []).append(rest)
+    if gathered:
+        yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
+
+
+def _rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
+    """Some rows of older layouts in the newest, as they were at `v-1`."""
+    spec = work.store
+    step = RowRewriter(spec, work.now).step(
+        before.get, _scanner(before), before.approximate_count, work.rewrite_entries
+    )
+    if step is None:
+        return []
+    if step.rewritten:
+        tally.add(of_store(spec.name, "rewritten"), step.rewritten)
+    return [(STATE, spec.name, part(step.keys, step.cells))]
+
+
+def _begun_with(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[list[Part]]:
+    """Puts some parts before all others: of two changes of one key the later one counts, and that is the batch's."""
+    yield [*first, *next(segments, [])]
+    yield from segments
+
+
+def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tally: Tally) -> list[Part]:
+    parts = []
+    columns = work.columns
+    tally.records += pc.sum(chunk[columns.rows]).as_py()
+    if not columns.dead and any(chunk[name].null_count for name in columns.keys):
+        raise RejectFastPlan("The batch has records that can't be used.")
+    if columns.dead and chunk[DEAD].null_count < chunk.num_rows:
+        dead = chunk.filter(pc.is_valid(chunk[DEAD]))
+        tally.add("dead", pc.sum(dead[columns.rows]).as_py())
+        letters = pa.table({"letter": dead[DEAD], "times": dead[columns.rows]})
+        parts.append((DEAD_PART, work.store.name, letters))
+        chunk = chunk.filter(pc.is_null(chunk[DEAD]))
+    if chunk.num_rows:
+        key = [whole(chunk[name]) for name in columns.keys]
+        check_own(work.store.key, key, task, work.partitions)
+        keys = encode_keys(work.store.key, key)
+        times = None if columns.time is None else whole(chunk[columns.time])
+        try:
+            changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
+        except DamagedRow as error:
+            where = f"Store {work.store.name!r}, key {_key(work.store, keys, error.row)}: "
+            raise DamagedRow(error.row, f"{error.fact} Nothing of the batch was committed.", where) from error
+        if changes is not None:
+            parts.append((STATE, work.store.name, changes))
+        tally.add("keys", chunk.num_rows)
+        if columns.time is not None:
+            tally.saw(pc.max(chunk[columns.time]).as_py())
+    return parts
+
+
+def _merged(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array) -> pa.Array:
+    """The rows of the chunk's keys after the batch; `payloads` is what they were before."""
+    spec = work.store
+    assert spec.value is not None
+    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, payloads), strict=True))
+    columns: dict[str, pa.Array] = {}
+    delivered = iter(work.columns.partials)
+    for reducer in work.reducers:
+        partials = [whole(chunk[next(delivered)]).cast(partial.field_type.arrow) for partial in reducer.partials]
+        try:
+            merged = reducer.merge([held[f.name] for f in reducer.fields], partials)
+        except pa.ArrowInvalid as error:
+            raise _overflow(spec, reducer, keys, held, partials, error) from error
+        columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
+    return encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
+
+
+def _overflow(
+    spec: StoreSpec,
+    reducer: Reducer,
+    keys: pa.Array,
+    held: Mapping[str, pa.Array],
+    partials: list[pa.Array],
+    error: pa.ArrowInvalid,
+) -> HoldfastError:
+    """Says which key it was: the merge of a column only knows that there was one."""
+    for n in range(len(keys)):
+        try:
+            reducer.merge([held[f.name].slice(n, 1) for f in reducer.fields], [p.slice(n, 1) for p in partials])
+        except pa.ArrowInvalid:
+            key = _key(spec, keys, n)
+            now = {f.name: held[f.name][n].as_py() for f in reducer.fields}
+            batch = [p[n].as_py() for p in partials]
+            return Overflow(
+                f"{reducer.name} of key {key} in store {spec.name!r} left the range of {reducer.fields[0].type}: it "
+                f"holds {now} and the batch brings {batch}. Nothing of the batch was committed. Cast the column "
+                "to a decimal or a double before aggregating, or filter the record out."
+            )
+    return Overflow(f"{reducer.name} in store {spec.name!r}: {error}")
+
+
+def _key(spec: StoreSpec, keys: pa.Array, n: int) -> list[object]:
+    return [column[0].as_py() for column in decode_keys(spec.key, keys.slice(n, 1))]

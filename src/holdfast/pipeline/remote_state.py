@@ -1,0 +1,91 @@
+"""A task's state as its replicas answer for it, from one of Spark's Python workers.
+
+Connections are kept from one task to the next in the same process; workers come and go, so they are a cache and nothing
+more.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import TypeVar
+
+import pyarrow as pa
+
+from holdfast.instance.client import StateClient
+from holdfast.log.segments import STATE_SCHEMA
+from holdfast.pipeline.task_state import EmptyState, Range, TaskState
+from holdfast.retry import retrying
+from holdfast.settings import RetrySettings
+from holdfast.words import NOTHING, TaskId, Version
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class StateLocations:
+    """Where a task finds the log and the replicas of its state."""
+
+    log_url: str
+    log_id: str
+    log_options: Mapping[str, str] = field(repr=False)
+    fsync: bool
+    replicas: Mapping[str, tuple[str, ...]]
+    """Task → addresses of the instances that host it, the active one first."""
+    deadline: timedelta
+    retry: RetrySettings
+
+
+_READ_RETRY = RetrySettings(first="50ms", longest="1s")
+
+_clients: dict[tuple[str, str], StateClient] = {}
+
+
+def state_before(locations: StateLocations, task: TaskId, version: Version) -> TaskState:
+    """The state that a task of this version starts from."""
+    before = Version(version - 1)
+    return EmptyState() if before == NOTHING else RemoteState(locations, task, before)
+
+
+@dataclass(frozen=True)
+class RemoteState(TaskState):
+    """A task's stores at a version. Each question has a deadline; each try asks the next replica."""
+
+    locations: StateLocations
+    task: TaskId
+    version: Version
+
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        return self._ask(lambda client: client.get_many(self.task, store, self.version, keys))
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        found = self._ask(lambda client: client.scan(self.task, store, self.version, start, stop, reverse, limit))
+        return pa.table([found.keys, found.values], schema=STATE_SCHEMA)
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+        starts = pa.array([start for start, _ in ranges], pa.binary())
+        stops = pa.array([stop for _, stop in ranges], pa.binary())
+        found = self._ask(lambda client: client.scan_many(self.task, store, self.version, starts, stops))
+        return found.select(["key", "value"])
+
+    def approximate_count(self, store: str) -> int:
+        tasks = self._ask(lambda client: client.status()).tasks
+        return next((found.stores.get(store, 0) for found in tasks if found.task == str(self.task)), 0)
+
+    def _ask(self, call: Callable[[StateClient], T]) -> T:
+        addresses = self.locations.replicas[str(self.task)]
+        attempt = 0
+
+        def ask() -> T:
+            nonlocal attempt
+            address = addresses[attempt % len(addresses)]
+            attempt += 1
+            return call(_client(address, self.locations))
+
+        return retrying(ask, _READ_RETRY, deadline=self.locations.deadline)
+
+
+def _client(address: str, locations: StateLocations) -> StateClient:
+    known = (address, locations.log_id)
+    if known not in _clients:
+        _clients[known] = StateClient(address, locations.deadline, locations.log_id)
+    return _clients[known]

@@ -1,0 +1,77 @@
+"""A task's state: its stores at `v-1`, as Arrow columns.
+
+Whatever runs in a task reads through this: aggregates by the columns of one store, processors through the records
+they keep in memory (`store_state`). Where the bytes are is the implementation's business.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+import pyarrow as pa
+
+from holdfast import faults
+from holdfast.log.segments import STATE_SCHEMA
+from holdfast.stores.access import StoreColumns
+
+Range = tuple[bytes, bytes | None]
+"""From the first key to before the second one, or to the end."""
+
+NO_ENTRIES: Final = STATE_SCHEMA.empty_table()
+
+
+class TaskState(ABC):
+    """The stores of one task at one version. Entries come as tables with the columns `key` and `value`."""
+
+    @abstractmethod
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        """The cells of these keys, null where there is none."""
+
+    @abstractmethod
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        """The first `limit` entries of a range, in order or backwards."""
+
+    @abstractmethod
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+        """All entries of several ranges that don't overlap, given in order, in the order of their keys."""
+
+    @abstractmethod
+    def approximate_count(self, store: str) -> int:
+        """About how many entries the store has."""
+
+    def store(self, name: str) -> StoreColumns:
+        """One of the stores."""
+        return _OneStore(self, name)
+
+
+@dataclass(frozen=True)
+class _OneStore:
+    state: TaskState
+    name: str
+
+    def get(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        faults.point("state.read")
+        return self.state.get(self.name, keys)
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        return self.state.scan(self.name, start, stop, reverse=reverse, limit=limit)
+
+    def approximate_count(self) -> int:
+        return self.state.approximate_count(self.name)
+
+
+class EmptyState(TaskState):
+    """The state before the first version."""
+
+    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
+        return pa.nulls(len(keys), pa.binary())
+
+    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        return NO_ENTRIES
+
+    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+        return NO_ENTRIES
+
+    def approximate_count(self, store: str) -> int:
+        return 0
