@@ -25,6 +25,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.slices import sliced_keys
 from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, StoreSpec
 from holdfast.words import Version
+from tests.log.making import subtopologies_of
 
 SPEC = StoreSpec(
     name="counts", key=Schema.of(key="bigint"), value=Schema.of(count="bigint"), codec="rows/1", engine="rocksdb"
@@ -52,7 +53,7 @@ class History:
         self.beside = tuple(beside)
         stores = (SPEC, *self.beside)
         topologies = {store.name: 0 for store in stores}
-        spec = AppSpec(id="bench", partitions=partitions, stores=stores, topologies=topologies)
+        spec = AppSpec(id="bench", partitions=partitions, stores=stores, subtopologies=subtopologies_of(topologies))
         self.log = Log.create_or_open(open_storage(self.url, {}, fsync=False), spec)
         self.newest: Commit | None = None
 

@@ -25,10 +25,10 @@ from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
 from holdfast.log.log import LostRace
 from holdfast.pipeline.driver import TaskFailed
+from holdfast.pipeline.planners import SparkRefused
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, OtherOffsets
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
-from holdfast.pipeline.spark import SparkRefused
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
 from tests.apps import get, held, points_app, read, settings, write

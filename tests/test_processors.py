@@ -168,7 +168,7 @@ def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
     for attribute, declared in stores_of(processor).items():
         bytes_ = DictBytes()
         for task, addresses in running.instances.replicas().items():
-            if TaskId.parse(task).topology == running.log.app.topologies[declared.name]:
+            if TaskId.parse(task).topology == running.log.app.number_of(declared.name):
                 with StateClient(addresses[0]) as client:
                     entries = client.scan(TaskId.parse(task), declared.name, Version(newest.version))
                 assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest", COUNT_KEY}
@@ -406,4 +406,4 @@ def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp
         stream.drop("points").process(Players)
     with pytest.raises(BadKey, match="a decimal can't be a key"):
         stream.with_column("player", F.lit(1).cast("decimal(3,1)")).process(ByNumber)
-    assert len(app._builder.processors) == 1
+    assert [each.name for each in app._topology.subtopologies] == ["careful"]

@@ -39,6 +39,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 from tests.instance.processes import until
+from tests.log.making import subtopologies_of
 
 LOAD = Load(keys=5e6, value_bytes=200, key_bytes=16, partitions=8, stores=1)
 VERSIONS = 10
@@ -63,7 +64,9 @@ def values_of(number: int) -> pa.Array:
 
 def write_log(folder: Path) -> Log:
     """Every key written once, in ten versions."""
-    app = AppSpec(id="estimate", partitions=LOAD.partitions, stores=(SPEC,), topologies={SPEC.name: 0})
+    app = AppSpec(
+        id="estimate", partitions=LOAD.partitions, stores=(SPEC,), subtopologies=subtopologies_of({SPEC.name: 0})
+    )
     log = Log.create_or_open(open_storage(str(folder), fsync=False), app)
     previous = None
     for number in range(1, VERSIONS + 1):

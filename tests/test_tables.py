@@ -45,7 +45,7 @@ def build(spark: SparkSession, folder: Path, clock: ManualClock | None = None, *
 
 
 def sunk(app: hf.App, sink: hf.Sink, name: str) -> None:
-    app._builder.tables[0].sink(sink, name=name)
+    hf.Table(app._topology, "points").sink(sink, name=name)
 
 
 def stored(app: hf.App) -> list[dict[bytes, bytes]]:

@@ -38,9 +38,11 @@ if TYPE_CHECKING:
     from holdfast.stores.kinds.window import ReadOnlyWindowStore, Windowed, WindowStore
     from holdfast.stores.schema.shapes import shape, upcast
     from holdfast.topology.aggregates import count, first, last, max, mean, min, sum
-    from holdfast.topology.processor import Context, Processed, Processor
+    from holdfast.topology.aggregation import Table
+    from holdfast.topology.processing import Processed
+    from holdfast.topology.processor import Context, Processor
     from holdfast.topology.sink import Rows, Sink
-    from holdfast.topology.stream import Stream, Table
+    from holdfast.topology.stream import Stream
 
 _HOMES = {
     "holdfast.app": ("App",),
@@ -73,9 +75,11 @@ _HOMES = {
     "holdfast.stores.kinds.window": ("ReadOnlyWindowStore", "WindowStore", "Windowed"),
     "holdfast.stores.schema.shapes": ("shape", "upcast"),
     "holdfast.topology.aggregates": ("count", "first", "last", "max", "mean", "min", "sum"),
-    "holdfast.topology.processor": ("Context", "Processed", "Processor"),
+    "holdfast.topology.aggregation": ("Table",),
+    "holdfast.topology.processing": ("Processed",),
+    "holdfast.topology.processor": ("Context", "Processor"),
     "holdfast.topology.sink": ("Rows", "Sink"),
-    "holdfast.topology.stream": ("Stream", "Table"),
+    "holdfast.topology.stream": ("Stream",),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

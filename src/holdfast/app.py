@@ -29,8 +29,10 @@ from holdfast.pipeline.spark import create_session
 from holdfast.runtime import Description, OnEvent, RunningApp, start
 from holdfast.settings import LoadedSettings, Settings, load
 from holdfast.states import AppState, StateListener, StateMachine
+from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.sink import Sink
-from holdfast.topology.stream import DEAD_LETTERS, Builder, Stream
+from holdfast.topology.stream import Stream, open_stream
+from holdfast.topology.topology import Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -92,7 +94,7 @@ class App:
         self._loaded: LoadedSettings = load(settings, settings_file, os.environ)
         self._spark = spark
         self._clock = clock or SYSTEM_CLOCK
-        self._builder = Builder(self.settings.state.engine)
+        self._topology = Topology(self.settings.state.engine)
         self._states = StateMachine()
         self._restores = ListenerPool[RestoreEvent]("restore")
         self._alerts = ListenerPool[BaseException]("alert")
@@ -129,11 +131,12 @@ class App:
         key: str | Iterable[str],
         timestamp: str | None = None,
         position: str | Iterable[str] = (),
+        name: str | None = None,
     ) -> Stream:
         """A streaming DataFrame as a stream: `key` is what its records are about, `timestamp` when they happened.
 
         `position` names the columns by which records of the same time are ordered, Kafka's partition and offset by
-        default.
+        default. `name` is the source's, "main" by default: commits keep its clock under it.
         """
         from pyspark.sql import DataFrame
 
@@ -141,11 +144,11 @@ class App:
             raise TopologyError(f"app.stream() takes a streaming DataFrame, not {type(df).__name__}.")
         if self._spark is None:
             self._spark = df.sparkSession
-        return self._builder.add_stream(df, key, timestamp, position)
+        return open_stream(self._topology, df, key, timestamp, position, name)
 
     def dead_letters(self, sink: Sink) -> None:
         """Where records go that can't be used. Without a call, JSON files in `<base_dir>/<app>/dead-letters`."""
-        self._builder.add_sink(DEAD_LETTERS, sink, DEAD_LETTERS)
+        self._topology.add_sink(DEAD_LETTERS, sink, DEAD_LETTERS)
 
     def on_state(self, listener: StateListener) -> None:
         """`listener(old, new)` hears of every change of state, on a thread of its own."""
@@ -161,7 +164,7 @@ class App:
 
     def describe(self) -> str:
         """The app as text: its streams, stores, sinks and where its data is."""
-        return describe(self.id, self.settings, self._builder)
+        return describe(self.id, self.settings, self._topology)
 
     # What a user runs
 
@@ -197,12 +200,12 @@ class App:
 
     def start(self) -> App:
         """Starts instances, REST and the Spark query, and returns when every store is restored and was read once."""
-        if not self._builder.tables and not self._builder.processors:
+        if not self._topology.subtopologies:
             raise TopologyError(
                 "The app keeps nothing yet. Give it a store: stream.group_by(...).count().store('name'), or "
                 "stream.process(...) with a processor."
             )
-        if not any(node.source == DEAD_LETTERS for node in self._builder.sinks):
+        if not any(node.source == DEAD_LETTERS for node in self._topology.sinks):
             self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))
         self._states.move(AppState.RESTORING)
         try:
@@ -279,7 +282,7 @@ class App:
             id=self.id,
             settings=self.settings,
             spark=self.spark,
-            builder=self._builder,
+            topology=self._topology,
             connect=self._embedded,
             clock=self._clock,
             restores=self._restores,

@@ -16,9 +16,9 @@ from holdfast.instances import Interrupted
 from holdfast.log.commits import Commit
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import counts_of_stores, users_name
-from holdfast.pipeline.spark import SparkTasks
 from holdfast.retry import retrying
 from holdfast.settings import Settings
 
@@ -89,7 +89,8 @@ class BatchRunner:
         self,
         checkpoint: Checkpoint,
         driver: Driver,
-        work: SparkTasks,
+        work: BatchTasks,
+        source: str,
         locations: Callable[[], StateLocations],
         settings: Settings,
         ending: Ending,
@@ -97,6 +98,7 @@ class BatchRunner:
         self._checkpoint = checkpoint
         self._driver = driver
         self._work = work
+        self._source = source
         self.locations = locations
         self._settings = settings
         self._ending = ending
@@ -119,10 +121,10 @@ class BatchRunner:
             self._busy.release()
 
     def _run(self, frame: DataFrame, number: int) -> None:
-        batch, locations = self._checkpoint.batch(number), self.locations()
+        batch, locations, sources = self._checkpoint.batch(number), self.locations(), {self._source: frame}
         with _batch_seconds.time():
             retrying(
-                lambda: self._driver.process(batch, lambda step: self._work.compute(frame, step, locations)),
+                lambda: self._driver.process(batch, lambda step: self._work.compute(sources, step, locations)),
                 self._settings.retry,
                 sleep=self._pause,
             )

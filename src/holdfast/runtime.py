@@ -27,23 +27,23 @@ from holdfast.instance.events import RestoreEvent
 from holdfast.instance.progress import RestoreBars
 from holdfast.instances import Instances, Interrupted
 from holdfast.listeners import ListenerPool
-from holdfast.log.appfile import AppSpec, effective
+from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.planners import BatchTasks
+from holdfast.pipeline.planning import Limits
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.sinks.outputs import DeadLetters, Output, ProcessorOutput, StoreChanges, TableOutput
-from holdfast.pipeline.sinks.runner import Feed, SinkRunner
-from holdfast.pipeline.spark import SparkTasks, check_session
+from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
+from holdfast.pipeline.spark import check_session
 from holdfast.retry import retrying
 from holdfast.settings import Settings
 from holdfast.states import AppState, StateMachine
-from holdfast.topology.processor import stores_of
-from holdfast.topology.stream import DEAD_LETTERS, Builder
+from holdfast.topology.topology import Topology
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
@@ -64,7 +64,7 @@ class Description:
     id: str
     settings: Settings
     spark: SparkSession
-    builder: Builder
+    topology: Topology
     connect: Connect
     clock: Clock
     restores: ListenerPool[RestoreEvent]
@@ -115,14 +115,16 @@ def start(app: Description, states: StateMachine, ending: Ending) -> RunningApp:
 
 def _started(app: Description, states: StateMachine, ending: Ending, closing: contextlib.ExitStack) -> RunningApp:
     faults.load_from_environment("driver")
-    settings, topology = app.settings, app.builder
+    settings, topology = app.settings, app.topology
     check_session(app.spark)
     _use_this_python(app.spark)
     log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
     newest = _checked_newest(log, checkpoint, restart)
-    sinks = SinkRunner(log, _feeds(topology), retry=lambda call: retrying(call, settings.retry), on_failure=ending.fail)
+    sinks = SinkRunner(
+        log, feeds_of(topology), retry=lambda call: retrying(call, settings.retry), on_failure=ending.fail
+    )
     sinks.catch_up(newest)
     ending.check()
     instances = _restored_instances(app, log, newest, ending, closing)
@@ -132,13 +134,20 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         count_commit(commit)
 
     writer = Writer.here(log.new_id())
-    driver = Driver(log, sinks, app.clock, writer, restart_sources=restart, on_commit=committed)
+    (source,) = topology.sources  # there are no others today
+    driver = Driver(log, sinks, app.clock, writer, sources=[source.name], restart_sources=restart, on_commit=committed)
     sinks.start()
     closing.callback(sinks.stop, settings.stop_timeout.total_seconds())
     metrics_address = _serve_metrics(settings, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
     batches = BatchRunner(
-        checkpoint, driver, _spark_tasks(app), lambda: _locations(app, log, instances), settings, ending
+        checkpoint,
+        driver,
+        _batch_tasks(app),
+        source.name,
+        lambda: _locations(app, log, instances),
+        settings,
+        ending,
     )
     threads = _Threads(settings)
     closing.callback(threads.join)
@@ -165,7 +174,8 @@ def _opened_log(app: Description) -> Log:
     log = app.settings.log
     storage = open_storage(app.settings.log_url(app.id), log.options, fsync=log.fsync, retry=app.settings.retry)
     opened = Log.create_or_open(storage, spec_of(app))
-    app.builder.go_by(lambda spec: effective(opened.app, spec))
+    numbers = {each.name: each.number for each in opened.app.subtopologies}
+    app.topology.adopt(numbers, lambda spec: effective(opened.app, spec))
     return opened
 
 
@@ -189,7 +199,7 @@ def _restored_instances(
 
     instances = app.connect(on_event, ending)
     closing.callback(instances.stop)
-    instances.assign(_tasks(app), _everywhere(app, log))
+    instances.assign(app.topology.stateful_tasks(app.settings.partitions), _everywhere(app, log))
     instances.wait_until_ready(newest)
     return instances
 
@@ -207,10 +217,10 @@ def _serve_metrics(settings: Settings, closing: contextlib.ExitStack) -> str | N
 
 
 def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
-    assert app.builder.source is not None
+    (source,) = app.topology.sources
     interval = app.settings.batch.commit_interval.total_seconds()
     return (
-        app.builder.source.writeStream.queryName(app.id)
+        source.frame.writeStream.queryName(app.id)
         .option("checkpointLocation", app.settings.checkpoint(app.id))
         .trigger(processingTime=f"{round(interval * 1000)} milliseconds")
         .foreachBatch(batches.run)
@@ -219,7 +229,7 @@ def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
 
 
 def _clean(app: Description, log: Log, ending: Ending) -> None:
-    sinks = [node.name for node in app.builder.sinks]
+    sinks = [node.name for node in app.topology.sinks]
     cleaner = Cleaner(log, retention=app.settings.log.retention, sinks=lambda: sinks, clock=app.clock)
     while not ending.wait(app.settings.log.clean_interval.total_seconds()):
         try:
@@ -228,56 +238,37 @@ def _clean(app: Description, log: Log, ending: Ending) -> None:
             logger.warning("cleaning the log failed and is tried again later: %s", error)
 
 
-def _spark_tasks(app: Description) -> SparkTasks:
-    batch = app.settings.batch
-    return SparkTasks(
-        app.builder.tables,
-        app.settings.partitions,
-        processors=app.builder.processors,
+def _batch_tasks(app: Description) -> BatchTasks:
+    batch, subtopologies, partitions = app.settings.batch, app.topology.subtopologies, app.settings.partitions
+    limits = Limits(
+        partitions=partitions,
+        chunk_rows=batch.segment_rows,
+        # What all tasks together may put into the commit is shared out among them before they start.
+        inline_limit=app.settings.log.inline_bytes // (partitions * len(subtopologies)),
+        max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
         state_bytes=batch.state_bytes,
         rewrite_entries=batch.rewrite_entries,
-        chunk_rows=batch.segment_rows,
-        inline_bytes=app.settings.log.inline_bytes,
-        max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
     )
+    return BatchTasks(subtopologies, limits)
 
 
 def spec_of(app: Description) -> AppSpec:
     """The app as its file in the log has it."""
-    tables, processors = app.builder.tables, app.builder.processors
-    topologies = {table.name: table.topology for table in tables}
-    topologies |= {spec.name: each.topology for each in processors for spec in each.specs}
     return AppSpec(
         id=app.id,
         partitions=app.settings.partitions,
-        stores=(*(table.spec for table in tables), *(spec for each in processors for spec in each.specs)),
-        topologies=topologies,
+        stores=app.topology.stores,
+        subtopologies=tuple(
+            SubTopologySpec(each.name, each.number, tuple(sorted(store.name for store in each.stores)))
+            for each in app.topology.subtopologies
+        ),
     )
-
-
-def _feeds(builder: Builder) -> list[Feed]:
-    outputs: dict[str, Output] = {t.name: TableOutput(t.spec, t.topology) for t in builder.tables}
-    outputs |= {p.name: ProcessorOutput(p.name, p.topology) for p in builder.processors}
-    for each in builder.processors:
-        declared = stores_of(each.processor)
-        outputs |= {
-            each.changes_of(spec): StoreChanges(spec, each.topology, declared[attribute])
-            for attribute, spec in each.stores
-        }
-    outputs[DEAD_LETTERS] = DeadLetters()
-    return [Feed(node.name, outputs[node.source], node.sink) for node in builder.sinks]
-
-
-def _tasks(app: Description) -> list[TaskId]:
-    stateful = [each.topology for each in app.builder.processors if each.stores]
-    numbers = [*(table.topology for table in app.builder.tables), *stateful]
-    return [TaskId(number, n) for number in numbers for n in range(app.settings.partitions)]
 
 
 def _everywhere(app: Description, log: Log) -> list[TaskId]:
     """The tasks of the sub-topologies that have a global store."""
-    numbers = {log.app.topologies[spec.name] for spec in log.app.stores if spec.everywhere}
-    return [task for task in _tasks(app) if task.topology in numbers]
+    numbers = {log.app.number_of(spec.name) for spec in log.app.stores if spec.everywhere}
+    return [task for task in app.topology.stateful_tasks(app.settings.partitions) if task.topology in numbers]
 
 
 def _locations(app: Description, log: Log, instances: Instances) -> StateLocations:

@@ -31,7 +31,7 @@ from holdfast.log.log import Log
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
-from holdfast.pipeline.driver import Driver, Step
+from holdfast.pipeline.driver import BatchResult, Driver, Step
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import Output, TableOutput
@@ -50,6 +50,7 @@ from holdfast.stores.spec import VERSIONED, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, Millis, TaskId, Version
+from tests.log.making import subtopologies_of
 
 PARTITIONS = 2
 START = Millis(1_000_000)
@@ -138,7 +139,12 @@ class Machine:
                 replica._base.close()
             replica._home.close()
         specs = self.specs()
-        spec = AppSpec(id="app", partitions=PARTITIONS, stores=specs, topologies={each.name: 0 for each in specs})
+        spec = AppSpec(
+            id="app",
+            partitions=PARTITIONS,
+            stores=specs,
+            subtopologies=subtopologies_of({each.name: 0 for each in specs}),
+        )
         self.log = Log.create_or_open(open_storage(f"memory://{self.name}-log"), spec)
         self.memory = Memory()
         output = self.output()
@@ -180,14 +186,16 @@ class Machine:
 
     def new_driver(self) -> Driver:
         """A driver on this log, as a second process would have it."""
-        return Driver(self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1))
+        return Driver(
+            self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1), sources=["main"]
+        )
 
     def run(self, batches: Sequence[Sequence[Record]]) -> None:
         """Hands over batches as Spark does: from the first one that its own checkpoint hasn't marked as done."""
         while self.done < len(batches):
             records = batches[self.done]
             self.clock.advance(max(0, START / 1000 + self.done + 1 - self.clock.now() / 1000))  # the same in every life
-            self.driver.process(_spark_batch(self.done, records), partial(self._compute, records))
+            self.driver.process(_spark_batch(self.done, records), partial(self.computed, records))
             self._after()
             self.done += 1
 
@@ -202,6 +210,10 @@ class Machine:
         for snapshotter in self.snapshotters:
             snapshotter.step()
         self.cleaner.clean()
+
+    def computed(self, records: Sequence[Record], step: Step) -> BatchResult:
+        """A version's results, as Spark would have them."""
+        return BatchResult(self._compute(records, step), {"main": len(records)})
 
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
         results = []

@@ -22,6 +22,7 @@ from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
+from tests.log.making import subtopologies_of
 
 TASK = TaskId(0, 0)
 State = dict[str, dict[bytes, bytes]]
@@ -49,7 +50,12 @@ class AppLog:
         specs = self.specs or tuple(spec(name, self.engine) for name in self.stores)
         self.stores = tuple(each.name for each in specs)
         self.volatile = {each.name for each in specs if not each.durable}
-        app = AppSpec(id="app", partitions=self.partitions, stores=specs, topologies=dict.fromkeys(self.stores, 0))
+        app = AppSpec(
+            id="app",
+            partitions=self.partitions,
+            stores=specs,
+            subtopologies=subtopologies_of(dict.fromkeys(self.stores, 0)),
+        )
         self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
         for task in self.log.app.tasks():
             self.history[task, NOTHING] = {name: {} for name in self.stores}

@@ -7,11 +7,12 @@ from holdfast.log.storage import open_storage
 from holdfast.settings import Settings
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId
+from tests.log.making import subtopologies_of
 
 
 def start_once(chosen: Settings, spec: StoreSpec) -> None:
     """Starts an instance with this store, waits until it is ready, and stops it; its state stays on disk."""
-    app = AppSpec(id="app", partitions=1, stores=(spec,), topologies={spec.name: 0})
+    app = AppSpec(id="app", partitions=1, stores=(spec,), subtopologies=subtopologies_of({spec.name: 0}))
     Log.create_or_open(open_storage(chosen.log_url("app")), app)
     failures: list[BaseException] = []
     instances = EmbeddedInstances("app", chosen, on_event=lambda event: None, on_failure=failures.append)

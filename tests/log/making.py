@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.chance import new_id
-from holdfast.log.appfile import AppSpec
+from holdfast.log.appfile import AppSpec, SubTopologySpec
 from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.log import Log
 from holdfast.log.objects import Names, Put, Storage
@@ -23,9 +23,22 @@ def store_spec(name: str = "counts", key: str = "string") -> StoreSpec:
     return StoreSpec(name=name, key=Schema.of(player=key), value=Schema.of(n="bigint"), codec="rows/1")
 
 
+def subtopologies_of(numbers: Mapping[str, int]) -> tuple[SubTopologySpec, ...]:
+    """Sub-topologies with these stores, by number; each has the name of a store."""
+    stores: dict[int, list[str]] = {}
+    for store, number in numbers.items():
+        stores.setdefault(number, []).append(store)
+    return tuple(SubTopologySpec(min(own), number, tuple(sorted(own))) for number, own in stores.items())
+
+
 def app_spec(*stores: StoreSpec, partitions: int = 1) -> AppSpec:
     chosen = stores or (store_spec(),)
-    return AppSpec(id="scores", partitions=partitions, stores=chosen, topologies={store.name: 0 for store in chosen})
+    return AppSpec(
+        id="scores",
+        partitions=partitions,
+        stores=chosen,
+        subtopologies=subtopologies_of({store.name: 0 for store in chosen}),
+    )
 
 
 def changes(values: Mapping[bytes, bytes | None]) -> pa.Table:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.errors import BadValue
 from holdfast.log import appfile, names
-from holdfast.log.appfile import AppChanged, AppSpec
+from holdfast.log.appfile import AppChanged, AppSpec, SubTopologySpec
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.stores.codecs.base import UnreadableValue
@@ -25,7 +25,8 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.schema.history import effective, merged, row_layouts
 from holdfast.stores.schema.row_columns import decode_layouts, newest_rows
 from holdfast.stores.spec import StoreSpec
-from tests.log.making import app_spec, grow
+from holdfast.words import TaskId
+from tests.log.making import app_spec, grow, subtopologies_of
 from tests.stores.shaping import First, Gained, Tenths, spec_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -382,5 +383,51 @@ def test_effective_rows_are_numbered_by_the_log() -> None:
 
 
 def test_an_app_that_is_new_has_the_first_cell_format() -> None:
-    first = appfile.first(AppSpec(id="a", partitions=1, stores=(table(n="bigint"),), topologies={"counts": 0}), "l0g")
+    spec = AppSpec(id="a", partitions=1, stores=(table(n="bigint"),), subtopologies=subtopologies_of({"counts": 0}))
+    first = appfile.first(spec, "l0g")
     assert first.formats["cell"] == 1
+
+
+def declared(**stores: list[str]) -> AppSpec:
+    """An app with sub-topologies of these names and stores, numbered as they are declared."""
+    return AppSpec(
+        id="scores",
+        partitions=1,
+        stores=tuple(table(name, n="bigint") for own in stores.values() for name in own),
+        subtopologies=tuple(
+            SubTopologySpec(name, number, tuple(own)) for number, (name, own) in enumerate(stores.items())
+        ),
+    )
+
+
+def numbers(log: Log) -> dict[str, int]:
+    return {each.name: each.number for each in log.app.subtopologies}
+
+
+def test_sub_topologies_keep_their_numbers_whatever_is_declared_before_them(storage: Storage) -> None:
+    first = Log.create_or_open(storage, declared(counts=["counts"], visits=["seen", "online"], clock=[]))
+    assert numbers(first) == {"counts": 0, "visits": 1, "clock": 2}
+    grow(first, 1)
+    later = Log.create_or_open(
+        storage, declared(fresh=["fresh"], tick=[], clock=[], visits=["online", "seen"], counts=["counts"])
+    )
+    assert numbers(later) == {"counts": 0, "visits": 1, "clock": 2, "fresh": 3, "tick": 4}
+    assert later.app.stores_of(TaskId(1, 0)) == (table("online", n="bigint"), table("seen", n="bigint"))
+    again = Log.create_or_open(
+        storage, declared(fresh=["fresh"], visits=["seen", "online"], counts=["counts"], other=[])
+    )
+    assert numbers(again) == {**numbers(later), "other": 5}, "the number of one that went is nobody else's"
+
+
+def test_a_sub_topology_of_another_name_keeps_the_number_of_its_stores(storage: Storage) -> None:
+    grow(Log.create_or_open(storage, declared(visits=["seen"], clock=[])), 1)
+    renamed = Log.create_or_open(storage, declared(clock=[], visits=[], sessions=["seen", "gaps"]))
+    assert numbers(renamed) == {"clock": 1, "visits": 2, "sessions": 0}
+
+
+def test_stores_cannot_move_from_one_sub_topology_to_another(storage: Storage) -> None:
+    grow(Log.create_or_open(storage, declared(visits=["seen", "online"], counts=["counts"])), 1)
+    with pytest.raises(AppChanged, match=r"'all' has stores .*: 'online' to 0, 'counts' to 1.* another name"):
+        Log.create_or_open(storage, declared(all=["seen", "online", "counts"]))
+    with pytest.raises(AppChanged, match="'online' belongs to sub-topology 0 in the log, .*'visits' and 'others'"):
+        Log.create_or_open(storage, declared(visits=["seen"], others=["online"], counts=["counts"]))

@@ -14,6 +14,7 @@ from holdfast.log.snapshots import Manifest, SnapshotFile
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
+from tests.log.making import subtopologies_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -67,7 +68,7 @@ APP = AppSpec(
             engine="rocksdb",
         ),
     ),
-    topologies={"counts": 0},
+    subtopologies=subtopologies_of({"counts": 0}),
 )
 
 

@@ -25,7 +25,7 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version
-from tests.log.making import next_commit
+from tests.log.making import next_commit, subtopologies_of
 from tests.pipeline.outcomes import done
 
 KEY = Schema((Field("player", "string"),))
@@ -54,7 +54,7 @@ class OneTask:
     rewrite_entries: int = 0
 
     def __post_init__(self) -> None:
-        app = AppSpec(id="app", partitions=1, stores=(self.spec,), topologies={"scores": 0})
+        app = AppSpec(id="app", partitions=1, stores=(self.spec,), subtopologies=subtopologies_of({"scores": 0}))
         self.log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app)
 
     def attempt(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:

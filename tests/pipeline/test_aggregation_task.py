@@ -22,6 +22,7 @@ from holdfast.testing.processor import HeldState
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
 from holdfast.words import TaskId, Version
+from tests.log.making import subtopologies_of
 from tests.pipeline.outcomes import done, refusal
 
 TASK = TaskId(0, 0)
@@ -37,7 +38,7 @@ SPEC = StoreSpec(
 
 
 def make_log(name: str) -> Log:
-    spec = AppSpec(id="app", partitions=1, stores=(SPEC,), topologies={"scores": 0})
+    spec = AppSpec(id="app", partitions=1, stores=(SPEC,), subtopologies=subtopologies_of({"scores": 0}))
     return Log.create_or_open(open_storage(f"memory://{name}"), spec)
 
 

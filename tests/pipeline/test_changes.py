@@ -1,6 +1,5 @@
 """What changes in a processor's stores as sinks get it: puts with their values, and every way in which a key goes."""
 
-from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -18,9 +17,11 @@ from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.stores.access import DictBytes
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
-from holdfast.topology.processor import Processed, stores_of
-from holdfast.topology.stream import Builder
+from holdfast.topology.processing import Processed, Processing
+from holdfast.topology.processor import stores_of
+from holdfast.topology.topology import Topology
 from holdfast.words import TaskId
+from tests.log.making import subtopologies_of
 from tests.pipeline.outcomes import done
 from tests.pipeline.test_processing_task import rows, work
 
@@ -58,7 +59,9 @@ class Task:
 
     def __init__(self, name: str) -> None:
         specs = tuple(spec for _, spec in STORES)
-        app = AppSpec(id="app", partitions=1, stores=specs, topologies={spec.name: 0 for spec in specs})
+        app = AppSpec(
+            id="app", partitions=1, stores=specs, subtopologies=subtopologies_of({spec.name: 0 for spec in specs})
+        )
         self.log = Log.create_or_open(open_storage(f"memory://changes-{name}"), app)
         self.held = HeldState({spec.name: DictBytes() for spec in specs})
         self.outputs = {spec.name: StoreChanges(spec, 0, DECLARED[attribute]) for attribute, spec in STORES}
@@ -115,29 +118,32 @@ def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
     assert task.run(9, ("ann", -1), ("ann", 5))["seen"] == [put("ann", '"5 points"', timestamp=0)]
 
 
+def added(name: str) -> tuple[Topology, Processed]:
+    """A topology with the processor in it, under a name."""
+    topology, operator = Topology(), Processing(Plays, EventShape(()), tuple(DECLARED), None)
+    topology.add(name, None, work(1).key, tuple(spec for _, spec in STORES), operator)  # type: ignore[arg-type]
+    return topology, Processed(topology, name)
+
+
 def test_only_key_value_stores_have_changes_to_send() -> None:
-    builder = Builder.__new__(Builder)
-    builder.sinks = []
-    processed = Processed(builder, 0, "plays", Plays, None, work(1).key, EventShape(()), STORES, None)  # type: ignore[arg-type]
+    topology, processed = added("plays")
     with pytest.raises(TopologyError, match=r"has a window store of that name.*last, online, seen, few"):
         processed.sink_changes("minutes", hf.memory())
     with pytest.raises(TopologyError, match="no such store"):
         processed.sink_changes("plays", hf.memory())
     processed.sink_changes("last", hf.memory())
     processed.sink_changes("seen", hf.memory(), name="players")
-    assert [(node.name, node.source) for node in builder.sinks] == [
+    assert [(node.name, node.source) for node in topology.sinks] == [
         ("plays.last.memory", "plays~last"),
         ("players", "plays~seen"),
     ]
     with pytest.raises(TopologyError, match="longer than the 100 characters .* name='...'"):
-        replace(processed, name="p" * 90).sink_changes("last", hf.memory())
+        added("p" * 90)[1].sink_changes("last", hf.memory())
 
 
 def test_a_sink_that_was_given_no_name_can_be_brought_up() -> None:
     task = Task("unnamed")
-    builder = Builder.__new__(Builder)
-    builder.sinks = []
-    processed = Processed(builder, 0, "plays", Plays, None, work(1).key, EventShape(()), STORES, None)  # type: ignore[arg-type]
+    topology, processed = added("plays")
     processed.sink_changes("last", hf.memory())
-    feeds = [Feed(node.name, task.outputs["last"], node.sink) for node in builder.sinks]
+    feeds = [Feed(node.name, task.outputs["last"], node.sink) for node in topology.sinks]
     assert SinkRunner(task.log, feeds).positions == {"plays.last.memory": 0}

@@ -8,8 +8,8 @@ import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
-from holdfast.pipeline.aggregation_plan import dead_letter
 from holdfast.pipeline.nulls import unusable_nulls
+from holdfast.pipeline.unusable import cases_of, dead_letter
 from holdfast.stores.formats.types import Field
 from holdfast.topology.events import EventShape, shape_of
 from tests.stores.shaping import Opaque
@@ -107,7 +107,8 @@ def test_spark_finds_what_could_be_no_event(spark: SparkSession) -> None:
     rows = [(FULL, None), *(({**FULL, column: value}, found) for column, value, found in CHANGES)]
     frame = spark.createDataFrame([row for row, _ in rows], COLUMNS)
     cases = unusable_nulls(shape(Order, frame.schema), frame.schema)
-    letters = frame.selectExpr(f"{dead_letter((Field('player', 'string'),), None, 0, 0, cases)} AS dead").collect()
+    key = cases_of((Field("player", "string"),), None, 0, 0)
+    letters = frame.selectExpr(f"{dead_letter([*key, *cases])} AS dead").collect()
     for (row, found), letter in zip(rows, letters, strict=True):
         said = None if letter.dead is None else msgspec.json.decode(letter.dead)
         place = None if said is None else said["reason"].removeprefix("no value: ").split(" is null")[0]

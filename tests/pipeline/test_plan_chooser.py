@@ -10,11 +10,11 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.metrics import REGISTRY
-from holdfast.pipeline.aggregation_plan import TablePlan
+from holdfast.pipeline.aggregation_plan import AggregationFrames
 from holdfast.pipeline.grouping import grouped
 from holdfast.pipeline.plan_chooser import DEAD_LETTER_BATCHES, PlanChooser
 from holdfast.pipeline.task_columns import BatchPlan
-from holdfast.topology.stream import Table
+from holdfast.topology.topology import SubTopology
 from holdfast.words import Millis
 from tests.apps import held, points_app, write
 
@@ -36,11 +36,11 @@ def batches_by(plan: BatchPlan) -> float:
     return REGISTRY.get_sample_value("holdfast_table_batches_total", {"store": "points", "plan": plan.value}) or 0.0
 
 
-def make_table(spark: SparkSession, folder: Path, key: str) -> Table:
+def make_table(spark: SparkSession, folder: Path, key: str) -> SubTopology:
     app = hf.App("ways", settings=hf.Settings(base_dir=str(folder / "base")), spark=spark)
     frame = spark.readStream.schema(f"{key}, {VALUES}").parquet(str(folder))
     stream = app.stream(frame, key=[part.split()[0] for part in key.split(", ")], timestamp="at")
-    return (
+    (
         stream.group_by()
         .aggregate(
             some=hf.count("n"),
@@ -52,6 +52,7 @@ def make_table(spark: SparkSession, folder: Path, key: str) -> Table:
         )
         .store("table")
     )
+    return app._topology.subtopology("table")
 
 
 @pytest.mark.spark
@@ -65,13 +66,13 @@ def test_all_plans_deliver_the_same(spark: SparkSession, tmp_path: Path, key: st
         values = (None if n % 7 == 0 else n, n / 3, None if n % 11 == 0 else n / 4, START + timedelta(seconds=n % 13))
         records.append((*parts, *values))
     batch = spark.createDataFrame(records, f"{key}, {VALUES}")
-    planned = TablePlan(table, 2, 0)
+    planned = AggregationFrames(table, 2, 0)
 
     def rows(plan: BatchPlan) -> list[dict[str, Any]]:
         columns, delivered = planned.columns[plan], planned.rows(batch, WALL, plan)
         batches = delivered.toArrow().to_batches()
         if columns.inputs is not None:
-            batches = list(grouped(columns, table.reducers, batches, 1_000))
+            batches = list(grouped(columns, planned.operator.reducers, batches, 1_000))
         wanted = [*columns.keys, *columns.partials, columns.rows, columns.time or ""]
         return sorted(
             ({name: row[name] for name in wanted} for b in batches for row in b.to_pylist()),

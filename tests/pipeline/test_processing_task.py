@@ -31,6 +31,7 @@ from holdfast.testing.processor import HeldState, ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.processor import parse_output, specs_of, stores_of
 from holdfast.words import TaskId, Version
+from tests.log.making import subtopologies_of
 from tests.pipeline.outcomes import done, refusal
 
 UTC = dt.UTC
@@ -95,7 +96,10 @@ class Replica:
 
     def __init__(self, name: str) -> None:
         spec = AppSpec(
-            id="app", partitions=1, stores=tuple(s for _, s in STORES), topologies={s.name: 0 for _, s in STORES}
+            id="app",
+            partitions=1,
+            stores=tuple(s for _, s in STORES),
+            subtopologies=subtopologies_of({s.name: 0 for _, s in STORES}),
         )
         self.log = Log.create_or_open(open_storage(f"memory://{name}"), spec)
         self.held = HeldState({spec.name: DictBytes() for _, spec in STORES})

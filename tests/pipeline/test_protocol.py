@@ -114,11 +114,26 @@ def test_wall_never_goes_back() -> None:
 
 
 def test_the_event_clock_is_the_largest_accepted_time_and_never_goes_back() -> None:
-    first = next_clocks(None, Millis(1), [{"0": 70}, {}, {"0": 65}])
+    first = next_clocks(None, Millis(1), [{"0": 70}, {}, {"0": 65}], ["0"])
     assert (first.event, first.sources) == (70, {"0": 70})
-    earlier = next_clocks(commit(1, None, first), Millis(2), [{"0": 60}])
+    earlier = next_clocks(commit(1, None, first), Millis(2), [{"0": 60}], ["0"])
     assert (earlier.event, earlier.sources) == (70, {"0": 70})
-    behind = next_clocks(commit(1, None, first), Millis(2), [{"1": 50}])  # a second source, which is behind the first
+    behind = next_clocks(
+        commit(1, None, first), Millis(2), [{"1": 50}], ["0", "1"]
+    )  # a second source, which is behind the first
     assert (behind.event, behind.sources) == (70, {"0": 70, "1": 50})
-    silent = next_clocks(commit(1, None, first), Millis(2), [{}])
+    silent = next_clocks(commit(1, None, first), Millis(2), [{}], ["0"])
     assert silent.event == 70
+
+
+def test_each_source_has_a_clock_and_the_app_follows_the_one_furthest_behind() -> None:
+    first = next_clocks(None, Millis(1), [{"games": 70}, {"chats": 40}, {"games": 90}], ["games", "chats"])
+    assert (first.event, first.sources) == (40, {"games": 90, "chats": 40})
+    second = next_clocks(commit(1, None, first), Millis(2), [{"chats": 95}], ["games", "chats"])
+    assert (second.event, second.sources) == (90, {"games": 90, "chats": 95})
+
+
+def test_a_source_that_is_gone_does_not_hold_the_clock_back() -> None:
+    first = next_clocks(None, Millis(1), [{"games": 70}], ["games"])
+    renamed = next_clocks(commit(1, None, first), Millis(2), [{"plays": 80}], ["plays"])
+    assert (renamed.event, renamed.sources) == (80, {"plays": 80})

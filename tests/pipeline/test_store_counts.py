@@ -14,6 +14,7 @@ from holdfast.stores.access import Now
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId
+from tests.log.making import subtopologies_of
 from tests.pipeline.outcomes import done
 from tests.pipeline.test_processing_task import rows, work
 
@@ -36,7 +37,12 @@ class Late(hf.Processor):
 
 def test_writes_that_come_too_late_are_refused_and_counted() -> None:
     stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Late).items())
-    app = AppSpec(id="app", partitions=1, stores=tuple(s for _, s in stores), topologies={s.name: 0 for _, s in stores})
+    app = AppSpec(
+        id="app",
+        partitions=1,
+        stores=tuple(s for _, s in stores),
+        subtopologies=subtopologies_of({s.name: 0 for _, s in stores}),
+    )
     log = Log.create_or_open(open_storage("memory://late-writes"), app)
     code = ship(Code(Late, EventShape(("player", "points"))))
     made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000), code=code)

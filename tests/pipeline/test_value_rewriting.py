@@ -22,7 +22,7 @@ from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
-from tests.log.making import next_commit
+from tests.log.making import next_commit, subtopologies_of
 from tests.pipeline.outcomes import done
 from tests.stores.shaping import First, Tenths
 
@@ -77,7 +77,9 @@ class OneTask:
     number: int = 0
 
     def __post_init__(self) -> None:
-        app = AppSpec(id="app", partitions=1, stores=(Old.people.spec(),), topologies={"people": 0})
+        app = AppSpec(
+            id="app", partitions=1, stores=(Old.people.spec(),), subtopologies=subtopologies_of({"people": 0})
+        )
         self.log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app)
 
     def version(

@@ -18,6 +18,7 @@ from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
+from tests.log.making import subtopologies_of
 
 SCORES = StoreSpec(
     name="scores",
@@ -33,7 +34,10 @@ LEVELS = StoreSpec(
 )
 NUMBERS = StoreSpec(name="numbers", key=Schema.of(n="bigint"), value=None, codec="msgpack/1", engine="memory")
 APP = AppSpec(
-    id="game", partitions=3, stores=(SCORES, LEVELS, NUMBERS), topologies={"scores": 0, "levels": 0, "numbers": 1}
+    id="game",
+    partitions=3,
+    stores=(SCORES, LEVELS, NUMBERS),
+    subtopologies=subtopologies_of({"scores": 0, "levels": 0, "numbers": 1}),
 )
 
 
@@ -91,7 +95,7 @@ class World:
         self.reader = StoreReader(app, self.tasks.get, on_error=lambda store, error: self.errors.append((store, error)))
 
     def task_of(self, store: StoreSpec, key: Sequence[object]) -> TaskId:
-        return TaskId(self.app.topologies[store.name], partition_of(store.key, key, self.app.partitions))
+        return TaskId(self.app.number_of(store.name), partition_of(store.key, key, self.app.partitions))
 
     def commit(self, version: int, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None]) -> None:
         """Moves every task to the version, each with the entries that are its own; None deletes."""

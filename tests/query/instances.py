@@ -51,7 +51,7 @@ class Driver:
         for key, value in entries.items():
             partition = partition_of(store.key, key, self.log.app.partitions)
             cell = None if value is None else pack(Cell(payload(store, value), schema=schema))
-            task = TaskId(self.log.app.topologies[store.name], partition)
+            task = TaskId(self.log.app.number_of(store.name), partition)
             by_task.setdefault(task, {})[encode_key(store.key, key)] = cell
         return self.commit_cells(store, by_task)
 

@@ -25,6 +25,7 @@ from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.spec import VERSIONED, StoreSpec
 from holdfast.words import TaskId, Version
+from tests.log.making import subtopologies_of
 from tests.query.held import World
 
 STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
@@ -39,7 +40,7 @@ AUDIT = KeyValueStore("audit", value=str)
 OWN = StoreSpec(name="sketch", kind="shop.sketches:Sketch", key=Schema.of(k="string"), codec="bytes/1")
 DECLARED: tuple[Any, ...] = (SINGLE, SLICED, BOUNDED, PLACES, WINDOWS, SESSIONS, PRICES, AUDIT)
 SPECS = (*(store.spec(default_engine="memory") for store in DECLARED), OWN)
-APP = AppSpec(id="game", partitions=2, stores=SPECS, topologies={spec.name: 0 for spec in SPECS})
+APP = AppSpec(id="game", partitions=2, stores=SPECS, subtopologies=subtopologies_of({spec.name: 0 for spec in SPECS}))
 START = 1_000_000
 
 
@@ -321,7 +322,9 @@ def test_the_history_of_an_aggregate_is_shown_and_rows_of_a_newer_release_as_byt
     table = store_spec("rows", VERSIONED, key=Schema.of(k="string"), value=value, codec=ROWS, retention="1m")
     unknown = msgspec.structs.replace(table, name="unknown", codec="rows/9")
     stores = (table, unknown)
-    world = World(AppSpec(id="game", partitions=1, stores=stores, topologies={"rows": 0, "unknown": 0}))
+    world = World(
+        AppSpec(id="game", partitions=1, stores=stores, subtopologies=subtopologies_of({"rows": 0, "unknown": 0}))
+    )
     row = encode_row(value, (2.5, 2))
     for store in stores:
         world.tasks[TaskId(0, 0)].write(2, store.name, {encode_key(store.key, ("ann",)): pack(Cell(row, START))})

@@ -16,12 +16,15 @@ from holdfast.log.appfile import AppSpec
 from holdfast.query.rest import AppStateInfo, create_app
 from holdfast.query.server import serve
 from holdfast.stores.spec import differences
+from tests.log.making import subtopologies_of
 from tests.query.held import World
 from tests.query.instances import Driver, config, process
 
 WORDS = CountMinSketch("words", width=128)
 GONE = msgspec.structs.replace(WORDS.spec(), name="gone", kind="nowhere.at.all:Sketch")
-APP = AppSpec(id="game", partitions=2, stores=(WORDS.spec(), GONE), topologies={"words": 0, "gone": 0})
+APP = AppSpec(
+    id="game", partitions=2, stores=(WORDS.spec(), GONE), subtopologies=subtopologies_of({"words": 0, "gone": 0})
+)
 STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
 
 
@@ -82,7 +85,9 @@ class Silent(Store[str, bytes]):
 @pytest.fixture
 def client() -> Iterator[httpx2.Client]:
     specs = tuple(kind(name, key=str, value=bytes).spec() for name, kind in (("own", Own), ("silent", Silent)))
-    world = World(AppSpec(id="game", partitions=1, stores=specs, topologies={"own": 0, "silent": 0}))
+    world = World(
+        AppSpec(id="game", partitions=1, stores=specs, subtopologies=subtopologies_of({"own": 0, "silent": 0}))
+    )
     with serve(create_app(world.reader, lambda: STATE), port=0) as server:
         with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as found:
             yield found

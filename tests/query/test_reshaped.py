@@ -27,6 +27,7 @@ from holdfast.stores.schema.history import merged
 from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, note_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
+from tests.log.making import subtopologies_of
 from tests.query.held import World
 from tests.query.instances import Driver, config, replicas_of, rest
 from tests.stores.shaping import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
@@ -41,7 +42,7 @@ def people(type_: Any) -> StoreSpec:
 
 def app_of(counts: StoreSpec, type_: Any) -> AppSpec:
     stores = (counts, people(type_))
-    return AppSpec(id="game", partitions=2, stores=stores, topologies={"counts": 0, "people": 1})
+    return AppSpec(id="game", partitions=2, stores=stores, subtopologies=subtopologies_of({"counts": 0, "people": 1}))
 
 
 def shown(log: StoreSpec, value: Any, codec: str = "msgpack/1") -> dict[str, object]:
@@ -103,7 +104,9 @@ def test_windows_and_histories_are_shown_the_same_way() -> None:
         VersionedKeyValueStore("scores", value=Tenths, retention="1m"),
     )
     specs = tuple(merged(one.spec(), other.spec()) for one, other in zip(old, renamed, strict=True))
-    world = World(AppSpec(id="game", partitions=1, stores=specs, topologies={"plays": 0, "scores": 0}))
+    world = World(
+        AppSpec(id="game", partitions=1, stores=specs, subtopologies=subtopologies_of({"plays": 0, "scores": 0}))
+    )
     [task] = world.tasks.values()
     task.now = Now(20_000, 20_000)
     for version, (store, spec) in enumerate(zip(old, specs, strict=True), 1):
@@ -258,7 +261,7 @@ def test_a_schema_that_another_instance_is_ahead_with_has_the_file_read_once() -
 
 
 def test_a_store_that_was_added_is_not_this_instances_to_show() -> None:
-    before = AppSpec(id="game", partitions=1, stores=(NARROW,), topologies={"counts": 0})
+    before = AppSpec(id="game", partitions=1, stores=(NARROW,), subtopologies=subtopologies_of({"counts": 0}))
     specs = StoreSpecs(before, File(app_of(NARROW, First), app_of(NARROW, First)))
     assert list(specs) == ["counts"]
     assert specs["counts"] == NARROW

@@ -21,6 +21,7 @@ from holdfast.query.service import RestService, store_reader
 from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.words import TaskId
+from tests.log.making import subtopologies_of
 from tests.query.held import APP, LEVELS, NUMBERS, SCORES
 from tests.query.instances import Driver, config, eventually, process, replicas_of, rest
 
@@ -28,7 +29,7 @@ GAME = AppSpec(
     id="game",
     partitions=3,
     stores=tuple(msgspec.structs.replace(spec, engine="rocksdb") for spec in (SCORES, LEVELS, NUMBERS)),
-    topologies=APP.topologies,
+    subtopologies=APP.subtopologies,
 )
 
 
@@ -80,7 +81,7 @@ def group(tmp_path: Path) -> Iterator[Group]:
 
 def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> None:
     numbers = msgspec.structs.replace(NUMBERS, engine="rocksdb", everywhere=True)
-    app = AppSpec(id="game", partitions=3, stores=(numbers,), topologies={"numbers": 0})
+    app = AppSpec(id="game", partitions=3, stores=(numbers,), subtopologies=subtopologies_of({"numbers": 0}))
     driver = Driver(str(tmp_path / "log"), app)
     driver.commit(numbers, {(n,): n * n for n in range(20)})
     dealt = assignments(app.tasks(), app.tasks(), 2)

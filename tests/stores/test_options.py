@@ -11,7 +11,8 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.topology.processor import specs_of
-from holdfast.topology.stream import Aggregated, Builder, Grouped, Stream
+from holdfast.topology.stream import Aggregated, Grouped, Stream
+from holdfast.topology.topology import Source, Topology
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -101,5 +102,6 @@ def test_an_option_that_there_is_not_is_refused_with_the_nearest() -> None:
         hf.KeyValueStore("s", value=int, **wrong)
     with pytest.raises(TopologyError, match=r"WindowStore\('w'\): .*no option key_type=\. There are .*retention"):
         hf.WindowStore("w", value=int, size="1m", key_type=str)  # type: ignore[call-overload]
+    stream = Stream(Topology(), Source("main", None), None, (), None, ())  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"store\('t'\): .*no option tlt=.*mean 'ttl'\?"):
-        Aggregated.store(Aggregated(Grouped(Stream(Builder(), None, (), None, ()), ()), ()), "t", tlt="1h")  # type: ignore[arg-type]
+        Aggregated(Grouped(stream, ()), ()).store("t", tlt="1h")  # type: ignore[arg-type]

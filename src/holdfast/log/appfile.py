@@ -7,6 +7,7 @@ rejected with a list of all differences and what to do about each. The log never
 started again, or runs at the same time as newer code, finds the newer schemas in the file and leaves them there.
 """
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Final
 
@@ -46,6 +47,15 @@ class AppChanged(HoldfastError):
         self.differences = tuple(found)
 
 
+class SubTopologySpec(msgspec.Struct, frozen=True):
+    """A sub-topology as the log knows it: by its name, or by the stores it has."""
+
+    name: str
+    number: int
+    """Its tasks are `<number>_<partition>`."""
+    stores: tuple[str, ...] = ()
+
+
 class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An app as its log describes it. `log` and `number` are set when the file is written."""
 
@@ -56,14 +66,13 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
     partitions: int
     formats: dict[str, int] = msgspec.field(default_factory=lambda: dict(FORMATS))
     stores: tuple[StoreSpec, ...]
-    topologies: dict[str, int]
-    """The sub-topology each store belongs to; its tasks are `<sub-topology>_<partition>`."""
+    subtopologies: tuple[SubTopologySpec, ...]
 
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task that has state."""
         return tuple(
             TaskId(topology, partition)
-            for topology in sorted(set(self.topologies.values()))
+            for topology in sorted({each.number for each in self.subtopologies if each.stores})
             for partition in range(self.partitions)
         )
 
@@ -72,7 +81,11 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def stores_of(self, task: TaskId) -> tuple[StoreSpec, ...]:
         """The stores a task has a partition of."""
-        return tuple(store for store in self.stores if self.topologies[store.name] == task.topology)
+        return tuple(store for store in self.stores if self.number_of(store.name) == task.topology)
+
+    def number_of(self, store: str) -> int:
+        """The number of the sub-topology that a store belongs to."""
+        return next(each.number for each in self.subtopologies if store in each.stores)
 
 
 def first(spec: AppSpec, log: str) -> AppSpec:
@@ -91,9 +104,65 @@ def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:
     ]
     # A log that has used a higher format keeps it, whichever release starts now.
     before = {} if empty else old.formats
-    same = msgspec.structs.replace(new, log=old.log, number=old.number, stores=tuple(stores))
+    same = msgspec.structs.replace(
+        new,
+        log=old.log,
+        number=old.number,
+        stores=tuple(stores),
+        subtopologies=numbered((), new.subtopologies) if empty else numbered(old.subtopologies, new.subtopologies),
+    )
     same = _in_use(same, before)
     return old if _content(same) == _content(old) else msgspec.structs.replace(same, number=old.number + 1)
+
+
+def numbered(known: Sequence[SubTopologySpec], declared: Sequence[SubTopologySpec]) -> tuple[SubTopologySpec, ...]:
+    """The code's sub-topologies with their numbers in the log, and those that the log alone knows.
+
+    A number is that of the stores, which never move; else that of the name; else the next one that nobody has had. So
+    it doesn't matter in which order operators are declared, nor which come and go.
+
+    >>> numbered([SubTopologySpec("a", 0, ("a",))], [SubTopologySpec("new", 0), SubTopologySpec("b", 1, ("a",))])
+    (SubTopologySpec(name='new', number=1, stores=()), SubTopologySpec(name='b', number=0, stores=('a',)))
+    """
+    of_store = {store: each.number for each in known for store in each.stores}
+    of_name = {each.name: each.number for each in known}
+    numbers = {
+        each.name: next(of_store[store] for store in each.stores if store in of_store)
+        for each in declared
+        if any(store in of_store for store in each.stores)
+    }
+    for each in declared:
+        if each.name not in numbers and of_name.get(each.name) not in (None, *numbers.values()):
+            numbers[each.name] = of_name[each.name]
+    unused = itertools.count(max(of_name.values(), default=-1) + 1)
+    found = [
+        msgspec.structs.replace(each, number=numbers[each.name] if each.name in numbers else next(unused))
+        for each in declared
+    ]
+    taken = {each.number for each in found} | {each.name for each in found}
+    return (*found, *(each for each in known if not {each.number, each.name} & taken))
+
+
+def _moved(old: AppSpec, new: AppSpec) -> list[str]:
+    """Stores that the code has together and the log apart, or the other way round."""
+    of_store = {store: each.number for each in old.subtopologies for store in each.stores}
+    found, homes = [], dict[int, str]()
+    for each in new.subtopologies:
+        stores = {of_store[store]: store for store in each.stores if store in of_store}
+        if len(stores) > 1:
+            listed = ", ".join(f"{store!r} to {number}" for number, store in sorted(stores.items()))
+            found.append(
+                f"{each.name!r} has stores that belong to different sub-topologies in the log: {listed}. Entries don't "
+                "move between tasks. Keep each store where it was, or give those that are to move another name."
+            )
+        for number, store in stores.items():
+            if (other := homes.setdefault(number, each.name)) != each.name:
+                found.append(
+                    f"The store {store!r} belongs to sub-topology {number} in the log, whose stores {other!r} and "
+                    f"{each.name!r} have between them now. Entries don't move between tasks. Keep the stores together, "
+                    f"or give those of one of them other names."
+                )
+    return found
 
 
 def effective(log: AppSpec, store: StoreSpec) -> StoreSpec:
@@ -144,12 +213,7 @@ def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
         changed = new.store(store.name)
         if changed is not None and changed.codec == store.codec:
             found += history.unreadable(store, changed)
-    for store in old.stores:
-        if new.store(store.name) and new.topologies.get(store.name) != old.topologies.get(store.name):
-            found.append(
-                f"The store {store.name!r} belonged to sub-topology {old.topologies.get(store.name)} and would now be "
-                f"in {new.topologies.get(store.name)}. Keep the order of the app's steps; add new ones at the end."
-            )
+    found += _moved(old, new)
     if found:
         raise AppChanged(place, found)
 
@@ -168,4 +232,5 @@ def decode(data: bytes, number: int, *, place: str) -> AppSpec:
 
 def _content(spec: AppSpec) -> tuple[object, ...]:
     stores = sorted(spec.stores, key=lambda store: store.name)
-    return spec.id, spec.log, spec.partitions, spec.formats, stores, spec.topologies
+    subtopologies = sorted(spec.subtopologies, key=lambda each: each.number)
+    return spec.id, spec.log, spec.partitions, spec.formats, stores, subtopologies

@@ -13,74 +13,155 @@ What a batch needs no column for has none: turning a JVM row into Arrow costs by
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Sequence
+import logging
+from collections.abc import Iterator
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
+from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from holdfast import metrics
+from holdfast.pipeline.aggregation_task import AggregationWork
+from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
+from holdfast.pipeline.plan_chooser import PlanChooser
+from holdfast.pipeline.planning import BY_BYTES, BY_ROWS, Limits, collect, configure, in_short, with_tasks
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.task_columns import DEAD, ROWS, TIME, BatchPlan, TaskColumns
-from holdfast.stores.formats.keys import MAX_KEY_BYTES
+from holdfast.pipeline.unusable import Case, cases_of, dead_letter, is_unusable, quoted
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
+from holdfast.topology.aggregation import Aggregation
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from holdfast.topology.stream import Table
+    from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
-LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
-"""Text and bytes of a key together. Encoding at most doubles them, and the other components have room in the rest."""
+logger = logging.getLogger(__name__)
+
+_batches = metrics.counter("holdfast_table_batches", "Batches of a table, by plan.", ["store", "plan"])
 
 
-def columns_of(table: Table) -> dict[BatchPlan, TaskColumns]:
-    """The columns of a table's tasks, by the plans it can take."""
-    partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in table.reducers)))
+class AggregationPlanner:
+    """An aggregation on Spark: by the plan that suits its batches, or with dead letters if a task rejects that one."""
+
+    def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
+        self._subtopology = subtopology
+        self._limits = limits
+        self._frames = AggregationFrames(subtopology, limits.partitions, limits.max_ahead_millis)
+        self._chooser = PlanChooser(can_be_raw=BatchPlan.RAW in self._frames.columns)
+
+    def unusable(self, wall: Millis) -> list[Case]:
+        return self._frames.unusable(wall)
+
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        chosen = self._chooser.plan
+        results = None if chosen is BatchPlan.WITH_DEAD_LETTERS else self._fast(records, step, locations, chosen)
+        rejected = results is None and chosen is not BatchPlan.WITH_DEAD_LETTERS
+        taken = BatchPlan.WITH_DEAD_LETTERS if results is None else chosen
+        if results is None:
+            results = self._by(records, step, locations, BatchPlan.WITH_DEAD_LETTERS)
+        _batches.labels(self._subtopology.name, taken.value).inc()
+        done = [result for result in results if isinstance(result, TaskDone)]
+        keys, dead = (sum(result.counts.get(name, 0) for result in done) for name in ("keys", "dead"))
+        self._chooser.saw(sum(result.records for result in done) - dead, keys, dead_letters=rejected or dead > 0)
+        return results
+
+    def _fast(
+        self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan
+    ) -> list[TaskResult] | None:
+        """The results of a plan that can't carry every record; None if it was rejected."""
+        try:
+            results = self._by(records, step, locations, plan)
+        except PySparkException as error:
+            # A record that can't be used may be what went wrong, say in a sum over all of them.
+            logger.info("%s, %s: %s", self._subtopology.name, plan.value, in_short(str(error)))
+            return None
+        for result in results:
+            if isinstance(result, FastPlanRejected):
+                logger.info("%s, %s: %s", self._subtopology.name, plan.value, result.message)
+                return None
+        return results
+
+    def _by(self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan) -> list[TaskResult]:
+        (store,), columns = self._subtopology.stores, self._frames.columns[plan]
+        work = AggregationWork(
+            topology=self._subtopology.number,
+            version=step.version,
+            source=self._subtopology.stream.source.name,
+            store=store,
+            reducers=self._frames.operator.reducers,
+            chunk_rows=self._limits.chunk_rows,
+            inline_limit=self._limits.inline_limit,
+            partitions=self._limits.partitions,
+            columns=columns,
+            now=Now(step.wall, step.event),
+            rewrite_entries=self._limits.rewrite_entries,
+        )
+        configure(records.sparkSession, BY_ROWS if columns.bounded else BY_BYTES)
+        with steps.labels("plan").time():
+            tasks = with_tasks(self._frames.rows(records, step.wall, plan), work, locations)
+            if not self._frames.is_by_key(tasks, plan):
+                tasks = with_tasks(self._frames.rows(records, step.wall, plan, shuffle=True), work, locations)
+        with steps.labels("tasks").time():
+            return collect(tasks)
+
+
+def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPlan, TaskColumns]:
+    """The columns of the tasks, by the plans it can take."""
+    partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in operator.reducers)))
     counting, at = ROWS, 0
-    for (_, aggregate), reducer in zip(table.aggregates, table.reducers, strict=True):
+    for (_, aggregate), reducer in zip(operator.aggregates, operator.reducers, strict=True):
         if aggregate.function is Function.COUNT and aggregate.column is None:
             counting = partials[at]
         at += len(reducer.partials)
-    careful = TaskColumns(
-        keys=tuple(f"k{n}" for n in range(len(table.spec.key.fields))),
+    with_dead_letters = TaskColumns(
+        keys=tuple(f"k{n}" for n in range(len(subtopology.key.fields))),
         partials=partials,
         rows=counting,
-        time=TIME if table.stream.timestamp else None,
-        bounded=not any(field.field_type.is_variable for reducer in table.reducers for field in reducer.partials),
+        time=TIME if subtopology.stream.timestamp else None,
+        bounded=not any(field.field_type.is_variable for reducer in operator.reducers for field in reducer.partials),
     )
-    columns = {BatchPlan.WITH_DEAD_LETTERS: careful, BatchPlan.GROUPED: replace(careful, dead=False)}
-    if can_group(table.spec.key, table.reducers):
-        inputs = tuple(None if a.column is None else f"x{n}" for n, (_, a) in enumerate(table.aggregates))
-        columns[BatchPlan.RAW] = replace(careful, dead=False, inputs=inputs)
+    columns = {BatchPlan.WITH_DEAD_LETTERS: with_dead_letters}
+    columns[BatchPlan.GROUPED] = replace(with_dead_letters, dead=False)
+    if can_group(subtopology.key, operator.reducers):
+        inputs = tuple(None if a.column is None else f"x{n}" for n, (_, a) in enumerate(operator.aggregates))
+        columns[BatchPlan.RAW] = replace(with_dead_letters, dead=False, inputs=inputs)
     return columns
 
 
-class TablePlan:
-    """The plan of one table. Its expressions are made once; each is a few calls into the JVM, and a batch is short."""
+class AggregationFrames:
+    """The DataFrames of one aggregation.
 
-    def __init__(self, table: Table, partitions: int, max_ahead_millis: int) -> None:
-        self._table = table
+    Its expressions are made once: each is a few calls into the JVM, and a batch is short.
+    """
+
+    def __init__(self, subtopology: SubTopology, partitions: int, max_ahead_millis: int) -> None:
+        assert isinstance(subtopology.operator, Aggregation)
+        self.operator = subtopology.operator
+        self._stream = subtopology.stream
+        self._fields = subtopology.key.fields
         self._partitions = partitions
         self._max_ahead_millis = max_ahead_millis
-        self.columns = columns_of(table)
+        self.columns = columns_of(subtopology, self.operator)
         self.keys = self.columns[BatchPlan.WITH_DEAD_LETTERS].keys
-        self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(table.spec.key.fields)]
+        self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(self._fields)]
         self._time = self._time_inputs()
-        self._values = {plan: _value_inputs(table, plan) for plan in self.columns}
+        self._values = {plan: _value_inputs(self.operator, plan) for plan in self.columns}
         self._aggregates = self._partial_aggregates()
 
-    def rows(self, batch: DataFrame, wall: Millis, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
+    def rows(self, records: DataFrame, wall: Millis, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
         """The batch's rows, each where its key belongs: one per key, or by the raw plan one per record.
 
         The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
         """
-        frame = batch
-        for step in self._table.stream.steps:
-            frame = step(frame)
-        with _ansi(frame.sparkSession):
-            frame = frame.select(*self._columns(wall + self._max_ahead_millis, plan))
+        with _ansi(records.sparkSession):
+            frame = records.select(*self._columns(wall, plan))
             if plan is BatchPlan.RAW:
                 return frame.repartition(self._partitions, *self.keys)
             frame = frame.groupBy(*self._groups(plan)).agg(*self._aggregates)
@@ -105,36 +186,38 @@ class TablePlan:
     def _groups(self, plan: BatchPlan) -> tuple[str, ...]:
         return (*self.keys, DEAD) if plan is BatchPlan.WITH_DEAD_LETTERS else self.keys
 
-    def _columns(self, limit: int, plan: BatchPlan) -> list[Column]:
+    def unusable(self, wall: Millis) -> list[Case]:
+        return cases_of(self._fields, self._stream.timestamp, wall, self._max_ahead_millis)
+
+    def _columns(self, wall: Millis, plan: BatchPlan) -> list[Column]:
         """What a batch is computed from. A record that can't be used has a column of its own, or else no key."""
-        fields, timestamp = self._table.spec.key.fields, self._table.stream.timestamp
-        cases = _cases(fields, timestamp, limit, self._max_ahead_millis)
-        good = f"NOT ({' OR '.join(condition for condition, _ in cases)})"
+        cases = self.unusable(wall)
+        good = f"NOT {is_unusable(cases)}"
         if plan is BatchPlan.WITH_DEAD_LETTERS:
-            dead = F.expr(f"{dead_letter(fields, timestamp, limit, self._max_ahead_millis)} AS {DEAD}")
+            dead = F.expr(f"{dead_letter(cases)} AS {DEAD}")
             # Not even the sum over many equal ones may leave its range.
             values = [F.when(F.expr(good), value).alias(name) for name, value in self._values[plan].items()]
             return [*self._key, dead, *self._time, *values]
-        key = [F.expr(f"CASE WHEN {good} THEN {quoted(f.name)} END AS k{n}") for n, f in enumerate(fields)]
+        key = [F.expr(f"CASE WHEN {good} THEN {quoted(f.name)} END AS k{n}") for n, f in enumerate(self._fields)]
         return [*key, *self._time, *(value.alias(name) for name, value in self._values[plan].items())]
 
     def _time_inputs(self) -> list[Column]:
-        stream = self._table.stream
+        stream = self._stream
         if stream.timestamp is None:
             return []
         instant = f"CAST({quoted(stream.timestamp)} AS timestamp)"
         inputs = [F.expr(f"unix_millis({instant}) AS {TIME}")]
-        if any(aggregate.needs_time for _, aggregate in self._table.aggregates):
+        if any(aggregate.needs_time for _, aggregate in self.operator.aggregates):
             inputs.append(F.expr(f"unix_micros({instant}) AS t"))
             inputs += [F.expr(f"{quoted(column)} AS s{n}") for n, column in enumerate(stream.position)]
         return inputs
 
     def _partial_aggregates(self) -> list[Column]:
-        positions = [f"s{n}" for n in range(len(self._table.stream.position))]
+        positions = [f"s{n}" for n in range(len(self._stream.position))]
         partials = [
             partial
             for n, ((_, aggregate), reducer) in enumerate(
-                zip(self._table.aggregates, self._table.reducers, strict=True)
+                zip(self.operator.aggregates, self.operator.reducers, strict=True)
             )
             for partial in _partials(aggregate, reducer.partials, f"x{n}", positions)
         ]
@@ -145,43 +228,6 @@ class TablePlan:
         if named.time is not None:
             columns.append(F.expr(f"max({TIME}) AS {TIME}"))
         return columns
-
-
-def dead_letter(
-    fields: Sequence[Field],
-    timestamp: str | None,
-    limit: int,
-    max_ahead_millis: int,
-    unusable: Sequence[tuple[str, str]] = (),
-) -> str:
-    """SQL that is null for a good record, else JSON: why it can't be used, and the record.
-
-    A good record has a key, an event time up to `limit`, in milliseconds, and none of the conditions in `unusable`,
-    which says for each why.
-    """
-    keep_nulls = "map('ignoreNullFields', 'false')"
-    whens = [
-        f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
-        for condition, reason in (
-            *_cases(fields, timestamp, limit, max_ahead_millis),
-            *unusable,
-        )
-    ]
-    return f"CASE {' '.join(whens)} END"
-
-
-def _cases(fields: Sequence[Field], timestamp: str | None, limit: int, max_ahead_millis: int) -> list[tuple[str, str]]:
-    """When a record can't be used, as SQL that is never null, and why."""
-    missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
-    names = ", ".join(field.name for field in fields)
-    cases = [(missing, f"no key: one of {names} is null")]
-    if sizes := [f"octet_length({quoted(field.name)})" for field in fields if field.field_type.is_variable]:
-        cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
-    if timestamp is not None:
-        cases.append((f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
-        ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
-        cases.append((f"unix_millis(CAST({quoted(timestamp)} AS timestamp)) > {limit}", ahead))
-    return cases
 
 
 @contextlib.contextmanager
@@ -198,10 +244,10 @@ def _ansi(session: SparkSession) -> Iterator[None]:
         session.conf.set("spark.sql.ansi.enabled", before or "true")
 
 
-def _value_inputs(table: Table, plan: BatchPlan) -> dict[str, Column]:
+def _value_inputs(operator: Aggregation, plan: BatchPlan) -> dict[str, Column]:
     """The columns the aggregates read, as x0, x1 ... For a count in the task it is enough whether there is a value."""
     inputs = {}
-    for n, (_, aggregate) in enumerate(table.aggregates):
+    for n, (_, aggregate) in enumerate(operator.aggregates):
         if (column := aggregate.column) is not None:
             value = F.expr(column) if isinstance(column, str) else column
             counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
@@ -226,11 +272,3 @@ def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, posi
             pick = "max" if aggregate.function is Function.LAST else "min"
             order = ["t", *positions, column]
             return [f"{pick}(struct({', '.join(order)})).{name}" for name in order]
-
-
-def quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"
-
-
-def _text(text: str) -> str:
-    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

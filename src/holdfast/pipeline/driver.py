@@ -7,8 +7,8 @@ and the next commit waits for them, so they are never more than one version behi
 
 import logging
 import threading
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, field
 
 from holdfast import metrics
 from holdfast.clock import Clock
@@ -48,10 +48,15 @@ class Step:
     """The event clock of the version before."""
 
 
-ComputeTasks = Callable[[Step], Sequence[TaskResult]]
+@dataclass
+class BatchResult:
+    """What a version's tasks came to, and how many records each source had."""
 
-SOURCE = "0"
-"""The name of an app's source in the clocks; an app has one."""
+    tasks: list[TaskResult] = field(default_factory=list)
+    records: dict[str, int] = field(default_factory=dict)
+
+
+ComputeTasks = Callable[[Step], BatchResult]
 
 
 class Driver:
@@ -64,6 +69,7 @@ class Driver:
         clock: Clock,
         writer: Writer,
         *,
+        sources: Collection[str],
         restart_sources: bool = False,
         on_commit: Callable[[Commit], None] = lambda commit: None,
     ) -> None:
@@ -71,6 +77,7 @@ class Driver:
         self._sinks = sinks
         self._clock = clock
         self._writer = writer
+        self._sources = sources
         self._restart_sources = restart_sources
         self._on_commit = on_commit
         self._lock = threading.Lock()
@@ -117,10 +124,11 @@ class Driver:
         previous = self._newest
         self._sinks.check()
         wall = next_wall(previous, self._clock.now())
-        results = _done(compute(Step(version, wall, _event(previous))))
+        batch_result = compute(Step(version, wall, _event(previous)))
+        results = _done(batch_result.tasks)
         with steps.labels("sinks").time():
             self._sinks.catch_up(version_of(previous))
-        counts = {"records": sum(result.records for result in results)}
+        counts = {"records": sum(batch_result.records.values())}
         for result in results:
             for name, number in result.counts.items():
                 counts[name] = counts.get(name, 0) + number
@@ -131,7 +139,7 @@ class Driver:
             previous=previous.id if previous else None,
             log=self._log.id,
             app=self._log.app.number,
-            clocks=next_clocks(previous, wall, [result.event_times for result in results]),
+            clocks=next_clocks(previous, wall, [result.event_times for result in results], self._sources),
             spark=batch,
             segments={result.task: result.segments for result in results if result.segments},
             counts=counts,

@@ -13,13 +13,10 @@ from typing import TYPE_CHECKING, Any
 from msgspec import inspect
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from holdfast.pipeline.aggregation_plan import quoted
+from holdfast.pipeline.unusable import Case, quoted
 
 if TYPE_CHECKING:
     from holdfast.topology.events import EventShape
-
-Case = tuple[str, str]
-"""A condition in SQL that is true for a record that can't be used, and why it can't."""
 
 
 def unusable_nulls(event: EventShape, columns: StructType) -> list[Case]:

@@ -10,31 +10,84 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.aggregation_plan import dead_letter, quoted
+from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.processing_task import RecordColumns
+from holdfast.pipeline.planning import BY_ROWS, ROW_BY_ROW, Limits, configure, run_idle_tasks, run_tasks
+from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task_columns import DEAD, TIME
+from holdfast.pipeline.unusable import Case, cases_of, dead_letter, quoted
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import FieldType
+from holdfast.topology.processing import Processing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from holdfast.topology.processor import Processed
+    from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
 
-class ProcessorPlan:
-    """The plan of one processor."""
+class ProcessingPlanner:
+    """A processor on Spark. It runs in every version, also in one without records: time has to pass in all tasks."""
 
-    def __init__(self, processed: Processed, partitions: int, max_ahead_millis: int) -> None:
-        self._processed = processed
+    def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
+        assert isinstance(subtopology.operator, Processing)
+        self._subtopology = subtopology
+        self._limits = limits
+        self._operator = subtopology.operator
+        self._frames = ProcessingFrames(subtopology, limits.partitions, limits.max_ahead_millis)
+        self._code = ship(Code(self._operator.processor, self._operator.event))
+
+    def unusable(self, wall: Millis) -> list[Case]:
+        return self._frames.unusable(wall)
+
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        work = ProcessingWork(
+            topology=self._subtopology.number,
+            version=step.version,
+            source=self._subtopology.stream.source.name,
+            now=Now(step.wall, step.event),
+            name=self._subtopology.name,
+            key=self._subtopology.key,
+            stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),
+            output=self._operator.output,
+            columns=self._frames.columns,
+            partitions=self._limits.partitions,
+            chunk_rows=self._limits.chunk_rows,
+            state_bytes=self._limits.state_bytes,
+            inline_limit=self._limits.inline_limit,
+            code=self._code,
+            rewrite_entries=self._limits.rewrite_entries,
+        )
+        session = records.sparkSession
+        configure(session, BY_ROWS if self._frames.bounded else ROW_BY_ROW)
+        with steps.labels("plan").time():
+            frame = self._frames.records(records, step.wall)
+        with steps.labels("tasks").time():
+            # A plan that Spark can tell to be empty runs no task at all.
+            return run_tasks(frame, work, locations) or run_idle_tasks(
+                session, self._limits.partitions, work, locations
+            )
+
+
+class ProcessingFrames:
+    """The DataFrames of one processor."""
+
+    def __init__(self, subtopology: SubTopology, partitions: int, max_ahead_millis: int) -> None:
+        assert isinstance(subtopology.operator, Processing)
+        self.operator = subtopology.operator
+        self._key = subtopology.key
+        self._timestamp = subtopology.stream.timestamp
         self._partitions = partitions
         self._max_ahead_millis = max_ahead_millis
-        stream, frame = processed.stream, processed.stream.frame
-        event = {column: f"c{n}" for n, column in enumerate(processed.event.columns)}
+        stream, frame = subtopology.stream, subtopology.stream.frame
+        event = {column: f"c{n}" for n, column in enumerate(self.operator.event.columns)}
         inputs = [f"{quoted(column)} AS {name}" for column, name in event.items()]
         keys: list[str] = []
-        for n, field in enumerate(processed.key.fields):
+        for n, field in enumerate(subtopology.key.fields):
             if field.name in event and frame.schema[field.name].dataType.simpleString() == field.type:
                 keys.append(event[field.name])
             else:
@@ -51,18 +104,16 @@ class ProcessorPlan:
         self.columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
         carried = dict.fromkeys((*self.columns.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
         self._carried = list(carried)
-        self._nulls = unusable_nulls(processed.event, frame.schema)
+        self._nulls = unusable_nulls(self.operator.event, frame.schema)
         self.bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
         """Whether no record can be large, but for its key, which has a longest length."""
 
-    def records(self, batch: DataFrame, wall: Millis) -> DataFrame:
-        """The batch's records where and in the order in which the tasks want them."""
-        frame = batch
-        for step in self._processed.stream.steps:
-            frame = step(frame)
-        limit, timestamp = wall + self._max_ahead_millis, self._processed.stream.timestamp
-        dead = dead_letter(self._processed.key.fields, timestamp, limit, self._max_ahead_millis, self._nulls)
-        frame = frame.select(*self._inputs, F.expr(f"{dead} AS {DEAD}"))
+    def unusable(self, wall: Millis) -> list[Case]:
+        return [*cases_of(self._key.fields, self._timestamp, wall, self._max_ahead_millis), *self._nulls]
+
+    def records(self, records: DataFrame, wall: Millis) -> DataFrame:
+        """The records where and in the order in which the tasks want them."""
+        frame = records.select(*self._inputs, F.expr(f"{dead_letter(self.unusable(wall))} AS {DEAD}"))
         frame = frame.repartition(self._partitions, *self.columns.keys)
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)

@@ -5,7 +5,7 @@ the same number with other offsets (its checkpoint fell back), or start at zero 
 gone). Only the first is harmless.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -148,20 +148,22 @@ def next_wall(previous: Commit | None, now: Millis) -> Millis:
     return Millis(max(previous.clocks.wall, now)) if previous else now
 
 
-def next_clocks(previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]]) -> Clocks:
+def next_clocks(
+    previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], sources: Collection[str]
+) -> Clocks:
     """The clocks of the next commit: each source's largest accepted event time so far, none going back.
 
     `seen` are the largest event times by source that each task saw. The app's event time is that of the source that
-    is furthest behind.
+    is furthest behind, among `sources`, which the app has now: one that went doesn't hold the others back.
     """
-    sources = dict(previous.clocks.sources) if previous else {}
+    clocks = {name: time for name, time in previous.clocks.sources.items() if name in sources} if previous else {}
     for times in seen:
         for source, time in times.items():
-            sources[source] = max(sources.get(source, time), time)
-    event = min(sources.values(), default=None)
+            clocks[source] = max(clocks.get(source, time), time)
+    event = min(clocks.values(), default=None)
     if previous is not None and previous.clocks.event is not None:
         event = previous.clocks.event if event is None else max(event, previous.clocks.event)
-    return Clocks(wall=wall, event=event, sources=sources)
+    return Clocks(wall=wall, event=event, sources=clocks)
 
 
 def version_of(commit: Commit | None) -> Version:

@@ -149,7 +149,7 @@ class StoreReader:
 
     def tasks_of(self, store: str) -> list[TaskId]:
         """The tasks that hold a part of the store, one per partition."""
-        topology = self.app.topologies[self.spec(store).name]
+        topology = self.app.number_of(self.spec(store).name)
         return [TaskId(topology, partition) for partition in range(self.app.partitions)]
 
     def find(self, store: str, values: Sequence[object]) -> Lookup:

@@ -1,7 +1,7 @@
 """The aggregates a user names in `.aggregate(...)`: what to compute of which column.
 
 They are plain values. `topology.reducers` turns one into columns once the type of its input is known, and
-`pipeline.plan` into Spark expressions. One with `from_now=True` may be added to a table that has records already.
+`pipeline.aggregation_plan` into Spark expressions. One with `from_now=True` may be added to a table that has records.
 """
 
 from __future__ import annotations

@@ -1,34 +1,26 @@
 """Processors: a user's own Python, one record after the other, over any number of stores.
 
 A processor is a class. Its stores are class attributes, its work is `process(key, event, ctx)`, and what it forwards is
-an output that sinks can take. Nothing here runs anything: `pipeline.processor` makes an object of the class in each
-task of each version, gives it its stores and hands it the task's records in the order of their event times.
+an output that sinks can take. Nothing here runs anything: `pipeline.processing_task` makes an object of the class in
+each task of each version, gives it its stores and hands it the task's records in the order of their event times.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import ROCKSDB
-from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec, check_name
-from holdfast.topology.events import EventShape, as_mapping
+from holdfast.stores.spec import StoreSpec, check_name
+from holdfast.topology.events import as_mapping
 from holdfast.words import Version
 
-if TYPE_CHECKING:
-    from holdfast.topology.sink import Sink
-    from holdfast.topology.stream import Builder, Stream
-
 Count = Callable[[str, int], None]
-
-OF_STORE = "~"
-"""Between a processor and its store, where a store's changes are named. Neither has one in its own name."""
 
 
 @runtime_checkable
@@ -145,60 +137,6 @@ class Processor:
 
     def close(self) -> None:
         """Called once after the last record of a version."""
-
-
-@dataclass(frozen=True)
-class Processed:
-    """A processor in a pipeline, with everything the batch needs to run it."""
-
-    builder: Builder
-    topology: int
-    """The number of its sub-topology, in the order of what the app declares."""
-    name: str
-    processor: type[Processor]
-    stream: Stream
-    key: Schema
-    """The record's key as Python has it: every whole number is a bigint, every fraction a double."""
-    event: EventShape
-    stores: tuple[tuple[str, StoreSpec], ...]
-    """The attribute and the spec of each store."""
-    output: Schema | None
-
-    @property
-    def specs(self) -> tuple[StoreSpec, ...]:
-        return tuple(spec for _, spec in self.stores)
-
-    def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
-        """Sends what each version forwarded to `sink`, after the version exists. Returns the same again."""
-        if self.output is None:
-            raise TopologyError(
-                f"{self.processor.__name__} forwards nothing yet. Name the columns of what it forwards: "
-                "stream.process(..., output='player string, n bigint')."
-            )
-        self.builder.add_sink(self.name, sink, name)
-        return self
-
-    def sink_changes(self, store: str, sink: Sink, *, name: str | None = None) -> Processed:
-        """Sends what each version changed in a key-value store to `sink`, deletes too. Returns the same again.
-
-        Rows have the key's columns, `value` as JSON, `timestamp` if the store keeps one, and `_deleted`, which is true
-        for a key that was deleted or evicted, or whose TTL was over. A store with `ttl=` and without `max_entries=`
-        drops what is over in whole slices instead, of which nothing is sent.
-        """
-        spec = next((spec for spec in self.specs if spec.name == store), None)
-        if spec is None or spec.kind not in (KEY_VALUE, TIMESTAMPED):
-            there = ", ".join(each.name for each in self.specs if each.kind in (KEY_VALUE, TIMESTAMPED)) or "none"
-            what = "has no such store" if spec is None else f"has a {spec.kind} store of that name"
-            raise TopologyError(
-                f"sink_changes({store!r}): {self.processor.__name__} {what}. Its key-value stores are: {there}. What "
-                "changes in others a processor can forward."
-            )
-        self.builder.add_sink(self.changes_of(spec), sink, name)
-        return self
-
-    def changes_of(self, spec: StoreSpec) -> str:
-        """The name of what a store's changes are to sinks."""
-        return f"{self.name}{OF_STORE}{spec.name}"
 
 
 def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:

@@ -27,10 +27,11 @@ from holdfast.stores.layouts.slices import AREA, split_sliced, split_sliced_keys
 from holdfast.stores.schema.rewrite import is_step
 from holdfast.stores.schema.row_columns import decode_layouts
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
+from holdfast.topology import outputs
+from holdfast.topology.outputs import DELETED
 from holdfast.topology.processor import DeclaredStore
 from holdfast.topology.reducers import HIDDEN
 from holdfast.topology.sink import Rows
-from holdfast.topology.stream import DELETED
 from holdfast.words import TaskId
 
 logger = logging.getLogger(__name__)
@@ -155,6 +156,19 @@ class _Letter(msgspec.Struct):
 
 
 Output = TableOutput | ProcessorOutput | StoreChanges | DeadLetters
+
+
+def output_of(declared: outputs.Output) -> Output:
+    """How the rows of an output are read out of a commit."""
+    match declared:
+        case outputs.AggregateRows():
+            return TableOutput(declared.store, declared.topology)
+        case outputs.ForwardedRows():
+            return ProcessorOutput(declared.name, declared.topology)
+        case outputs.ChangedEntries():
+            return StoreChanges(declared.store, declared.topology, declared.declared)
+        case outputs.DeadLetters():
+            return DeadLetters()
 
 
 def _parts(log: Log, commit: Commit, kind: str, name: str | None) -> Iterator[tuple[TaskId, int, pa.Table]]:

@@ -15,8 +15,9 @@ from holdfast import faults
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
-from holdfast.pipeline.sinks.outputs import Output
+from holdfast.pipeline.sinks.outputs import Output, output_of
 from holdfast.topology.sink import Sink
+from holdfast.topology.topology import Topology
 from holdfast.words import NOTHING, Version
 
 logger = logging.getLogger(__name__)
@@ -41,6 +42,12 @@ class Feed:
     name: str
     output: Output
     sink: Sink
+
+
+def feeds_of(topology: Topology) -> list[Feed]:
+    """The app's sinks with what each is fed from."""
+    outputs = topology.outputs
+    return [Feed(node.name, output_of(outputs[node.source]), node.sink) for node in topology.sinks]
 
 
 Retry = Callable[[Callable[[], None]], None]

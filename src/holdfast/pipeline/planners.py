@@ -1,0 +1,72 @@
+"""How each operator runs on Spark, and the one place that runs them all.
+
+An operator of its own is a class in `topology`, a module with its planner, and a line in `PLANNERS`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.pipeline.aggregation_plan import AggregationPlanner
+from holdfast.pipeline.driver import BatchResult, Step
+from holdfast.pipeline.planning import Limits, Planner, configure, in_short
+from holdfast.pipeline.processing_plan import ProcessingPlanner
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.source_readers import Reader, SourceReaders
+from holdfast.pipeline.spark import SHUFFLE_CHECKS
+from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.processing import Processing
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.topology.topology import Operator, SubTopology
+
+PLANNERS: Mapping[type[Operator], type[Planner]] = {Aggregation: AggregationPlanner, Processing: ProcessingPlanner}
+
+_BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}
+
+
+class SparkUnavailable(HoldfastError):
+    """A Spark job was lost: a worker or an executor died, a stage could not be finished. Another try may work."""
+
+    category = ErrorCategory.RETRY
+
+
+class SparkRefused(HoldfastError):
+    """Spark can't run the batch, and would not the next time either."""
+
+    category = ErrorCategory.INVALID
+
+
+class BatchTasks:
+    """Runs the tasks of a version on Spark: one job per sub-topology, from one read of each source."""
+
+    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
+        self._partitions = limits.partitions
+        readers: dict[str, list[Reader]] = {}
+        for each in subtopologies:
+            planner = PLANNERS[type(each.operator)](each, limits)
+            readers.setdefault(each.stream.source.name, []).append(Reader(planner, each.stream.steps))
+        self._sources = {source: SourceReaders(own) for source, own in readers.items()}
+
+    def compute(self, batches: Mapping[str, DataFrame], step: Step, locations: StateLocations) -> BatchResult:
+        """The results of all tasks of this version; `batches` are the sources' records by name."""
+        found = BatchResult()
+        try:
+            for source, readers in self._sources.items():
+                batch = batches[source]
+                configure(batch.sparkSession, {**_BATCH, "spark.sql.shuffle.partitions": str(self._partitions)})
+                results, found.records[source] = readers.run(batch, step, locations)
+                found.tasks += results
+        except PySparkException as error:
+            # PySpark gives an error a class of its own when its cause is the plan, the data or Python code.
+            raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
+        except Py4JJavaError as error:
+            raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error
+        return found

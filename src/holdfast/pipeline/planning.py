@@ -1,0 +1,102 @@
+"""What all planning modules have in common: what bounds a task, and how tasks run as a Spark job."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Protocol
+
+from pyspark.sql.types import BinaryType, StructField, StructType
+
+from holdfast.pipeline.driver import Step
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskResult, decode
+from holdfast.pipeline.task import READ_ROWS
+from holdfast.pipeline.unusable import Case
+from holdfast.pipeline.worker import TaskWork, run_idle_partition, run_partition
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.topology.topology import SubTopology
+    from holdfast.words import Millis
+
+BY_BYTES = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_ROWS),
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+}
+"""How many rows come to a task in one Arrow batch when a row may be large."""
+
+BY_ROWS = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
+}
+"""When none can. Any limit in bytes makes Spark add up the batch's size after every row, which
+was 14 % of the JVM's time in the count benchmark (docs/decisions/0005)."""
+
+ROW_BY_ROW = {
+    "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
+    "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
+}
+"""For a processor whose records may be large: small batches, so that it can begin while Spark still makes the next."""
+
+_RESULT = StructType([StructField("result", BinaryType())])
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What bounds the tasks of an app, the same for all its sub-topologies."""
+
+    partitions: int
+    chunk_rows: int
+    inline_limit: int
+    """How many bytes a task may put into the commit itself."""
+    max_ahead_millis: int
+    state_bytes: int = 0
+    rewrite_entries: int = 0
+
+
+class Planner(Protocol):
+    """A sub-topology on Spark. An operator's planning module has one."""
+
+    def __init__(self, subtopology: SubTopology, limits: Limits) -> None: ...
+
+    def unusable(self, wall: Millis) -> list[Case]:
+        """Which records of its stream it can't use, at this wall clock."""
+
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        """Runs its tasks over the records of one batch of its stream."""
+
+
+def run_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> list[TaskResult]:
+    """The results of a job with one task per partition of `frame`; none if Spark can tell that it is empty."""
+    return collect(with_tasks(frame, work, locations))
+
+
+def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:
+    return frame.mapInArrow(partial(run_partition, work, locations), _RESULT)
+
+
+def run_idle_tasks(
+    session: SparkSession, partitions: int, work: TaskWork, locations: StateLocations
+) -> list[TaskResult]:
+    """The results of tasks without records, in every partition."""
+    every = session.range(0, partitions, 1, partitions)
+    return collect(every.mapInArrow(partial(run_idle_partition, work, locations), _RESULT))
+
+
+def collect(tasks: DataFrame) -> list[TaskResult]:
+    # As Arrow, since rows through collect() take 25 ms more before the first of them is here.
+    return [decode(result) for result in tasks.toArrow()["result"].to_pylist()]
+
+
+def configure(session: SparkSession, options: Mapping[str, str]) -> None:
+    for name, value in options.items():
+        session.conf.set(name, value)
+
+
+def in_short(text: str, first: int = 4, last: int = 4) -> str:
+    """The beginning of a long message, and the end, where a Python traceback has its error; without Java's stack."""
+    lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
+    return "\n".join(lines if len(lines) <= first + last else [*lines[:first], "...", *lines[-last:]])

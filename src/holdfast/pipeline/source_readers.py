@@ -1,0 +1,128 @@
+"""The sub-topologies that read one source: what they share of it is computed once, and a record counts once.
+
+A source's records are counted where its readers part ways: after the stateless steps that all of them have. There the
+batch is kept, if several read it.
+
+A record that can't be used is reported once. Of sub-topologies whose streams differ in filters alone, the first one
+that gets the record and can't use it reports it; the others leave it out before they plan anything, so none of them
+gives up a fast plan for a record that is not its own to report. A stream that was transformed otherwise has other
+records, and reports its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import reduce
+from operator import and_, or_
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.driver import Step as VersionStep
+from holdfast.pipeline.planning import Planner
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskDone, TaskResult
+from holdfast.pipeline.unusable import is_unusable
+from holdfast.topology.stream import Filter, Step
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from holdfast.words import Millis
+
+Steps = tuple[Step, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Reader:
+    """A sub-topology's planner, and the stateless steps of the stream it reads."""
+
+    planner: Planner
+    steps: Steps
+
+    def unusable(self, wall: Millis, applied: Steps) -> Column:
+        """Which records it reports, among those that are left after the steps of `applied`."""
+        filters = [step for step in self.steps if isinstance(step, Filter) and not _has(applied, step)]
+        conditions = [F.expr(step.condition) if isinstance(step.condition, str) else step.condition for step in filters]
+        passes = [F.coalesce(condition, F.lit(False)) for condition in conditions]
+        return reduce(and_, passes, F.expr(is_unusable(self.planner.unusable(wall))))
+
+
+class SourceReaders:
+    """Runs all sub-topologies that read one source."""
+
+    def __init__(self, readers: Sequence[Reader]) -> None:
+        self._readers = readers
+        self._shared = shared_steps([reader.steps for reader in readers])
+        # One with fewer steps sees more records: whoever has none of its own sees them all, and reports first.
+        first_ones_first = sorted(readers, key=lambda reader: len(reader.steps))
+        self._earlier = {
+            reader: [other for other in first_ones_first[:n] if _same(_base(other.steps), _base(reader.steps))]
+            for n, reader in enumerate(first_ones_first)
+        }
+        counting = first_ones_first[0]
+        self._counting = counting if len(counting.steps) == len(self._shared) else None
+
+    def run(self, batch: DataFrame, step: VersionStep, locations: StateLocations) -> tuple[list[TaskResult], int]:
+        """The results of all tasks, and how many records the source had."""
+        shared = _applied(batch, self._shared)
+        several = len(self._readers) > 1
+        if several:
+            shared = shared.persist()
+        try:
+            results = {
+                reader: reader.planner.run(self._records(shared, reader, step.wall), step, locations)
+                for reader in self._readers
+            }
+            if self._counting is None:
+                records = shared.count()
+            else:
+                records = sum(each.records for each in results[self._counting] if isinstance(each, TaskDone))
+            return [result for own in results.values() for result in own], records
+        finally:
+            if several:
+                shared.unpersist()
+
+    def _records(self, shared: DataFrame, reader: Reader, wall: Millis) -> DataFrame:
+        """What a reader gets: without the records it can't use and that another one reports."""
+        frame = _applied(shared, reader.steps[len(self._shared) :])
+        if earlier := self._earlier[reader]:
+            reported = reduce(or_, (other.unusable(wall, reader.steps) for other in earlier))
+            frame = frame.where(~(reader.unusable(wall, reader.steps) & reported))
+        return frame
+
+
+def shared_steps(chains: Sequence[Steps]) -> Steps:
+    """The steps that all chains begin with.
+
+    >>> a, b, c = Filter("a"), Filter("b"), Filter("c")
+    >>> shared_steps([(a, b, c), (a, b), (a, c)]) == (a,)
+    True
+    """
+    shared: list[Step] = []
+    for steps in zip(*chains, strict=False):
+        if any(step is not steps[0] for step in steps):
+            break
+        shared.append(steps[0])
+    return tuple(shared)
+
+
+def _base(steps: Steps) -> Steps:
+    """The steps up to the last one that isn't a filter: what makes the columns what they are."""
+    last = max((n for n, step in enumerate(steps) if not isinstance(step, Filter)), default=-1)
+    return steps[: last + 1]
+
+
+def _same(one: Steps, other: Steps) -> bool:
+    return len(one) == len(other) and len(shared_steps([one, other])) == len(one)
+
+
+def _has(steps: Steps, wanted: Step) -> bool:
+    return any(step is wanted for step in steps)
+
+
+def _applied(frame: DataFrame, steps: Steps) -> DataFrame:
+    for step in steps:
+        frame = step(frame)
+    return frame

@@ -1,0 +1,97 @@
+"""Aggregations: the operator that keeps one row of aggregates per key."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import TopologyError
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.aggregates import Aggregate
+from holdfast.topology.frames import input_type, type_of
+from holdfast.topology.outputs import DELETED, AggregateRows
+from holdfast.topology.reducers import HIDDEN, Reducer, bind
+from holdfast.topology.sink import Sink
+from holdfast.topology.topology import SubTopology, Topology
+
+if TYPE_CHECKING:
+    from holdfast.topology.stream import Stream
+
+Aggregates = tuple[tuple[str, Aggregate], ...]
+
+
+@dataclass(frozen=True)
+class Aggregation:
+    """Named aggregates, and how each is merged into what its key has."""
+
+    aggregates: Aggregates
+    reducers: tuple[Reducer, ...]
+
+    def outputs(self, subtopology: SubTopology) -> tuple[AggregateRows, ...]:
+        (store,) = subtopology.stores
+        return (AggregateRows(subtopology.name, subtopology.number, store),)
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        for (name, aggregate), reducer in zip(self.aggregates, self.reducers, strict=True):
+            yield f"aggregate {name} {reducer.fields[0].type} = {aggregate}"
+
+
+@dataclass(frozen=True)
+class Table:
+    """An aggregation in an app: a store that the stream keeps up to date."""
+
+    topology: Topology
+    name: str
+
+    @property
+    def spec(self) -> StoreSpec:
+        (store,) = self.topology.subtopology(self.name).stores
+        return store
+
+    @property
+    def results(self) -> Schema:
+        """The columns a reader sees: the key's and the aggregates'."""
+        assert self.spec.value is not None
+        return Schema(self.spec.key.fields + tuple(f for f in self.spec.value.fields if HIDDEN not in f.name))
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> Table:
+        """Sends every version's changed rows to `sink`, after the version exists. Returns the table again."""
+        self.topology.add_sink(self.name, sink, name)
+        return self
+
+
+def add_aggregation(
+    stream: Stream, columns: tuple[str, ...], aggregates: Aggregates, name: str, make: Callable[..., StoreSpec]
+) -> Table:
+    """An aggregation by these columns, in the store that `make` gives for its key and value."""
+    topology = stream.topology
+    for column in (*columns, *([stream.timestamp] if stream.timestamp else [])):
+        type_of(stream.frame, column)
+    key = Schema(tuple(Field(column, type_of(stream.frame, column)) for column in columns))
+    encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is not a key
+    in_time = any(aggregate.needs_time for _, aggregate in aggregates)
+    position = [type_of(stream.frame, column) for column in stream.position] if in_time else []
+    reducers = tuple(
+        bind(label, aggregate, input_type(stream.frame, aggregate), position) for label, aggregate in aggregates
+    )
+    results = tuple(reducer.fields[0] for reducer in reducers)
+    hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])
+    spec = msgspec.structs.replace(
+        stream.timed(make(key=key, value=Schema(results + hidden))),
+        from_now=tuple(label for label, aggregate in aggregates if aggregate.from_now),
+        aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregates),
+    )
+    if spec.max_entries and DELETED in (field.name for field in key.fields + results):
+        raise TopologyError(
+            f"store({name!r}): a column is named {DELETED!r}, which is how sinks are told of a key that "
+            "max_entries evicted. Give it another name."
+        )
+    topology.check_free(name, (spec,), "Give the store another name: .store('...').")
+    topology.add(name, stream, key, (spec,), Aggregation(aggregates, reducers))
+    return Table(topology, name)

@@ -1,0 +1,140 @@
+"""Processing: the operator that hands records to a processor of the user's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.errors import TopologyError
+from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec
+from holdfast.topology.events import EventShape, shape_of
+from holdfast.topology.frames import type_of
+from holdfast.topology.outputs import OF_STORE, ChangedEntries, ForwardedRows, Output
+from holdfast.topology.processor import (
+    Processor,
+    check_processor,
+    key_as_python,
+    name_of,
+    parse_output,
+    specs_of,
+    stores_of,
+)
+from holdfast.topology.sink import Sink
+from holdfast.topology.topology import SubTopology, Topology
+
+if TYPE_CHECKING:
+    from holdfast.topology.stream import Stream
+
+
+@dataclass(frozen=True)
+class Processing:
+    """The processor's class, what its events are, and the columns of what it forwards."""
+
+    processor: type[Processor]
+    event: EventShape
+    attributes: tuple[str, ...]
+    """The attributes of the class that the sub-topology's stores are, in their order."""
+    output: Schema | None
+
+    def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
+        number, declared = subtopology.number, stores_of(self.processor)
+        changes = (
+            ChangedEntries(changes_of(subtopology.name, store.name), number, store, declared[attribute])
+            for attribute, store in zip(self.attributes, subtopology.stores, strict=True)
+        )
+        return (ForwardedRows(subtopology.name, number), *changes)
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        yield f"processor {subtopology.name} ({self.processor.__name__})"
+        if self.output is not None:
+            yield f"forwards {self.output}"
+
+
+@dataclass(frozen=True)
+class Processed:
+    """A processor in an app."""
+
+    topology: Topology
+    name: str
+
+    @property
+    def specs(self) -> tuple[StoreSpec, ...]:
+        return self.topology.subtopology(self.name).stores
+
+    @property
+    def _operator(self) -> Processing:
+        operator = self.topology.subtopology(self.name).operator
+        assert isinstance(operator, Processing)
+        return operator
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
+        """Sends what each version forwarded to `sink`, after the version exists. Returns the same again."""
+        if self._operator.output is None:
+            raise TopologyError(
+                f"{self._operator.processor.__name__} forwards nothing yet. Name the columns of what it forwards: "
+                "stream.process(..., output='player string, n bigint')."
+            )
+        self.topology.add_sink(self.name, sink, name)
+        return self
+
+    def sink_changes(self, store: str, sink: Sink, *, name: str | None = None) -> Processed:
+        """Sends what each version changed in a key-value store to `sink`, deletes too. Returns the same again.
+
+        Rows have the key's columns, `value` as JSON, `timestamp` if the store keeps one, and `_deleted`, which is true
+        for a key that was deleted or evicted, or that has expired. A store with `ttl=` and without `max_entries=`
+        drops expired entries in whole slices instead, and nothing is sent for those.
+        """
+        spec = next((spec for spec in self.specs if spec.name == store), None)
+        if spec is None or spec.kind not in (KEY_VALUE, TIMESTAMPED):
+            there = ", ".join(each.name for each in self.specs if each.kind in (KEY_VALUE, TIMESTAMPED)) or "none"
+            what = "has no such store" if spec is None else f"has a {spec.kind} store of that name"
+            raise TopologyError(
+                f"sink_changes({store!r}): {self._operator.processor.__name__} {what}. Its key-value stores are: "
+                f"{there}. What changes in others a processor can forward."
+            )
+        self.topology.add_sink(changes_of(self.name, spec.name), sink, name)
+        return self
+
+
+def changes_of(name: str, store: str) -> str:
+    """The name of the output that a store's changes are.
+
+    >>> changes_of("visits", "seen")
+    'visits~seen'
+    """
+    return f"{name}{OF_STORE}{store}"
+
+
+def add_processing(stream: Stream, processor: type[Processor], output: str | None, name: str | None) -> Processed:
+    """A processor over the stream, by its key."""
+    topology = stream.topology
+    check_processor(processor)
+    chosen = name or name_of(processor)
+    for column in (*stream.key, *([stream.timestamp] if stream.timestamp else []), *stream.position):
+        type_of(stream.frame, column)
+    key = key_as_python(Schema(tuple(Field(column, type_of(stream.frame, column)) for column in stream.key)))
+    encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is not a key
+    declared, stores = stores_of(processor), specs_of(processor, topology.engine)
+    topology.check_free(
+        chosen, tuple(spec for _, spec in stores), "Give the processor another name: process(..., name='...')."
+    )
+    for attribute, spec in stores:
+        # Tried here, since it raises for a codec that isn't there.
+        declared[attribute].bind(DictBytes(), Now(wall=0), lambda name, number: None, spec=spec)
+    columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
+    operator = Processing(
+        processor,
+        shape_of(processor.process, columns),
+        tuple(attribute for attribute, _ in stores),
+        None if output is None else parse_output(output),
+    )
+    specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in stores)
+    topology.add(chosen, stream, key, specs, operator)
+    return Processed(topology, chosen)

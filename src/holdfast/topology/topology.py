@@ -1,0 +1,166 @@
+"""What an app consists of: sources, sub-topologies that read them, and sinks that are fed from those.
+
+A sub-topology is one run of operators between two exchanges: it reads a stream by a key, keeps stores that are
+partitioned by that key, and has outputs. What it does with a record is its operator; everything else here is the same
+for all operators. Nothing here starts or reads anything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Protocol
+
+from holdfast.errors import TopologyError
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.options import ROCKSDB, known_engine
+from holdfast.stores.spec import StoreSpec, check_name
+from holdfast.topology.outputs import OF_STORE, DeadLetters, Output
+from holdfast.topology.processor import two_stores
+from holdfast.topology.sink import Sink
+from holdfast.words import TaskId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+    from holdfast.topology.stream import Stream
+
+FIRST_SOURCE = "main"
+"""The name of a source that was given none."""
+
+LONGEST_SINK_NAME = 100
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """A streaming DataFrame under a name, by which commits keep its clock."""
+
+    name: str
+    frame: DataFrame
+
+
+class Operator(Protocol):
+    """What a sub-topology does with its records. `pipeline.planners` has how each operator runs on Spark."""
+
+    def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
+        """What sinks can be fed from."""
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        """The operator as `app.describe()` shows it."""
+
+
+@dataclass(frozen=True)
+class SubTopology:
+    """What it reads, what it keeps, and what it does."""
+
+    name: str
+    number: int
+    """Its tasks are `<number>_<partition>`. Until the app starts it is the place in the order of declarations."""
+    stream: Stream
+    key: Schema
+    """What its records meet by; its stores are partitioned by it."""
+    stores: tuple[StoreSpec, ...]
+    operator: Operator
+
+    @property
+    def outputs(self) -> tuple[Output, ...]:
+        return self.operator.outputs(self)
+
+    def tasks(self, partitions: int) -> list[TaskId]:
+        return [TaskId(self.number, partition) for partition in range(partitions)]
+
+
+@dataclass(frozen=True)
+class SinkNode:
+    """A sink, what it is fed from, and the name under which the log keeps its position."""
+
+    name: str
+    source: str
+    sink: Sink
+
+
+class Topology:
+    """What an app has so far. It turns into tasks, stores and sinks at start."""
+
+    def __init__(self, engine: str = ROCKSDB) -> None:
+        self.engine = known_engine(engine, "the setting state.engine")
+        self.sources: list[Source] = []
+        self.subtopologies: list[SubTopology] = []
+        self.sinks: list[SinkNode] = []
+        self.is_numbered = False
+        """Whether the sub-topologies have the numbers of the app's file."""
+
+    @property
+    def stores(self) -> tuple[StoreSpec, ...]:
+        return tuple(store for each in self.subtopologies for store in each.stores)
+
+    @property
+    def outputs(self) -> dict[str, Output]:
+        """What sinks can be fed from, by name."""
+        found: tuple[Output, ...] = (DeadLetters(), *(output for each in self.subtopologies for output in each.outputs))
+        return {output.name: output for output in found}
+
+    def stateful_tasks(self, partitions: int) -> list[TaskId]:
+        """The tasks that have stores."""
+        return [task for each in self.subtopologies if each.stores for task in each.tasks(partitions)]
+
+    def subtopology(self, name: str) -> SubTopology:
+        return next(each for each in self.subtopologies if each.name == name)
+
+    def add_source(self, frame: DataFrame, name: str | None) -> Source:
+        """The source of this DataFrame, which is a new one or one that is there already."""
+        known = next((source for source in self.sources if source.frame is frame), None)
+        if known is None:
+            if self.sources:
+                raise TopologyError(
+                    "An app has one source today, and this is a second DataFrame. Join the sources with "
+                    "df.unionByName() before app.stream(), or start a second app."
+                )
+            known = Source(name or FIRST_SOURCE, frame)
+            check_name(known.name)
+            self.sources.append(known)
+        elif name not in (None, known.name):
+            raise TopologyError(
+                f"app.stream(name={name!r}): this DataFrame is the source {known.name!r} already, and a source has one "
+                "name. Leave name= out, or use the same name."
+            )
+        return known
+
+    def check_free(self, name: str, stores: tuple[StoreSpec, ...], rename: str) -> None:
+        """Raises for a sub-topology whose name or stores are in use; `rename` says how to name it."""
+        check_name(name)
+        twice = {store.name for store in self.stores} & {store.name for store in stores}
+        if name not in twice and name in self.outputs:
+            raise TopologyError(f"There are two outputs named {name!r}. {rename}")
+        if twice:
+            raise two_stores(min(twice))
+
+    def add(self, name: str, stream: Stream, key: Schema, stores: tuple[StoreSpec, ...], operator: Operator) -> None:
+        """A sub-topology whose name and stores are free."""
+        self.subtopologies.append(SubTopology(name, len(self.subtopologies), stream, key, stores, operator))
+
+    def adopt(self, numbers: Mapping[str, int], known: Callable[[StoreSpec], StoreSpec]) -> None:
+        """Takes over what the log knows: each sub-topology's number, and of each store what it has recorded."""
+        self.subtopologies = [
+            replace(each, number=numbers[each.name], stores=tuple(known(store) for store in each.stores))
+            for each in self.subtopologies
+        ]
+        self.is_numbered = True
+
+    def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
+        if not isinstance(sink, Sink):
+            raise TopologyError(
+                f"{sink!r} is not a sink. Take hf.files('folder/'), hf.console(), hf.foreach(function) ..."
+            )
+        chosen = name or f"{source.replace(OF_STORE, '.')}.{sink.kind}"
+        if name is None and len(chosen) > LONGEST_SINK_NAME:
+            raise TopologyError(
+                f"The sink would be named {chosen!r}, which is longer than the {LONGEST_SINK_NAME} characters a sink's "
+                "name may have. Give it a shorter one: name='...'."
+            )
+        if any(node.name == chosen for node in self.sinks):
+            raise TopologyError(
+                f"There are two sinks named {chosen!r}. The name is where the log keeps how far a sink has come: "
+                "give one of them its own with .sink(..., name='...')."
+            )
+        self.sinks.append(SinkNode(chosen, source, sink))

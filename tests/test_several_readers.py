@@ -1,0 +1,108 @@
+"""Several sub-topologies on one stream, on real Spark: a record counts once, and declarations may be moved."""
+
+import json
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.metrics import REGISTRY
+from tests.apps import held, read, settings, write
+
+pytestmark = pytest.mark.spark
+
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+Shape = Callable[[hf.Stream], hf.Stream]
+
+
+class Seen(hf.Processor):
+    seen = hf.KeyValueStore("seen", value=int)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.seen[key] = self.seen.get(key, 0) + 1
+
+
+def same(stream: hf.Stream) -> hf.Stream:
+    return stream
+
+
+def where(condition: str) -> Shape:
+    return lambda stream: stream.where(condition)
+
+
+def counted() -> dict[str, float]:
+    names = ("holdfast_records_total", "holdfast_dead_letters_total")
+    return {name: REGISTRY.get_sample_value(name) or 0.0 for name in names}
+
+
+def batches_by(store: str, plan: str) -> float:
+    return REGISTRY.get_sample_value("holdfast_table_batches_total", {"store": store, "plan": plan}) or 0.0
+
+
+@pytest.mark.parametrize(
+    ("shapes", "counts"),
+    [
+        ((same, same, same), (9, 9, 9)),
+        ((where("points < 100"), where("points >= 0"), same), (9, 9, 9)),
+        ((where("points < 5"), where("points > 2"), where("points <> 4")), (4, 6, 8)),
+    ],
+)
+def test_a_record_and_a_dead_letter_count_once(
+    spark: SparkSession, tmp_path: Path, shapes: tuple[Shape, Shape, Shape], counts: tuple[int, int, int]
+) -> None:
+    """In the last case no sub-topology reads all records of the source, and the one without event time passes all."""
+    records = [{"player": f"p{n % 4}", "points": n, "at": NOON} for n in range(10)]
+    records[3]["at"] = None
+    write(tmp_path / "input", 1, records)
+    app = hf.App("once", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    shapes[0](stream).group_by().count().store("players")
+    shapes[1](stream).group_by("points").count().store("points")
+    shapes[2](stream).process(Seen)
+    before, fast = counted(), batches_by("points", "grouped")
+    with app:
+        app.process_all_available()
+        found = [sum(row["count"] for row in held(app, store).values()) for store in ("players", "points")]
+        assert (*found, sum(held(app, "seen").values())) == counts
+    assert {name: number - before[name] for name, number in counted().items()} == {
+        "holdfast_records_total": 10,
+        "holdfast_dead_letters_total": 1,
+    }
+    files = (tmp_path / "base" / "once" / "dead-letters").glob("[0-9]*.json")
+    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    assert [(letter["reason"], letter["times"]) for letter in letters] == [("no event time: at is null", 1)]
+    assert batches_by("points", "grouped") - fast == 1, "a record that another reports rejects nobody's fast plan"
+
+
+def test_operators_that_are_added_or_moved_leave_tasks_and_counts_where_they_were(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    def start(*declared: str) -> dict[str, int]:
+        app = hf.App("moved", settings=settings(tmp_path), spark=spark)
+        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+        for name in declared:
+            if name == "seen":
+                stream.process(Seen)
+            else:
+                stream.group_by().count().store(name)
+        with app:
+            app.process_all_available()
+            assert app.describe().count("tasks ") == len(declared)
+            totals = {
+                name: sum(row["count"] for row in held(app, name).values()) for name in declared if name != "seen"
+            }
+            return {**totals, "seen": sum(held(app, "seen").values())} | {
+                f"number of {each.name}": each.number for each in app._topology.subtopologies
+            }
+
+    write(tmp_path / "input", 1, [{"player": f"p{n % 4}", "points": n, "at": NOON} for n in range(10)])
+    first = start("players", "seen")
+    assert first == {"players": 10, "seen": 10, "number of players": 0, "number of seen": 1}
+    write(tmp_path / "input", 2, [{"player": f"p{n % 5}", "points": n, "at": NOON} for n in range(5)])
+    second = start("more", "seen", "players")
+    numbers = {"number of more": 2, "number of seen": 1, "number of players": 0}
+    assert second == {"players": 15, "seen": 15, "more": 5, **numbers}
