@@ -152,7 +152,7 @@ def test_a_key_that_nothing_came_for_is_counted_anew(spark: SparkSession, tmp_pa
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_a_table_with_retention_tells_what_its_results_were(engine: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_with_history_tells_what_its_results_were(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     noon = round(NOON.timestamp() * 1000)
     batches = [
         [game("ann", 1, 0), game("bob", 5, 0)],
@@ -163,14 +163,14 @@ def test_a_table_with_retention_tells_what_its_results_were(engine: str, spark: 
     memory = hf.memory()
 
     def build_with_history() -> hf.App:
-        app = build(spark, tmp_path, retention="1h", engine=engine)
+        app = build(spark, tmp_path, history="1h", engine=engine)
         sunk(app, memory, "sink")
         return app
 
     for number in (1, 2):
         write(tmp_path / "input", number, batches[number - 1])
     with build_with_history() as app:
-        assert "retention 1h by event time, in slices of 7m30s" in app.describe()
+        assert "history 1h by event time, in slices of 7m30s" in app.describe()
         app.process_all_available()
         before = stored(app)
     shutil.rmtree(tmp_path / "base" / "tables" / "state")
@@ -231,9 +231,10 @@ def test_a_table_that_gains_a_limit_is_refused(spark: SparkSession, tmp_path: Pa
 def test_what_aggregates_cannot_have_is_refused_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     refused: list[tuple[dict[str, Any], str]] = [
-        ({"retention": "6h", "ttl": "1h"}, "ttl='1h' and retention='6h' can't be had together"),
-        ({"retention": "6h", "max_entries": 5}, "max_entries=5 and retention='6h' can't be had together"),
-        ({"retention": "0s"}, 'retention="0s" is too short'),
+        ({"history": "6h", "ttl": "1h"}, "ttl='1h' and history='6h' can't be combined"),
+        ({"history": "6h", "max_entries": 5}, "max_entries=5 and history='6h' can't be combined"),
+        ({"history": "0s"}, 'history="0s" is too short'),
+        ({"retention": "6h"}, "retention= is for windows and sessions. .* say history='6h'"),
         ({"codec": "bytes"}, "codec"),
         ({"ttl": "-"}, "'-' is not a duration"),
         ({"max_entries": 0}, "max_entries=0"),

@@ -6,7 +6,7 @@ import pytest
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec, differences
+from holdfast.stores.spec import VERSIONED, StoreSpec, differences
 
 
 def test_specs_survive_json_as_they_always_did() -> None:
@@ -42,3 +42,19 @@ def test_differences_are_sentences() -> None:
 def test_a_name_that_cannot_be_a_folder_everywhere_is_refused(name: str) -> None:
     with pytest.raises(TopologyError, match="can't name a store"):
         StoreSpec(name=name, key=key_schema(str), codec="msgpack/1")
+
+
+def test_the_history_of_an_aggregate_is_named_as_its_option() -> None:
+    kept = StoreSpec(
+        name="scores",
+        kind=VERSIONED,
+        key=Schema.of(player="string"),
+        value=Schema.of(n="bigint"),
+        codec="rows/1",
+        retention_ms=4_000,
+        aggregates=(("n", "count(*)"),),
+    )
+    longer = msgspec.structs.replace(kept, retention_ms=9_000)
+    [line] = differences([kept], [longer])
+    assert line.startswith("store 'scores' has history 4s in the log and 9s in the code.")
+    assert "retention" not in line

@@ -164,7 +164,7 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
     if (old.value is None) != (new.value is None):
         was, now = _text(old.value), _text(new.value)
         lines.append(f"store {old.name!r} has value ({was}) in the log and ({now}) in the code. {_ANEW}")
-    for what, attribute in (("ttl", "ttl_ms"), ("retention", "retention_ms"), ("max_entries", "max_entries")):
+    for what, attribute in (("ttl", "ttl_ms"), (kept_as(new), "retention_ms"), ("max_entries", "max_entries")):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if bool(before) != bool(after):
             # Either changes where an entry stands or what stands before its value.
@@ -180,13 +180,19 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
             f"if it grew again, deleted ones too. {stay}; or {BESIDE}"
         )
     if new.retention_ms > old.retention_ms > 0:
+        set_by = "" if old.aggregates else " (by retention=, or where that isn't set by size, gap and grace)"
         lines.append(
-            f"store {old.name!r} has retention {_shown(old, 'retention_ms')} in the log and "
+            f"store {old.name!r} has {kept_as(old)} {_shown(old, 'retention_ms')} in the log and "
             f"{_shown(new, 'retention_ms')} in the code. What the shorter one has hidden would come back, and only on "
-            f"replicas that have not dropped it yet. Leave it at {_shown(old, 'retention_ms')} or less (by retention=, "
-            f"or where that isn't set by size, gap and grace); or {BESIDE}"
+            f"replicas that have not dropped it yet. Leave it at {_shown(old, 'retention_ms')} or less{set_by}; or "
+            f"{BESIDE}"
         )
     return lines
+
+
+def kept_as(spec: StoreSpec) -> str:
+    """The option that says how long a store keeps what has an end."""
+    return "history" if spec.aggregates else "retention"
 
 
 def _value(spec: StoreSpec, name: str) -> Any:

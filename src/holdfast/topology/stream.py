@@ -17,7 +17,7 @@ import msgspec
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.kinds import store_spec
-from holdfast.stores.options import Length, check_options
+from holdfast.stores.options import Length, check_options, millis
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
@@ -153,7 +153,7 @@ class Aggregated:
         engine: str | None = None,
         max_entries: int | None = None,
         ttl: Length | None = None,
-        retention: Length | None = None,
+        history: Length | None = None,
         durable: bool = True,
         profile: str = "balanced",
         everywhere: bool = False,
@@ -162,32 +162,39 @@ class Aggregated:
     ) -> Table:
         """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries.
 
-        `ttl="1h"`: a key that no record came for in that time is gone, and starts anew with its next one. Nothing is
-        sent to sinks when it goes. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted,
-        or has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
-        `retention="7d"`: beside its latest results a key keeps what they were, a row a version, for so long by event
-        time; `/v1/stores/{name}/history/{key}` has them, and sinks get the latest as ever. Not with the other two.
+        `ttl="1h"`: a key that got no record in that time expires, and starts over with its next one. Nothing is sent to
+        sinks when it expires. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted, or
+        has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
+        `history="7d"`: next to its latest results a key keeps its former results, one row per version, for that long by
+        event time; `/v1/stores/{name}/history/{key}` returns them, and sinks get the latest. Not with the other two.
         `engine` is the setting `state.engine` unless named here. The other options mean what they mean for a
         processor's store.
         """
         where = f"store({name!r})"
+        if "retention" in unknown:
+            raise TopologyError(
+                f"{where}: retention= is for windows and sessions. To keep the former results of a key, say "
+                f"history={unknown['retention']!r}."
+            )
         check_options(unknown, _STORE_OPTIONS, where)
+        if history is not None:
+            millis(history, "history", where)
         for option, given in (("ttl", ttl), ("max_entries", max_entries)):
-            if retention is not None and given is not None:
+            if history is not None and given is not None:
                 raise TopologyError(
-                    f"{where}: {option}={given!r} and retention={retention!r} can't be had together: with "
-                    "retention the latest results stay for good, and what they were before goes. Leave out one of them."
+                    f"{where}: {option}={given!r} and history={history!r} can't be combined: with a history the latest "
+                    "results never expire, and the former ones do. Leave out one of them."
                 )
         make = partial(
             store_spec,
             name,
-            KEY_VALUE if retention is None else VERSIONED,
+            KEY_VALUE if history is None else VERSIONED,
             codec=ROWS,
             engine=engine,
             default_engine=self.grouped.stream.topology.engine,
             ttl=ttl,
             max_entries=max_entries,
-            retention=retention,
+            retention=history,
             durable=durable,
             everywhere=everywhere,
             profile=profile,

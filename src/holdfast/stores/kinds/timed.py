@@ -24,7 +24,7 @@ from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, be
 from holdfast.stores.kinds.merging import Row, scan_slices
 from holdfast.stores.layouts.slices import AFTER_AREA, AREA, first_live_slice, kept_after, slice_prefix, split_sliced
 from holdfast.stores.options import words
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import StoreSpec, kept_as
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -149,7 +149,7 @@ class TimedStore(Store[K, V], TimedView[K, V]):
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
         clock = {None: "", "event": " by event time", "wall": " by the wall clock"}[spec.clock]
-        yield f"retention {words(spec.retention_ms)}{clock}, in slices of {words(spec.slice_ms)}"
+        yield f"{kept_as(spec)} {words(spec.retention_ms)}{clock}, in slices of {words(spec.slice_ms)}"
 
     def _put_in_slice(self, time: int, own: bytes, cell: bytes) -> None:
         number = time // self._slice_ms
