@@ -119,10 +119,10 @@ def test_a_lost_state_folder_is_restored_and_listeners_hear_of_it(
     app.on_restore(broken)
     with app:
         assert held(app) == {name: {"count": 1} for name in ("alice", "bob", "carol")}
-    kinds = [event.kind.value for event in heard if event.store == "points"]
-    assert kinds.count("start") == kinds.count("end") == 2
+    phases = [event.phase.value for event in heard if event.store == "points"]
+    assert phases.count("start") == phases.count("end") == 2
     assert all(event.start_version == 0 for event in heard)
-    assert sum(event.count for event in heard if event.kind is hf.RestoreKind.BATCH) == 3
+    assert sum(event.count for event in heard if event.phase is hf.RestorePhase.BATCH) == 3
 
 
 def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from holdfast.app import App
     from holdfast.errors import ErrorCategory, HoldfastError
-    from holdfast.instance.events import RestoreEvent, RestoreKind
+    from holdfast.instance.events import RestoreEvent, RestorePhase
     from holdfast.pipeline.sinks.builtin import console, files, foreach, memory
     from holdfast.settings import (
         BatchSettings,
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "holdfast.app": ("App",),
     "holdfast.errors": ("ErrorCategory", "HoldfastError"),
-    "holdfast.instance.events": ("RestoreEvent", "RestoreKind"),
+    "holdfast.instance.events": ("RestoreEvent", "RestorePhase"),
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
     "holdfast.settings": (
         "BatchSettings",
@@ -106,7 +106,7 @@ __all__ = [
     "RestSettings",
     "Restore",
     "RestoreEvent",
-    "RestoreKind",
+    "RestorePhase",
     "RetrySettings",
     "Rows",
     "Session",

@@ -11,7 +11,7 @@ import pytest
 from msgspec import structs
 
 import holdfast as hf
-from holdfast.instance.events import Events, RestoreEvent, RestoreKind
+from holdfast.instance.events import Events, RestoreEvent, RestorePhase
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
 from holdfast.instance.state_dir import TaskDirectory
@@ -135,7 +135,7 @@ def test_ten_entries_after_a_million_writes_are_restored_as_about_ten(kind: type
     replicas, events = restored(machine.log, tmp_path / "second", store)
     for task, replica in replicas.items():
         assert machine.log.snapshots.versions(task)[-1] == VERSIONS, "the policy's own"
-        [ended] = [each for each in events if each.kind is RestoreKind.END and each.task == str(task)]
+        [ended] = [each for each in events if each.phase is RestorePhase.END and each.task == str(task)]
         assert ended.total == ROWS, "about ten: the entries, and what is kept beside them"
         with replica.read_view(Version(VERSIONS)) as view:
             rows = dict(view.scan(store, b"", None))

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from holdfast.instance.events import Events, RestoreEvent, RestoreKind, TaskEvent
+from holdfast.instance.events import Events, RestoreEvent, RestorePhase, TaskEvent
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Unusable, Wait, check_state, next_step
 from holdfast.instance.progress import RestoreBars
 from holdfast.instance.state_dir import StateDirectoryUnusable, TaskDirectory, file_system_of
@@ -89,17 +89,17 @@ def test_the_deepest_mount_counts() -> None:
 def test_bars_follow_versions_and_bytes() -> None:
     screen = io.StringIO()
 
-    def event(kind: RestoreKind, end: int, total: int = 0, *, done: int = 0, of: int = 0) -> RestoreEvent:
-        return RestoreEvent(kind, "0_1", "scores", NOTHING, end, 0, total, done, of)
+    def event(phase: RestorePhase, end: int, total: int = 0, *, done: int = 0, of: int = 0) -> RestoreEvent:
+        return RestoreEvent(phase, "0_1", "scores", NOTHING, end, 0, total, done, of)
 
     with RestoreBars(Console(file=screen, force_terminal=True, width=120)) as bars:
-        bars.show(event(RestoreKind.BATCH, 3))  # began before anyone looked
-        bars.show(event(RestoreKind.START, 10))
-        bars.show(event(RestoreKind.BATCH, 4, done=50, of=200))
+        bars.show(event(RestorePhase.BATCH, 3))  # began before anyone looked
+        bars.show(event(RestorePhase.START, 10))
+        bars.show(event(RestorePhase.BATCH, 4, done=50, of=200))
         assert bars.completed("0_1", "scores") == 0.25
-        bars.show(event(RestoreKind.BATCH, 8, total=1_234))
+        bars.show(event(RestorePhase.BATCH, 8, total=1_234))
         assert bars.completed("0_1", "scores") == 0.8
-        bars.show(event(RestoreKind.END, 10, total=2_000))
+        bars.show(event(RestorePhase.END, 10, total=2_000))
         assert bars.completed("0_1", "scores") == 1.0
     assert "restoring 0_1/scores" in screen.getvalue()
 
@@ -107,6 +107,6 @@ def test_bars_follow_versions_and_bytes() -> None:
 def test_without_a_terminal_nothing_is_drawn() -> None:
     screen = io.StringIO()
     with RestoreBars(Console(file=screen)) as bars:
-        bars.show(RestoreEvent(RestoreKind.START, "0_1", "scores", 0, 10, 0, 0))
-        bars.show(RestoreEvent(RestoreKind.END, "0_1", "scores", 0, 10, 0, 0))
+        bars.show(RestoreEvent(RestorePhase.START, "0_1", "scores", 0, 10, 0, 0))
+        bars.show(RestoreEvent(RestorePhase.END, "0_1", "scores", 0, 10, 0, 0))
     assert screen.getvalue() == ""

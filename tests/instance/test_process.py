@@ -277,10 +277,10 @@ def test_restore_tells_of_itself(app: AppLog, tmp_path: Path) -> None:
         for task in app.log.app.tasks():
             for store in app.stores:
                 told = restores(client, str(task), store)
-                assert [event.kind for event in told][:1] + [event.kind for event in told][-1:] == ["start", "end"]
+                assert [event.phase for event in told][:1] + [event.phase for event in told][-1:] == ["start", "end"]
                 assert {event.start_version for event in told} == {0}
                 assert (told[0].end_version, told[-1].end_version) == (30, 30)
-                batches = [event for event in told if event.kind == "batch"]
+                batches = [event for event in told if event.phase == "batch"]
                 assert batches
                 assert sum(event.count for event in batches) == told[-1].total > 0
         process.terminate()
@@ -289,8 +289,8 @@ def test_restore_tells_of_itself(app: AppLog, tmp_path: Path) -> None:
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         until(lambda: client.status().ready, "ready")
         again = restores(client, "0_0", "counts")
-        assert (again[0].kind, again[0].start_version, again[0].end_version) == ("start", 30, 33)
-        assert (again[-1].kind, again[-1].end_version) == ("end", 33)
+        assert (again[0].phase, again[0].start_version, again[0].end_version) == ("start", 30, 33)
+        assert (again[-1].phase, again[-1].end_version) == ("end", 33)
 
 
 def test_a_restore_that_is_cut_off_is_suspended_and_tried_again(app: AppLog, tmp_path: Path) -> None:
@@ -303,7 +303,7 @@ def test_a_restore_that_is_cut_off_is_suspended_and_tried_again(app: AppLog, tmp
     data = broken.read_bytes()
     broken.write_bytes(data[:-1] + bytes([data[-1] ^ 255]))
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
-        until(lambda: "suspended" in [e.kind for e in restores(client, "0_1", "counts")], "suspended")
+        until(lambda: "suspended" in [e.phase for e in restores(client, "0_1", "counts")], "suspended")
         until(lambda: client.status().tasks[0].phase == "running", "the other tasks")
         until(lambda: client.status().tasks[1].phase == "suspended", "the broken task suspended")
         status = client.status()

@@ -116,7 +116,7 @@ def test_a_snapshot_and_the_tail_equal_the_whole_history(app: AppLog, place: Pla
     other.catch_up(app.version, report)
     check(other, app, app.version)
     restored = [numbered.event for numbered in fresh.events.since(0).events]
-    first = next(e for e in restored if isinstance(e, RestoreEvent) and e.kind == "batch" and not e.bytes_total)
+    first = next(e for e in restored if isinstance(e, RestoreEvent) and e.phase == "batch" and not e.bytes_total)
     assert first.end_version == snapshot_at
     other.close()
 

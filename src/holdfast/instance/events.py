@@ -20,7 +20,7 @@ from holdfast.words import TaskId
 _LOG = logging.getLogger(__name__)
 
 
-class RestoreKind(StrEnum):
+class RestorePhase(StrEnum):
     START = "start"
     BATCH = "batch"
     END = "end"
@@ -35,7 +35,7 @@ class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
     is being loaded, `bytes_done` of `bytes_total` are here.
     """
 
-    kind: RestoreKind
+    phase: RestorePhase
     task: str
     store: str
     start_version: int

@@ -10,15 +10,15 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
-from holdfast.instance.events import RestoreEvent, RestoreKind
+from holdfast.instance.events import RestoreEvent, RestorePhase
 
 
 class RestoreBars:
     """Draws restore events as they come.
 
     >>> with RestoreBars(Console(quiet=True)) as bars:
-    ...     bars.show(RestoreEvent(RestoreKind.START, "0_1", "scores", 0, 10, 0, 0))
-    ...     bars.show(RestoreEvent(RestoreKind.BATCH, "0_1", "scores", 0, 4, 900, 900))
+    ...     bars.show(RestoreEvent(RestorePhase.START, "0_1", "scores", 0, 10, 0, 0))
+    ...     bars.show(RestoreEvent(RestorePhase.BATCH, "0_1", "scores", 0, 4, 900, 900))
     ...     bars.completed("0_1", "scores")
     0.4
     """
@@ -47,12 +47,12 @@ class RestoreBars:
     def show(self, event: RestoreEvent) -> None:
         """Draws one event."""
         key = (event.task, event.store)
-        match event.kind:
-            case RestoreKind.START:
+        match event.phase:
+            case RestorePhase.START:
                 self._start(key, event)
-            case RestoreKind.BATCH:
+            case RestorePhase.BATCH:
                 self._move(key, event)
-            case RestoreKind.END | RestoreKind.SUSPENDED:
+            case RestorePhase.END | RestorePhase.SUSPENDED:
                 self._end(key)
 
     def completed(self, task: str, store: str) -> float:

@@ -5,7 +5,7 @@ A report belongs to one catching up of one task. Nothing is said of a replica th
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.instance.events import Events, RestoreEvent, RestoreKind
+from holdfast.instance.events import Events, RestoreEvent, RestorePhase
 from holdfast.words import TaskId, Version
 
 
@@ -15,7 +15,7 @@ class RestoreReporter:
     >>> events = Events()
     >>> report = RestoreReporter(events, TaskId(0, 1), ["scores"])
     >>> report.started(Version(0), Version(5)); report.batch(Version(5), {"scores": 3}); report.ended(Version(5))
-    >>> [(e.event.kind.value, e.event.count, e.event.total) for e in events.since(0).events]
+    >>> [(e.event.phase.value, e.event.count, e.event.total) for e in events.since(0).events]
     [('start', 0, 0), ('batch', 3, 3), ('end', 0, 3)]
     """
 
@@ -33,38 +33,45 @@ class RestoreReporter:
         self._start = start
         self._totals = dict.fromkeys(self._totals, 0)
         for store in self._totals:
-            self._say(RestoreKind.START, store, target)
+            self._say(RestorePhase.START, store, target)
 
     def batch(self, reached: Version, counts: Mapping[str, int]) -> None:
         for store in self._totals:
             count = counts.get(store, 0)
             self._totals[store] += count
-            self._say(RestoreKind.BATCH, store, reached, count=count)
+            self._say(RestorePhase.BATCH, store, reached, count=count)
 
     def loading(self, version: Version, done: int, total: int) -> None:
         for store in self._totals:
-            self._say(RestoreKind.BATCH, store, version, bytes_done=done, bytes_total=total)
+            self._say(RestorePhase.BATCH, store, version, bytes_done=done, bytes_total=total)
 
     def ended(self, reached: Version) -> None:
-        self._close(RestoreKind.END, reached)
+        self._close(RestorePhase.END, reached)
 
     def suspended(self, reached: Version) -> None:
-        self._close(RestoreKind.SUSPENDED, reached)
+        self._close(RestorePhase.SUSPENDED, reached)
 
-    def _close(self, kind: RestoreKind, reached: Version) -> None:
+    def _close(self, phase: RestorePhase, reached: Version) -> None:
         if self._start is None:
             return
         for store in self._totals:
-            self._say(kind, store, reached)
+            self._say(phase, store, reached)
         self._start = None
 
     def _say(
-        self, kind: RestoreKind, store: str, end: Version, *, count: int = 0, bytes_done: int = 0, bytes_total: int = 0
+        self,
+        phase: RestorePhase,
+        store: str,
+        end: Version,
+        *,
+        count: int = 0,
+        bytes_done: int = 0,
+        bytes_total: int = 0,
     ) -> None:
         if self._start is None:
             return
         self._events.append(
             RestoreEvent(
-                kind, str(self._task), store, self._start, end, count, self._totals[store], bytes_done, bytes_total
+                phase, str(self._task), store, self._start, end, count, self._totals[store], bytes_done, bytes_total
             )
         )
