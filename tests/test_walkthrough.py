@@ -1,0 +1,46 @@
+"""docs/walkthrough.md is true: the files and functions it names exist, and no walk takes more than 20 files."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+SOURCE = ROOT / "src/holdfast"
+PAGE = ROOT / "docs/walkthrough.md"
+STEP = re.compile(r"^\| (\d+) \| `([\w/]+\.py)` \| `([\w.]+)` \| (.+) \|$", re.MULTILINE)
+WALKS = {
+    section.split("\n", 1)[0]: [(path, name) for _, path, name, _ in STEP.findall(section)]
+    for section in PAGE.read_text().split("\n## ")[1:]
+    if STEP.search(section)
+}
+STEPS = sorted({step for steps in WALKS.values() for step in steps})
+
+
+def defined(path: Path) -> set[str]:
+    """The functions, classes and methods of a module, methods as `Class.method`."""
+    found: set[str] = set()
+    for node in ast.parse(path.read_text()).body:
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        if isinstance(node, ast.ClassDef):
+            found |= {f"{node.name}.{each.name}" for each in node.body if isinstance(each, ast.FunctionDef)}
+    return found
+
+
+@pytest.mark.parametrize(("path", "name"), STEPS)
+def test_each_step_names_a_function_that_exists(path: str, name: str) -> None:
+    assert name in defined(SOURCE / path)
+
+
+@pytest.mark.parametrize("walk", WALKS)
+def test_a_walk_takes_at_most_20_files(walk: str) -> None:
+    assert 1 <= len({path for path, _ in WALKS[walk]}) <= 20
+
+
+def test_there_is_a_walk_for_an_aggregate_a_processor_and_a_query() -> None:
+    assert len(WALKS) == 3
+    for walk, steps in WALKS.items():
+        table = PAGE.read_text().split(f"\n## {walk}\n")[1].split("\n## ")[0]
+        assert len(steps) == len(re.findall(r"^\| \d", table, re.MULTILINE)), f"a row of {walk!r} isn't a step"
