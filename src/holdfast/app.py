@@ -1,7 +1,7 @@
 """`hf.App`: what a user starts with.
 
-An app is a description until `start()`: an id, settings, streams, stores and sinks. Starting hands it to
-`holdfast.runtime`, which does the work; the app keeps the state, the listeners, and the words to talk to both.
+An app is a description until `start()`: an id, settings, streams, stores and sinks. `holdfast.runtime` starts and runs
+it; the app keeps its state and its listeners.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ _LIMITS = {
 
 
 def _say(line: str) -> None:
-    """A line for whoever sits at the terminal; a program has the states."""
+    """Prints a line for a person at the terminal; programs use the states."""
     sys.stderr.write(f"holdfast: {line}\n")
 
 
@@ -118,7 +118,7 @@ class App:
         return self._spark
 
     def reader(self, format: str) -> DataStreamReader:
-        """`spark.readStream.format(...)` with `batch.max_records` or `batch.max_files` set as this source takes it."""
+        """`spark.readStream.format(...)` with `batch.max_records` or `batch.max_files` as the option of this source."""
         reader = self.spark.readStream.format(format)
         option, setting = _LIMITS.get(format, (None, None))
         value = getattr(self.settings.batch, setting) if setting else None
@@ -133,7 +133,7 @@ class App:
         position: str | Iterable[str] = (),
         name: str | None = None,
     ) -> Stream:
-        """A streaming DataFrame as a stream: `key` is what its records are about, `timestamp` when they happened.
+        """A streaming DataFrame as a stream, with the columns of its key and the column of its event time.
 
         `position` names the columns by which records of the same time are ordered, Kafka's partition and offset by
         default. `name` is the source's, "main" by default: commits keep its clock under it.
@@ -147,15 +147,15 @@ class App:
         return open_stream(self._topology, df, key, timestamp, position, name)
 
     def dead_letters(self, sink: Sink) -> None:
-        """Where records go that can't be used. Without a call, JSON files in `<base_dir>/<app>/dead-letters`."""
+        """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""
         self._topology.add_sink(DEAD_LETTERS, sink, DEAD_LETTERS)
 
     def on_state(self, listener: StateListener) -> None:
-        """`listener(old, new)` hears of every change of state, on a thread of its own."""
+        """`listener(old, new)` is called for every change of state, on a thread of its own."""
         self._states.add_listener(listener)
 
     def on_restore(self, listener: RestoreListener) -> None:
-        """`listener(event)` hears of restores on every instance: start, batch, end, suspended."""
+        """`listener(event)` is called for restores on every instance: start, batch, end, suspended."""
         self._restores.add(listener)
 
     def on_alert(self, hook: AlertHook) -> None:
@@ -163,14 +163,14 @@ class App:
         self._alerts.add(hook)
 
     def describe(self) -> str:
-        """The app as text: its streams, stores, sinks and where its data is."""
+        """The app as text: its streams, stores, sinks and the places of its data."""
         return describe(self.id, self.settings, self._topology)
 
     # What a user runs
 
     @property
     def state(self) -> AppState:
-        """Where the app is in its life."""
+        """The app's state."""
         return self._states.state
 
     @property
@@ -190,7 +190,7 @@ class App:
 
     @property
     def metrics_address(self) -> str | None:
-        """Where the driver's own metrics are; each instance has its `/metrics` beside its queries."""
+        """The address of the driver's own metrics; each instance has its `/metrics` beside its queries."""
         return self._running.metrics_address if self._running else None
 
     @property
@@ -221,9 +221,9 @@ class App:
         return self
 
     def run(self) -> None:
-        """Starts the app and stays until it is stopped, by SIGINT, SIGTERM or `stop()` from another thread.
+        """Starts the app and returns when it is stopped, by SIGINT, SIGTERM or `stop()` from another thread.
 
-        Raises what the app stopped for, if that was an error.
+        Raises the error that stopped the app, if one did.
         """
         previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         stop = threading.Event()

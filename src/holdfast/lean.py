@@ -1,11 +1,11 @@
 """An instance without pandas, and with one allocator.
 
-pyarrow imports pandas, where it is installed, at the first value it converts, to see whether that is one of pandas'.
-Spark needs pandas and an instance doesn't: there it would cost a second of every start and 60 MB of the memory limit.
+pyarrow imports pandas, if it is installed, at the first value it converts, to check whether that is one of pandas'.
+Spark needs pandas and an instance doesn't: it would add a second to every start and use 60 MB of the memory limit.
 
-Arrow brings an allocator of its own, which keeps what was freed beside what RocksDB and numpy's keeps. With the
-system's for all of them an instance with a limit of 512 MiB and 5M keys under load is at 628 MiB; with Arrow's own
-(mimalloc) it is at 780, with jemalloc at 750.
+Arrow has an allocator of its own, which keeps freed memory beside what RocksDB and numpy keep. With the system's
+allocator for all of them an instance with a limit of 512 MiB and 5M keys under load uses 628 MiB; with Arrow's own
+(mimalloc) it uses 780, with jemalloc 750.
 """
 
 import os
@@ -26,10 +26,10 @@ class _NoPandas(MetaPathFinder):
 
 
 def leave_pandas_out() -> None:
-    """From here on this process can't import pandas. To be called before pyarrow converts anything."""
+    """Keeps this process from importing pandas. Call it before pyarrow converts anything."""
     sys.meta_path.insert(0, _NoPandas())
 
 
 def share_one_allocator() -> None:
-    """Arrow takes its memory from the C library. Call it before pyarrow is imported; a user's own choice stands."""
+    """Makes Arrow use the C library's allocator. Call it before pyarrow is imported; a user's own choice is kept."""
     os.environ.setdefault("ARROW_DEFAULT_MEMORY_POOL", "system")

@@ -24,7 +24,7 @@ from holdfast.batches import BatchRunner, Ending, RunningQuery, count_commit
 from holdfast.clock import Clock
 from holdfast.errors import HoldfastError
 from holdfast.instance.events import RestoreEvent
-from holdfast.instance.progress import RestoreBars
+from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instances import Instances, Interrupted
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, SubTopologySpec, effective

@@ -135,8 +135,8 @@ class Machine:
         """A new process: nothing but what is stored carries over."""
         for replica in getattr(self, "replicas", {}).values():
             replica.published.clear()
-            if replica._base is not None:
-                replica._base.close()
+            if replica._engines is not None:
+                replica._engines.close()
             replica._home.close()
         specs = self.specs()
         spec = AppSpec(

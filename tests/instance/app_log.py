@@ -155,7 +155,7 @@ class Place:
 def abandon(replica: Replica) -> None:
     """Leaves a replica as a kill would as far as one process can: nothing is flushed, the folder is let go."""
     replica.stop_moving()
-    base: TaskEngines | None = replica._base
+    base: TaskEngines | None = replica._engines
     replica.published.clear()
     if base is not None:
         base.close()

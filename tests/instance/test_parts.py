@@ -9,7 +9,7 @@ from rich.console import Console
 
 from holdfast.instance.events import Events, RestoreEvent, RestorePhase, TaskEvent
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Unusable, Wait, check_state, next_step
-from holdfast.instance.progress import RestoreBars
+from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instance.state_dir import StateDirectoryUnusable, TaskDirectory, file_system_of
 from holdfast.stores.engines.base import Mark
 from holdfast.words import NOTHING, TaskId, Version

@@ -161,7 +161,7 @@ def test_many_ranges_in_one_call(app: AppLog, tmp_path: Path) -> None:
 
 def test_more_ranges_than_fit_a_call(app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = TaskId(0, 0)
-    monkeypatch.setattr("holdfast.instance.client._RANGES_A_CALL", 7)
+    monkeypatch.setattr("holdfast.instance.client._RANGES_PER_CALL", 7)
     app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(50)}}})
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         starts = pa.chunked_array([[key_of(number)] for number in range(50)])

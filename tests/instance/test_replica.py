@@ -373,7 +373,7 @@ def test_a_second_replica_is_told_who_holds_the_folder(rocks: AppLog, place: Pla
     place.replica(rocks).close()
 
 
-def test_a_damaged_snapshot_is_left_aside(rocks: AppLog, place: Place) -> None:
+def test_a_damaged_snapshot_is_not_used(rocks: AppLog, place: Place) -> None:
     chance = random.Random(11)
     replica = place.replica(rocks)
     for _ in range(4):
@@ -389,7 +389,7 @@ def test_a_damaged_snapshot_is_left_aside(rocks: AppLog, place: Place) -> None:
     other = fresh.replica(rocks)
     other.catch_up(rocks.version)
     check(other, rocks, rocks.version)
-    assert "left aside" in problems(fresh)[0].message
+    assert "is not used" in problems(fresh)[0].message
     other.close()
 
 

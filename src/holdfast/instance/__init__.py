@@ -1,7 +1,7 @@
 """Instances: long-lived processes that hold replicas of tasks, hand state to Spark's tasks and answer queries.
 
-steps, run, overlay, events      pure: what to do next, what has changed, what has happened
-base, held, replica              one task's stores at a version, moved forward and read
-layout, restore, snapshotter     the folder on disk, catching up many tasks, saving snapshots
-service, client, process         Arrow Flight on loopback, its client, and the process around it all
+next_step, run, overlay, events          pure: the next step of a replica, changes in memory, reported events
+task_engines, read_views, replica        one task's stores at a version, brought forward and read
+state_dir, updater, maintenance          the folder on disk, and the loops that catch up, flush and save snapshots
+instance, service, client, process       the tasks hosted, Arrow Flight on loopback, its client, and the process
 """

@@ -1,7 +1,7 @@
-"""The client of an instance: what Spark's tasks, the driver and other instances ask it with.
+"""The client of an instance, for Spark's tasks, the driver and other instances.
 
-Every call has a deadline. What can't be reached, or doesn't answer in time, is `InstanceUnavailable`, of category
-RETRY: another replica may answer. A client may be used from many threads. It is to be made in the process that uses
+Every call has a deadline. An instance that can't be reached, or doesn't answer in time, is `InstanceUnavailable`, of
+category RETRY: another replica may answer. Many threads may share a client. It has to be made in the process that uses
 it: gRPC's connections don't survive a fork.
 """
 
@@ -25,9 +25,9 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.words import TaskId, Version
 
-_KEYS_A_CALL = 1_000_000
-_BYTES_A_CALL = 64 << 20
-_RANGES_A_CALL = 65_536
+_KEYS_PER_CALL = 1_000_000
+_BYTES_PER_CALL = 64 << 20
+_RANGES_PER_CALL = 65_536
 _KEYS = pa.schema([pa.field("key", pa.binary())])
 _RANGES = pa.schema([pa.field("start", pa.binary()), pa.field("stop", pa.binary())])
 
@@ -44,11 +44,11 @@ class Scanned:
 
 
 class StateClient:
-    """Asks one instance.
+    """A connection to one instance.
 
-    `deadline` bounds each call. Where the instance may have to catch up first, it is told to give up a little earlier
-    than the caller does, so that its answer says why. With `log` only an instance of that log answers: addresses are
-    used again, and another app's store may have the same name.
+    `deadline` bounds each call. Where the instance may have to catch up first, it gives up a little earlier than the
+    caller does, so that its answer says why. With `log`, only an instance of that log answers: addresses are reused,
+    and another app's store may have the same name.
     """
 
     def __init__(self, address: str, deadline: timedelta | float = 60.0, log: str | None = None) -> None:
@@ -76,12 +76,12 @@ class StateClient:
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def get(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
-        """One key's value and the version it is from."""
+        """One key's value and its version."""
         got = self.get_one(task, store, key, version)
         return Version(got.version), got.value
 
     def get_one(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> messages.GotOne:
-        """The same with the version's clocks."""
+        """One key's value with the version and its clocks."""
         ask = messages.GetOne(str(task), store, key, version, self._wait, self._log)
         return msgspec.json.decode(self._act("get", ask), type=messages.GotOne)
 
@@ -108,15 +108,15 @@ class StateClient:
     def scan_many(self, task: TaskId, store: str, version: Version, starts: pa.Array, stops: pa.Array) -> pa.Table:
         """The entries of many ranges, start <= key < stop, at exactly `version`: columns `range`, `key` and `value`.
 
-        `range` (int32) is the place of the range among those asked for, and ascends; within a range keys do. A null
-        in `stops` leaves that range open. Sorted ranges are faster.
+        `range` (int32) is the position of the range in the request, and ascends; within a range keys do. A null in
+        `stops` leaves that range open. Sorted ranges are faster.
         """
         ask = messages.ScanMany(str(task), store, version, self._wait, self._log)
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
         ranges = pa.table([_binary(starts), _binary(stops)], schema=_RANGES)
         parts = [
-            _moved(self._exchange(descriptor, ranges.slice(first, _RANGES_A_CALL)), first)
-            for first in range(0, max(1, ranges.num_rows), _RANGES_A_CALL)
+            _moved(self._exchange(descriptor, ranges.slice(first, _RANGES_PER_CALL)), first)
+            for first in range(0, max(1, ranges.num_rows), _RANGES_PER_CALL)
         ]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
@@ -124,7 +124,7 @@ class StateClient:
         return msgspec.json.decode(self._act("status"), type=InstanceStatus)
 
     def committed(self, version: Version) -> None:
-        """Tells that a version exists. Returns at once; the instance catches up by itself."""
+        """Says that a version exists. Returns at once; the instance catches up by itself."""
         self._act("committed", messages.Committed(version))
 
     def events(self, since: int, wait: float = 0.0, life: str | None = None) -> EventPage:
@@ -133,11 +133,11 @@ class StateClient:
         return msgspec.json.decode(body, type=EventPage)
 
     def app_state(self, state: str, cause: str | None = None) -> None:
-        """Tells what `GET /v1/state` should say."""
+        """Sets what `GET /v1/state` says."""
         self._act("app_state", messages.AppStateMessage(state, cause))
 
     def peers(self, addresses: dict[str, str]) -> None:
-        """Tells which instance hosts which task."""
+        """Sets the address of the instance that hosts each task."""
         self._act("peers", messages.Peers(addresses))
 
     def host(self, task: TaskId, role: Role = Role.ACTIVE) -> None:
@@ -177,7 +177,7 @@ class StateClient:
 
     @contextlib.contextmanager
     def _asking(self, what: str) -> Iterator[None]:
-        """Turns what Flight raises into what the instance said, or into InstanceUnavailable."""
+        """Turns Flight's errors into the instance's own error, or into InstanceUnavailable."""
         try:
             yield
         except flight.FlightTimedOutError as error:
@@ -195,9 +195,9 @@ class StateClient:
 
 
 def _calls(keys: pa.Array) -> Iterator[pa.Array]:
-    """Cuts a column so that each call stays within bounds; always at least one call."""
+    """Splits a column so that each call stays within bounds; always at least one call."""
     each = max(1, keys.nbytes // max(1, len(keys)))
-    rows = max(1, min(_KEYS_A_CALL, _BYTES_A_CALL // each))
+    rows = max(1, min(_KEYS_PER_CALL, _BYTES_PER_CALL // each))
     for start in range(0, max(1, len(keys)), rows):
         yield keys.slice(start, rows)
 
@@ -210,7 +210,7 @@ def _binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def _moved(entries: pa.Table, first: int) -> pa.Table:
-    """Entries of ranges from the `first` on, numbered among all."""
+    """Entries of ranges that start at `first`, numbered among all ranges."""
     if not first:
         return entries
     return entries.set_column(0, "range", pc.add(entries["range"], pa.scalar(first, pa.int32())))

@@ -1,7 +1,7 @@
 """Events: what happens in an instance, numbered and kept for a while, so that the driver can ask for them.
 
-Whoever restores or fails only appends, which never waits for anybody. The driver asks with the number it has seen up
-to and waits in its own call; one that asks too rarely is told how many it missed.
+Restores and failures only append, which never waits. The driver asks with the last number it has seen and waits in its
+own call; a driver that asks too rarely learns how many events it missed.
 """
 
 import logging
@@ -30,9 +30,9 @@ class RestorePhase(StrEnum):
 class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
     """A step of one store's restore on one task.
 
-    `start_version` is where it began; 0 means in full. `end_version` is the version aimed for (start) or reached
-    (batch, end, suspended). `count` is how many entries this step brought and `total` how many so far. While a snapshot
-    is being loaded, `bytes_done` of `bytes_total` are here.
+    `start_version` is where it started; 0 means in full. `end_version` is the target version (start) or the version
+    reached (batch, end, suspended). `count` is the number of entries of this step and `total` the number so far. While
+    a snapshot is being loaded, `bytes_done` of `bytes_total` are here.
     """
 
     phase: RestorePhase
@@ -47,7 +47,7 @@ class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
 
 
 class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):
-    """Something went wrong and was dealt with (`warning`) or has to be dealt with by someone (`error`)."""
+    """Something went wrong and was handled (`warning`), or needs somebody to act (`error`)."""
 
     severity: str
     task: str | None
@@ -57,7 +57,7 @@ class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):
 
 
 class TaskEvent(msgspec.Struct, frozen=True, tag="task"):
-    """A task came into another state: restoring, running, suspended, closed."""
+    """A task entered another state: restoring, running, suspended, closed."""
 
     task: str
     state: str
@@ -74,13 +74,13 @@ class Numbered(msgspec.Struct, frozen=True):
 
 
 class EventPage(msgspec.Struct, frozen=True):
-    """Events after a number. `next` and `life` are to be asked with the next time; `missed` were no longer kept."""
+    """Events after a number. Ask with `next` and `life` the next time; `missed` events were no longer kept."""
 
     events: tuple[Numbered, ...]
     next: int
     missed: int
     life: str
-    """Which life of the instance they are of: numbers begin anew with each."""
+    """Identifies the process they are from: numbers start over with each."""
 
 
 class Events:
@@ -109,7 +109,7 @@ class Events:
     def since(self, number: int, wait: float = 0.0, limit: int = 1_000, life: str | None = None) -> EventPage:
         """The events after `number` of a `life`, waiting up to `wait` seconds for the first.
 
-        A number of another life tells nothing about this one: the answer begins anew.
+        A number of another life says nothing about this one: the answer starts with the oldest event kept.
         """
         with self._arrived:
             if life is not None and life != self.life:
@@ -122,7 +122,7 @@ class Events:
         return EventPage(page, page[-1].number if page else number + missed, missed, self.life)
 
     def close(self) -> None:
-        """Nobody waits any more."""
+        """Ends all waits."""
         with self._arrived:
             self._closed = True
             self._arrived.notify_all()

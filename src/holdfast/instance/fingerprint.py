@@ -1,7 +1,7 @@
-"""Fingerprints: 64 bits for a key, for a whole column at once.
+"""Fingerprints: 64 bits per key, computed for a whole column at once.
 
-They only narrow a search; whoever finds an equal fingerprint compares the keys. Eight bytes of every key are mixed in
-a round, read straight from the column's buffer, so a column costs a few numpy calls and no Python object a row
+They only narrow a search; where fingerprints are equal the keys are compared. Eight bytes of every key are mixed per
+round, read straight from the column's buffer, so a column costs a few numpy calls and no Python object per row
 (measured: 150,000 keys of 9 bytes in 4 ms).
 """
 
@@ -21,7 +21,7 @@ _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
 
 
 def fingerprint(keys: pa.Array) -> U64:
-    """One number for each key of a binary column without nulls.
+    """One number per key of a binary column without nulls.
 
     >>> a, b, c = fingerprint(pa.array([b"ab", b"ab", b"ab\\x00"], pa.binary()))
     >>> bool(a == b), bool(a == c)
@@ -44,13 +44,13 @@ def fingerprint(keys: pa.Array) -> U64:
     prints = lengths.astype(np.uint64) * _ODD
     for done in range(0, longest, 8):
         if done < shortest:
-            # Every key has bytes here, so no row has to be picked out.
+            # Every key has bytes here, so no rows have to be selected.
             word = words[starts + np.int32(done)]
             if done + 8 > shortest:
                 word &= _MASKS[np.minimum(lengths - done, 8)]
             prints = _mixed(prints, word)
         else:
-            # A key that has ended is left as it is: its fingerprint must not depend on its neighbours' lengths.
+            # A key that has ended stays as it is: its fingerprint must not depend on the lengths of other keys.
             rows_on = np.flatnonzero(lengths > done)
             word = words[starts[rows_on] + np.int32(done)] & _MASKS[np.minimum(lengths[rows_on] - done, 8)]
             prints[rows_on] = _mixed(prints[rows_on], word)

@@ -1,7 +1,7 @@
-"""The source of a replica: what the log says about one version of one task, as changes to stores.
+"""Reading the log for replicas: the versions there are, and the changes that one version made to one task's stores.
 
-Commits are shared by all replicas of an instance, since each names the segments of every task, so the last few are
-kept. Segments are read part by part; every part's checksum is checked where it is read.
+All replicas of an instance share the commits, since each commit names the segments of every task, so the last few are
+kept. Segments are read part by part; the checksum of every part is checked where it is read.
 """
 
 import logging
@@ -32,15 +32,19 @@ _KEPT_COMMITS = 32
 _ROW_OVERHEAD = 32
 
 _skipped = metrics.counter(
-    "holdfast_volatile_segments_skipped", "Changes of stores that aren't durable that were gone when needed.", ["store"]
+    "holdfast_volatile_segments_skipped",
+    "Segments of stores that aren't durable that were gone when needed.",
+    ["store"],
 )
 _emptied = metrics.counter(
-    "holdfast_volatile_stores_emptied", "How often a replica began anew without what isn't durable.", ["store"]
+    "holdfast_volatile_stores_emptied",
+    "How often a store that isn't durable started over empty.",
+    ["store"],
 )
 
 
 class ForeignState(HoldfastError):
-    """What is here was built on another commit than the log has."""
+    """The state here was built on another commit than the log has."""
 
     category = ErrorCategory.DATA
 
@@ -62,11 +66,11 @@ class LogReader:
         self._app = log.app
         self._apps = {log.app.number: log.app}
         self._spans: dict[int, tuple[Version, Version]] = {}
-        """The first and the last version known to be made under each of the app's files; so were those between."""
+        """The first and the last version known to be made under each of the app's files."""
 
     @property
     def app(self) -> AppSpec:
-        """The app's file under which the newest known version was made. Code may have changed since this began."""
+        """The app's file under which the newest known version was made; the app may have changed since the start."""
         return self._app
 
     def stores_of(self, task: TaskId) -> tuple[StoreSpec, ...]:
@@ -76,7 +80,7 @@ class LogReader:
         return self._app.stores_of(task) if task in self._app.tasks() else ()
 
     def look_at_app(self) -> None:
-        """Reads the app's newest file. One that can't be read now is looked at again when the next version comes."""
+        """Reads the app's newest file. If it can't be read now, it is tried again when the next version comes."""
         try:
             found = self.log.newest_app()
         except HoldfastError as error:
@@ -121,7 +125,7 @@ class LogReader:
 
     @property
     def newest_known(self) -> Version:
-        """The newest version anyone has asked for or told of."""
+        """The newest version that was read or reported."""
         return self._newest
 
     def commit(self, version: Version) -> Commit | None:
@@ -140,7 +144,7 @@ class LogReader:
         return commit
 
     def hear(self, version: Version) -> Version:
-        """The newest version, when someone says that there is this one: one question, and none if it is known."""
+        """The newest version, once this one is reported: one request to the log, or none if it is known."""
         if version > self._newest:
             self.commit(version)
         return self._newest
@@ -164,31 +168,31 @@ class LogReader:
             self._spans[commit.app] = min(first, version), max(last, version)
 
     def follow(self) -> Version:
-        """The newest version, looked for from the newest known one on: one question when there is nothing new."""
+        """The newest version, searched from the newest known one: one request to the log if there is nothing new."""
         while self.commit(Version(self._newest + 1)) is not None:
             pass
         return self._newest
 
 
 class TaskLogReader:
-    """What the log says about one task."""
+    """The log as one task sees it."""
 
     def __init__(self, source: LogReader, task: TaskId, stores: Sequence[str]) -> None:
         self._source = source
         self._log = source.log
         self._task = task
         self._stores = list(stores)
-        self._has_told = False
+        self._has_warned = False
         self.volatile_after = NOTHING
-        """What isn't durable is applied of versions after this one: a replica that begins anew doesn't look back."""
+        """Changes of stores that aren't durable are applied from versions after this one."""
 
     def begin_without(self, volatile: Sequence[str]) -> None:
-        """The replica begins anew: of these stores, which aren't durable, it gets what comes from now on."""
+        """The replica starts over: these stores, which aren't durable, get only the changes of later versions."""
         if volatile and (newest := self._source.newest()) > self.volatile_after:
             self.volatile_after = newest
             for store in volatile:
                 _emptied.labels(store).inc()
-            text = "task %s begins at version %s with an empty %s, which isn't durable"
+            text = "task %s starts at version %s with an empty %s, which isn't durable"
             _LOG.info(text, self._task, newest, ", ".join(volatile))
 
     @property
@@ -203,7 +207,7 @@ class TaskLogReader:
         return self._source.commit(version)
 
     def specs(self, app: int) -> list[StoreSpec]:
-        """The replica's stores as the app's file of a number has them; none where there is no telling."""
+        """The replica's stores by the number of the app's file; none if that isn't known."""
         found = self._source.app_at(app) if app else None
         return [] if found is None else [spec for spec in found.stores_of(self._task) if spec.name in self._stores]
 
@@ -211,13 +215,13 @@ class TaskLogReader:
         return state_bytes(commit, self._task)
 
     def estimated_bytes(self, commit: Commit) -> int:
-        """About how much memory a version's changes take once read."""
+        """About how much memory the changes of a version need."""
         refs = commit.of_task(self._task) + self._volatile(commit)
         parts = [part for ref in refs for part in ref.of_type(STATE)]
         return 2 * sum(part.length for part in parts) + _ROW_OVERHEAD * sum(part.rows for part in parts)
 
     def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
-        """What a version changed in the task's stores, in the order it was written."""
+        """The changes that a version made to the task's stores, in the order they were written."""
         for ref in commit.of_task(self._task):
             for store, table in self._log.state_parts(ref):
                 yield from self._known(commit, store, table)
@@ -238,20 +242,20 @@ class TaskLogReader:
         return commit.volatile_of(self._task) if commit.version > self.volatile_after else ()
 
     def _if_there(self, commit: Commit, ref: SegmentRef) -> list[tuple[str, pa.Table]]:
-        """The changes of stores that aren't durable; none where the segment is gone, which is no error."""
+        """The changes of stores that aren't durable; none if the segment is gone, which is not an error."""
         try:
             return list(self._log.state_parts(ref))
         except (ObjectMissing, DamagedObject) as error:
             stores = sorted(part.name for part in ref.of_type(STATE))
             for store in stores:
                 _skipped.labels(store).inc()
-            level, self._has_told = logging.DEBUG if self._has_told else logging.WARNING, True
-            text = "task %s goes on without what version %s changed in %s, since it isn't durable: %s"
+            level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
+            text = "task %s continues without the changes of version %s to %s, since it isn't durable: %s"
             _LOG.log(level, text, self._task, commit.version, ", ".join(stores), error)
             return []
 
     def gather(self, first: Commit, to: Version, most_bytes: int) -> list[Commit]:
-        """Commits to apply in one go, from `first` on: as many as fit, and at least one."""
+        """Commits to apply together, starting with `first`: as many as fit, and at least one."""
         commits, size = [first], self.estimated_bytes(first)
         while commits[-1].version < to:
             following = self.commit(Version(commits[-1].version + 1))
@@ -264,7 +268,7 @@ class TaskLogReader:
         return commits
 
     def stream(self, commits: Sequence[Commit]) -> Iterable[tuple[str, Changes]]:
-        """The changes of some versions together. A single one, which may be large, is read part by part."""
+        """The changes of some versions combined. A single version, which may be large, is read part by part."""
         if len(commits) == 1:
             return self.changes(commits[0])
         return as_one([(Version(each.version), list(self.changes(each))) for each in commits], self._stores)
@@ -279,7 +283,7 @@ class TaskLogReader:
         self._log.snapshots.load(manifest, into, on_bytes)
 
     def examine(self, mark: Mark | None, path: Path) -> Usable:
-        """Whether what is at `path` is a part of this log's history; ForeignState if it isn't."""
+        """Checks that the state at `path` is a part of this log's history; raises ForeignState if it isn't."""
         at = NOTHING if mark is None else mark.version
         here = self.commit(at) if at else None
         after = self.commit(Version(at + 1)) if at and here is None else None
@@ -296,19 +300,19 @@ class TaskLogReader:
 
 
 def state_bytes(commit: Commit, task: TaskId) -> int:
-    """How long a version's state of one task is in the log."""
+    """How many bytes of the log a version has for one task's state."""
     return sum(part.length for ref in commit.of_task(task) for part in ref.of_type(STATE))
 
 
 def as_changes(table: pa.Table) -> Changes:
-    """A state part's columns as they are applied."""
+    """The columns of a state part as changes."""
     return Changes(whole(table.column("key")), whole(table.column("value")))
 
 
 def as_one(
     parts: Sequence[tuple[Version, list[tuple[str, Changes]]]], stores: Sequence[str]
 ) -> Iterator[tuple[str, Changes]]:
-    """Several versions as one: for each key its newest value, in the order of the keys."""
+    """Several versions combined: the newest value per key, in key order."""
     runs: dict[str, list[Run]] = {store: [] for store in stores}
     for version, changes in parts:
         for store, part in changes:

@@ -1,6 +1,6 @@
-"""What goes over the wire between an instance and those who ask it, beside the Arrow data itself.
+"""The messages between an instance and its clients, beside the Arrow data itself.
 
-Small things are JSON by msgspec, bytes in it base64, so that a capture can be read by eye. An error travels as its
+Small ones are JSON by msgspec, with bytes as base64, so that a capture can be read by eye. An error travels as its
 class, category and message, and becomes the same error on the other side.
 """
 
@@ -39,7 +39,7 @@ class ScanMany(msgspec.Struct, frozen=True, tag_field="do", tag="scan"):
 
 
 class Exchange(msgspec.Struct, frozen=True):
-    """What an exchange is for: "get" many keys, which says nothing of itself, or "scan" many ranges."""
+    """The purpose of an exchange: "get" many keys, which is the default, or "scan" many ranges."""
 
     do: Literal["get", "scan"] = "get"
 
@@ -74,7 +74,7 @@ class GotOne(msgspec.Struct, frozen=True):
     value: bytes | None
     wall: int = 0
     event: int | None = None
-    """The clocks of the version, by which a store hides what has expired."""
+    """The clocks of the version, which decide which entries have expired."""
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -84,7 +84,7 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class EventsSince(msgspec.Struct, frozen=True):
-    """do_action events: those after `since` of a life, waiting up to `wait` seconds for the first."""
+    """do_action events: the events after `since` of a life, waiting up to `wait` seconds for the first."""
 
     since: int
     wait: float
@@ -92,14 +92,14 @@ class EventsSince(msgspec.Struct, frozen=True):
 
 
 class AppStateMessage(msgspec.Struct, frozen=True):
-    """do_action app_state: what `GET /v1/state` should say of the app, and why if it is in trouble."""
+    """do_action app_state: the app's state for `GET /v1/state`, and its cause if it is an error."""
 
     state: str
     cause: str | None = None
 
 
 class Peers(msgspec.Struct, frozen=True):
-    """do_action peers: the address of an instance for each task."""
+    """do_action peers: the address of an instance per task."""
 
     addresses: dict[str, str]
 
@@ -127,12 +127,12 @@ class TaskStatus(msgspec.Struct, frozen=True):
     readable_to: int | None
     """The versions that can be read; None while there are none."""
     stores: dict[str, int]
-    """About how many entries each store has on disk."""
+    """About how many entries per store are on disk."""
     overlay_bytes: int
     disk_bytes: int
     error: str | None
     failures: int = 0
-    """How often in a row bringing it forward has failed."""
+    """How many updates in a row have failed."""
     error_category: str | None = None
 
 
@@ -157,13 +157,13 @@ class InstanceUnavailable(HoldfastError):
 
 
 class InstanceRefused(HoldfastError):
-    """An instance can't do what was asked."""
+    """An instance can't do what the request wants."""
 
     category = ErrorCategory.INVALID
 
 
 class InstanceDamaged(HoldfastError):
-    """An instance met data that isn't what was written."""
+    """An instance found damaged data."""
 
     category = ErrorCategory.DATA
 
@@ -175,7 +175,7 @@ class TaskNotHere(HoldfastError):
 
 
 class EncodedError(msgspec.Struct, frozen=True):
-    """An error on its way."""
+    """An error as it travels."""
 
     error: str
     category: str
@@ -183,7 +183,7 @@ class EncodedError(msgspec.Struct, frozen=True):
 
 
 def encode_error(error: Exception) -> bytes:
-    """An error as it is sent.
+    """An error as bytes.
 
     >>> encode_error(TaskNotHere("task 0_9 isn't here."))
     b'{"error":"TaskNotHere","category":"retry","message":"task 0_9 isn\\'t here."}'
@@ -193,7 +193,7 @@ def encode_error(error: Exception) -> bytes:
 
 
 def decode_error(data: bytes) -> HoldfastError | None:
-    """The error that was sent; None if these bytes are none.
+    """The error in these bytes; None if they aren't one.
 
     >>> decode_error(encode_error(TaskNotHere("task 0_9 isn't here.")))
     TaskNotHere("task 0_9 isn't here.")

@@ -1,8 +1,8 @@
-"""What a replica does next, decided without touching anything.
+"""What a replica does next, decided without any I/O.
 
-Restore, standby and normal running are one loop: look where the replica is, ask `next_step`, do that, look again. What
-to make of a folder found at the start is decided here too, by `check_state`. The loop around them reads, applies and
-reports, and has no rule of its own.
+Restore, standby and normal running are one loop: look where the replica is, ask `next_step`, do that, look again.
+`check_state` decides whether the state found on disk can be used. The loop around them reads, applies and reports, and
+decides nothing.
 """
 
 from collections.abc import Sequence
@@ -41,8 +41,7 @@ Step = Wait | LoadSnapshot | ApplySegment | Unreachable
 def next_step(at: Version, committed: Version, snapshots: Sequence[Version], *, next_there: bool = True) -> Step:
     """The next thing to do for a replica at `at` that aims for `committed`.
 
-    `next_there` is false when the commit or a segment after `at` was asked for and is gone: cleaned away, because
-    a snapshot covers it.
+    `next_there` is false if the commit or a segment after `at` is gone: it was cleaned, because a snapshot covers it.
 
     >>> next_step(Version(4), Version(6), [])
     ApplySegment(version=5)
@@ -63,7 +62,7 @@ def next_step(at: Version, committed: Version, snapshots: Sequence[Version], *, 
 
 @dataclass(frozen=True)
 class Usable:
-    """The folder is a part of this log's history; it is at `at`, and whole again from `whole_from` on."""
+    """The state is a part of this log's history. It is at version `at`, and complete again from `whole_from` on."""
 
     at: Version
     whole_from: Version
@@ -71,7 +70,7 @@ class Usable:
 
 @dataclass(frozen=True)
 class Unusable:
-    """The folder can't be used. What it held is in the log."""
+    """The state can't be used. The log has everything it held."""
 
     reason: str
 
@@ -79,10 +78,10 @@ class Unusable:
 def check_state(
     mark: Mark | None, *, log: str, newest: Version, commit: str | None, next_previous: str | None
 ) -> Usable | Unusable:
-    """What to make of a folder with this mark.
+    """Whether state with this mark can be used.
 
-    `commit` is the id of the log's commit at the mark's version and `next_previous` what the commit after it names as
-    its predecessor; either is None when that commit isn't there (cleaned, or never made).
+    `commit` is the id of the log's commit at the mark's version, and `next_previous` the predecessor that the commit
+    after it names. Either is None if that commit isn't in the log (cleaned, or never made).
 
     >>> check_state(None, log="L", newest=Version(3), commit=None, next_previous=None)
     Usable(at=0, whole_from=0)

@@ -1,13 +1,13 @@
-"""The overlay: what versions after the base's changed, so that reading the newest version needn't wait for RocksDB.
+"""The overlay: the changes of versions after the engines', so that reading the newest version needn't wait for RocksDB.
 
-A replica is an engine at version `base` and an overlay of the versions after it. A key the overlay doesn't know hasn't
-changed since `base`, so the engine's value is right for it, also while those very versions are being written there.
-An overlay is never changed; each move makes a new one that shares its runs with the old. A store's runs stand in
-three rows, the newest first, so that a lookup can stop at the first that knows the key:
+A replica is engines at version `base` and an overlay of the versions after it. A key that the overlay doesn't know
+hasn't changed since `base`, so the engines' value is right for it, also while those very versions are being written
+there. An overlay is immutable; each change makes a new one that shares its runs with the old. The runs of a store are
+in three groups, the newest first, so that a lookup can stop at the first run that knows the key:
 
-    recent    one run a version, the last few versions: leaving out the newest ones gives an older version
-    dirty     older ones that aren't in the engine yet, merged as they pile up
-    clean     those already in the engine, kept as a cache while there is room (about ten times a RocksDB get)
+    recent    one run per version, the last few versions: leaving out the newest ones gives an older version
+    dirty     older changes that aren't in the engines yet, merged as they pile up
+    clean     changes already in the engines, kept as a cache while there is room (ten times as fast as a RocksDB get)
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -26,21 +26,21 @@ READABLE = 4
 """How many of the last versions stay readable."""
 
 _LEAST = 1024
-"""A cached run of fewer rows isn't worth halving."""
+"""A cached run of fewer rows is not halved."""
 
 _PILE = 8
 """How many runs may wait for a flush before they are merged without one."""
 
 
 class NotInOverlay(HoldfastError):
-    """A version was asked of an overlay that can't show it."""
+    """A version that the overlay doesn't have was read."""
 
     category = ErrorCategory.BUG
 
 
 @dataclass(frozen=True)
 class Family:
-    """One store's runs. `complete`: together they hold every key the store has, so an unknown key is absent."""
+    """One store's runs. `complete`: together they have every key of the store, so an unknown key doesn't exist."""
 
     recent: tuple[Run, ...] = ()
     dirty: tuple[Run, ...] = ()
@@ -77,7 +77,7 @@ class Overlay:
     def starting(
         cls, base: Version, stores: Sequence[str], *, complete: bool = False, fingerprint: Fingerprint = fingerprint
     ) -> "Overlay":
-        """Nothing has changed since `base`. `complete`: the engine is empty, so this sees all that ever comes."""
+        """An empty overlay at `base`. `complete`: the engines are empty, so the overlay will see every key."""
         return cls(base, base, base, {store: Family(complete=complete) for store in stores}, fingerprint)
 
     @property
@@ -86,18 +86,18 @@ class Overlay:
 
     @property
     def dirty_bytes(self) -> int:
-        """What a flush would have to write."""
+        """The bytes that a flush would write."""
         return sum(run.nbytes for family in self.families.values() for run in family.runs if run.high > self.base)
 
     @property
     def newest_bytes(self) -> int:
-        """What the newest version alone takes."""
+        """The bytes of the newest version alone."""
         return sum(run.nbytes for family in self.families.values() for run in family.recent if run.high == self.version)
 
     def with_version(self, version: Version, changes: Mapping[str, Sequence[Changes]]) -> "Overlay":
-        """One version further. Of several changes of one store the later ones win.
+        """The overlay with one more version. Of several changes of one store the later ones win.
 
-        Nothing is merged here, so that the version can be read as soon as it is there; that is `tidied`'s work.
+        Nothing is merged here, so that the version can be read at once; `tidied` merges.
         """
         floor = max(self.floor, Version(version - READABLE + 1))
 
@@ -111,11 +111,11 @@ class Overlay:
 
     @property
     def untidy(self) -> bool:
-        """Whether there are runs that needn't stand alone any more."""
+        """Whether there are runs that can be merged."""
         return any(run.high <= self.floor for family in self.families.values() for run in family.recent)
 
     def tidied(self) -> "Overlay":
-        """The same, with the runs of versions that can no longer be asked for put to the older ones."""
+        """The same, with the runs of versions that can no longer be read moved to the older ones."""
 
         def moved(store: str, family: Family) -> Family:
             dirty = family.dirty
@@ -127,7 +127,7 @@ class Overlay:
         return replace(self, families=self._mapped(moved))
 
     def compacted(self) -> "Overlay":
-        """The same with all that waits for a flush merged into one run: less room, and cheaper than a flush."""
+        """The same with all dirty runs merged into one: smaller, and cheaper than a flush."""
 
         def moved(store: str, family: Family) -> Family:
             return replace(family, dirty=(merged(family.dirty),)) if len(family.dirty) > 1 else family
@@ -135,9 +135,9 @@ class Overlay:
         return replace(self, families=self._mapped(moved))
 
     def flushed(self, unflushed: Mapping[str, Run], version: Version) -> "Overlay":
-        """The engine now has what was unflushed, everything up to `version`: from here on those runs are only a cache.
+        """The overlay once the engines have `unflushed`, everything up to `version`: those runs are only a cache now.
 
-        Older versions than this are shown by what was published before, so nothing needs them apart from each other.
+        Versions before it were published earlier, so nothing needs their runs one by one.
         """
 
         def moved(store: str, family: Family) -> Family:
@@ -149,7 +149,7 @@ class Overlay:
         return replace(self, base=version, families=self._mapped(moved))
 
     def within(self, budget: int) -> "Overlay":
-        """Lets go of what is cached, the least recently written first, until the whole is within `budget` bytes."""
+        """Drops cached runs, the least recently written first, until the overlay is within `budget` bytes."""
         families = dict(self.families)
         while sum(family.nbytes for family in families.values()) > budget:
             cached = {store: family for store, family in families.items() if family.clean}
@@ -174,7 +174,7 @@ class Overlay:
         return replace(self, version=version, families=self._mapped(moved))
 
     def unflushed(self) -> dict[str, Run]:
-        """What the engine lacks, several versions merged into one: for each key only its newest value."""
+        """The changes that the engines lack, several versions merged into one: the newest value per key."""
         unflushed = {}
         for store, family in self.families.items():
             runs = [run for run in family.recent + family.dirty if run.high > self.base]
@@ -183,7 +183,7 @@ class Overlay:
         return unflushed
 
     def lookup(self, store: str, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
-        """The values of `keys`, and which of them are known here (null and known: there is no such key)."""
+        """The values of `keys`, and which of them are known here (null and known: the key doesn't exist)."""
         family = self.families[store]
         rows = len(keys)
         if not family.runs or rows == 0:
@@ -215,16 +215,16 @@ class Overlay:
     def scan(
         self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes | None]]:
-        """What the overlay knows of a range, in the order of the keys; None says deleted."""
+        """The entries of a range that the overlay knows, in key order; None means deleted."""
         sources = [run.scan(start, stop, reverse=reverse) for run in self.families[store].runs]
         return first_wins(sources, reverse=reverse)
 
     def scan_many(
         self, store: str, starts: Sequence[bytes], stops: Sequence[bytes | None]
     ) -> list[dict[bytes, bytes | None]]:
-        """What the overlay knows of each of many ranges; None says deleted."""
+        """The entries of each range that the overlay knows; None means deleted."""
         known: list[dict[bytes, bytes | None]] = [{} for _ in starts]
-        for run in reversed(self.families[store].runs):  # the newest last, so that it has the last word
+        for run in reversed(self.families[store].runs):  # the newest last, so that its values stay
             for number, entries in run.scan_many(starts, stops):
                 known[number].update(entries)
         return known
@@ -237,10 +237,10 @@ class Overlay:
 
 
 def _piled(run: Run, pile: tuple[Run, ...], most: int) -> tuple[Run, ...]:
-    """Puts a run on a pile. One of more than `most` is merged in one go, but for runs twice as long as those above.
+    """Adds a run to a pile. A pile of more than `most` is merged at once, except runs twice as long as those above.
 
-    So a pile of n rows has about `most` + log(n) runs. Large versions are flushed before the pile is that high, and so
-    are merged once, by the flush; small ones don't pile up until a lookup has dozens of runs to ask.
+    So a pile of n rows has about `most` + log(n) runs. Large versions are flushed before the pile is that high, and are
+    merged once, by the flush; small ones don't pile up until a lookup has dozens of runs to search.
     """
     pile = (run, *pile)
     if len(pile) <= most:

@@ -1,11 +1,11 @@
-"""What a replica can show right now: the newest version, and the last few before it.
+"""The versions of a replica that can be read now: the newest one, and the last few before it.
 
-The replica moves and publishes here; readers take a view and keep it for as long as they read. A view is an
-overlay over a pinned, both immutable, so a reader never sees half a version however the replica moves meanwhile.
+The replica publishes versions here; a reader takes a read view and keeps it for as long as it reads. A read view is an
+overlay over a pinned view, both immutable, so a reader never sees half a version however the replica moves meanwhile.
 
-Bulk reads of the newest version go to the live engine for the keys that the overlay doesn't know, which is faster than
-a view. That is right while the engine holds nothing beyond the view's version, so it is checked again after the
-read; when the engine has moved on, the pinned answers instead.
+Bulk reads of the newest version go to the live engines for the keys that the overlay doesn't know, which is faster than
+a pinned view. That is right while the engines hold nothing beyond the version of the read view, so it is checked again
+after the read; when the engines have moved on, the pinned view answers instead.
 """
 
 import threading
@@ -29,7 +29,7 @@ from holdfast.words import NOTHING, TaskId, Version
 
 Entry = tuple[bytes, bytes]
 BEFORE_TIME = Now(wall=0)
-"""The clocks of a version without a commit, and of one that a release without clocks in its marks left on disk."""
+"""The clocks of a version without a commit, and of state on disk that a release without clocks in its marks wrote."""
 _RANGES_AT_ONCE = 1_024
 """How many ranges are looked up in the overlay in one go."""
 
@@ -46,7 +46,7 @@ class VersionNotAvailable(HoldfastError):
 
     @classmethod
     def decoded(cls, message: str) -> "VersionNotAvailable":
-        """The same error, as an instance tells it over the wire."""
+        """The same error, as another process receives it."""
         error = cls.__new__(cls)
         Exception.__init__(error, message)
         return error
@@ -60,7 +60,7 @@ class ReadView:
     overlay: Overlay
     pinned: PinnedView
     now: Now
-    """The clocks of the version's commit: what a store hides at this version."""
+    """The clocks of the version's commit, which decide what a store hides."""
 
     def __enter__(self) -> Self:
         return self
@@ -85,7 +85,7 @@ class ReadView:
         wanted = keys.filter(missing)
         if len(wanted) == 0:
             return values
-        found = asked_in_key_order(wanted, partial(self._from_base, store))
+        found = asked_in_key_order(wanted, partial(self._from_engines, store))
         return found if len(wanted) == len(keys) else pc.replace_with_mask(values, missing, found)
 
     def scan(
@@ -104,7 +104,7 @@ class ReadView:
     def scan_many(
         self, store: str, starts: Sequence[bytes], stops: Sequence[bytes | None]
     ) -> Generator[tuple[int, list[Entry]], None, None]:
-        """The entries of each range that has any, with the range's place among those asked for."""
+        """The entries of each range that has any, with the range's position in the request."""
         family = self.overlay.families[store]
         for first in range(0, len(starts), _RANGES_AT_ONCE):
             part = slice(first, first + _RANGES_AT_ONCE)
@@ -117,17 +117,17 @@ class ReadView:
                 if found := _over(known, below):
                     yield number, found
 
-    def _from_base(self, store: str, keys: pa.Array) -> pa.Array:
-        base = self.pinned.base
-        if base.target <= self.version:
-            values = base.get_many(store, keys)
-            if base.target <= self.version:
+    def _from_engines(self, store: str, keys: pa.Array) -> pa.Array:
+        engines = self.pinned.engines
+        if engines.target <= self.version:
+            values = engines.get_many(store, keys)
+            if engines.target <= self.version:
                 return values
         return self.pinned.get_many(store, keys)
 
 
 def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
-    """Entries in key order, with what is known of some keys over it; None says deleted.
+    """Entries in key order, replaced where `known` has the key; None means deleted.
 
     >>> _over({b"b": b"2", b"c": None}, [(b"a", b"1"), (b"c", b"3")])
     [(b'a', b'1'), (b'b', b'2')]
@@ -141,7 +141,7 @@ def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
 
 
 class PublishedVersions:
-    """The read views a replica has published."""
+    """The versions that a replica has published, each as a read view."""
 
     def __init__(self, task: TaskId) -> None:
         self._task = task
@@ -163,7 +163,7 @@ class PublishedVersions:
 
     @property
     def range(self) -> tuple[Version, Version] | None:
-        """The oldest and the newest version there are."""
+        """The oldest and the newest version that can be read."""
         with self._changed:
             if self._newest is None:
                 return None
@@ -171,7 +171,7 @@ class PublishedVersions:
             return oldest, self._newest.version
 
     def advance(self, overlay: Overlay, now: Now | None = None) -> None:
-        """A version further on the same pinned; `now` are its clocks, needed where it wasn't shown before."""
+        """Publishes a version on the same pinned view. `now` are its clocks, needed if it wasn't published before."""
         with self._changed:
             assert self._newest is not None
             self._newest = ReadView(overlay.version, overlay, self._newest.pinned, self._clock(overlay.version, now))
@@ -180,7 +180,7 @@ class PublishedVersions:
             self._changed.notify_all()
 
     def move(self, overlay: Overlay, pinned: PinnedView, now: Now | None = None) -> None:
-        """Onto another pinned, which belongs to this from here on. Versions before it stay on the one they had."""
+        """Publishes a version on another pinned view, and owns that view. Earlier versions keep the one they had."""
         with self._changed:
             before = self._newest
             if before is not None:
@@ -196,14 +196,14 @@ class PublishedVersions:
             self._changed.notify_all()
 
     def forget_older(self) -> None:
-        """Shows no versions but those on the newest pinned; older ones keep files on disk."""
+        """Gives up all versions but those on the newest pinned view; older ones keep files on disk."""
         with self._changed:
             gone, self._older = self._older, ()
         for view in gone:
             view.close()
 
     def clear(self) -> None:
-        """Shows nothing any more."""
+        """Publishes nothing any more."""
         with self._changed:
             gone = [*self._older, *([self._newest] if self._newest else [])]
             self._newest, self._older, self._clocks = None, (), {}
@@ -212,11 +212,11 @@ class PublishedVersions:
             view.close()
 
     def read_view(self, version: Version | None = None) -> ReadView:
-        """The newest version, or the one asked for. The newest is never older than one that was shown before."""
+        """The newest version, or the given one. The newest is never older than one that was read before."""
         with self._changed:
             newest = self._newest
             if newest is not None and version is None and newest.version < self._furthest:
-                newest = None  # it began anew, and is on its way to where it was
+                newest = None  # it started over, and is on its way to where it was
             if newest is not None and (version is None or self._first_of(newest) <= version <= newest.version):
                 shown = newest.version if version is None else version
                 return ReadView(shown, newest.overlay.at(shown), newest.pinned.hold(), self._clock(shown))

@@ -1,50 +1,42 @@
-"""A replica: one task's stores on one machine, brought forward by applying what the log says.
+"""A replica: one task's stores on one machine, brought forward by applying the versions of the log.
 
 It consists of engines at version `a` and an overlay of the versions after `a`. Catching up puts a version into the
 overlay, which costs little; flushing the overlay, in the background, writes several versions to the engines in one go.
 A version that is too large for the overlay, and the many versions of a restore, go straight to the engines, while
 readers keep the view that was pinned before.
-
-Two locks, always taken in this order: `_advancing` by whoever moves the replica to another version, `_writing` by
-whoever writes to the engine. A flush takes only the second, so the replica advances while it flushes. All that needs
-them is in this one class, hence its length; the rest is beside it: `held`, `ondisk`, `loading`, `steps`, `source`.
 """
 
 import contextlib
 import logging
 import shutil
-import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator
 
-from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
 from holdfast.instance import snapshot_loading
-from holdfast.instance.events import Events, ProblemEvent
-from holdfast.instance.log_reader import ForeignState, LogReader, TaskLogReader
+from holdfast.instance.events import Events
+from holdfast.instance.log_reader import ForeignState
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Wait, next_step
 from holdfast.instance.overlay import Overlay
-from holdfast.instance.read_views import PublishedVersions, ReadView, VersionNotAvailable
-from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp, clocks_of
+from holdfast.instance.read_views import ReadView, VersionNotAvailable
+from holdfast.instance.replica_disk import VersionStamp
+from holdfast.instance.replica_state import ReplicaSettings, ReplicaState
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.state_dir import GarbledStateFile, TaskDirectory, remove, usable
-from holdfast.instance.task_engines import TaskEngines, engine_names
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.snapshots import Manifest
-from holdfast.stores.engines.base import Changes, DamagedState, Mark, Resources
-from holdfast.stores.spec import StoreSpec
-from holdfast.words import NOTHING, TaskId, Version
+from holdfast.stores.engines.base import Changes, DamagedState, Mark
+from holdfast.words import NOTHING, Version
+
+__all__ = ["Replica", "ReplicaSettings", "VersionUnreachable"]
 
 _LOG = logging.getLogger(__name__)
 _ROOM = 16 << 20
 _LOOK = 0.05
 _TIDY = 8
-"""After so many versions a replica that nobody tidies does so itself."""
-_OLDER_SECONDS = 30.0
-"""How long versions before the last flush stay readable at most."""
+"""After so many versions a replica that no loop tidies does so itself."""
 _WIPES = 3
-"""A replica that has to begin anew more often than this within one catching up has a cause that wiping doesn't cure."""
+"""A replica that has to start over more often than this while it catches up has a cause that wiping doesn't fix."""
 
 
 class VersionUnreachable(HoldfastError):
@@ -53,88 +45,31 @@ class VersionUnreachable(HoldfastError):
     category = ErrorCategory.DATA
 
 
-@dataclass(frozen=True, kw_only=True)
-class ReplicaSettings:
-    """How much a replica keeps in memory, and how often it writes to disk."""
-
-    overlay_bytes: int = 32 << 20
-    batch_bytes: int = 16 << 20
-    flush_seconds: float = 30.0
-    flush_versions: int = 64
-
-
-class Replica:
+class Replica(ReplicaState):
     """One task's stores. Any thread may read; threads that catch up, flush or save a snapshot wait for each other."""
 
-    def __init__(
-        self,
-        home: TaskDirectory,
-        source: LogReader,
-        specs: Sequence[StoreSpec],
-        resources: Resources,
-        events: Events,
-        settings: ReplicaSettings | None = None,
-        clock: Clock = SYSTEM_CLOCK,
-    ) -> None:
-        self.task: TaskId = home.task
-        self.stores = [spec.name for spec in specs]
-        self.engine = "+".join(engine_names([spec for spec in specs if spec.durable]))
-        self.published = PublishedVersions(home.task)
-        self.settings = settings or ReplicaSettings()
-        self._home = home
-        self._source = TaskLogReader(source, home.task, self.stores)
-        self._specs = list(specs)
-        self._resources = resources
-        self._events = events
-        self._clock = clock
-        self._advancing = threading.RLock()
-        self._writing = threading.RLock()
-        self._publishing = threading.Lock()
-        self._stopping = threading.Event()
-        self._disk: ReplicaDisk | None = None
-        self._moved_at = self._clock.monotonic()
-        self._at = NOTHING
-        self._commit = ""
-        self._spoilt: set[Version] = set()
-        self.openings = 0
-        self.opened_at: Version | None = None
-        self.applied_bytes = 0
-        """Bytes of segments applied since it was first opened, at version `opened_at`."""
+    _bad_snapshots: frozenset[Version] = frozenset()
 
-    @property
-    def _base(self) -> TaskEngines | None:
-        disk = self._disk
-        return None if disk is None else disk.base
+    # Opening and closing
 
-    # Coming and going
+    def open(self, *, again: bool = False) -> None:
+        """Opens the state on disk, or empties the folder if that state can't be used: the log has everything.
 
-    @property
-    def version(self) -> Version:
-        """How far the replica is; `held.version` says what of it may be read."""
-        return self._at
-
-    @property
-    def is_open(self) -> bool:
-        return self._disk is not None
-
-    def open(self, *, anew: bool = False) -> None:
-        """Opens what is on disk, or empties the folder where that is of no use. Never an end: the log has it all.
-
-        One that is open stays as it is, unless `anew`: a reader may have opened it a moment ago, and stands on it.
+        A replica that is open stays as it is, unless `again`: a reader may have opened it a moment ago, and reads it.
         """
         with self._advancing, self._writing:
-            if self._disk is not None and not anew:
+            if self._disk is not None and not again:
                 return
-            self._check_stopping()
+            self.check_open()
             self._shut()
             try:
                 self._home.read_checkpoint()
-                self._settle(self._open_base())
+                self._use(self._open_engines())
             except (DamagedState, GarbledStateFile, ForeignState) as error:
-                self._begin_anew(error)
+                self._start_over(error)
 
     def close(self) -> None:
-        """Stops what is under way, then writes what the engine still lacks and closes it."""
+        """Stops work under way, then writes the changes that the engines still lack and closes them."""
         self._stopping.set()
         with self._advancing, self._writing:
             try:
@@ -145,16 +80,17 @@ class Replica:
             self._home.close()
 
     def rebuild(self, cause: HoldfastError) -> None:
-        """Begins anew because what is here was found damaged; whoever moves the replica then restores it."""
+        """Starts over because the state here is damaged; the updater then restores it."""
         with self._advancing:
-            self._check_stopping()
-            self._begin_anew(cause)
+            self.check_open()
+            self._start_over(cause)
 
     def recover(self, opening: int) -> bool:
-        """After a failed write: opens the engine anew once there is room, since RocksDB refuses all later writes.
+        """After a failed write: opens the engines again once there is room, since RocksDB refuses all later writes.
 
-        `opening` is what `openings` was before the write; if it was opened anew since, nothing is to be done. Until
-        there is room readers keep what is held. Says whether it did; whoever moves the replica then catches it up.
+        `opening` is the value of `openings` before the write; if the replica was opened since, nothing is to be done.
+        Until there is room, readers keep the published versions. Returns whether it was opened again; the updater then
+        catches it up.
         """
         with self._advancing, self._writing:
             if opening != self.openings:
@@ -163,18 +99,14 @@ class Replica:
             needed = _ROOM + 2 * (0 if overlay is None else overlay.dirty_bytes)
             if shutil.disk_usage(self._home.path).free < needed:
                 return False
-            self.open(anew=True)
+            self.open(again=True)
             return True
 
-    def check_open(self) -> None:
-        """Raises Closed once the replica is being stopped."""
-        self._check_stopping()
-
     def stop_moving(self) -> None:
-        """Makes a catching up that is under way end soon, with Closed."""
+        """Makes a catch-up that is under way end soon, with Closed."""
         self._stopping.set()
 
-    # Moving
+    # Advancing
 
     def catch_up(self, to: Version, report: RestoreReporter | None = None) -> None:
         """Brings the replica to `to`, which the log must have. Returns at once if it is there already."""
@@ -185,7 +117,7 @@ class Replica:
             next_there = True
             wipes = 0
             while True:
-                self._check_stopping()
+                self.check_open()
                 if self._disk is None:
                     self.open()
                 looking = self._at == NOTHING or not next_there
@@ -209,127 +141,8 @@ class Replica:
                     wipes += 1
                     if wipes > _WIPES:
                         raise
-                    self._begin_anew(error)
+                    self._start_over(error)
                     next_there = True
-
-    def flush_overlay(self) -> None:
-        """Writes what the overlay holds to the engine, several versions in one go, and flushes."""
-        with self._writing:
-            overlay, disk = self.published.overlay, self._disk
-            if disk is None:
-                return
-            if overlay is not None and overlay.version > overlay.base:
-                through = overlay.version
-                unflushed = overlay.unflushed()
-                parts = ((store, part) for store, run in unflushed.items() for part in run.changes())
-                disk.apply(parts, through)
-                pinned = disk.base.pin(through)
-                with self._publishing:
-                    newest = self.published.overlay
-                    assert newest is not None
-                    lighter = newest.flushed(unflushed, through).tidied().within(self.settings.overlay_bytes)
-                    self.published.move(lighter, pinned)
-                    self._moved_at = self._clock.monotonic()
-            disk.flush()
-
-    def tidy(self) -> None:
-        """Merges what has piled up in the overlay and keeps it within its bounds; readers notice nothing.
-
-        Where no new version comes for long, those before the last flush are let go of, with the files they keep.
-        """
-        with self._publishing:
-            if self._clock.monotonic() - self._moved_at >= _OLDER_SECONDS:
-                self.published.forget_older()
-            overlay = self.published.overlay
-            if overlay is not None and (overlay.untidy or overlay.nbytes > self.settings.overlay_bytes):
-                overlay = overlay.tidied()
-                if not self._has_room_beside(overlay, overlay.newest_bytes):
-                    overlay = overlay.compacted()
-                self.published.advance(overlay.within(self.settings.overlay_bytes))
-
-    def flush_due(self) -> bool:
-        """Whether the engine is too far behind: by versions, by time, or by what the overlay has to carry."""
-        overlay, disk = self.published.overlay, self._disk
-        if overlay is None or disk is None:
-            return False
-        behind = self._at - disk.flushed
-        late = behind > 0 and disk.late(self.settings.flush_seconds)
-        return (
-            late or behind >= self.settings.flush_versions or not self._has_room_beside(overlay, overlay.newest_bytes)
-        )
-
-    def _has_room_beside(self, overlay: Overlay, more: int) -> bool:
-        """Whether the overlay could take `more` bytes without giving up what the engine lacks.
-
-        Flushing rarely is cheap: of a key that many versions changed only the newest value is written. So it is
-        done in time for another version like the last, and not before (decision 0005).
-        """
-        return overlay.dirty_bytes + more <= self.settings.overlay_bytes
-
-    @contextlib.contextmanager
-    def saved(self) -> Iterator[tuple[Mark, "TaskDirectory"]]:
-        """A checkpoint of the engine between two versions, in `home.saving`, for the length of the block."""
-        with self._writing:
-            self.flush_overlay()
-            base = self._base
-            mark = None if base is None else base.mark()
-            if base is None or mark is None or mark.applying is not None or mark.version == NOTHING:
-                raise Closed(f"task {self.task} has nothing whole to save yet. Try again when it is restored.")
-            with usable(self._home.path):
-                remove(self._home.saving)
-                base.checkpoint(self._home.saving)
-        try:
-            yield mark, self._home
-        finally:
-            remove(self._home.saving)
-
-    # Reading
-
-    def read_view(self, version: Version | None = None, wait: float = 0.0) -> ReadView:
-        """The newest version, or just the one asked for, caught up with first if the log has it."""
-        if version is not None:
-            self._reach(version, wait)
-        return self.published.read_view(version)
-
-    def probe(self) -> None:
-        """Reads each store once, so that a store that can't be read is found before anyone needs it."""
-        with self.published.read_view() as view:
-            for store in self.stores:
-                next(iter(view.scan(store, b"", None)), None)
-
-    def memory_bytes(self) -> int:
-        overlay = self.published.overlay
-        return 0 if overlay is None else overlay.nbytes
-
-    def approximate_count(self, store: str) -> int:
-        base = self._base
-        return 0 if base is None else base.approximate_count(store)
-
-    def disk_bytes(self) -> int:
-        base = self._base
-        return 0 if base is None else base.disk_bytes()
-
-    def _reach(self, version: Version, wait: float) -> None:
-        deadline = self._clock.monotonic() + wait
-        if (self.published.version or NOTHING) >= version and self.published.version is not None:
-            return
-        if self._source.newest_known < version and self._source.commit(version) is None:
-            raise VersionNotAvailable(self.task, version, self.published.range, "the log has no such version")
-        while not self.published.wait_for(version, 0):
-            # Whoever is moving the replica may be at it for long; this reader waits no longer than it was told to.
-            if self._advancing.acquire(blocking=False):
-                try:
-                    self.catch_up(version)
-                finally:
-                    self._advancing.release()
-                if self.published.version is None or self.published.version < version:
-                    raise VersionNotAvailable(self.task, version, self.published.range, "it is being restored")
-                continue
-            left = deadline - self._clock.monotonic()
-            if not self.published.wait_for(version, min(_LOOK, left)) and left <= 0:
-                raise VersionNotAvailable(self.task, version, self.published.range, "it is still catching up")
-
-    # The steps
 
     def _apply(self, to: Version, report: RestoreReporter) -> bool:
         """Applies the next version, or several; False when the log no longer has it."""
@@ -345,22 +158,22 @@ class Replica:
             overlay = self.published.overlay
             few = to - self._at <= self.settings.flush_versions
             small = self._source.estimated_bytes(commit) <= self.settings.overlay_bytes // 2
-            # A write-through that failed half way leaves later values in the engine; only going on cures that.
-            ahead = self._base is not None and self._base.target > self._at
+            # A direct write that failed half way leaves later values in the engines; only another one fixes that.
+            ahead = self._engines is not None and self._engines.target > self._at
             if overlay is not None and few and small and not (ahead and overlay.base == overlay.version):
-                self._stage(commit, report)
+                self._apply_to_overlay(commit, report)
             else:
-                self._write_through(self._source.gather(commit, to, self.settings.batch_bytes), to, report)
+                self._apply_to_engines(self._source.gather(commit, to, self.settings.batch_bytes), to, report)
         except ObjectMissing:
             return False
         return True
 
-    def _stage(self, commit: Commit, report: RestoreReporter) -> None:
-        """Puts a version into the overlay; when that is full, flushes it first."""
+    def _apply_to_overlay(self, commit: Commit, report: RestoreReporter) -> None:
+        """Puts a version into the overlay, which is flushed first when it is full."""
         changes: dict[str, list[Changes]] = {}
         for store, part in self._source.changes(commit):
             changes.setdefault(store, []).append(part)
-        if (overlay := self.published.overlay) is not None and not self._has_room_beside(overlay, 0):
+        if (overlay := self.published.overlay) is not None and not self._has_room(overlay, 0):
             self.flush_overlay()
         version = Version(commit.version)
         with self._publishing:
@@ -377,11 +190,11 @@ class Replica:
         if report.under_way:
             report.batch(version, {store: sum(len(part) for part in parts) for store, parts in changes.items()})
 
-    def _write_through(self, commits: Sequence[Commit], to: Version, report: RestoreReporter) -> None:
-        """Writes versions straight to the engine; readers stay where they are until the last is whole.
+    def _apply_to_engines(self, commits: list[Commit], to: Version, report: RestoreReporter) -> None:
+        """Writes versions straight to the engines; readers see the last of them when it is complete.
 
-        Each pinned keeps the write buffers it was taken with in memory. On the way to `to` nobody asks for the
-        versions passed, so those are let go of.
+        Each pinned view keeps the write buffers it was taken with in memory. Nobody asks for the versions passed on
+        the way to `to`, so those are given up.
         """
         counts: dict[str, int] = dict.fromkeys(self.stores, 0)
         last = commits[-1]
@@ -394,12 +207,13 @@ class Replica:
             assert disk is not None
             stamp = VersionStamp.of(last)
             disk.know(version, stamp)
-            disk.apply(self._stoppable(self._source.stream(commits), counts), version)
+            disk.apply(self._counted(self._source.stream(commits), counts), version)
             self._at, self._commit = version, last.id
-            mark = disk.base.mark()
+            mark = disk.engines.mark()
             if mark is not None and mark.applying is None:
                 with self._publishing:
-                    self.published.move(Overlay.starting(version, self.stores), disk.base.pin(version), stamp.now)
+                    empty = Overlay.starting(version, self.stores)
+                    self.published.move(empty, disk.engines.pin(version), stamp.now)
                     if version < to:
                         self.published.forget_older()
             if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:
@@ -408,31 +222,50 @@ class Replica:
         if report.under_way:
             report.batch(version, counts)
 
-    def _stoppable(
-        self, changes: Iterable[tuple[str, Changes]], counts: dict[str, int]
-    ) -> Iterator[tuple[str, Changes]]:
+    def _counted(self, changes: Iterable[tuple[str, Changes]], counts: dict[str, int]) -> Iterator[tuple[str, Changes]]:
         for store, part in changes:
-            self._check_stopping()
+            self.check_open()
             counts[store] += len(part)
             yield store, part
 
+    # Snapshots
+
+    @contextlib.contextmanager
+    def saved(self) -> Iterator[tuple[Mark, TaskDirectory]]:
+        """A checkpoint of the engines between two versions, in `home.saving`, for the length of the block."""
+        with self._writing:
+            self.flush_overlay()
+            engines = self._engines
+            mark = None if engines is None else engines.mark()
+            if engines is None or mark is None or mark.applying is not None or mark.version == NOTHING:
+                raise Closed(f"task {self.task} has nothing complete to save yet. Try again when it is restored.")
+            with usable(self._home.path):
+                remove(self._home.saving)
+                engines.checkpoint(self._home.saving)
+        try:
+            yield mark, self._home
+        finally:
+            remove(self._home.saving)
+
+    def _snapshots(self) -> list[Version]:
+        return [version for version in self._source.snapshots() if version not in self._bad_snapshots]
+
     def _load(self, version: Version, report: RestoreReporter) -> None:
-        """Loads a snapshot in place of what is here. One that turns out bad is left aside from then on."""
+        """Replaces the state here by a snapshot. One that turns out damaged or incomplete is not used again."""
         try:
             manifest = self._source.manifest(version)
             if manifest is None:
-                self._spoilt.add(version)
+                self._bad_snapshots |= {version}
                 return
             snapshot_loading.download(self._source, manifest, self._home, self._on_bytes(manifest, report))
             with self._writing:
                 self._shut()
-                self._settle(
-                    snapshot_loading.adopt(self._source, manifest, self._home, self._specs, self._resources), fresh=True
-                )
+                engines = snapshot_loading.adopt(self._source, manifest, self._home, self._specs, self._resources)
+                self._use(engines, fresh=True)
         except (DamagedObject, DamagedState, ObjectMissing) as error:
-            self._spoilt.add(version)
-            self._warn(error, f"the snapshot of version {version} is left aside")
-            self._begin_anew(None)
+            self._bad_snapshots |= {version}
+            self._warn(error, f"the snapshot of version {version} is not used")
+            self._start_over(None)
             return
         if report.under_way:
             with self.published.read_view(version) as view:
@@ -443,70 +276,43 @@ class Replica:
 
         def on_bytes(count: int) -> None:
             nonlocal done
-            self._check_stopping()
+            self.check_open()
             done += count
             if report.under_way:
                 report.loading(Version(manifest.version), done, manifest.bytes)
 
         return on_bytes
 
-    # Small parts
+    # Reading
 
-    def _open_base(self) -> TaskEngines:
-        return TaskEngines.open(self._home.data, self._home.volatile, self._specs, self._resources)
+    def read_view(self, version: Version | None = None, wait: float = 0.0) -> ReadView:
+        """The newest version, or exactly the given one. If the log has that version, the replica is caught up first."""
+        if version is not None:
+            self._wait_for(version, wait)
+        return self.published.read_view(version)
 
-    def _settle(self, base: TaskEngines, *, fresh: bool = False) -> None:
-        """Takes over an opened base, if it is a part of this log's history. `fresh`: it didn't come from this disk."""
-        try:
-            mark = base.mark()
-            verdict = self._source.examine(mark, self._home.path)
-            now = clocks_of(mark, self._source.commit)
-            if fresh or mark is None:
-                self._source.begin_without([spec.name for spec in self._specs if not spec.durable])
-            if verdict.at == verdict.whole_from:
-                overlay = Overlay.starting(verdict.at, self.stores, complete=mark is None)
-                with self._publishing:
-                    self.published.move(overlay, base.pin(verdict.at), now)
-        except BaseException:
-            self.published.clear()
-            base.close()
-            raise
-        disk = self._disk = ReplicaDisk(
-            base, self._home, self.stores, self._source.specs, self._source.log_id, self._clock
-        )
-        disk.flushed = self._at = verdict.at
-        disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0))
-        self.openings += 1
-        if self.opened_at is None:
-            self.opened_at = verdict.at
-        self._commit = "" if mark is None else mark.commit
+    def probe(self) -> None:
+        """Reads each store once, so that a store that can't be read is found before anyone needs it."""
+        with self.published.read_view() as view:
+            for store in self.stores:
+                next(iter(view.scan(store, b"", None)), None)
 
-    def _begin_anew(self, cause: HoldfastError | None) -> None:
-        """Empties the folder and opens it again. What was in it comes from the log."""
-        with self._writing:
-            if cause is not None:
-                self._warn(cause, "the folder is emptied and restored from the log")
-            self._shut()
-            self._home.wipe()
-            self._settle(self._open_base())
-
-    def _shut(self) -> None:
-        with self._publishing:
-            self.published.clear()
-        disk, self._disk = self._disk, None
-        self._at, self._commit = NOTHING, ""
-        if disk is not None:
-            disk.base.close()
-
-    def _snapshots(self) -> list[Version]:
-        return [version for version in self._source.snapshots() if version not in self._spoilt]
-
-    def _warn(self, error: HoldfastError, what: str) -> None:
-        message = f"task {self.task}: {error} ({what})"
-        _LOG.warning(message)
-        name, category = type(error).__name__, error.category.value
-        self._events.append(ProblemEvent("warning", str(self.task), name, category, message))
-
-    def _check_stopping(self) -> None:
-        if self._stopping.is_set():
-            raise Closed(f"task {self.task} is being stopped. Ask another instance.")
+    def _wait_for(self, version: Version, wait: float) -> None:
+        deadline = self._clock.monotonic() + wait
+        if self.published.version is not None and self.published.version >= version:
+            return
+        if self._source.newest_known < version and self._source.commit(version) is None:
+            raise VersionNotAvailable(self.task, version, self.published.range, "the log has no such version")
+        while not self.published.wait_for(version, 0):
+            # A thread that moves the replica may take long; this reader waits no longer than it was told to.
+            if self._advancing.acquire(blocking=False):
+                try:
+                    self.catch_up(version)
+                finally:
+                    self._advancing.release()
+                if self.published.version is None or self.published.version < version:
+                    raise VersionNotAvailable(self.task, version, self.published.range, "it is being restored")
+                continue
+            left = deadline - self._clock.monotonic()
+            if not self.published.wait_for(version, min(_LOOK, left)) and left <= 0:
+                raise VersionNotAvailable(self.task, version, self.published.range, "it is still catching up")

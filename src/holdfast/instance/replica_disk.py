@@ -28,12 +28,12 @@ _drops = metrics.counter("holdfast_slices_dropped", "How often a replica dropped
 
 @dataclass(frozen=True)
 class VersionStamp:
-    """The commit of a version, as much of it as a mark remembers."""
+    """The part of a version's commit that a mark remembers."""
 
     commit: str
     now: Now
     app: int
-    """The number of the app's file it was made under; 0 where only the mark is left to tell."""
+    """The number of the app's file it was made under; 0 if only the mark is known."""
 
     @classmethod
     def of(cls, commit: Commit) -> "VersionStamp":
@@ -41,7 +41,7 @@ class VersionStamp:
 
 
 def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> Now:
-    """The clocks of what is on disk: as its mark has them, or else as the log's commit of that version does."""
+    """The clocks of the state on disk: from its mark, or else from the log's commit of that version."""
     if mark is None or mark.version == NOTHING:
         return BEFORE_TIME
     if mark.wall is not None:
@@ -51,21 +51,21 @@ def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> 
 
 
 class ReplicaDisk:
-    """The base of one replica and how far it is. All but `know` is for whoever holds the replica's writing lock.
+    """The engines of one replica and how far they are. All but `know` needs the replica's writing lock.
 
-    `specs` gives the replica's stores as the app's file of a number has them; none where it can't be read.
+    `specs` gives the replica's stores by the number of the app's file; none if that file can't be read.
     """
 
     def __init__(
         self,
-        base: TaskEngines,
+        engines: TaskEngines,
         home: TaskDirectory,
         stores: Sequence[str],
         specs: Callable[[int], Iterable[StoreSpec]],
         log: str,
         clock: Clock,
     ) -> None:
-        self.base = base
+        self.engines = engines
         self._home = home
         self._stores = list(stores)
         self._specs = specs
@@ -78,44 +78,44 @@ class ReplicaDisk:
         self._flushed_at = clock.monotonic()
 
     def know(self, version: Version, stamp: VersionStamp) -> None:
-        """Tells which commit a version is that may be applied some time."""
+        """Remembers the commit of a version that may be applied later."""
         with self._lock:
             self._stamps[version] = stamp
 
     def apply(self, changes: Iterable[tuple[str, Changes]], version: Version) -> None:
-        """Moves the engines to a version that is known, and drops what its clocks hide."""
+        """Brings the engines to a version that is known, and drops the slices that its clocks hide."""
         stamp = self._stamps[version]
         mark = Mark(version, stamp.commit, self._log, wall=stamp.now.wall, event=stamp.now.event)
-        self.base.apply(changes, mark)
+        self.engines.apply(changes, mark)
         with self._lock:
             self._stamps = {known: each for known, each in self._stamps.items() if known >= version}
         for store, start, stop in self._hidden(stamp):
             faults.point("drop.before")
-            self.base.drop(store, start, stop)
+            self.engines.drop(store, start, stop)
             self._dropped[store] = stop
             _drops.labels(store).inc()
             faults.point("drop.after")
 
     def _hidden(self, stamp: VersionStamp) -> Iterator[tuple[str, bytes, bytes]]:
-        """The ranges that are hidden now and weren't when slices were last dropped; at first all that are."""
+        """The ranges that are hidden now and were not when slices were last dropped; at first all hidden ones."""
         for spec in self._specs(stamp.app):
             if (hidden := slices_to_drop(spec, stamp.now.wall, stamp.now.event)) is None:
                 continue
             start, stop = hidden
-            # Under a file that doesn't say what retention goes by, an app's first event time may lie before the wall
-            # clock it had until then: hiding begins anew from there.
+            # In a file that doesn't say which clock retention is measured by, an app's first event time may be before
+            # the wall clock that was used until then: hiding starts over from there.
             if (last := self._dropped.get(spec.name)) is not None and last <= stop:
                 start = last
             if start < stop:
                 yield spec.name, start, stop
 
     def late(self, seconds: float) -> bool:
-        """Whether the last flush is so long ago."""
+        """Whether the last flush is at least so many seconds ago."""
         return self._clock.monotonic() - self._flushed_at >= seconds
 
     def flush(self) -> None:
-        mark = self.base.mark()
-        self.base.flush()
+        mark = self.engines.mark()
+        self.engines.flush()
         if mark is not None and mark.version > NOTHING:
             self._home.write_checkpoint(mark.log, mark.commit, mark.version, self._stores)
             self.flushed = mark.version

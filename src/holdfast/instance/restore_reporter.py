@@ -1,6 +1,6 @@
-"""What a restore tells of itself: start, batch, end or suspended, store by store.
+"""Reports the progress of a restore as events: start, batch, end or suspended, per store.
 
-A report belongs to one catching up of one task. Nothing is said of a replica that has nothing to catch up with.
+A reporter belongs to one catch-up of one task. A replica that has nothing to catch up with reports nothing.
 """
 
 from collections.abc import Mapping, Sequence
@@ -10,7 +10,7 @@ from holdfast.words import TaskId, Version
 
 
 class RestoreReporter:
-    """Turns the moves of one replica into events.
+    """Turns the progress of one replica into events.
 
     >>> events = Events()
     >>> report = RestoreReporter(events, TaskId(0, 1), ["scores"])
@@ -33,17 +33,17 @@ class RestoreReporter:
         self._start = start
         self._totals = dict.fromkeys(self._totals, 0)
         for store in self._totals:
-            self._say(RestorePhase.START, store, target)
+            self._append(RestorePhase.START, store, target)
 
     def batch(self, reached: Version, counts: Mapping[str, int]) -> None:
         for store in self._totals:
             count = counts.get(store, 0)
             self._totals[store] += count
-            self._say(RestorePhase.BATCH, store, reached, count=count)
+            self._append(RestorePhase.BATCH, store, reached, count=count)
 
     def loading(self, version: Version, done: int, total: int) -> None:
         for store in self._totals:
-            self._say(RestorePhase.BATCH, store, version, bytes_done=done, bytes_total=total)
+            self._append(RestorePhase.BATCH, store, version, bytes_done=done, bytes_total=total)
 
     def ended(self, reached: Version) -> None:
         self._close(RestorePhase.END, reached)
@@ -55,10 +55,10 @@ class RestoreReporter:
         if self._start is None:
             return
         for store in self._totals:
-            self._say(phase, store, reached)
+            self._append(phase, store, reached)
         self._start = None
 
-    def _say(
+    def _append(
         self,
         phase: RestorePhase,
         store: str,

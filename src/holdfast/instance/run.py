@@ -1,8 +1,8 @@
-"""Runs: what some versions changed in one store, as Arrow columns that can be asked for many keys at once.
+"""Runs: the changes of some versions to one store, as Arrow columns in which many keys are looked up at once.
 
-A run is never changed. Beside its columns it keeps the keys' fingerprints, sorted, and where in them each bucket of
-fingerprints begins; a lookup goes to the bucket, compares fingerprints, then keys. Rows stand in the order in which
-they were written, the oldest first, so the coldest half of a run is its first half.
+A run is immutable. Beside its columns it keeps the keys' fingerprints, sorted, and where each bucket of fingerprints
+starts; a lookup goes to the bucket, compares fingerprints, then keys. Rows are in the order in which they were written,
+the oldest first, so the coldest half of a run is its first half.
 """
 
 from bisect import bisect_left
@@ -22,8 +22,8 @@ from holdfast.words import Version
 
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
-_STEPS_A_RANGE = 256
-"""Looking up a range costs about as much as having so many keys as Python's bytes."""
+_STEPS_PER_RANGE = 256
+"""Looking up a range costs about as much as turning so many keys into Python's bytes."""
 _CHANGES = 32_768
 
 
@@ -46,7 +46,7 @@ class Index:
 
     @cached_property
     def _shift(self) -> np.uint64:
-        """What leaves of a fingerprint its bucket: the top bits, about one key a bucket."""
+        """How far to shift a fingerprint to get its bucket, the top bits; about one key per bucket."""
         return np.uint64(64 - max(1, (len(self.prints) - 1).bit_length()))
 
     @cached_property
@@ -58,7 +58,7 @@ class Index:
         return starts
 
     def candidates(self, prints: U64) -> Rows:
-        """For each fingerprint the first row that has it, -1 where there is none."""
+        """The first row per fingerprint, -1 where there is none."""
         if len(self.prints) == 0:
             return np.full(len(prints), -1, dtype=np.int64)
         last = len(self.prints) - 1
@@ -80,7 +80,7 @@ class Index:
         return self.rows[first:stop]
 
     def without_rows_before(self, first: int) -> "Index":
-        """What is left when the first rows go and the others move down."""
+        """The index without the first rows; the others move down."""
         stays = self.rows >= first
         return Index(self.prints[stays], self.rows[stays] - np.int32(first))
 
@@ -113,7 +113,7 @@ class Run:
         return len(self.keys)
 
     def find(self, keys: pa.Array, prints: U64, among: Rows | None = None) -> Rows:
-        """The row of each key, -1 where this run doesn't know it; with `among`, of the keys in those places only."""
+        """The row of each key, -1 if this run doesn't know it; with `among`, only of the keys at those positions."""
         found = self.index.candidates(prints if among is None else prints[among])
         hit = np.flatnonzero(found >= 0)
         if hit.size:
@@ -126,12 +126,12 @@ class Run:
         return found
 
     def _row_of(self, key: bytes, print_: np.uint64) -> int:
-        """The row of one key whose fingerprint another key here has too."""
+        """The row of one key that shares its fingerprint with another."""
         rows = self.index.rows_of(print_)
         return next((int(row) for row in rows if self.keys[int(row)].as_py() == key), -1)
 
     def changes(self) -> Iterator[Changes]:
-        """The same as an engine takes it best: in the order of the keys, a bounded number at a time."""
+        """The run as changes for an engine: in key order, a bounded number of rows at a time."""
         for start in range(0, len(self), _CHANGES):
             rows = self.order.slice(start, _CHANGES)
             yield Changes(self.keys.take(rows), self.values.take(rows))
@@ -145,11 +145,11 @@ class Run:
 
     @cached_property
     def order(self) -> pa.Array:
-        """The rows in the order of their keys; made when the first scan asks."""
+        """The rows in key order, computed at the first scan."""
         return pa.array(key_order(self.keys))
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes | None]]:
-        """Keys from `start` up to but without `stop`, in order."""
+        """The entries with start <= key < stop, in key order."""
         low, high = self._span(start, stop)
         while low < high:
             taken = min(_SCAN_BLOCK, high - low)
@@ -162,11 +162,11 @@ class Run:
     def scan_many(
         self, starts: Sequence[bytes], stops: Sequence[bytes | None]
     ) -> Iterator[tuple[int, list[tuple[bytes, bytes | None]]]]:
-        """The entries of each range that has any here, with the range's place among those asked for."""
-        if len(starts) * _STEPS_A_RANGE < len(self):
+        """The entries of each range that has any here, with the range's position in the request."""
+        if len(starts) * _STEPS_PER_RANGE < len(self):
             found = [self._span(start, stop) for start, stop in zip(starts, stops, strict=True)]
         else:
-            # With many ranges it is cheaper to have all keys as Python's than to fetch one at every halving.
+            # With many ranges it is cheaper to turn all keys into bytes than to fetch one at every halving.
             keys: list[bytes] = self.keys.take(self.order).to_pylist()
             found = [
                 (bisect_left(keys, start), len(keys) if stop is None else bisect_left(keys, stop))
@@ -197,7 +197,7 @@ class Run:
 
 
 def merged(runs: Sequence[Run]) -> Run:
-    """Runs as one, the newest first: of a key that several know the newest value. Rows stay the oldest first.
+    """Merges runs, the newest first: the newest value per key. Rows stay the oldest first.
 
     >>> old, new = (Run(pa.array([b"a"]), pa.array([value]), Version(1)) for value in (b"1", b"2"))
     >>> run = merged([new, old])
@@ -228,7 +228,7 @@ def merged(runs: Sequence[Run]) -> Run:
 
 
 def _outdated(prints: U64, rows: Rows, keys: pa.Array) -> npt.NDArray[np.bool_]:
-    """Which rows have a newer one before them: of equal fingerprints the newest comes first, and mostly of one key."""
+    """Which rows have a newer one before them. Equal fingerprints are mostly of one key, and the newest comes first."""
     outdated = np.zeros(len(prints), dtype=bool)
     later = np.flatnonzero(prints[1:] == prints[:-1]) + 1
     if later.size == 0:

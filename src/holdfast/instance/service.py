@@ -1,12 +1,12 @@
 """The state service: Arrow Flight on loopback, for Spark's tasks, for the driver and for other instances.
 
-    do_exchange   keys in, values out, or ranges in, entries out, at exactly the version asked for; one message of a
+    do_exchange   keys in, values out, or ranges in, entries out, at exactly the requested version; one message for a
                   task's whole batch
     do_get        a range at a version
     do_action     get, status, committed, events, app_state, peers, host, drop, stop
 
-Nothing is decided here: a call finds its replica, takes a view, reads and sends. The keys of an exchange are read
-whole before the first value is sent, since two sides that both write first would wait for each other for ever.
+Nothing is decided here: a call finds its replica, takes a read view, reads and sends. The keys of an exchange are read
+completely before the first value is sent, since two sides that both write first would wait for each other forever.
 """
 
 import contextlib
@@ -52,8 +52,8 @@ _read_seconds = metrics.histogram("holdfast_state_read_seconds", "How long a tas
 M = TypeVar("M")
 
 
-class Hosting(Protocol):
-    """What the service asks of the instance it belongs to."""
+class Host(Protocol):
+    """What the service needs of its instance."""
 
     events: Events
 
@@ -66,7 +66,7 @@ class Hosting(Protocol):
     def caught_up(self, task: TaskId) -> bool: ...
 
     def damaged(self, task: TaskId, error: DamagedState) -> None:
-        """A read met damage: the replica must be rebuilt."""
+        """A read found damage: the replica must be rebuilt."""
 
     def status(self) -> messages.InstanceStatus: ...
 
@@ -91,9 +91,9 @@ def forget_task(task: TaskId) -> None:
 
 
 class StateService(_ServerBase):
-    """The Flight server of one instance; it listens from its construction on."""
+    """The Flight server of one instance. It listens as soon as it is constructed."""
 
-    def __init__(self, host: Hosting, address: str) -> None:
+    def __init__(self, host: Host, address: str) -> None:
         super().__init__(location=address)  # type: ignore[call-arg]
         self._host = host
         self._actions: dict[str, Callable[[bytes], bytes]] = {
@@ -109,7 +109,7 @@ class StateService(_ServerBase):
         }
 
     def stop(self, timeout: float) -> None:
-        """Ends within the timeout, also when somebody doesn't take what he asked for."""
+        """Ends within the timeout, also if a client doesn't take its answer."""
         ending = threading.Thread(target=self.shutdown, name="flight-shutdown", daemon=True)  # type: ignore[attr-defined]
         ending.start()
         ending.join(timeout)
@@ -168,7 +168,7 @@ class StateService(_ServerBase):
             return iter([flight.Result(pa.py_buffer(act(body)))])
 
     def _read(self, ask: messages.ReadMany | messages.GetOne, read: Callable[[ReadView], M]) -> M:
-        """Reads, and once more where the replica was opened anew meanwhile, which a damaged one is."""
+        """Reads, and tries again if the replica was opened again meanwhile, as a damaged one is."""
         for _ in range(_READS - 1):
             try:
                 with self._view(ask) as view:
@@ -183,7 +183,7 @@ class StateService(_ServerBase):
     def _view(self, ask: messages.ReadMany | messages.ScanMany | messages.GetOne | messages.Scan) -> ReadView:
         if ask.log is not None and ask.log != self._host.log_id:
             raise messages.InstanceUnavailable(
-                f"this instance keeps the log {self._host.log_id}, and {ask.log} was asked for. Another app has taken "
+                f"this instance serves the log {self._host.log_id}, and {ask.log} was asked for. Another app has taken "
                 "the address; ask again when the app's own instance is back."
             )
         task = TaskId.parse(ask.task)
@@ -245,8 +245,8 @@ class StateService(_ServerBase):
 
 
 @contextlib.contextmanager
-def _encoding_errors(host: Hosting) -> Iterator[None]:
-    """Sends what goes wrong to the asker as what it is."""
+def _encoding_errors(host: Host) -> Iterator[None]:
+    """Sends errors to the client as what they are."""
     try:
         yield
     except DamagedState as error:
@@ -254,13 +254,13 @@ def _encoding_errors(host: Hosting) -> Iterator[None]:
         for task in {part for part in error.path.parts if "_" in part}:
             with contextlib.suppress(HoldfastError):
                 host.damaged(TaskId.parse(task), error)
-        # To the asker this is a matter of time: the log has what the disk lost.
+        # The client can retry: the log has what the disk lost.
         again = messages.InstanceUnavailable(f"{error} It is being rebuilt; ask again in a moment.")
         raise flight.FlightServerError(str(again), messages.encode_error(again)) from error
     except HoldfastError as error:
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
     except (pa.ArrowException, OSError):
-        raise  # the asker went away, or the wire failed
+        raise  # the client went away, or the connection failed
     except Exception as error:
         _LOG.exception("a call failed")
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
@@ -278,7 +278,7 @@ def _decoded(data: bytes, kind: type[M]) -> M:
 def _blocks(
     ranges: Iterable[tuple[int, list[Entry]]],
 ) -> Iterator[tuple[list[int], list[bytes], list[bytes]]]:
-    """The entries of ranges as columns, some thousand rows or a few MiB at a time."""
+    """The entries of ranges as columns, a few thousand rows or MiB at a time."""
     numbers: list[int] = []
     keys: list[bytes] = []
     values: list[bytes] = []

@@ -1,7 +1,7 @@
-"""Loading a snapshot: a task's folder as another replica had it at some version, in place of what is here.
+"""Loading a snapshot: the state of a task as another replica had it at some version, in place of the state here.
 
-It is downloaded beside the data, moved in its place when it is whole, opened, and checked against the manifest. Stores
-that aren't durable are in no snapshot: they begin empty, at the snapshot's version.
+It is downloaded beside the data, moved into its place when it is complete, opened, and checked against the manifest.
+Snapshots don't include stores that aren't durable: those start empty, at the snapshot's version.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,11 +19,11 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
 _FEW = 10_000
-"""So many entries are counted one by one, which takes some milliseconds."""
+"""Up to so many entries are counted one by one, which takes some milliseconds."""
 
 
 def download(source: TaskLogReader, manifest: Manifest, home: TaskDirectory, on_bytes: Callable[[int], None]) -> None:
-    """Brings a snapshot beside the data; `on_bytes` is told of each piece."""
+    """Downloads a snapshot beside the data; `on_bytes` is called for each piece."""
     with usable(home.path):
         remove(home.loading)
         source.download(manifest, home.loading, on_bytes)
@@ -32,30 +32,30 @@ def download(source: TaskLogReader, manifest: Manifest, home: TaskDirectory, on_
 def adopt(
     source: TaskLogReader, manifest: Manifest, home: TaskDirectory, specs: Sequence[StoreSpec], resources: Resources
 ) -> TaskEngines:
-    """Puts what was downloaded in the place of the data, which nobody may have open, and opens it."""
+    """Replaces the data, which must be closed, by the downloaded snapshot, and opens it."""
     home.adopt_loaded()
-    base = TaskEngines.open(home.data, home.volatile, specs, resources)
+    engines = TaskEngines.open(home.data, home.volatile, specs, resources)
     version = Version(manifest.version)
     try:
         if not any(spec.durable for spec in specs):
-            # The snapshot of a task without durable stores is empty. It only says from which version on to go.
-            base.stamp(Mark(version, manifest.commit, source.log_id))
-        mark = base.mark()
+            # The snapshot of a task without durable stores is empty. It only says at which version to start.
+            engines.stamp(Mark(version, manifest.commit, source.log_id))
+        mark = engines.mark()
         found = None if mark is None else (mark.version, mark.commit, mark.log, mark.applying)
         if found != (version, manifest.commit, source.log_id, None):
             raise DamagedObject(f"the snapshot of task {home.task} at version {version} holds {mark}.")
     except BaseException:
-        base.close()
+        engines.close()
         raise
-    return base
+    return engines
 
 
 def entries_in(view: ReadView, store: str) -> int:
-    """How many entries a store came with: exactly if they are few, else RocksDB's estimate.
+    """How many entries a loaded store has: exactly if they are few, else RocksDB's estimate.
 
-    The estimate takes every delete for an entry less: of a store that deletes as much as it puts, it is nothing at all.
+    The estimate subtracts every delete: for a store that deletes as much as it puts it is zero.
     """
-    estimate = view.pinned.base.approximate_count(store)
+    estimate = view.pinned.engines.approximate_count(store)
     if estimate >= _FEW:
         return estimate
     with closing(view.scan(store, b"", None)) as entries:

@@ -2,12 +2,12 @@
 
     <state_dir>/<task>/.lock           held with flock while an instance has the task; its text names the holder
     <state_dir>/<task>/.checkpoint     readable: which log, and each store's version at the last flush
-    <state_dir>/<task>/data/<engine>/  what the engine writes
+    <state_dir>/<task>/data/<engine>/  the engine's files
     <state_dir>/<task>/volatile/       the same for stores that aren't durable; empty beside a snapshot's data
-    <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is whole
+    <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is complete
 
-The truth about how far the data is stands in the engine's own mark. `.checkpoint` is written after a flush and only
-read to find folders that someone else has had his hands on.
+The engine's own mark says how far the data is. `.checkpoint` is written after a flush and only read to find folders
+that another program has changed.
 """
 
 import contextlib
@@ -29,7 +29,7 @@ _NO_SPACE = (28, 122)  # ENOSPC, EDQUOT
 
 
 class Holder(msgspec.Struct, frozen=True):
-    """Who has a state directory."""
+    """The process that has a state directory."""
 
     name: str
     pid: int
@@ -64,7 +64,7 @@ class GarbledStateFile(HoldfastError):
 
 
 class CheckpointFile(msgspec.Struct, frozen=True):
-    """The content of `.checkpoint`: the versions of a task's stores on disk."""
+    """The contents of `.checkpoint`."""
 
     format: int
     log: str
@@ -107,14 +107,14 @@ class TaskDirectory:
             os.close(lock)
 
     def wipe(self) -> None:
-        """Forgets everything local; the log has it all."""
+        """Removes all local state; the log has everything."""
         with usable(self.path):
             for each in (self.data, self.volatile, self.loading, self.saving):
                 remove(each)
             (self.path / ".checkpoint").unlink(missing_ok=True)
 
     def adopt_loaded(self) -> None:
-        """A snapshot that has been loaded and found good becomes the data."""
+        """A snapshot that was loaded and checked becomes the data."""
         with usable(self.path):
             (self.path / ".checkpoint").unlink(missing_ok=True)
             remove(self.data)
@@ -123,7 +123,7 @@ class TaskDirectory:
             sync_folder(self.path)
 
     def read_checkpoint(self) -> CheckpointFile | None:
-        """What was written at the last flush; None if there never was one."""
+        """The file as of the last flush; None if there was none."""
         path = self.path / ".checkpoint"
         try:
             data = path.read_bytes()
@@ -145,7 +145,7 @@ class TaskDirectory:
         return checkpoint
 
     def write_checkpoint(self, log: str, commit: str, version: Version, stores: list[str]) -> None:
-        """Says how far the data on disk is. Call it after a flush."""
+        """Writes how far the data on disk is. Call it after a flush."""
         checkpoint = CheckpointFile(1, log, str(self.task), commit, dict.fromkeys(sorted(stores), int(version)))
         text = msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n"
         with usable(self.path):
@@ -159,7 +159,7 @@ class TaskDirectory:
 
 @contextlib.contextmanager
 def usable(path: Path) -> Iterator[None]:
-    """Turns what the file system answers into an error that says what to do."""
+    """Turns errors of the file system into errors that say what to do."""
     try:
         yield
     except OSError as error:
@@ -188,7 +188,7 @@ def _holder(data: bytes) -> Holder | None:
     try:
         return msgspec.json.decode(data, type=Holder)
     except msgspec.MsgspecError:
-        return None  # it has the lock and hasn't written its name yet
+        return None  # the holder has the lock and hasn't written its name yet
 
 
 def remove(path: Path) -> None:
@@ -208,7 +208,7 @@ def sync_folder(path: Path) -> None:
 
 
 def file_system_of(path: Path, mounts: str) -> str:
-    """The kind of file system a path is on, from the text of /proc/mounts.
+    """The type of the file system a path is on, from the text of /proc/mounts.
 
     >>> file_system_of(Path("/tmp/x"), "disk / ext4 rw 0 0\\ntmpfs /tmp tmpfs rw 0 0")
     'tmpfs'
@@ -223,11 +223,11 @@ def file_system_of(path: Path, mounts: str) -> str:
 
 
 def warning_about(state_dir: Path) -> str | None:
-    """What a user should know about where the state is to live; None when there is nothing to say."""
+    """A warning about the place of the state directory; None if there is none."""
     try:
         mounts = Path("/proc/mounts").read_text()
     except OSError:
-        return None  # not Linux: nobody to ask
+        return None  # not Linux
     kind = file_system_of(state_dir.absolute(), mounts)
     if kind not in ("tmpfs", "ramfs"):
         return None

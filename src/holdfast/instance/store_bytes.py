@@ -1,4 +1,4 @@
-"""One store of a view as the bytes that a typed store reads: this is how queries see a replica."""
+"""One store of a read view as the bytes that a typed store reads: this is how queries see a replica."""
 
 from collections.abc import Iterator, Sequence
 
@@ -8,21 +8,21 @@ from holdfast.instance.read_views import ReadView
 
 
 class StoreBytes:
-    """A store at one version, as `ReadableBytes`. The view is the caller's to close."""
+    """A store at one version, as `ReadableBytes`. The read view is the caller's to close."""
 
     def __init__(self, view: ReadView, store: str) -> None:
-        self._picture = view
+        self._view = view
         self._store = store
 
     def get(self, key: bytes) -> bytes | None:
-        return self._picture.get(self._store, key)
+        return self._view.get(self._store, key)
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = self._picture.get_many(self._store, pa.array(keys, pa.binary())).to_pylist()
+        found: list[bytes | None] = self._view.get_many(self._store, pa.array(keys, pa.binary())).to_pylist()
         return found
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        return self._picture.scan(self._store, start, stop, reverse=reverse)
+        return self._view.scan(self._store, start, stop, reverse=reverse)
 
     def approximate_count(self) -> int:
-        return self._picture.pinned.base.approximate_count(self._store)
+        return self._view.pinned.engines.approximate_count(self._store)

@@ -1,11 +1,10 @@
-"""The base: the engines of one task, opened and closed together, and the pinned views readers stand on.
+"""The engines of one task, opened and closed together, and the pinned views that readers use.
 
 A store names its engine, so a task may have several; here they are one, with one mark. Stores that aren't durable have
-engines of their own, in another folder, which no checkpoint has: beside a folder that came from elsewhere they begin
-empty, at the version the others are at. Readers come on many threads
-while one writer moves the base: every touch of an engine is a short lease, so that closing waits for the touches under
-way and turns away the later ones, and no reader can hold the folder hostage. A pinned is an engine's immutable view
-with the version it was taken at; the last one to let go of it closes it.
+engines of their own, in another folder, which no checkpoint includes: beside a folder that was restored they start
+empty, at the version of the others. Many threads read while one writer moves the engines forward. Every access takes
+a short lease, so that closing waits for accesses under way and rejects later ones, and no reader can keep the folder.
+A pinned view is an engine's immutable view with the version it was taken at; it is closed when its last user is done.
 """
 
 import contextlib
@@ -28,11 +27,11 @@ _LOG = logging.getLogger(__name__)
 _SCAN_BLOCK = 256
 
 Opened = tuple[Engine, tuple[str, ...]]
-"""An engine, and the stores that are on it."""
+"""An engine, and its stores."""
 
 
 class TaskEngines:
-    """One task's engines at a version. Its one writer calls `apply`, `drop`, `flush`, `checkpoint` and `close`."""
+    """One task's engines at a version. One writer calls `apply`, `drop`, `flush`, `checkpoint` and `close`."""
 
     def __init__(self, engines: Mapping[str, Opened], volatile: Mapping[str, Opened]) -> None:
         self._durable = dict(engines)
@@ -54,13 +53,13 @@ class TaskEngines:
             lost = _opened_or_emptied(volatile, losing, resources, undo)
             if (mark := whole_mark(engine.mark() for engine, _ in durable.values())) is not None:
                 _stamp(lost.values(), mark)
-            base = cls(durable, lost)
+            engines = cls(durable, lost)
             undo.pop_all()
-            return base
+            return engines
 
     @property
     def target(self) -> Version:
-        """The furthest version any of whose changes may be in the engines."""
+        """The newest version of which the engines may have changes."""
         return self._target
 
     def mark(self) -> Mark | None:
@@ -68,7 +67,7 @@ class TaskEngines:
             return whole_mark(engine.mark() for engine, _ in self._all)
 
     def stamp(self, mark: Mark) -> None:
-        """Says of engines that have nothing that they are at `mark`."""
+        """Gives engines that are empty the mark."""
         with self.lease():
             _stamp(self._all, mark)
 
@@ -91,7 +90,7 @@ class TaskEngines:
             return self._of[store].get_many(store, keys)
 
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
-        """Moves every engine to the mark. With several, each is given all its changes before any is at the mark."""
+        """Brings every engine to the mark. With several, each gets all its changes before the next one does."""
         self._target = max(self._target, mark.version)
         with self.lease():
             if len(self._all) == 1:
@@ -105,12 +104,12 @@ class TaskEngines:
                 engine.apply(parted[id(engine)], mark)
 
     def drop(self, store: str, start: bytes, stop: bytes) -> None:
-        """Takes a range of a store away, between two applies. Footings that were taken before still have it."""
+        """Removes a range of a store, between two applies. Views that were pinned before still have it."""
         with self.lease():
             self._of[store].drop(store, start, stop)
 
     def pin(self, version: Version) -> "PinnedView":
-        """Something to stand on at `version`, which the engines must be at. Belongs to the caller."""
+        """A view of `version`, which the engines must be at. Belongs to the caller."""
         with self.lease():
             views = {id(engine): engine.view() for engine, _ in self._all}
             pinned = PinnedView(self, version, {store: views[id(engine)] for store, engine in self._of.items()})
@@ -124,7 +123,7 @@ class TaskEngines:
                 engine.flush()
 
     def checkpoint(self, folder: Path) -> None:
-        """Writes what is durable to a folder."""
+        """Writes the durable stores to a folder."""
         with self.lease():
             folder.mkdir(parents=True)
             for name, (engine, _) in self._durable.items():
@@ -143,7 +142,7 @@ class TaskEngines:
             return sum(engine.disk_bytes() for engine, _ in self._all)
 
     def close(self) -> None:
-        """Turns new readers away, waits for the touches under way, then closes views and engines."""
+        """Rejects new readers, waits for accesses under way, then closes views and engines."""
         with self._free:
             if self._closed:
                 return
@@ -164,10 +163,10 @@ class TaskEngines:
 
 
 class PinnedView:
-    """An immutable view of a base at one version. Counted: made with one holder, closed when the last lets go."""
+    """An immutable view of a task's engines at one version. It counts its users and is closed with the last one."""
 
-    def __init__(self, base: TaskEngines, version: Version, views: Mapping[str, EngineView]) -> None:
-        self.base = base
+    def __init__(self, engines: TaskEngines, version: Version, views: Mapping[str, EngineView]) -> None:
+        self.engines = engines
         self.version = version
         self._views = dict(views)
         self._scans: set[Iterator[tuple[bytes, bytes]]] = set()
@@ -186,27 +185,27 @@ class PinnedView:
             if self._holders:
                 return
         try:
-            with self.base.lease():
+            with self.engines.lease():
                 self.close()
         except Closed:
-            pass  # the base has closed every pinned already
+            pass  # the engines were closed, and every pinned view with them
 
     def get(self, store: str, key: bytes) -> bytes | None:
-        with self.base.lease():
+        with self.engines.lease():
             return self._views[store].get(store, key)
 
     def get_many(self, store: str, keys: pa.Array) -> pa.Array:
-        """Key by key, for the rare reader of a version that the engines have left behind."""
+        """Key by key, for the rare reader of a version that the engines have moved past."""
         values: list[bytes | None] = []
         for start in range(0, len(keys), _SCAN_BLOCK):
-            with self.base.lease():
+            with self.engines.lease():
                 view = self._views[store]
                 values.extend(view.get(store, key) for key in keys.slice(start, _SCAN_BLOCK).to_pylist())
         return pa.array(values, pa.binary())
 
     def entries(self, store: str, start: bytes, stop: bytes | None) -> list[tuple[bytes, bytes]]:
         """A whole range in order. A short one, which most are, is read under one lease and with little around it."""
-        with self.base.lease():
+        with self.engines.lease():
             source = self._views[store].scan(store, start, stop)
             block = list(islice(source, _SCAN_BLOCK))
             _close(source)
@@ -218,12 +217,12 @@ class PinnedView:
         self, store: str, start: bytes, stop: bytes | None, *, reverse: bool
     ) -> Generator[tuple[bytes, bytes], None, None]:
         """A range in order. Each block is read under a lease of its own."""
-        with self.base.lease():
+        with self.engines.lease():
             source = self._views[store].scan(store, start, stop, reverse=reverse)
             self._scans.add(source)
         try:
             while True:
-                with self.base.lease():
+                with self.engines.lease():
                     block = list(islice(source, _SCAN_BLOCK))
                 yield from block
                 if len(block) < _SCAN_BLOCK:
@@ -234,10 +233,10 @@ class PinnedView:
     def _end_scan(self, source: Iterator[tuple[bytes, bytes]]) -> None:
         self._scans.discard(source)
         try:
-            with self.base.lease():
+            with self.engines.lease():
                 _close(source)
         except Closed:
-            pass  # the base closed it
+            pass  # the engines were closed, and the scan with them
 
     def close(self) -> None:
         with self._lock:
@@ -248,7 +247,7 @@ class PinnedView:
             _close(source)
         for view in {id(view): view for view in self._views.values()}.values():
             view.close()
-        self.base.forget(self)
+        self.engines.forget(self)
 
 
 def _opened(
@@ -274,7 +273,7 @@ def _opened_or_emptied(
             undo.push(attempt.pop_all())
             return opened
     except DamagedState as error:
-        _LOG.warning("%s It holds no durable store, so it is emptied and begins anew.", error)
+        _LOG.warning("%s It holds no durable store, so it is emptied and starts over.", error)
         remove(folder)
         return _opened(folder, specs, resources, undo)
 
@@ -292,7 +291,7 @@ def _close(source: Iterator[tuple[bytes, bytes]]) -> None:
 
 
 def engine_folder(name: str) -> str:
-    """The folder of an engine; a user's own is named by its place, and not every storage takes a colon.
+    """The folder of an engine. A user's own engine has a colon in its name, which not every storage accepts.
 
     >>> engine_folder("rocksdb"), engine_folder("my.engines:Fast")
     ('rocksdb', 'my.engines.Fast')

@@ -1,7 +1,7 @@
-"""A restore on a terminal: one bar for each task and store that is being brought up, drawn from restore events.
+"""Progress bars for restores on a terminal: one per task and store that is being restored, drawn from restore events.
 
-The bar counts versions, since those are what a restore has to get through; while a snapshot is being loaded it counts
-the snapshot's bytes instead. It draws nothing where there is nothing to restore, or no terminal.
+A bar counts versions; while a snapshot is being loaded it counts the snapshot's bytes instead. Nothing is drawn when
+nothing is restored, or without a terminal.
 """
 
 from types import TracebackType
@@ -77,7 +77,7 @@ class RestoreBars:
     def _move(self, key: tuple[str, str], event: RestoreEvent) -> None:
         bar = self._ids.get(key)
         if bar is None:
-            return  # it began before anyone looked
+            return  # it started before this process listened
         if event.bytes_total:
             done, total, unit = event.bytes_done, event.bytes_total, "bytes of a snapshot"
         else:
