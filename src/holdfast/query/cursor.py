@@ -1,9 +1,9 @@
-"""Cursors: where a range goes on.
+"""Cursors: where the next page of a range starts.
 
-A cursor names the last key an answer held and the version it was from. The next page begins right after that key, at
-the same version while the replicas still hold it and at the newest otherwise, so a cursor never goes stale: no entry
-comes twice, and none that was there all along is left out. To a client it is opaque text. It carries its format, and a
-checksum, since a cursor that lost a letter on its way must not quietly begin somewhere else.
+A cursor has the last key of a page and the version of the page. The next page starts right after that key, at the same
+version while the replicas can serve it and at the newest otherwise. So a cursor never expires: no entry comes twice,
+and no entry that existed all the time is left out. Clients treat it as opaque text. It has its format number and a
+checksum, since a cursor that lost a letter must not silently start somewhere else.
 """
 
 import base64
@@ -18,7 +18,7 @@ FORMAT = 1
 
 
 class BadCursor(HoldfastError):
-    """A text that is no cursor, or one of another range."""
+    """A text that is not a cursor, or a cursor of another range."""
 
     category = ErrorCategory.INVALID
 
@@ -52,17 +52,17 @@ def decode_cursor(text: str) -> Cursor:
     try:
         data = base64.b64decode(text + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
     except (binascii.Error, ValueError):
-        raise _bad(text, "is no cursor") from None
+        raise _bad(text, "is not a cursor") from None
     body, checksum = data[:-4], data[-4:]
     if len(data) < 5 or zlib.crc32(body).to_bytes(4, "big") != checksum:
-        raise _bad(text, "is no cursor, or not a whole one")
+        raise _bad(text, "is not a cursor, or not a complete one")
     if body[0] != FORMAT:
         raise _bad(text, f"is a cursor of format {body[0]}, and this instance reads format {FORMAT}")
     try:
         return msgspec.msgpack.decode(body[1:], type=Cursor)
     except msgspec.DecodeError:
-        raise _bad(text, "is no cursor") from None
+        raise _bad(text, "is not a cursor") from None
 
 
 def _bad(text: str, fact: str) -> BadCursor:
-    return BadCursor(f"{text[:100]!r} {fact}. Use the `cursor` of an answer as it is, or leave it out to begin anew.")
+    return BadCursor(f"{text[:100]!r} {fact}. Use the `cursor` of an answer as it is, or leave it out to start over.")

@@ -1,9 +1,9 @@
-"""Keys as text: how a key stands in a URL, and in the `key` of an answer.
+"""Keys as text: how a key is written in a URL, and in the `key` of an answer.
 
 A key of one component is written as it is: `alice`, `42`, `2026-01-31`. A key of several components is a JSON array:
-`["alice", 42]`. What an answer shows as a key can always be put into a URL again (percent-encoded) and finds the same
-entry. Which text fits is decided by the store's key schema and by nothing else: `42` is a string in one store and a
-number in the next. What doesn't fit gets an error with the schema and an example that does.
+`["alice", 42]`. The key in an answer, percent-encoded, is always valid in a URL and finds the same entry. Only the
+store's key schema decides which texts are valid: `42` is a string in one store and a number in the next. A text that
+isn't valid gets an error with the schema and a valid example.
 """
 
 import base64
@@ -52,7 +52,7 @@ _HINTS = {
 
 
 class BadKeyText(BadKey):
-    """A text that is no key of the store. Carries what would be one."""
+    """A text that is not a key of the store. Has an example of one."""
 
     def __init__(self, schema: Schema, fact: str) -> None:
         self.schema = str(schema)
@@ -76,7 +76,7 @@ def example(schema: Schema) -> str:
 
 
 def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object, ...]:
-    """The key's values, read from the text of a URL. With `whole=False` the first few components will do.
+    """The key's values, read from the text of a URL. With `whole=False` the first few components are enough.
 
     >>> parse_key(Schema.of(player="string"), "42")
     ('42',)
@@ -89,9 +89,9 @@ def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object,
     try:
         parts = msgspec.json.decode(text.encode())
     except (msgspec.DecodeError, UnicodeEncodeError):
-        raise BadKeyText(schema, f"{text[:200]!r} is no JSON array.") from None
+        raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.") from None
     if not isinstance(parts, list):
-        raise BadKeyText(schema, f"{text[:200]!r} is no JSON array.")
+        raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.")
     wanted = len(schema.fields)
     if not (len(parts) == wanted or (not whole and 1 <= len(parts) < wanted)):
         raise BadKeyText(schema, f"{text[:200]!r} has {len(parts)} components, not {wanted}.")
@@ -102,7 +102,7 @@ def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object,
 
 
 def render_key(schema: Schema, values: Sequence[object]) -> object:
-    """The key as it stands in an answer: a JSON value, or a list of them for a key of several components.
+    """The key in an answer: a JSON value, or a list of them for a key of several components.
 
     >>> render_key(Schema.of(day="date"), (dt.date(2026, 1, 31),))
     '2026-01-31'
@@ -112,7 +112,7 @@ def render_key(schema: Schema, values: Sequence[object]) -> object:
 
 
 def key_text(schema: Schema, values: Sequence[object]) -> str:
-    """The key as it stands in a URL, before percent-encoding. `parse_key` reads it back."""
+    """The key in a URL, before percent-encoding. `parse_key` reads it back."""
     return _text(render_key(schema, values))
 
 
@@ -182,7 +182,7 @@ def _parse(schema: Schema, field: Field, text: str, shown: object) -> object:
 
 def _misfit(schema: Schema, field: Field, shown: object) -> BadKeyText:
     value = shown if isinstance(shown, str) else msgspec.json.encode(shown).decode()
-    return BadKeyText(schema, f"{value[:200]!r} is no {field.type} for {field.name!r}.")
+    return BadKeyText(schema, f"{value[:200]!r} is not a valid {field.type} for {field.name!r}.")
 
 
 def _parse_string(text: str) -> str:

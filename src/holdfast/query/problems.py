@@ -59,7 +59,7 @@ def json_response(body: object, status: int = 200, headers: dict[str, str] | Non
 def problem_of(error: Exception) -> Problem:
     """Any error as an answer.
 
-    >>> problem_of(BadCursor("'x' is no cursor. Begin anew.")).status
+    >>> problem_of(BadCursor("'x' is not a cursor. Start over.")).status
     400
     """
     match error:
@@ -71,12 +71,14 @@ def problem_of(error: Exception) -> Problem:
         case BadKey():
             return Problem(400, "bad_key", str(error), "Give a key that a store can hold.")
         case BadCursor():
-            return Problem(400, "bad_cursor", str(error), "Use an answer's cursor as it is, or begin without one.")
+            return Problem(400, "bad_cursor", str(error), "Use an answer's cursor as it is, or start over without one.")
         case UnknownStore():
             what = "Ask for one of them." if error.stores else "Give the pipeline a store with .store(name)."
             return Problem(404, "unknown_store", str(error), what, {"stores": error.stores})
         case HoldfastError() if error.category in (ErrorCategory.RETRY, ErrorCategory.CLOSED):
-            what = "Ask again after the time in Retry-After, or ask another instance. /health/ready tells when it is."
+            what = (
+                "Ask again after the time in Retry-After, or ask another instance. /health/ready says when it is ready."
+            )
             return Problem(503, "not_ready", str(error), what)
         case HoldfastError() if error.category is ErrorCategory.DATA:
             what = "Nothing you sent is at fault. Stop the instance, delete its state_dir and start it: it restores."

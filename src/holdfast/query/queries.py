@@ -187,7 +187,7 @@ def _time(name: str, text: str, now: Now) -> int:
         return parse_time(text, now)
     except (ValueError, OverflowError, SettingsError):
         what = "Give milliseconds since 1970, an ISO time with a zone such as 2026-01-31T12:00:00Z, or -1h."
-        raise Problem(400, "bad_time", f"{name}={text[:100]!r} is no time.", what) from None
+        raise Problem(400, "bad_time", f"{name}={text[:100]!r} is not a time.", what) from None
 
 
 def parse_time(text: str, now: Now) -> int:

@@ -1,13 +1,13 @@
 """Reading stores that are spread over tasks, at a version.
 
-A lookup goes to the one task that has the key, by the same hash Spark shuffled with. A range asks every task and merges
-what they hold in key order; so does the question for all that is kept of one key, since a processor may have written it
-in any task. Each replica moves at its own pace, so a range first takes each one's newest version, then asks those that
-were ahead once more at the smallest: replicas keep their last few versions, so the answer is the state of the app at
-one version. Where one can't go back that far the answer says `consistent: false` and each task's own newest stands; it
-is never an error, since half a second later it is right again.
+A lookup goes to the task of the key, by the same hash that Spark shuffles with. A range reads every task and merges
+their entries in key order; so does a query about one key, since a processor may write a key in any task. Replicas are
+updated independently, so a range first reads each task at its newest version, then reads those that were ahead again at
+the smallest of these versions: replicas keep their last few versions, so the answer is the state of the app at one
+version. If a replica no longer has that version, the answer has `consistent: false` and each task's own newest version;
+this is not an error, since half a second later answers are consistent again.
 
-Nothing here waits for a replica to catch up. What isn't there yet is `NotReady`, and the caller asks again.
+Nothing here waits for a replica to catch up: the error is `NotReady`, and the caller asks again.
 """
 
 import heapq

@@ -22,12 +22,12 @@ MAX_LIMIT = 10_000
 
 
 def key_in_path(request: Request, key: Schema) -> str:
-    """The key's text from the path as it was sent: decoded here, since servers replace what is no UTF-8 silently."""
+    """The key's text from the path as sent: decoded here, since servers silently replace bytes that aren't UTF-8."""
     sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/", 5)[5]  # /v1/stores/{store}/{query}/{key}
     try:
         return unquote_to_bytes(sent).decode()
     except UnicodeDecodeError:
-        raise BadKeyText(key, f"{sent.decode('latin-1')[:200]!r} is no percent-encoded UTF-8.") from None
+        raise BadKeyText(key, f"{sent.decode('latin-1')[:200]!r} is not percent-encoded UTF-8.") from None
 
 
 def parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:
@@ -36,7 +36,7 @@ def parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:
     try:
         pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
     except ValueError:
-        raise Problem(400, "bad_parameter", "The query string is no percent-encoded UTF-8.", what) from None
+        raise Problem(400, "bad_parameter", "The query string is not percent-encoded UTF-8.", what) from None
     given = dict(pairs)
     if unknown := [name for name in given if name not in allowed]:
         raise Problem(400, "bad_parameter", f"There is no parameter {unknown[0][:100]!r} here.", what)
@@ -50,7 +50,7 @@ def limit_of(text: str | None) -> int:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
         what = f"Give a number from 1 to {MAX_LIMIT}, and go on with the cursor of the answer."
-        raise Problem(400, "bad_limit", f"limit={text[:100]!r} is no limit.", what)
+        raise Problem(400, "bad_limit", f"limit={text[:100]!r} is not a limit.", what)
     return int(text)
 
 
@@ -74,7 +74,7 @@ def cursor_of(spec: StoreSpec, text: str, start: bytes | None, stop: bytes | Non
     """The cursor, if it belongs to this range. `from` and `to` may be left out beside it, but not changed."""
     cursor = decode_cursor(text)
     if cursor.store != spec.name:
-        raise BadCursor(f"The cursor is one of store {cursor.store!r}, not of {spec.name!r}.")
+        raise BadCursor(f"The cursor belongs to store {cursor.store!r}, not to {spec.name!r}.")
     if (start is not None and start != cursor.start) or (stop is not None and stop != cursor.stop):
-        raise BadCursor("The cursor is one of another range: from or to are not those it began with.")
+        raise BadCursor("The cursor belongs to another range: from or to differ from those of its first page.")
     return cursor

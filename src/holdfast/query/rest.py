@@ -1,8 +1,8 @@
-"""The paths under /v1: what a client asks, as calls of the reader, and what was found, as JSON.
+"""The paths under /v1: requests as calls of the reader, and results as JSON.
 
-Every answer carries the version it is from. Lookups in a replica of this process are done on the event loop, since they
-take microseconds; everything that waits (ranges, other instances) goes to a thread. /health and /metrics belong to
-`observe` and are handed in as routes.
+Every answer has the version it is from. Lookups in a replica of this process are done on the event loop, since they
+take microseconds; everything that waits (ranges, other instances) runs on a thread. /health and /metrics belong to
+`observe` and are passed in as routes.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AppStateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What /v1/state tells: the app's state as its driver last told it, and how far this instance is."""
+    """What /v1/state answers: the app's state as its driver last sent it, and the progress of this instance."""
 
     app: str
     instance: str
@@ -72,7 +72,7 @@ def create_app(
     more: Sequence[BaseRoute] = (),
     clock: Clock = SYSTEM_CLOCK,
 ) -> Starlette:
-    """The ASGI application. `more` are further routes: observe's, for one."""
+    """The ASGI application. `more` are further routes, such as those of `observe`."""
     kinds = Kinds(reader.specs())
     queries = _Endpoints(reader, state, kinds)
     counted = _RequestMetrics(clock)
@@ -94,6 +94,8 @@ def create_app(
 
 
 class _Endpoints:
+    """The endpoints under /v1, as Starlette calls them."""
+
     def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo], kinds: Kinds) -> None:
         self._reader = reader
         self._kinds = kinds
@@ -129,7 +131,7 @@ class _Endpoints:
         return json_response(rewrite_progress.summary(spec, parts))
 
     def query(self, name: str | None) -> Endpoint:
-        """The endpoint of a query that a kind declares; without a name, of whatever the path asks."""
+        """The endpoint of a query that a kind declares; without a name, of the query that the path names."""
 
         async def answer(request: Request) -> Response:
             spec = self._reader.spec(request.path_params["store"])
@@ -232,7 +234,7 @@ class _Endpoints:
         return json_response(body)
 
     def _entry(self, spec: StoreSpec, key: bytes, value: bytes) -> dict[str, object]:
-        """One entry of a page. One that can't be read says so in its place and leaves the others readable."""
+        """One entry of a page. An entry that can't be read has an `error`, and the others are shown."""
         try:
             shown_key = render_key(spec.key, decode_key(spec.key, key))
         except (HoldfastError, ValueError, OverflowError) as error:
@@ -245,7 +247,7 @@ class _Endpoints:
             return {"key": shown_key, "value": None, "error": _unreadable(spec.name, str(shown_key), error).message}
 
     def _renderer(self, store: str) -> Renderer:
-        """How the store's values are shown, by the newest spec of it that is known."""
+        """How the store's values are shown, by its newest known spec."""
         spec = self._reader.spec(store)
         known = self._renderers.get(store)
         if known is None or known[0] is not spec:
@@ -281,7 +283,7 @@ class _RequestMetrics:
 
 
 def _shown(render: Renderer, cell: Cell) -> dict[str, object]:
-    """A value with what its envelope says; times in milliseconds since 1970, left out where there are none."""
+    """A value with its timestamp and expiry, in milliseconds since 1970, where it has them."""
     shown = answered(render(cell.payload, cell.schema))
     if cell.timestamp != NO_TIMESTAMP:
         shown["timestamp"] = cell.timestamp
@@ -300,5 +302,5 @@ def _unreadable(store: str, key: str, error: Exception) -> Problem:
 
 
 def _kept_by_user(spec: StoreSpec) -> bool:
-    """Whether a processor keeps the store, which may do so by another key than the one its stream is spread by."""
+    """Whether a processor writes the store: it may write under any key, also one of another partition."""
     return spec.value is None

@@ -28,14 +28,14 @@ def read(store: TaskStore) -> list[RewriteProgress]:
 def summary(spec: StoreSpec, parts: Sequence[TaskPart[RewriteProgress]]) -> Mapping[str, Any]:
     """The answer: the schema that values are brought to, and how far each task is.
 
-    A pass to an earlier schema is over, however far it came: what it rewrote will be rewritten again.
+    A rewrite to an earlier schema no longer counts: what it rewrote will be rewritten again.
     """
     passes = {part.task: part.entries[0] for part in parts if part.entries and part.entries[0].schema >= spec.schema}
     tasks = {
         str(task): {**{name: getattr(each, name) for name in _COUNTS}, "share": each.share, "finished": each.finished}
         for task, each in sorted(passes.items())
     }
-    unchanged = spec.schema == FIRST_SCHEMA  # there is no older shape to look for
+    unchanged = spec.schema == FIRST_SCHEMA  # there is no older schema to look for
     finished = unchanged or (len(passes) == len(parts) and all(each.finished for each in passes.values()))
     return {
         "store": spec.name,

@@ -3,7 +3,7 @@
 The socket is ours: bound before granian starts, without SO_REUSEPORT. So a port that is taken is an error here and now
 (granian's own sockets would share it, and two instances would answer in turns), port 0 finds a free one, and the
 address is known before the first request. Stopping closes the listener first, lets requests that are under way finish
-for a moment, then cancels what is left: a slow query must not hold up an instance that was told to stop.
+for a moment, then cancels what is left: a slow query must not delay an instance that has to stop.
 """
 
 import asyncio
@@ -38,7 +38,7 @@ _LOGGING = {"version": 1, "incremental": True, "handlers": {}, "loggers": {"_gra
 
 
 class AddressUnusable(HoldfastError):
-    """REST can't listen where it was told to."""
+    """REST can't listen on the configured address."""
 
     category = ErrorCategory.INVALID
 
@@ -105,7 +105,7 @@ class RestServer:
         except Exception:
             log.exception("REST on %s ended", self.url)
         finally:
-            self._started.set()  # whoever waits for the start looks whether the thread lives
+            self._started.set()  # `start` waits for this, then checks that the thread is alive
             self._loop.close()
 
     def _cancel(self) -> None:

@@ -31,7 +31,7 @@ class NotReady(HoldfastError):
 
 @dataclass(frozen=True)
 class TaskPart(Generic[T]):
-    """What one task has of an answer, in order, at one version."""
+    """One task's part of an answer, in order, at one version."""
 
     task: TaskId
     version: Version
@@ -40,7 +40,7 @@ class TaskPart(Generic[T]):
 
 @dataclass(frozen=True)
 class KeyRead:
-    """The bytes of one key, and the version they are from with its clocks."""
+    """The bytes of one key, with their version and its clocks."""
 
     version: Version
     value: bytes | None
@@ -49,7 +49,7 @@ class KeyRead:
 
 @dataclass(frozen=True)
 class TaskStore:
-    """One store of one task at a version: its bytes, and the clocks it goes by."""
+    """One store of one task at a version: its bytes, and the clocks of that version."""
 
     version: Version
     now: Now
@@ -57,7 +57,7 @@ class TaskStore:
 
 
 class TaskReader(Protocol):
-    """One task's stores, wherever its replica is. With no version the newest is read; the answer tells which."""
+    """One task's stores, wherever its replica is. Without a version the newest is read; the answer has the version."""
 
     local: bool
     """Whether reads are answered in this process, so that an event loop may do them itself."""

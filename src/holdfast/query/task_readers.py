@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 _FIRST_PAGE, _LARGEST_PAGE = 128, 8_192
 
 PEER_DEADLINE_SECONDS = 2.0
-"""How long another instance may take. Stopping waits for nobody, but a client does."""
+"""How long another instance may take to answer: a client is waiting."""
 
 
 class MonotonicReads:
@@ -169,8 +169,8 @@ class PeerTask:
         yield TaskStore(opening.version, opening.now, PeerBytes(self._client, self._task, store, opening.version))
 
     def _check(self, version: Version, seen: Version) -> None:
-        # An answer at the newest version this instance knows of is no restoring replica's. Only for an older one the
-        # other is asked how it is: mostly it is a version behind because it is just applying it.
+        # An answer at the newest version that is known here isn't from a restoring replica. Only after an older answer
+        # the other instance is asked for its phase: mostly it is one version behind because it is just applying it.
         if version < self._newest():
             for task in self._client.status().tasks:
                 if task.task == str(self._task) and task.phase != Phase.RUNNING.value:
@@ -192,7 +192,7 @@ class TaskReaders:
         self._peers: dict[tuple[TaskId, str], PeerTask] = {}
 
     def __call__(self, task: TaskId) -> TaskReader | None:
-        """Where the task is read; None while nobody is known to hold it."""
+        """The reader of a task; None while no instance is known to host it."""
         if (hosted := self._instance.hosted_task(task)) is not None:
             return self._here(task, hosted)
         address = self._instance.peers.get(str(task))
