@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.formats.types import Schema
@@ -28,8 +29,10 @@ _UPPER, _LOWER = "/upper", "/lower"
 _ALL_ROWS = "count_all"
 
 
-class RejectFastPlan(Exception):
+class RejectFastPlan(HoldfastError):
     """The batch can't be computed by the fast plan it came by; the task's result says so."""
+
+    category = ErrorCategory.RETRY
 
 
 def can_group(key: Schema, reducers: Sequence[Reducer]) -> bool:

@@ -136,7 +136,7 @@ def _as_json(value: object) -> str:
 
 
 @dataclass(frozen=True)
-class DeadLetters:
+class DeadLetterOutput:
     """Records that could not be used: the reason, the record as JSON, and how often it came."""
 
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
@@ -155,7 +155,7 @@ class _Letter(msgspec.Struct):
     record: msgspec.Raw
 
 
-Output = TableOutput | ProcessorOutput | StoreChanges | DeadLetters
+Output = TableOutput | ProcessorOutput | StoreChanges | DeadLetterOutput
 
 
 def output_of(declared: outputs.Output) -> Output:
@@ -168,7 +168,7 @@ def output_of(declared: outputs.Output) -> Output:
         case outputs.ChangedEntries():
             return StoreChanges(declared.store, declared.topology, declared.declared)
         case outputs.DeadLetters():
-            return DeadLetters()
+            return DeadLetterOutput()
 
 
 def _parts(log: Log, commit: Commit, kind: str, name: str | None) -> Iterator[tuple[TaskId, int, pa.Table]]:
