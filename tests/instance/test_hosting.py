@@ -9,13 +9,16 @@ import pyarrow as pa
 import pytest
 
 from holdfast import faults, metrics
+from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import Closed
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
+from holdfast.settings import LogSettings
 from holdfast.words import TaskId
+from tests.apps import settings
 from tests.instance.app_log import AppLog, key_of
 from tests.instance.processes import until
 from tests.instance.test_process import FLUSH_OFTEN, MANY_SNAPSHOTS, NO_SNAPSHOTS, config_of, state_of
@@ -232,3 +235,35 @@ def test_tasks_come_and_go_while_they_are_read_and_changed(
         reader.join(60)
     assert wrong == []
     assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
+
+
+def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp_path: Path) -> None:
+    chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
+    failures: list[BaseException] = []
+    instances = EmbeddedInstances("app", chosen, on_event=lambda event: None, on_failure=failures.append)
+    zero, one, two = app.log.app.tasks()
+    try:
+        instances.assign([zero, one, two])
+        instances.wait_until_ready(app.version)
+        before = instances.replicas()
+        assert before["0_0"] == before["0_2"] != before["0_1"]
+        processes = {address: pid_of(address) for (address,) in before.values()}
+
+        instances.assign([one, zero, two], everywhere=[two])
+        instances.wait_until_ready(app.version)
+        after = instances.replicas()
+        assert (after["0_0"], after["0_1"]) == (before["0_1"], before["0_0"])
+        assert after["0_2"] == (*before["0_0"], *before["0_1"]), "the active replica first"
+        assert {address: pid_of(address) for address in processes} == processes, "none was started again"
+        for task in (zero, one, two):
+            for address in after[str(task)]:
+                with StateClient(address, 30.0) as client:
+                    assert state_of(client, task, app.version, app.stores) == app.state(task=task)
+    finally:
+        instances.stop()
+    assert failures == []
+
+
+def pid_of(address: str) -> int:
+    with StateClient(address, 30.0) as client:
+        return client.status().pid
