@@ -92,6 +92,7 @@ class Cache:
 
 def test_caches_follow_what_is_read() -> None:
     budget = CacheBudget(BUDGET, Cache)
+    budget.hold(["a", "b"])
     a, b = budget.cache("a"), budget.cache("b")
     assert budget.cache("a") is a
     assert (a.capacity, b.capacity) == (BUDGET // 2, BUDGET // 2)
@@ -106,6 +107,21 @@ def test_caches_follow_what_is_read() -> None:
     assert a.seen == set_so_far  # nobody read, nothing is set
     budget.rebalance(BUDGET // 2)
     assert a.capacity + b.capacity == BUDGET // 2
+
+
+def test_the_share_of_a_cache_that_no_engine_uses_goes_to_the_others() -> None:
+    budget = CacheBudget(BUDGET, Cache)
+    budget.hold(["a", "b"])
+    budget.hold(["b"])
+    a, b = budget.cache("a"), budget.cache("b")
+    budget.release(["b"])
+    assert (a.capacity, b.capacity) == (BUDGET // 2, BUDGET // 2), "one engine still uses it"
+    budget.release(["b"])
+    assert (a.capacity, b.capacity) == (BUDGET, 0)
+    assert budget.capacities() == {"a": BUDGET}
+    budget.read("b", 1)  # by a view that is being closed
+    budget.hold(["b"])
+    assert budget.cache("b").capacity == a.capacity == BUDGET // 2
 
 
 def test_reads_of_a_heavier_store_count_for_more() -> None:

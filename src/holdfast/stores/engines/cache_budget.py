@@ -8,7 +8,8 @@ minimum, and every few seconds capacity moves a step from where it isn't used to
 """
 
 import threading
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -117,6 +118,21 @@ class CacheBudget(Generic[C]):
         self._capacities: dict[str, int] = {}
         self._weights: dict[str, float] = {}
         self._reads: dict[str, int] = {}
+        self._users: Counter[str] = Counter()
+
+    def hold(self, stores: Iterable[str]) -> None:
+        """An engine is about to use the caches of these stores."""
+        with self._lock:
+            self._users.update(stores)
+
+    def release(self, stores: Iterable[str]) -> None:
+        """An engine is closed. The share of a cache that no engine uses goes to the others."""
+        with self._lock:
+            self._users.subtract(stores)
+            for store in [name for name in self._caches if self._users[name] <= 0]:
+                self._caches.pop(store).set_capacity(0)
+                del self._capacities[store], self._weights[store], self._reads[store]
+            self._set(fitted(self._budget, self._capacities))
 
     def cache(self, store: str, weight: float = 1.0) -> C:
         """The cache of a store, made when first asked for."""
@@ -131,7 +147,8 @@ class CacheBudget(Generic[C]):
 
     def read(self, store: str, keys: int) -> None:
         """Counts reads of a store. Two threads may lose a count to each other, which a share by use can bear."""
-        self._reads[store] += keys
+        if store in self._reads:
+            self._reads[store] += keys
 
     def rebalance(self, budget: int) -> None:
         """One step; the budget may be another than before."""

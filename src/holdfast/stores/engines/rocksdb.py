@@ -75,7 +75,12 @@ class RocksEngine:
         self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # an attribute, whatever the stub says
         with translated(path, opening=True):
             path.mkdir(parents=True, exist_ok=True)
-            db = self._open(stores)
+            self._tuning.caches.hold(families)
+            try:
+                db = self._open(stores)
+            except BaseException:
+                self._tuning.caches.release(families)
+                raise
             self._db: rd.Rdict | None = db
             self._families = {name: db.get_column_family(name) for name in families}
             self._handles = {name: db.get_column_family_handle(name) for name in families}
@@ -245,6 +250,7 @@ class RocksEngine:
             self._families, self._handles = {}, {}
             stopped = self._reclaimer.end()
             with contextlib.ExitStack() as closing:
+                closing.callback(self._tuning.caches.release, self._stores)
                 closing.callback(self._compacted.clear)
                 # Each flushes its family first and may fail in that; the others are closed all the same.
                 for each in [*families, *compacted, db]:
