@@ -99,6 +99,19 @@ def test_links_within_the_project_lead_somewhere(path: Path) -> None:
     assert [target for target in inside if not (path.parent / target).exists()] == []
 
 
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
+
+
+@pytest.mark.parametrize("path", PAGES, ids=name_of)
+def test_links_to_headings_lead_to_one(path: Path) -> None:
+    found = re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", path.read_text())
+    places = [(path.parent / target if target else path, anchor) for target, anchor in found]
+    assert [(page.name, anchor) for page, anchor in places if anchor not in headings(page)] == []
+
+
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
 def test_make_targets_in_the_documentation_exist(path: Path) -> None:
     targets = set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
