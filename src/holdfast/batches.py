@@ -76,7 +76,7 @@ class Ending:
             raise Interrupted("The app was told to stop before it had started.")
 
     def fail(self, cause: BaseException) -> None:
-        """A part of the app can't go on. What fails because the app is stopping is not told."""
+        """A part of the app can't go on. Failures while the app is stopping are not reported."""
         if not self.asked:
             self._failed.set()
             self._on_failure(cause)

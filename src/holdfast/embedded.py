@@ -1,23 +1,19 @@
 """Instances that the app starts itself, each a process of its own, watched and started again when one dies.
 
-An instance gets its configuration on standard input and keeps reading it: when the app is gone, however it went, the
-pipe closes and the instance stops. It is started again on the same port, so tasks and users find it where it was.
+An instance keeps reading its standard input: when the app ends, in whatever way, that pipe closes and the instance
+stops. It is started again on the same ports, so tasks and users find it under the same address.
 """
 
 from __future__ import annotations
 
 import contextlib
-import json
 import logging
-import os
-import select
 import signal
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import timedelta
 
 import msgspec
@@ -27,10 +23,11 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.client import StateClient
-from holdfast.instance.config import InstanceConfig, Role, encode
+from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instances import InstanceFailed, Interrupted
+from holdfast.launching import Launched, launch, launch_patiently
 from holdfast.retry import backoff
 from holdfast.settings import RetrySettings, Settings
 from holdfast.states import AppState
@@ -43,7 +40,6 @@ _restarts = metrics.counter("holdfast_instance_restarts", "Instances that died a
 RESTARTS = 10
 """How often in a row an instance may die young before the app gives up."""
 
-_STANDARD_ERROR = 2
 _RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
 _DEADLINE = timedelta(seconds=10)
 
@@ -99,7 +95,7 @@ class EmbeddedInstances:
 
     def _start(self, number: int, assignment: Assignment) -> None:
         config = _config(self._app, self._settings, number, assignment)
-        launched = _launch_patiently(config, self._settings, self._stopped)
+        launched = launch_patiently(config, self._settings, self._stopped)
         self._all.append(_Embedded(config, launched, self._settings, self._on_event, self._on_failure, self._stopped))
 
     def wait_until_ready(self, version: Version) -> None:
@@ -174,86 +170,13 @@ def _named(assignment: Assignment) -> dict[str, Role]:
     return {str(task): role for task, role in assignment.items()}
 
 
-@dataclass(frozen=True)
-class _Launched:
-    """A process that listens."""
-
-    process: subprocess.Popen[bytes]
-    address: str
-    rest_address: str | None
-
-
-def _launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callable[[], bool]) -> _Launched:
-    """The first launch. After a kill of the app its old instance may keep folder and port for a moment."""
-    ends = SYSTEM_CLOCK.monotonic() + settings.stop_timeout.total_seconds() + 2
-    while True:
-        try:
-            return _launch(config, stopped)
-        except InstanceFailed:
-            if stopped():
-                raise Interrupted("The app was told to stop while an instance was being started.") from None
-            if SYSTEM_CLOCK.monotonic() >= ends:
-                raise
-            SYSTEM_CLOCK.sleep(0.5)
-
-
-def _launch(config: InstanceConfig, stopped: Callable[[], bool]) -> _Launched:
-    """Starts a process and waits until it says where it listens.
-
-    It says so on a pipe that nothing else writes to. Its standard output is the app's standard error: modules of the
-    user's may print there as much as they like.
-    """
-    reading, writing = os.pipe()
-    with open(reading, "rb") as ready:
-        try:
-            process = subprocess.Popen(
-                [sys.executable, "-m", "holdfast", "instance"],
-                stdin=subprocess.PIPE,
-                stdout=_STANDARD_ERROR,
-                pass_fds=(writing,),
-                # Options hooks, engines and codecs of the user's own are imported by name: modules that can be
-                # imported here can be imported there.
-                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                # A Ctrl-C in the terminal is for the app: it stops its instances itself, after the last version.
-                start_new_session=True,
-            )
-        finally:
-            os.close(writing)
-        try:
-            assert process.stdin is not None
-            config = msgspec.structs.replace(config, ready_fd=writing)
-            process.stdin.write(encode(config) + b"\n")  # not in the arguments: it may hold secrets
-            process.stdin.flush()
-            while not select.select([ready], [], [], 0.1)[0]:
-                if stopped():
-                    raise Interrupted("The app was told to stop while an instance was being started.")
-            return _listening(config, process, ready.readline())
-        except BaseException:
-            process.kill()
-            process.wait()
-            raise
-
-
-def _listening(config: InstanceConfig, process: subprocess.Popen[bytes], line: bytes) -> _Launched:
-    if not line:
-        code = process.wait()
-        raise InstanceFailed(
-            f"Instance {config.name} ended with code {code} before it listened. Its own messages are above."
-        )
-    said = json.loads(line)
-    if "error" in said:
-        process.wait()
-        raise InstanceFailed(f"Instance {config.name} could not start: {said['error']}")
-    return _Launched(process, said["flight"], said.get("rest"))
-
-
 class _Embedded:
     """One instance: its process, and the threads that watch it and read its events."""
 
     def __init__(
         self,
         config: InstanceConfig,
-        launched: _Launched,
+        launched: Launched,
         settings: Settings,
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
@@ -261,7 +184,7 @@ class _Embedded:
     ) -> None:
         self.address = launched.address
         self.rest_address = launched.rest_address
-        # A restart listens where this one did, so that nobody has to be told.
+        # A restart uses the same ports, so that all addresses stay.
         rest = replace(config.rest, port=_port(launched.rest_address or ":0"))
         self._config = msgspec.structs.replace(config, port=_port(launched.address), rest=rest)
         self._process = launched.process
@@ -378,7 +301,7 @@ class _Embedded:
                 self._on_failure(self._gave_up)
                 return
             try:
-                self._process = _launch(self._config, self._stopping.is_set).process
+                self._process = launch(self._config, self._stopping.is_set).process
             except Interrupted:
                 return
             except (InstanceFailed, OSError) as error:
@@ -390,7 +313,7 @@ class _Embedded:
             self._tell_again()
 
     def _read_events(self) -> None:
-        """Takes the instance's events to the listeners, in the driver and beside the restore."""
+        """Passes the instance's events on to the listeners in the driver."""
         since, life = 0, None
         with StateClient(self.address, _DEADLINE) as client:
             while not self._stopping.is_set():

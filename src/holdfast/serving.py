@@ -1,4 +1,4 @@
-"""An instance with REST beside it, as one process: what `holdfast instance` runs.
+"""An instance with REST, as one process: this is what `holdfast instance` runs.
 
 The instance knows nothing of HTTP and REST nothing of health; they are put together here. Everything logged goes to
 standard error.

@@ -100,9 +100,9 @@ class StateClient:
         with self._asking("do_get"):
             reader = self._flight.do_get(flight.Ticket(msgspec.json.encode(ask)), self._options())
             table = reader.read_all()
-        told = table.schema.metadata
-        now = Now(*msgspec.json.decode(told[messages.CLOCKS_METADATA]))
-        version = Version(int(told[messages.VERSION_METADATA]))
+        metadata = table.schema.metadata
+        now = Now(*msgspec.json.decode(metadata[messages.CLOCKS_METADATA]))
+        version = Version(int(metadata[messages.VERSION_METADATA]))
         return Scanned(version, whole(table["key"]), whole(table["value"]), now)
 
     def scan_many(self, task: TaskId, store: str, version: Version, starts: pa.Array, stops: pa.Array) -> pa.Table:
@@ -145,7 +145,7 @@ class StateClient:
         self._act("host", messages.HostTask(str(task), role))
 
     def drop(self, task: TaskId) -> None:
-        """Has the instance stop hosting a task. Returns when it has let go of the task's state directory."""
+        """Has the instance stop hosting a task. Returns when the task's state directory is free."""
         self._act("drop", messages.DropTask(str(task)))
 
     def stop(self) -> None:

@@ -51,7 +51,7 @@ def give_back_freed_memory() -> None:
     try:
         mallopt = ctypes.CDLL(None).mallopt
     except (OSError, AttributeError):
-        _LOG.info("this C library has no mallopt, so its own way of keeping freed memory stands")
+        _LOG.info("this C library has no mallopt, so freed memory is kept as that library does by default")
         return
     mallopt(_M_ARENA_MAX, 2)
     mallopt(_M_MMAP_THRESHOLD, 32 * _MIB)

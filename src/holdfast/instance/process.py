@@ -27,7 +27,7 @@ for many such turns."""
 
 
 class Companion(Protocol):
-    """Something that runs beside the service for as long as it does, such as REST."""
+    """Something that runs as long as the service does, such as REST."""
 
     def addresses(self) -> Mapping[str, str]:
         """What to add to the line that says where the instance listens."""
@@ -44,11 +44,11 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, lambda *_: instance.request_stop())
     instance.start()
-    beside = None
+    running = None
     try:
-        beside = None if companion is None else companion(instance)
+        running = None if companion is None else companion(instance)
         line = {"flight": instance.address, "name": config.name, "pid": os.getpid()}
-        line.update({} if beside is None else beside.addresses())
+        line.update({} if running is None else running.addresses())
         say_ready(config, line)
         threading.Thread(target=_watch_parent, args=(instance,), name="parent", daemon=True).start()
         instance.wait_for_stop()
@@ -57,8 +57,8 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         late = threading.Timer(config.stop_seconds * 0.9, os._exit, (0,))
         late.daemon = True
         late.start()
-        if beside is not None:
-            beside.stop()
+        if running is not None:
+            running.stop()
         instance.stop()
     logging.shutdown()
     os._exit(0)

@@ -153,8 +153,8 @@ class StateService(_ServerBase):
             ask = _decoded(ticket.ticket, messages.Scan)
             view = self._view(ask)
             clocks = msgspec.json.encode((view.now.wall, view.now.event))
-            told = {messages.VERSION_METADATA: str(view.version).encode(), messages.CLOCKS_METADATA: clocks}
-            schema = ENTRIES.with_metadata(told)
+            metadata = {messages.VERSION_METADATA: str(view.version).encode(), messages.CLOCKS_METADATA: clocks}
+            schema = ENTRIES.with_metadata(metadata)
             return flight.GeneratorStream(schema, self._scanned(view, ask, schema))
 
     def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:

@@ -1,4 +1,4 @@
-"""Snapshots of a replica: saved when they are due, between two versions and beside the readers.
+"""Snapshots of a replica: saved when they are due, between two versions and while readers go on.
 
 A snapshot is a flush of the overlay, a RocksDB checkpoint (hard links), and then an upload that nobody waits for.
 """

@@ -101,7 +101,7 @@ class TaskDirectory:
         self.close()
 
     def close(self) -> None:
-        """Lets go of the folder."""
+        """Releases the folder."""
         lock, self._lock = self._lock, None
         if lock is not None:
             os.close(lock)

@@ -1,0 +1,94 @@
+"""Starts the process of an instance and waits until it listens.
+
+The process gets its configuration on standard input, since it may hold secrets, and says where it listens on a pipe
+that nothing else writes to. Its standard output is the app's standard error: modules of the user's may print there as
+much as they like.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import msgspec
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.instance.config import InstanceConfig, encode
+from holdfast.instances import InstanceFailed, Interrupted
+from holdfast.settings import Settings
+
+_STANDARD_ERROR = 2
+
+
+@dataclass(frozen=True)
+class Launched:
+    """A process that listens."""
+
+    process: subprocess.Popen[bytes]
+    address: str
+    rest_address: str | None
+
+
+def launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callable[[], bool]) -> Launched:
+    """The first launch. After a kill of the app its old instance may keep folder and port for a moment."""
+    ends = SYSTEM_CLOCK.monotonic() + settings.stop_timeout.total_seconds() + 2
+    while True:
+        try:
+            return launch(config, stopped)
+        except InstanceFailed:
+            if stopped():
+                raise Interrupted("The app was told to stop while an instance was being started.") from None
+            if SYSTEM_CLOCK.monotonic() >= ends:
+                raise
+            SYSTEM_CLOCK.sleep(0.5)
+
+
+def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
+    """Starts a process and waits until it says where it listens."""
+    reading, writing = os.pipe()
+    with open(reading, "rb") as ready:
+        try:
+            process = subprocess.Popen(
+                [sys.executable, "-m", "holdfast", "instance"],
+                stdin=subprocess.PIPE,
+                stdout=_STANDARD_ERROR,
+                pass_fds=(writing,),
+                # Options hooks, engines and codecs of the user's own are imported by name: modules that can be
+                # imported here can be imported there.
+                env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+                # A Ctrl-C in the terminal is for the app: it stops its instances itself, after the last version.
+                start_new_session=True,
+            )
+        finally:
+            os.close(writing)
+        try:
+            assert process.stdin is not None
+            config = msgspec.structs.replace(config, ready_fd=writing)
+            process.stdin.write(encode(config) + b"\n")
+            process.stdin.flush()
+            while not select.select([ready], [], [], 0.1)[0]:
+                if stopped():
+                    raise Interrupted("The app was told to stop while an instance was being started.")
+            return _listening(config, process, ready.readline())
+        except BaseException:
+            process.kill()
+            process.wait()
+            raise
+
+
+def _listening(config: InstanceConfig, process: subprocess.Popen[bytes], line: bytes) -> Launched:
+    if not line:
+        code = process.wait()
+        raise InstanceFailed(
+            f"Instance {config.name} ended with code {code} before it listened. Its own messages are above."
+        )
+    said = json.loads(line)
+    if "error" in said:
+        process.wait()
+        raise InstanceFailed(f"Instance {config.name} could not start: {said['error']}")
+    return Launched(process, said["flight"], said.get("rest"))
