@@ -1,9 +1,9 @@
 """An aggregation's batch as DataFrame work: an exchange by key, one Python task per partition, and three plans for it.
 
 Most batches have no record that can't be used: one without a key, without an event time or too far ahead. The two fast
-ways count on that. Such a record loses its key there; the task that meets a row without one says so, and the batch is
-computed once more, the careful plan. There the record rides along as JSON in the column `_dead`, which is null for
-all others and is grouped by like a key, so that one job reads the source once and yields both. It leaves the exchange
+plans rely on that. Such a record loses its key there; the task that meets a row without one rejects the plan, and the
+batch is computed once more, with dead letters. There the record travels as JSON in the column `_dead`, which is null
+for all others and is grouped by like a key, so that one job reads the source once and yields both. The exchange stays
 as it should be: Spark's hash passes over nulls, so `hash(key, null) = hash(key)`, and every live row is where
 `repartition(n, *key)` would have put it. The task checks just that, row by row.
 

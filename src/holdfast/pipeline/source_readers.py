@@ -76,6 +76,7 @@ class SourceReaders:
                 for reader in self._readers
             }
             if self._counting is None:
+                # A job of its own, 60 to 150 ms over the kept frame of 1,000 to 1,000,000 records, on two busy cores.
                 records = shared.count()
             else:
                 records = sum(each.records for each in results[self._counting] if isinstance(each, TaskDone))

@@ -1,0 +1,71 @@
+"""A task's state at v-1: nothing before the first version, and then whichever replica answers."""
+
+from datetime import timedelta
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from holdfast.instance.messages import InstanceUnavailable
+from holdfast.pipeline import remote_state
+from holdfast.pipeline.remote_state import StateLocations, state_before
+from holdfast.pipeline.task_state import NO_ENTRIES
+from holdfast.settings import RetrySettings
+from holdfast.words import TaskId, Version
+
+TASK = TaskId(0, 1)
+KEYS = pa.array([b"a", b"b"], pa.binary())
+
+
+class Client:
+    """An instance that is away, or answers every question with what it was asked."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.asked: list[tuple[Any, ...]] = []
+
+    def get_many(self, *question: Any) -> pa.Array:
+        self.asked.append(question)
+        if self.address == "away":
+            raise InstanceUnavailable("nobody is there")
+        return question[-1]
+
+
+@pytest.fixture
+def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Client]:
+    found = {address: Client(address) for address in ("away", "there")}
+    monkeypatch.setattr(remote_state, "_client", lambda address, locations: found[address])
+    return found
+
+
+def locations(*addresses: str) -> StateLocations:
+    return StateLocations(
+        log_url="memory://log",
+        log_id="l0g",
+        log_options={},
+        fsync=False,
+        replicas={str(TASK): addresses},
+        deadline=timedelta(seconds=0.3),
+        retry=RetrySettings(),
+    )
+
+
+def test_before_the_first_version_there_is_nothing_and_nobody_is_asked(clients: dict[str, Client]) -> None:
+    state = state_before(locations("there"), TASK, Version(1))
+    assert state.store("counts").get(KEYS).to_pylist() == [None, None]
+    assert state.store("counts").scan(b"", None, limit=5) == state.scan_many("counts", [(b"", None)]) == NO_ENTRIES
+    assert state.approximate_count("counts") == 0
+    assert not clients["there"].asked
+
+
+def test_the_next_replica_is_asked_when_one_does_not_answer(clients: dict[str, Client]) -> None:
+    state = state_before(locations("away", "there"), TASK, Version(8))
+    assert state.store("counts").get(KEYS) == KEYS
+    assert len(clients["away"].asked) == 1
+    assert clients["there"].asked == [(TASK, "counts", Version(7), KEYS)]
+
+
+def test_it_gives_up_at_the_deadline(clients: dict[str, Client]) -> None:
+    with pytest.raises(InstanceUnavailable):
+        state_before(locations("away"), TASK, Version(8)).get("counts", KEYS)
+    assert len(clients["away"].asked) > 1

@@ -1,0 +1,78 @@
+"""What an app consists of: names that are taken, sources, and what the log knows of it."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import pytest
+
+from holdfast.errors import TopologyError
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.outputs import ForwardedRows
+from holdfast.topology.topology import SubTopology, Topology
+from holdfast.words import TaskId
+
+KEY = Schema.of(player="string")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """An operator of its own: it has an output, and nothing else knows it."""
+
+    def outputs(self, subtopology: SubTopology) -> tuple[ForwardedRows, ...]:
+        return (ForwardedRows(subtopology.name, subtopology.number),)
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        yield "one in ten"
+
+
+def store(name: str) -> StoreSpec:
+    return StoreSpec(name=name, key=KEY, codec="msgpack/1")
+
+
+def topology(**stores: list[str]) -> Topology:
+    made = Topology()
+    for name, own in stores.items():
+        add(made, name, *own)
+    return made
+
+
+def add(made: Topology, name: str, *stores: str) -> None:
+    specs = tuple(store(each) for each in stores)
+    made.check_free(name, specs, "Give it another name.")
+    stream: Any = None
+    made.add(name, stream, KEY, specs, Sampling())
+
+
+def test_a_name_and_a_store_are_there_once() -> None:
+    made = topology(sample=["seen"])
+    with pytest.raises(TopologyError, match=r"two outputs named 'sample'\. Give it another name\."):
+        add(made, "sample", "others")
+    with pytest.raises(TopologyError, match="two outputs named 'dead-letters'"):
+        add(made, "dead-letters")
+    with pytest.raises(TopologyError, match="two stores named 'seen'"):
+        add(made, "again", "seen")
+    assert [each.name for each in made.subtopologies] == ["sample"]
+
+
+def test_it_takes_over_what_the_log_knows() -> None:
+    made = topology(sample=["seen"], quiet=[])
+    made.adopt({"sample": 4, "quiet": 2}, lambda spec: msgspec.structs.replace(spec, schema=3))
+    assert made.stateful_tasks(2) == [TaskId(4, 0), TaskId(4, 1)]
+    assert [spec.schema for spec in made.stores] == [3]
+    assert made.outputs["sample"] == ForwardedRows("sample", 4), "outputs follow the number"
+
+
+def test_a_source_has_a_name_and_is_the_same_for_the_same_frame() -> None:
+    made = Topology()
+    frame, other = (object(), object())
+    source = made.add_source(frame, None)  # type: ignore[arg-type]
+    assert source.name == "main"
+    assert made.add_source(frame, "main") is source  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match=r"is the source 'main' already"):
+        made.add_source(frame, "games")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="unionByName"):
+        made.add_source(other, "chats")  # type: ignore[arg-type]
+    assert made.sources == [source]
