@@ -474,7 +474,7 @@ def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp
     with pytest.raises(TopologyError, match="streaming"):
         app.stream(spark.range(3), key="id")
     with pytest.raises(TopologyError, match="has to be a timestamp"):
-        app.stream(frame, key="player", timestamp="points")
+        app.stream(read(spark, tmp_path / "input"), key="player", timestamp="points")  # its frame is not a source
     stream = app.stream(frame, key="player")
     with pytest.raises(TopologyError, match="event time"):
         stream.group_by().aggregate(last=hf.last("points"))
@@ -491,7 +491,7 @@ def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp
     with pytest.raises(TopologyError, match="keeps nothing"):
         app.start()
     fine = stream.group_by().count().store("fine").sink(hf.memory())
-    with pytest.raises(TopologyError, match="is no sink"):
+    with pytest.raises(TopologyError, match="is not a sink"):
         fine.sink("folder/")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="two stores"):
         stream.group_by().count().store("fine")

@@ -218,7 +218,6 @@ def open_stream(
     """A streaming DataFrame as a stream of the app."""
     if not frame.isStreaming:
         raise TopologyError("app.stream() takes a streaming DataFrame, from spark.readStream. This one is a batch.")
-    source = topology.add_source(frame, name)
     keys = (key,) if isinstance(key, str) else tuple(key)
     positions = (position,) if isinstance(position, str) else tuple(position)
     if not positions and all(column in frame.columns for column in KAFKA_POSITION):
@@ -230,4 +229,4 @@ def open_stream(
             f"The event time {timestamp!r} is of type {kind}, and has to be a timestamp. For milliseconds since "
             f"1970: df.withColumn({timestamp!r}, F.timestamp_millis({timestamp!r}))."
         )
-    return Stream(topology, source, frame, keys, timestamp, positions)
+    return Stream(topology, topology.add_source(frame, name), frame, keys, timestamp, positions)
