@@ -23,7 +23,8 @@ from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, progress_in
+from holdfast.stores.layouts.base import REWRITE_NOTE
+from holdfast.stores.layouts.rewriter import RewriteProgress, progress_in
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
@@ -60,7 +61,7 @@ class ChangingMachine(Machine):
             replica.catch_up(Version(newest.version))
             with replica.read_view(Version(newest.version)) as view:
                 cells = dict(view.scan(self.specs()[0].name, b"", None))
-            progress = progress_in(cells.pop(NOTE, None))
+            progress = progress_in(cells.pop(REWRITE_NOTE, None))
             entries = {key: (unpack(cell).schema, unpack(cell).payload) for key, cell in cells.items()}
             found[task] = entries, None if progress is None else msgspec.structs.replace(progress, total=0)
         return found

@@ -10,10 +10,11 @@ from holdfast.errors import ErrorCategory
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.recency import SEQ_BYTES
+from holdfast.stores.layouts.rewriter import progress_in
 from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.schema.history import merged
-from holdfast.stores.schema.rewrite import NOTE, progress_in
 from tests.pipeline.outcomes import refusal
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
@@ -63,7 +64,7 @@ def test_the_pass_goes_on_beside_the_batches_and_the_batch_has_the_last_word(opt
     assert task.sent() == [], "nothing has changed, so sinks hear nothing"
     task.step({}, WALL + 3)
     assert {schema for schema, _ in rows(task).values()} == {2}
-    progress = progress_in(task.cells[NOTE])
+    progress = progress_in(task.cells[REWRITE_NOTE])
     assert progress is not None
     assert (progress.rewritten, progress.finished, progress.share) == (4, True, 1.0)
     quiet = task.step({}, WALL + 4)
@@ -76,7 +77,7 @@ def test_without_the_setting_rows_keep_their_layout_until_they_are_written() -> 
     become_new(task, {})
     task.step({"b": (7, 1)}, WALL + 1)
     assert {key: schema for key, (schema, _) in rows(task).items()} == {key_of("a"): 1, key_of("b"): 2}
-    assert NOTE not in task.cells
+    assert REWRITE_NOTE not in task.cells
 
 
 @given(
@@ -105,7 +106,7 @@ def test_a_table_under_the_pass_says_what_its_twin_says(
         told, wanted = rows(task), rows(twin)
         assert {key: row for key, (_, row) in told.items()} == {key: row for key, (_, row) in wanted.items()}
         assert all(told[key][0] >= wanted[key][0] for key in told)
-        progress = progress_in(task.cells.get(NOTE))
+        progress = progress_in(task.cells.get(REWRITE_NOTE))
         if progress is not None and progress.finished:
             old = {key for key, (schema, _) in told.items() if schema < 2}
             assert not old - hidden(task, WALL + 1_500 * number), "what is finished has left no old row that shows"
@@ -134,7 +135,7 @@ def test_the_past_of_a_table_is_rewritten_too() -> None:
     task.step({"a": (7, WALL + 9)}, WALL, event=WALL)
     # What was the latest of `a` goes into the past in the new layout, and so do two old rows and the latest of `b`.
     assert sorted(schema for schema, _ in rows(task).values()) == [1, 1, 1, 2, 2, 2, 2]
-    while not (progress := progress_in(task.cells[NOTE])) or not progress.finished:
+    while not (progress := progress_in(task.cells[REWRITE_NOTE])) or not progress.finished:
         task.step({}, WALL, event=WALL)
     assert {schema for schema, _ in rows(task).values()} == {2}
 

@@ -17,7 +17,7 @@ from holdfast.pipeline.sinks.outputs import StoreChanges
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.schema.rewrite import NOTE
+from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of
@@ -134,7 +134,7 @@ def test_a_pass_rewrites_old_shapes_some_in_each_version_and_a_lost_version_chan
     task = OneTask()
     task.version(Old, *((f"p{n}", 10 * n) for n in range(5)), rewrite_entries=2)
     assert task.schemas() == [1, 1, 1, 1, 1]
-    assert task.held.get(NOTE) is None  # there is no older shape than the first
+    assert task.held.get(REWRITE_NOTE) is None  # there is no older shape than the first
     task.version(New)
     assert task.schemas() == [1, 1, 1, 1, 1]  # nobody asked for the pass
     task.version(New, rewrite_entries=2, lost=True)

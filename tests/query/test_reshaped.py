@@ -23,8 +23,9 @@ from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
+from holdfast.stores.layouts.base import REWRITE_NOTE
+from holdfast.stores.layouts.rewriter import RewriteProgress, note_of
 from holdfast.stores.schema.history import merged
-from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, note_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 from tests.log.making import subtopologies_of
@@ -277,7 +278,7 @@ def test_how_far_the_pass_is_can_be_asked() -> None:
     world = World(msgspec.structs.replace(app, stores=(wide, lifted)))
     for n, task in enumerate(sorted(each for each in world.tasks if each.topology == 0)):
         done = RewriteProgress(schema=2, seen=3, rewritten=2, unreadable=n, total=6, finished=bool(n))
-        world.tasks[task].write(1, "counts", {NOTE: note_of(done)})
+        world.tasks[task].write(1, "counts", {REWRITE_NOTE: note_of(done)})
     with serve(create_app(world.reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
         told = client.get("/v1/stores/counts/rewriting").json()
         assert client.get("/v1/stores/counts/range").json()["entries"] == [], "a note is no entry"
@@ -314,7 +315,7 @@ def test_a_pass_to_an_earlier_schema_is_not_how_far_this_one_is() -> None:
     wider = merged(merged(NARROW, WIDE), NARROW)
     world = World(app_of(wider, First))
     for task in world.tasks:
-        world.tasks[task].write(1, "counts", {NOTE: note_of(RewriteProgress(schema=2, finished=True))})
+        world.tasks[task].write(1, "counts", {REWRITE_NOTE: note_of(RewriteProgress(schema=2, finished=True))})
     with serve(create_app(world.reader, lambda: STATE), port=0) as server:
         told = httpx2.get(f"{server.url}/v1/stores/counts/rewriting").json()
     assert (told["schema"], told["begun"], told["finished"]) == (3, False, False)

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log.documents import checksum
+from holdfast.stores.access import ENTRY_SCHEMA
 
 Compression = Literal["lz4", "zstd"]
 
@@ -25,7 +26,7 @@ OUTPUT: Final = "output"
 DEAD: Final = "dead"
 PART_TYPES: Final = (STATE, OUTPUT, DEAD)
 
-STATE_SCHEMA: Final = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
+STATE_SCHEMA: Final = ENTRY_SCHEMA
 
 
 class BadSegment(HoldfastError):

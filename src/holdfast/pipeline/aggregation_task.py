@@ -17,12 +17,8 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE
-from holdfast.pipeline.bounded import Bounded
 from holdfast.pipeline.chunks import chunks
-from holdfast.pipeline.expiring import Expiring
 from holdfast.pipeline.grouping import RejectFastPlan, grouped
-from holdfast.pipeline.keeping import Keeping, Plain, ScanKeys, part
-from holdfast.pipeline.remembering import Remembering
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.task import READ_ROWS, Part, check_own
 from holdfast.pipeline.task_columns import DEAD, TaskColumns
@@ -31,7 +27,9 @@ from holdfast.stores.access import Now, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.rows import DamagedRow, decode_rows, encode_rows
-from holdfast.stores.schema.row_rewrite import RowRewriter
+from holdfast.stores.layouts.base import BatchWriter
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.rewriter import Rewriter
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Overflow, Reducer
 from holdfast.words import TaskId, Version
@@ -62,7 +60,7 @@ class AggregationWork:
         try:
             if self.columns.inputs is not None:
                 batches = grouped(self.columns, self.reducers, batches, self.chunk_rows)
-            segments = _segments(self, task, batches, _keeping(self, before, tally), tally)
+            segments = _segments(self, task, batches, self._writer(before, tally), tally)
             if self.rewrite_entries:
                 segments = _begun_with(_rewritten(self, before, tally), segments)
             for parts in segments:
@@ -73,27 +71,17 @@ class AggregationWork:
             return refused(task, error)
         return tally.done(task, self.source, written)
 
-
-def _keeping(work: AggregationWork, before: StoreColumns, tally: Tally) -> Keeping:
-    """How this store keeps its rows, over its state at `v-1`."""
-    spec = work.store
-    if spec.max_entries:
+    def _writer(self, before: StoreColumns, tally: Tally) -> BatchWriter:
+        """What merges rows into this store, over its state at `v-1`."""
 
         def counted(what: str, number: int) -> None:
-            tally.add(of_store(spec.name, what), number)
+            tally.add(of_store(self.store.name, what), number)
 
-        return Bounded(spec, work.version, work.now, before.get, _scanner(before), counted)
-    if spec.retention_ms:
-        return Remembering(spec, work.now, before.get)
-    return Expiring(spec, work.now, before.get) if spec.slice_ms else Plain(spec, before.get)
-
-
-def _scanner(before: StoreColumns) -> ScanKeys:
-    return lambda start, stop, limit: whole(before.scan(start, stop, limit=limit)["key"])
+        return layout_of(self.store).writer(self.version, self.now, before, counted)
 
 
 def _segments(
-    work: AggregationWork, task: TaskId, batches: Iterable[pa.RecordBatch], keeping: Keeping, tally: Tally
+    work: AggregationWork, task: TaskId, batches: Iterable[pa.RecordBatch], writer: BatchWriter, tally: Tally
 ) -> Iterator[list[Part]]:
     """The parts of one segment after the other, each of about `chunk_rows` keys.
 
@@ -103,29 +91,27 @@ def _segments(
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
     rows = 0
     for chunk in chunks(batches, min(READ_ROWS, work.chunk_rows)):
-        for kind, name, table in _parts(work, task, chunk, keeping, tally):
+        for kind, name, table in _parts(work, task, chunk, writer, tally):
             gathered.setdefault((kind, name), []).append(table)
         rows += chunk.num_rows
         if rows >= work.chunk_rows:
             yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
             gathered, rows = {}, 0
-    if (rest := keeping.rest()) is not None:
+    if (rest := writer.rest()) is not None:
         gathered.setdefault((STATE, work.store.name), []).append(rest)
     if gathered:
         yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
 
 
 def _rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
-    """Some rows of older layouts in the newest, as they were at `v-1`."""
+    """Some rows of older schemas in the newest, as they were at `v-1`."""
     spec = work.store
-    step = RowRewriter(spec, work.now).step(
-        before.get, _scanner(before), before.approximate_count, work.rewrite_entries
-    )
+    step = Rewriter(spec, work.now).step(before, work.rewrite_entries)
     if step is None:
         return []
     if step.rewritten:
         tally.add(of_store(spec.name, "rewritten"), step.rewritten)
-    return [(STATE, spec.name, part(step.keys, step.cells))]
+    return [(STATE, spec.name, step.part)]
 
 
 def _begun_with(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[list[Part]]:
@@ -134,7 +120,7 @@ def _begun_with(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[l
     yield from segments
 
 
-def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, keeping: Keeping, tally: Tally) -> list[Part]:
+def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWriter, tally: Tally) -> list[Part]:
     parts = []
     columns = work.columns
     tally.records += pc.sum(chunk[columns.rows]).as_py()
@@ -152,7 +138,7 @@ def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, keeping: Keepin
         keys = encode_keys(work.store.key, key)
         times = None if columns.time is None else whole(chunk[columns.time])
         try:
-            changes = keeping.changes(keys, times, partial(_merged, work, chunk, keys))
+            changes = writer.changes(keys, times, partial(_merged, work, chunk, keys))
         except DamagedRow as error:
             where = f"Store {work.store.name!r}, key {_key(work.store, keys, error.row)}: "
             raise DamagedRow(error.row, f"{error.fact} Nothing of the batch was committed.", where) from error

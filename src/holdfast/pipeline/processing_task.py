@@ -19,7 +19,6 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.chunks import chunks
-from holdfast.pipeline.keeping import part
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.shipping import unship
@@ -174,16 +173,8 @@ class ProcessingTask:
         return parts
 
     def _rewritten(self, running: RunningProcessor) -> list[Part]:
-        """What the pass over old shapes wrote, in parts of its own: for who hears of changes these are none."""
-        before = {name: dict(state.changes) for name, state in self._states.items()}
-        running.rewrite(self.work.rewrite_entries)
-        parts: list[Part] = []
-        for name, state in self._states.items():
-            step = {key: cell for key, cell in state.changes.items() if before[name].get(key) != cell}
-            if step:
-                keys, cells = pa.array(step.keys(), pa.binary()), pa.array(step.values(), pa.binary())
-                parts.append((STATE, name, part(keys, cells)))
-        return parts
+        """Old entries in the newest schema, in parts of their own, by which sinks distinguish them from changes."""
+        return [(STATE, name, part) for name, part in running.rewritten(self.work.rewrite_entries)]
 
 
 def _add(tally: Tally, name: str, number: int) -> None:

@@ -5,18 +5,18 @@ This is all there is to running a processor, with Spark or without: a task feeds
 """
 
 import traceback
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
+
+import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError, cut, shown
 from holdfast.pipeline.store_state import StoreState
 from holdfast.retry import is_retryable
-from holdfast.stores.access import BEGINNING, Now
-from holdfast.stores.formats.cells import FIRST_SCHEMA
+from holdfast.stores.access import BEGINNING, BytesAsColumns, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
-from holdfast.stores.schema.rewrite import progress_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.processor import Context, Processor, stores_of
 
@@ -140,19 +140,17 @@ class RunningProcessor:
     def _replaced(self, attribute: str) -> bool:
         return getattr(self._object, attribute, None) is not self._bound[attribute]
 
-    def rewrite(self, entries: int) -> None:
-        """Brings some entries of each store to the newest shape of its values, from where the last version ended."""
+    def rewritten(self, entries: int) -> Iterator[tuple[str, pa.Table]]:
+        """Some entries of each store in the newest schema of its values, from where the last version ended."""
         for bound in self._bound.values():
             if not isinstance(bound, Store):
                 continue  # a kind of the user's own keeps its values as it likes
-            rewriter = bound.rewriter()
-            if rewriter.codec.schema == FIRST_SCHEMA:
-                continue  # there is no older one
-            before = progress_of(self._states[bound.name])
-            after = rewriter.step(self._states[bound.name], entries)
-            done = after.rewritten - (before.rewritten if before is not None and before.schema == after.schema else 0)
-            if done:
-                self._count(bound.name, "rewritten", done)
+            step = bound.rewriter().step(BytesAsColumns(self._states[bound.name]), entries)
+            if step is None:
+                continue
+            if step.rewritten:
+                self._count(bound.name, "rewritten", step.rewritten)
+            yield bound.name, step.part
 
     def take_forwarded(self) -> list[tuple[object, ...]]:
         """The rows forwarded since the last call."""

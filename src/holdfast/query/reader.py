@@ -22,20 +22,14 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.store_specs import AppFiles, StoreSpecs
-from holdfast.query.task_reader import (
-    AFTER_ENTRIES,
-    NotReady,
-    TaskPart,
-    TaskReader,
-    TaskStore,
-    cell_of,
-    entries_of,
-)
+from holdfast.query.task_reader import NotReady, TaskPart, TaskReader, TaskStore
 from holdfast.stores.engines.base import FIRST_KEY
-from holdfast.stores.formats.cells import NEVER, Cell, unpack
+from holdfast.stores.formats.cells import Cell, unpack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
-from holdfast.stores.kinds.containers import Closing
+from holdfast.stores.layouts.base import AFTER_OWN_KEYS
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.scans import Closing
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 
@@ -199,7 +193,8 @@ class StoreReader:
         def scan(task: TaskId, at: Version | None) -> TaskPart[Entry]:
             with self._task(task).at(store, at) as found:
                 spec = self.spec_at(store, found.version)
-                batches = entries_of(spec, found.bytes, found.now).scan(start, stop or AFTER_ENTRIES, reverse=False)
+                entries = layout_of(spec).reader(found.bytes, found.now)
+                batches = entries.scan(start, stop or AFTER_OWN_KEYS, reverse=False)
                 with Closing(batches):
                     rows = (row for keys, cells in batches for row in zip(keys, cells, strict=True))
                     return TaskPart(task, found.version, list(itertools.islice(rows, limit + 1)))
@@ -219,17 +214,15 @@ class StoreReader:
     def _found(self, lookup: Lookup, version: Version | None) -> LookupResult:
         spec, task = lookup.spec, lookup.task
         reader = self._task(task)
-        if spec.entries_in_slices:
-            with reader.at(spec.name, version) as store:
-                # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
-                spec = self.spec(spec.name) if reader.local else self.spec_at(spec.name, store.version)
-                data = entries_of(spec, store.bytes, store.now).find(lookup.key)
-                return LookupResult(store.version, task, None if data is None else cell_of(spec, data))
-        got = reader.get(spec.name, lookup.key, version)
-        cell = None if got.value is None else cell_of(spec, got.value)
-        if cell is not None and cell.expires != NEVER and cell.expires <= got.now.wall:
-            cell = None
-        return LookupResult(got.version, task, cell)
+        layout = layout_of(spec)
+        if layout.one_place:
+            got = reader.get(spec.name, lookup.key, version)
+            return LookupResult(got.version, task, layout.visible(got.value, got.now))
+        with reader.at(spec.name, version) as store:
+            # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
+            spec = self.spec(spec.name) if reader.local else self.spec_at(spec.name, store.version)
+            data = layout_of(spec).reader(store.bytes, store.now).find(lookup.key)
+            return LookupResult(store.version, task, None if data is None else layout.cell(data))
 
     def probe(self, store: str) -> list[Probe]:
         """Reads the first entry of each part of the store, as a check that it can be read at all."""

@@ -27,9 +27,9 @@ from holdfast.query.queries import Asked, Kinds
 from holdfast.query.reader import Lookup, LookupResult, Page, StoreReader
 from holdfast.query.render import Renderer, answered, renderer, shown_fields
 from holdfast.query.requests import bounds_of, cursor_of, key_in_path, limit_of, parameters
-from holdfast.query.task_reader import cell_of
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.formats.keys import decode_key
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.described import shape_today
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
@@ -240,7 +240,7 @@ class _Endpoints:
         except (HoldfastError, ValueError, OverflowError) as error:
             return {"key": None, "value": None, "error": f"key {key.hex()} can't be read: {error}"}
         try:
-            cell = cell_of(spec, value)
+            cell = layout_of(spec).cell(value)
             self._reader.load_schema(spec.name, cell.schema)
             return {"key": shown_key, **_shown(self._renderer(spec.name), cell)}
         except HoldfastError as error:

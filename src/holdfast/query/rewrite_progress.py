@@ -1,6 +1,6 @@
 """The progress of the background rewrite of a store (`batch.rewrite_entries`), as JSON.
 
-Each task has a note of its progress in the store (`stores.schema.rewrite`); the answer has all of them and their sums.
+Each task has a note of its progress in the store (`stores.layouts.rewriter`); the answer has all of them and sums.
 A task without a note hasn't started.
 """
 
@@ -9,7 +9,7 @@ from typing import Any
 
 from holdfast.query.task_reader import TaskPart, TaskStore
 from holdfast.stores.formats.cells import FIRST_SCHEMA
-from holdfast.stores.schema.rewrite import RewriteProgress, progress_of
+from holdfast.stores.layouts.rewriter import RewriteProgress, progress_of
 from holdfast.stores.spec import StoreSpec
 
 _COUNTS = ("seen", "rewritten", "unreadable", "total")

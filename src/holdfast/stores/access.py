@@ -6,10 +6,14 @@ knows key layouts and clocks; where the bytes live is not its business.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Final, Protocol
 
 import pyarrow as pa
 from sortedcontainers import SortedDict
+
+ENTRY_SCHEMA: Final = pa.schema([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
+"""Entries of a store as columns. In the part of a segment, a null value is a tombstone."""
 
 BEGINNING: Final = -(2**62)
 """The event clock before the first event: an app that starts with last year's records is to keep them."""
@@ -116,3 +120,18 @@ class DictBytes:
 
     def hold(self, entries: int, size: int) -> None:
         """Nothing: a dictionary has no bound."""
+
+
+class BytesAsColumns:
+    """Ordered bytes as the columns that a task reads in bulk."""
+
+    def __init__(self, bytes_: ReadableBytes) -> None:
+        self._bytes = bytes_
+        self.approximate_count = bytes_.approximate_count
+
+    def get(self, keys: pa.BinaryArray) -> pa.BinaryArray:
+        return pa.array(self._bytes.get_many(keys.to_pylist()), pa.binary())
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        rows = list(islice(self._bytes.scan(start, stop, reverse=reverse), limit))
+        return pa.table([[key for key, _ in rows], [cell for _, cell in rows]], schema=ENTRY_SCHEMA)

@@ -92,11 +92,6 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """An option of the store's kind; None where it has its default."""
         return next((value for each, value in (*self.fixed, *self.options) if each == name), None)
 
-    @property
-    def entries_in_slices(self) -> bool:
-        """Whether entries lie in slices themselves. A versioned store has its history there, and not the latest."""
-        return bool(self.slice_ms) and self.kind != VERSIONED
-
 
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):

@@ -14,6 +14,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores.access import Now, OrderedBytes
+from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.options import ROCKSDB
 from holdfast.stores.spec import StoreSpec, check_name
@@ -33,6 +34,8 @@ class DeclaredStore(Protocol):
     def spec(self, *, default_engine: str = ...) -> StoreSpec: ...
 
     def bind(self, bytes_: OrderedBytes, now: Now, count: Count, *, spec: StoreSpec | None = None) -> Any: ...
+
+    def value_codec(self, spec: StoreSpec) -> StoreCodec[Any]: ...
 
 
 class Context:

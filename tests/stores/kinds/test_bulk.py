@@ -12,20 +12,18 @@ import holdfast as hf
 from holdfast.errors import BadKey, BadValue, DamagedObject
 from holdfast.stores.codecs.base import UnreadableValue
 from holdfast.stores.formats import cells
-from holdfast.stores.formats.cells import Cell
+from holdfast.stores.formats.cells import Cell, all_begin_with
 from holdfast.stores.formats.keys import MAX_KEY_BYTES, key_schema
+from holdfast.stores.formats.times import time_bytes, times_at
 from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.base import Store
-from holdfast.stores.kinds.coding import all_begin_with
-from holdfast.stores.kinds.containers import FIRST_ROWS, ROWS
 from holdfast.stores.kinds.keying import (
     key_decoder,
     key_encoder,
     keys_decoder,
     keys_encoder,
-    time_bytes,
-    times_at,
 )
+from holdfast.stores.scans import FIRST_ROWS, ROWS
 
 TEXTS = st.text(st.sampled_from("ab\x00\x01\x02é漢"), max_size=4)
 NUMBERS = st.integers(-(2**63), 2**63 - 1)

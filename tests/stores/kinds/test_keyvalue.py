@@ -15,7 +15,8 @@ import holdfast as hf
 from holdfast.errors import BadKey, BadValue, TopologyError
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.kinds import view_of
-from holdfast.stores.kinds.expiry import AT_MOST, EMPTY, index_key
+from holdfast.stores.layouts.base import EMPTY
+from holdfast.stores.layouts.expiry import AT_MOST, index_key
 
 
 class Player(msgspec.Struct):

@@ -10,8 +10,8 @@ import pytest
 
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.stores.access import Now
-from holdfast.stores.schema.rewrite import Rewriter, progress_of
+from holdfast.stores.access import BytesAsColumns, Now
+from holdfast.stores.layouts.rewriter import Rewriter, progress_of
 from tests.stores.run_release import read_all, state_of
 from tests.stores.shaping import First, Gained, Renamed, Tenths, spec_of, typed
 
@@ -53,9 +53,9 @@ def test_a_release_that_lifts_values_goes_on_with_them_and_leaves_the_old_one_be
 def test_the_background_pass_over_a_log_of_old_entries(tmp_path: Path, limit: int) -> None:
     run(tmp_path, "First", 30)
     bytes_ = state_of(Log.open(open_storage(str(tmp_path))))
-    rewriter = Rewriter(spec_of(Tenths), typed(Tenths), Now(wall=1))
-    while not rewriter.step(bytes_, limit).finished:
-        pass
+    rewriter = Rewriter(spec_of(Tenths), Now(wall=1), typed(Tenths))
+    while (step := rewriter.step(BytesAsColumns(bytes_), limit)) is not None:
+        bytes_.put_many(step.part["key"].to_pylist(), step.part["value"].to_pylist())
     done = progress_of(bytes_)
     assert done is not None
     assert (done.rewritten, done.share) == (2, 1.0)

@@ -2,9 +2,10 @@
 its own, or the dead letters.
 
 For a table the rows are its changed keys with their results, made from the state part: what is stored and what is sent
-can't differ, and a version's rows are there for as long as its segments are. What the pass of `stores.schema.rewrite`
-put into the newest shape hasn't changed, and is not sent. Where a store can delete, each row says in a column
-`_deleted` whether its key is gone; its results are null then. Stores that never do have no such column.
+can't differ, and a version's rows are there for as long as its segments are. The store's layout says which entries a
+part changes; one that was only rewritten to the newest schema hasn't changed, and is not sent. Where a store can
+delete, each row says in a column `_deleted` whether its key is gone; its results are null then. Stores that never do
+have no such column.
 """
 
 import logging
@@ -13,18 +14,12 @@ from dataclasses import dataclass
 
 import msgspec
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
-from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.formats.byte_columns import whole
-from holdfast.stores.formats.cells import FIRST_SCHEMA, unpack, unpack_many
-from holdfast.stores.formats.keys import FORMAT, decode_keys
-from holdfast.stores.layouts.recency import split_seqs
-from holdfast.stores.layouts.slices import AREA, split_sliced, split_sliced_keys
-from holdfast.stores.schema.rewrite import is_step
+from holdfast.stores.formats.keys import decode_keys
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_layouts
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
 from holdfast.topology import outputs
@@ -48,30 +43,22 @@ class TableOutput:
 
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
         for task, number, table in _parts(log, commit, "state", self.spec.name):
-            if task.topology == self.topology and not is_step(table["key"]) and (found := self.decode(table)).num_rows:
+            if task.topology == self.topology and (found := self.decode(table)).num_rows:
                 yield Rows(task, number, found)
 
     def decode(self, table: pa.Table) -> pa.Table:
         """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
         assert self.spec.value is not None
-        keys, cells = whole(table["key"]), whole(table["value"])
-        sliced = self.spec.entries_in_slices
-        if self.spec.max_entries or self.spec.retention_ms or self.spec.schema > FIRST_SCHEMA:
-            entries = pc.starts_with(keys, AREA if sliced else FORMAT)
-            keys, cells = keys.filter(entries), cells.filter(entries)
-        if sliced:
-            _, keys = split_sliced_keys(keys)
-        found = unpack_many(cells)
-        payloads = found.payloads
-        if self.spec.max_entries:
-            _, payloads = split_seqs(payloads)
-        columns = dict(zip((f.name for f in self.spec.key.fields), decode_keys(self.spec.key, keys), strict=True))
-        results = decode_layouts(self.spec, payloads, found.schemas)
+        layout = layout_of(self.spec)
+        changed = layout.changed(table)
+        names = (field.name for field in self.spec.key.fields)
+        columns = dict(zip(names, decode_keys(self.spec.key, changed.keys), strict=True))
+        results = decode_layouts(self.spec, changed.cells.payloads, changed.cells.schemas)
         for field, column in zip(self.spec.value.fields, results, strict=True):
             if HIDDEN not in field.name:
                 columns[field.name] = column
-        if self.spec.max_entries:
-            columns[DELETED] = cells.is_null()
+        if layout.deletes:
+            columns[DELETED] = changed.gone
         return pa.table(columns)
 
 
@@ -102,33 +89,21 @@ class StoreChanges:
 
     def rows(self, log: Log, commit: Commit) -> Iterator[Rows]:
         for task, number, table in _parts(log, commit, "state", self.spec.name):
-            if task.topology == self.topology and not is_step(table["key"]) and (found := self.decode(table)).num_rows:
+            if task.topology == self.topology and (found := self.decode(table)).num_rows:
                 yield Rows(task, number, found)
 
     def decode(self, table: pa.Table) -> pa.Table:
-        changed = self._changed(table)
-        store = self.declared.bind(DictBytes(), Now(wall=0), lambda name, number: None, spec=self.spec)
-        values = [None if cell is None else _as_json(store.stored_value(cell)) for cell in changed.values()]
+        changed = layout_of(self.spec).changed(table).in_order()
+        codec = self.declared.value_codec(self.spec)
+        read = zip(changed.cells.payloads.to_pylist(), changed.cells.schemas.to_pylist(), strict=True)
+        values = [None if value is None else _as_json(codec.decode(value, schema)) for value, schema in read]
         names = [field.name for field in self.spec.key.fields]
-        columns = dict(zip(names, decode_keys(self.spec.key, pa.array(changed, pa.binary())), strict=True))
+        columns = dict(zip(names, decode_keys(self.spec.key, changed.keys), strict=True))
         columns["value"] = pa.array(values, pa.string())
         if self.spec.kind == TIMESTAMPED:
-            times = [None if cell is None else unpack(cell).timestamp for cell in changed.values()]
-            columns["timestamp"] = pa.array(times, pa.int64())
-        columns[DELETED] = pa.array([value is None for value in values], pa.bool_())
+            columns["timestamp"] = changed.cells.timestamps
+        columns[DELETED] = changed.gone
         return pa.table(columns)
-
-    def _changed(self, table: pa.Table) -> dict[bytes, bytes | None]:
-        """Own key → cell. A key may be in several slices: the newest one that has it counts."""
-        changed: dict[bytes, bytes | None] = {}
-        sliced = self.spec.entries_in_slices
-        area = AREA if sliced else FORMAT
-        for key, cell in sorted(zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True)):
-            if key.startswith(area):
-                own = split_sliced(key)[1] if sliced else key
-                if cell is not None or own not in changed:
-                    changed[own] = cell
-        return changed
 
 
 def _as_json(value: object) -> str:

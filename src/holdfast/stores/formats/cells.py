@@ -12,6 +12,7 @@ form only, and a store whose values never changed shape pays nothing for those t
 """
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -151,6 +152,15 @@ def unpack_many(cells: pa.BinaryArray) -> Cells:
         with_nulls(_spread(expires, there), pa.int64(), nulls),
         with_nulls(_spread(schemas, there), pa.uint16(), nulls),
     )
+
+
+def all_begin_with(beginning: bytes, found: Sequence[bytes]) -> bool:
+    """Whether all of these cells do. In order, the others are between the first and the last: two looks are enough.
+
+    >>> all_begin_with(b"a", [b"ab", b"a", b"ac"]), all_begin_with(b"a", [b"ab", b"ba", b"ac"])
+    (True, False)
+    """
+    return not found or (min(found).startswith(beginning) and max(found).startswith(beginning))
 
 
 def _spread(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:

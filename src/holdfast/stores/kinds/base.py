@@ -24,42 +24,32 @@ from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.base import name_of
 from holdfast.stores.codecs.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
 from holdfast.stores.codecs.values import codec_for as made_codec
-from holdfast.stores.formats.keys import FORMAT, key_schema
+from holdfast.stores.formats.keys import key_schema
+from holdfast.stores.formats.times import Row
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.coding import Values, codec_for
-from holdfast.stores.kinds.keying import Encoder, Row, key_encoder, keys_decoder, keys_encoder
+from holdfast.stores.kinds.keying import Encoder, key_encoder, keys_decoder, keys_encoder
 from holdfast.stores.kinds.queries import Query
-from holdfast.stores.layouts.slices import AREA, split_sliced
+from holdfast.stores.layouts.base import Count, Layout
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.rewriter import Rewriter
 from holdfast.stores.options import ROCKSDB, Length, check_options, check_tuned, common_fields
-from holdfast.stores.schema.rewrite import Rewriter
 from holdfast.stores.spec import StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
-
-Count = Callable[[str, int], None]
-"""Counts something of a store: a name and how many."""
 
 Time = int | dt.datetime
 """Milliseconds since 1970, or a datetime with a time zone."""
 
 REFUSED = "expired"
 """Counts writes that came too late: what they would have written is hidden already."""
-REMOVED = "removed"
-"""Counts entries that were removed one by one because their TTL was over."""
-EVICTED = "evicted"
-"""Counts entries that `max_entries` had no room for."""
 LATE = "late"
 """Counts puts that were ignored because the store has a newer value by event time."""
-
-NOTES = b"\x05"
-"""The area of what a store remembers for itself."""
 
 CHECKED_CODECS = (MESSAGE_PACK, JSON)
 """Those that write a value's fields as they find them. The others look at each one, or are the user's own."""
 
-_VALUES = (FORMAT, AREA)
-"""What the stored keys of entries begin with."""
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 
@@ -136,6 +126,7 @@ class View(Generic[K, V]):
     _spec: StoreSpec
     _bytes: ReadableBytes
     _now: Now
+    _layout: Layout
     _values: Values[V]
     _encode: Encoder
     _encode_many: Callable[[Sequence[Any]], list[bytes]]
@@ -154,6 +145,7 @@ class View(Generic[K, V]):
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         """Makes this a view of these bytes at this time. A kind adds what it needs."""
         self._spec, self._bytes, self._now = spec, bytes_, now
+        self._layout = layout_of(spec)
         self._values = Values(codec)
         self._encode, self._encode_many = key_encoder(spec.key), keys_encoder(spec.key)
         self._decode_many = keys_decoder(spec.key)
@@ -284,10 +276,14 @@ class Store(View[K, V]):
         bound = type(self).__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound._writable, bound._count = bytes_, count
-        own = None if isinstance(self._codec, str) else self._codec
         spec = spec or self.spec()
-        bound._attach(spec, bytes_, now, codec_for(spec, self._type, own))
+        bound._attach(spec, bytes_, now, self.value_codec(spec))
         return bound
+
+    def value_codec(self, spec: StoreSpec) -> StoreCodec[V]:
+        """What reads and writes the store's values, of every schema that the log's spec knows."""
+        own = None if isinstance(self._codec, str) else self._codec
+        return codec_for(spec, self._type, own)
 
     def follow_records(self, time: Callable[[], int]) -> None:
         """Called by a task on every store it has bound: `time` tells the event time of the record at hand."""
@@ -305,7 +301,8 @@ class Store(View[K, V]):
         """
         if self.KIND is None or self._type is Any or self._spec.codec not in CHECKED_CODECS:
             return
-        written = [row for row in changes.items() if row[1] is not None and row[0][:1] in _VALUES]
+        areas = self._layout.entry_areas
+        written = [row for row in changes.items() if row[1] is not None and row[0][:1] in areas]
         found = self._values.unreadable(cast(list[Row], written))
         if found is None:
             return
@@ -320,12 +317,11 @@ class Store(View[K, V]):
 
     def _key_in(self, stored: bytes) -> Any:
         """The key of a stored entry."""
-        return self._decode_many([split_sliced(stored)[1] if stored[:1] == AREA else stored])[0]
+        return self._decode_many([self._layout.own_key(stored)])[0]
 
     def rewriter(self) -> Rewriter:
-        """The pass that brings old entries of a bound store to the newest shape of its values."""
-        own = None if isinstance(self._codec, str) else self._codec
-        return Rewriter(self._spec, codec_for(self._spec, self._type, own), self._now)
+        """What brings old entries of a bound store to the newest schema of its values."""
+        return Rewriter(self._spec, self._now, self.value_codec(self._spec))
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         """What is likely to be read for records with these keys and event times."""

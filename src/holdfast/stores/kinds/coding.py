@@ -9,8 +9,8 @@ from holdfast.errors import HoldfastError
 from holdfast.stores.codecs.base import Quick
 from holdfast.stores.codecs.values import Codec, StoreCodec, codec_of
 from holdfast.stores.formats import cells
-from holdfast.stores.formats.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell
-from holdfast.stores.kinds.keying import Row, times_at
+from holdfast.stores.formats.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell, all_begin_with
+from holdfast.stores.formats.times import Row, times_at
 from holdfast.stores.spec import StoreSpec
 
 V = TypeVar("V")
@@ -31,15 +31,6 @@ def codec_for(spec: StoreSpec, type_: Any, own: Codec[Any] | None = None) -> Sto
 @lru_cache(maxsize=256)
 def _codec_of(spec: StoreSpec, type_: Any) -> StoreCodec[Any]:
     return codec_of(spec, type_)
-
-
-def all_begin_with(beginning: bytes, found: Sequence[bytes]) -> bool:
-    """Whether all of these cells do. In order, the others are between the first and the last: two looks are enough.
-
-    >>> all_begin_with(b"a", [b"ab", b"a", b"ac"]), all_begin_with(b"a", [b"ab", b"ba", b"ac"])
-    (True, False)
-    """
-    return not found or (min(found).startswith(beginning) and max(found).startswith(beginning))
 
 
 class Values(Generic[V]):

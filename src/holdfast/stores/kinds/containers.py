@@ -5,14 +5,14 @@ every kind that has keys and values. An iterator holds a scan open; it lets go w
 `with`.
 """
 
-import itertools
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Literal, NoReturn, Self, TypeVar, overload
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.formats.keys import prefix_range
 from holdfast.stores.kinds.base import View
+from holdfast.stores.scans import Closing
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -25,82 +25,6 @@ class NoLength(HoldfastError, TypeError):
     """A store was asked for its length."""
 
     category = ErrorCategory.INVALID
-
-
-class Closing(Generic[T]):
-    """An iterator that can be closed before its end.
-
-    >>> with Closing(iter([1, 2, 3])) as numbers: next(numbers)
-    1
-    >>> list(numbers)
-    []
-    """
-
-    __slots__ = ("_rows", "_source")
-
-    def __init__(self, rows: Iterator[T], source: Iterator[Any] | None = None) -> None:
-        self._rows = rows
-        self._source = rows if source is None else source
-
-    @classmethod
-    def of_batches(cls, batches: Iterator[Iterable[T]], source: Iterator[Any] | None = None) -> "Closing[T]":
-        """The rows of batches; between two batches no Python runs."""
-        return cls(itertools.chain.from_iterable(batches), batches if source is None else source)
-
-    def __iter__(self) -> Iterator[T]:
-        return self._rows  # what a `for` goes through is the scan itself
-
-    def __next__(self) -> T:
-        return next(self._rows)
-
-    def close(self) -> None:
-        close(self._source)
-        self._rows = iter(())
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
-FIRST_ROWS, ROWS = 64, 512
-"""Entries that are decoded at a time, at first and then: a dozen at once cost little more than one alone."""
-
-
-def batches(rows: Iterator[T]) -> Iterator[list[T]]:
-    """The rows in lists, and the rows closed after the last, or when nobody wants more.
-
-    >>> [len(batch) for batch in batches(iter(range(600)))]
-    [64, 512, 24]
-    """
-    size = FIRST_ROWS
-    try:
-        while batch := list(itertools.islice(rows, size)):
-            yield batch
-            if len(batch) < size:
-                return
-            size = ROWS
-    finally:
-        close(rows)
-
-
-def columns(rows: Iterator[tuple[T, D]]) -> Iterator[tuple[Sequence[T], Sequence[D]]]:
-    """The same with what comes first in the rows of a batch apart from what comes second.
-
-    >>> list(columns(iter([(1, "a"), (2, "b")])))
-    [((1, 2), ('a', 'b'))]
-    """
-    for batch in batches(rows):
-        firsts, seconds = zip(*batch, strict=True)
-        yield firsts, seconds
-
-
-def close(rows: Iterator[Any]) -> None:
-    """Closes what can be closed: a generator, or an engine's own iterator."""
-    closing = getattr(rows, "close", None)
-    if closing is not None:
-        closing()
 
 
 class Unset:

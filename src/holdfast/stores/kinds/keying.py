@@ -7,8 +7,6 @@ times after the key; then no component of the key is the last, and each time is 
 
 import struct
 from collections.abc import Callable, Sequence
-from functools import lru_cache
-from operator import itemgetter
 from typing import Any, cast
 
 from holdfast.errors import BadKey
@@ -20,17 +18,9 @@ _SIGN = 1 << 63
 _LEAST = -_SIGN
 _LONG = struct.Struct(">BQ")
 _TIME = struct.Struct(">Q")
-_pack_time = _TIME.pack
 _END = b"\x00\x00"
 _BETWEEN = "\x00\x01"
-POSITIVE = 0x80
-"""What the 8 bytes of a time begin with, from 1970 on and for some two million years."""
 _SHORT = MAX_KEY_BYTES // 8  # characters that are certainly within the limit, escaped or not
-
-Row = tuple[bytes, bytes]
-"""A stored key and its cell."""
-
-_key: Callable[[Row], bytes] = itemgetter(0)
 
 Encoder = Callable[[Any], bytes]
 Decoder = Callable[[bytes], Any]
@@ -126,24 +116,6 @@ def beginning_decoder(schema: Schema, times: int) -> Decoder:
     return lambda data: decode_key(whole, data)[:parts]
 
 
-def time_bytes(time: int) -> bytes:
-    """A time, or any signed number, within a key.
-
-    >>> time_bytes(5).hex()
-    '8000000000000005'
-    """
-    try:
-        return _pack_time(time + _SIGN)
-    except struct.error:
-        return b"\x00" * 8 if time < 0 else b"\xff" * 8
-
-
-def time_at(data: bytes, place: int) -> int:
-    """The time that begins at a place of a key, counted from its end if negative."""
-    number: int = _TIME.unpack_from(data, place)[0]
-    return number - _SIGN
-
-
 def _encoder(schema: Schema, *, whole: bool) -> Encoder:
     """All components one after the other; `whole`: nothing comes after them."""
     last = len(schema.fields) - 1
@@ -210,29 +182,6 @@ def _checked(key: bytes) -> bytes:
     if len(key) > MAX_KEY_BYTES:
         raise BadKey(f"a key takes {len(key):,} bytes, and {MAX_KEY_BYTES:,} is the limit. Use a shorter key.")
     return key
-
-
-def times_at(rows: Sequence[Row], place: int) -> Sequence[int]:
-    """The same of many entries of one key, in order or backwards. Their stored keys are equally long.
-
-    >>> times_at([(b"k" + time_bytes(5), b""), (b"k" + time_bytes(6), b"")], -8)
-    (5, 6)
-    """
-    if not rows:
-        return ()
-    first, last, keys = rows[0][0], rows[-1][0], len(rows)
-    length = len(first)
-    whole = bytearray().join(map(_key, rows))
-    if first[place] == last[place] == POSITIVE:  # then those between them begin with it too
-        whole[length + place :: length] = bytes(keys)  # without it, what is left are the times
-        return _times(keys, length, place)(whole)
-    return [number - _SIGN for number in _times(keys, length, place)(whole)]
-
-
-@lru_cache(maxsize=64)
-def _times(keys: int, length: int, place: int) -> Callable[[bytearray], tuple[int, ...]]:
-    """What takes the number at a place out of so many keys of that length; quicker than numpy for a few dozen."""
-    return struct.Struct(">" + f"{length + place}xQ{-8 - place}x" * keys).unpack
 
 
 def _parts(schema: Schema, key: Any) -> tuple[object, ...]:

@@ -2,7 +2,7 @@
 
 Without options an entry stays until it is deleted. With `ttl=` every entry goes some time after it was put, by the
 wall clock; `put(..., ttl=)` says so of one entry. With `max_entries=` a partition keeps the entries used last. Where
-entries lie in each case is `expiry` and `lru`; this is the typed view.
+entries stand in each case is the store's layout (`stores.layouts`); this is the typed view.
 """
 
 from abc import abstractmethod
@@ -11,23 +11,16 @@ from itertools import islice
 from typing import Any, ClassVar, TypeVar, Unpack, overload
 
 from holdfast.errors import TopologyError
-from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
+from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import NO_TIMESTAMP
-from holdfast.stores.kinds.base import EVICTED, REMOVED, Options, Prefetch, Store, View, length_in_ms
+from holdfast.stores.kinds.base import Options, Prefetch, Store, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
-from holdfast.stores.kinds.containers import ROWS, ReadableContainer, WritableContainer
-from holdfast.stores.kinds.expiry import (
-    Entries,
-    PlainEntries,
-    ReadableEntries,
-    ReadablePlainEntries,
-    ReadableSlicedEntries,
-    SlicedEntries,
-)
-from holdfast.stores.kinds.lru import LEAD, BoundedEntries
+from holdfast.stores.kinds.containers import ReadableContainer, WritableContainer
+from holdfast.stores.layouts.base import EVICTED, REMOVED, Entries, ReadableEntries
 from holdfast.stores.layouts.slices import slice_ms_for
 from holdfast.stores.options import Length, bound, millis, words
+from holdfast.stores.scans import ROWS
 from holdfast.stores.spec import KEY_VALUE, StoreSpec
 
 K = TypeVar("K")
@@ -54,8 +47,8 @@ class ReadableEntryStore(ReadableContainer[K, V, R]):
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         super()._attach(spec, bytes_, now, codec)
-        self._values = Values(codec, LEAD if spec.max_entries else 0)
-        self._found = ReadableSlicedEntries(spec, bytes_, now) if spec.slice_ms else ReadablePlainEntries(bytes_, now)
+        self._values = Values(codec, self._layout.lead)
+        self._found = self._layout.reader(bytes_, now)
 
     @abstractmethod
     def _read(self, cell: bytes) -> R: ...
@@ -85,7 +78,7 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         super()._attach(spec, bytes_, now, codec)
-        self._entries_ = self._found = _entries(spec, self._writable, now)
+        self._entries_ = self._found = self._layout.entries(self._writable, now)
         self._expires = self._entries_.expiry(None)
 
     @classmethod
@@ -120,10 +113,6 @@ class EntryStore(Store[K, V], ReadableEntryStore[K, V, R], WritableContainer[K, 
         """Removes a key, and returns what it had."""
         cell = self._entries_.remove(self._encode(key))
         return None if cell is None else self._read(cell)
-
-    def stored_value(self, cell: bytes) -> V:
-        """The value in an entry's cell, as a segment has it."""
-        return self._values.read(cell)
 
     def begin_version(self) -> None:
         if removed := self._entries_.begin_version():
@@ -276,9 +265,3 @@ def _taken(entries: Mapping[K, V] | Iterable[tuple[K, V]]) -> Iterator[tuple[lis
         if not keys:
             return
         yield keys, values
-
-
-def _entries(spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> Entries:
-    if spec.max_entries:
-        return BoundedEntries(spec, bytes_, now)
-    return SlicedEntries(spec, bytes_, now) if spec.slice_ms else PlainEntries(bytes_, now)

@@ -1,7 +1,7 @@
 """The session store: a value by key and session, from the first of its events to the last.
 
-An entry is stored at key, end and start, in the slice of its end: whoever looks for sessions that reach into a span
-begins at the earliest end. A session is there while its end is later than the stream's time less the retention.
+A session is there while its end is later than the store's clock less the retention. Where entries stand is
+`stores.layouts.windowed`.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -10,13 +10,12 @@ from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.errors import BadValue
 from holdfast.stores.kinds.base import Options, Prefetch, Time, View, length_in_ms, millis
-from holdfast.stores.kinds.containers import Closing, close
-from holdfast.stores.kinds.keying import time_at, time_bytes
-from holdfast.stores.kinds.merging import Row
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
+from holdfast.stores.layouts.windowed import SessionEntries
 from holdfast.stores.options import Length, kept_for, retention_ms, words
 from holdfast.stores.options import millis as length
+from holdfast.stores.scans import Closing
 from holdfast.stores.spec import SESSION, StoreSpec
 
 K = TypeVar("K")
@@ -45,14 +44,13 @@ class SessionOptions(Options, total=False):
 class ReadOnlySessionStore(TimedView[K, V]):
     """Reads a session store."""
 
+    ENTRIES = SessionEntries
     TIMES = 2
+    _timed: SessionEntries
 
     def get(self, key: K, start: Time, end: Time) -> V | None:
         """The value of one session."""
-        first, last = millis(start), millis(end)
-        if last <= self._kept_after:
-            return None
-        cell = self._bytes.get(self._place(last, self._own(key, first, last)))
+        cell = self._timed.find(self._beginning(key), millis(start), millis(end))
         return None if cell is None else self._values.read(cell)
 
     def find(
@@ -63,7 +61,15 @@ class ReadOnlySessionStore(TimedView[K, V]):
         These are the ones that overlap the span between the two times. None leaves an end open.
         """
         first, latest = self._span(earliest_end, latest_start)
-        return Closing(self._find(key, first, latest, reverse=reverse))
+        value = self._values.read
+        rows = self._timed.fetch(
+            self._beginning(key),
+            first,
+            latest,
+            lambda start, end, cell: (Session(key, start, end), value(cell)),
+            reverse=reverse,
+        )
+        return Closing(rows)
 
     def find_keys(
         self,
@@ -76,43 +82,22 @@ class ReadOnlySessionStore(TimedView[K, V]):
     ) -> Closing[tuple[Session[K], V]]:
         """The same for the keys from one to another, both included, in the order of keys, then of ends."""
         first, latest = self._span(earliest_end, latest_start)
-        rows = self._scan_keys(self._slices(first, None), key_from, key_to, reverse=reverse)
-        return Closing(self._sessions(rows, first, latest))
+        between = self._beginning_or_none(key_from), self._beginning_or_none(key_to)
+        return Closing(self._sessions(self._timed.fetch_keys(*between, first, latest, reverse=reverse)))
 
     def fetch(self, key: K, *, reverse: bool = False) -> Closing[tuple[Session[K], V]]:
         """All sessions of a key, in the order of their ends."""
         return self.find(key, reverse=reverse)
 
-    def _own(self, key: K, start: int, end: int) -> bytes:
-        return self._beginning(key) + time_bytes(end) + time_bytes(start)
-
     def _span(self, earliest_end: Time | None, latest_start: Time | None) -> tuple[int, int | None]:
-        kept = self._kept_after + 1
+        kept = self._timed.kept_after + 1
         first = kept if earliest_end is None else max(kept, millis(earliest_end))
         return first, None if latest_start is None else millis(latest_start)
 
-    def _find(self, key: K, first: int, latest: int | None, *, reverse: bool) -> Iterator[tuple[Session[K], V]]:
-        own, read = self._beginning(key), self._values.read
-        start, stop = own + time_bytes(first), own + b"\xff" * 17
-        slices = self._slices(first, None)
-        for prefix in reversed(slices) if reverse else slices:
-            rows = self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)
-            try:
-                for stored, cell in rows:
-                    began = time_at(stored, -8)
-                    if latest is None or began <= latest:
-                        yield Session(key, began, time_at(stored, -16)), read(cell)
-            finally:
-                close(rows)
-
-    def _sessions(self, rows: Iterator[Row], first: int, latest: int | None) -> Iterator[tuple[Session[K], V]]:
-        try:
-            for own, cell in rows:
-                start, end = time_at(own, -8), time_at(own, -16)
-                if end >= first and (latest is None or start <= latest):
-                    yield Session(self._key_of(own), start, end), self._values.read(cell)
-        finally:
-            close(rows)
+    def _sessions(self, rows: Iterator[tuple[bytes, int, int, bytes]]) -> Iterator[tuple[Session[K], V]]:
+        with Closing(rows):
+            for own, start, end, cell in rows:
+                yield Session(self._key_of(own), start, end), self._values.read(cell)
 
 
 def _sessions(view: ReadOnlySessionStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
@@ -192,16 +177,13 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
             raise BadValue(f"{session} starts after it ends. Give its first event's time as start, its last's as end.")
         if self._refused(end):
             return
-        own = self._own(session.key, start, end)
-        if value is None:
-            self._writable.delete(self._place(end, own))
-        else:
-            self._put_in_slice(end, own, self._values.cell(value))
+        cell = None if value is None else self._values.cell(value)
+        self._timed.put(self._writable, self._beginning(session.key), start, end, cell)
 
     def remove(self, session: Session[K]) -> None:
         """Removes a session."""
         start, end = millis(session.start), millis(session.end)
-        self._writable.delete(self._place(end, self._own(session.key, start, end)))
+        self._timed.put(self._writable, self._beginning(session.key), start, end, None)
 
     def merge(
         self, key: K, at: Time, gap: Length | int | None, merge_values: Callable[[V, V], V], initial: V
@@ -230,7 +212,7 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         gap = self._spec.option("window_ms") or 0
-        return self._ranges_ahead(keys, times, lambda first, last: (first - gap, None))
+        return self._prefetched_ranges(keys, times, lambda first, last: (first - gap, None))
 
     def read_only(self) -> ReadOnlySessionStore[K, V]:
         """The same sessions, without the methods that change them."""

@@ -14,8 +14,8 @@ from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.kinds.base import LATE, Time, View, millis
-from holdfast.stores.kinds.expiry import ReadableEntries
 from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
+from holdfast.stores.layouts.base import ReadableEntries
 from holdfast.stores.options import Length, one_of
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
 

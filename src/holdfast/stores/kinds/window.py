@@ -1,27 +1,24 @@
 """The window store: a value by key and window start.
 
-An entry is stored at key and start, in the slice of its start; with `duplicates=True` a number follows, so that every
-put stays. A window is there while its start is later than the stream's time less the retention; a put of an older one
-is refused and counted.
+With `duplicates=True` every put stays. A window is there while its start is later than the store's clock less the
+retention; a put of an older one is refused and counted. Where entries stand is `stores.layouts.windowed`.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from itertools import chain, islice
+from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
 from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
-from holdfast.stores.kinds.base import NOTES, Options, Prefetch, Time, View, millis
-from holdfast.stores.kinds.containers import FIRST_ROWS, Closing, batches, close
-from holdfast.stores.kinds.keying import time_at, time_bytes
-from holdfast.stores.kinds.merging import Row
+from holdfast.stores.formats.times import Row
+from holdfast.stores.kinds.base import Options, Prefetch, Time, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
-from holdfast.stores.kinds.timed import Number, TimedStore, TimedView
-from holdfast.stores.layouts.slices import slice_prefix
+from holdfast.stores.kinds.timed import TimedStore, TimedView
+from holdfast.stores.layouts.windowed import WindowEntries
 from holdfast.stores.options import Length, kept_for, retention_ms, words
 from holdfast.stores.options import millis as length
+from holdfast.stores.scans import Closing
 from holdfast.stores.spec import WINDOW, StoreSpec
 
 K = TypeVar("K")
@@ -29,14 +26,6 @@ V = TypeVar("V")
 K1 = TypeVar("K1")
 K2 = TypeVar("K2")
 K3 = TypeVar("K3")
-
-PUTS = NOTES + b"puts"
-"""The note of how many puts a store with duplicates has had."""
-
-_AFTER = b"\xff" * 9
-"""What is after whatever follows a start."""
-_LAST = b"\xff" * 17
-"""What is after every start, and whatever follows it."""
 
 
 class Windowed(NamedTuple, Generic[K]):
@@ -58,23 +47,19 @@ class WindowOptions(Options, total=False):
 class ReadOnlyWindowStore(TimedView[K, V]):
     """Reads a window store."""
 
-    _duplicates: bool
     _size: int
-    _tail: int
-    """Where the start begins, from the end of a stored key."""
-    _puts: Number
+    ENTRIES = WindowEntries
+    _timed: WindowEntries
     _typed: Callable[[Sequence[Row]], list[tuple[int, V]]]
     """Reads windows of one key as (start, value)."""
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
-        self._duplicates, self._size = bool(spec.option("duplicates")), spec.option("window_ms")
-        self._tail = -16 if self._duplicates else -8
-        self._puts = Number(PUTS, bytes_)
+        self._size = spec.option("window_ms")
         super()._attach(spec, bytes_, now, codec)
-        self._typed = self._values.timed_reader(self._tail)
+        self._typed = self._values.timed_reader(self._timed.at)
 
     def _times(self) -> int:
-        return -self._tail // 8
+        return 2 if self._spec.option("duplicates") else 1
 
     @overload
     def fetch(self, key: K, start: Time) -> V | None: ...
@@ -100,16 +85,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         if start is not None:
             return self._one(key, millis(start))
         first, last = self._span(from_, to)
-        own, slice_ms = self._beginning(key), self._slice_ms
-        if last is None or last // slice_ms != (number := first // slice_ms):
-            return Closing.of_batches(self._fetch(own, first, last, reverse=reverse))
-        # Within one slice they are often few: then they are read here and now, and nothing stays open.
-        place = slice_prefix(number) + own
-        rows = self._bytes.scan(place + time_bytes(first), place + time_bytes(last) + _AFTER, reverse=reverse)
-        found = list(islice(rows, FIRST_ROWS))
-        if len(found) < FIRST_ROWS:
-            return Closing(iter(self._typed(found)))
-        return Closing.of_batches(map(self._typed, chain((found,), batches(rows))), rows)
+        return self._timed.fetch(self._beginning(key), first, last, self._typed, reverse=reverse)
 
     def fetch_all(
         self, from_: Time | None = None, to: Time | None = None, *, reverse: bool = False
@@ -128,44 +104,24 @@ class ReadOnlyWindowStore(TimedView[K, V]):
     ) -> Closing[tuple[Windowed[K], V]]:
         """The same for the keys from one to another, both included."""
         first, last = self._span(from_, to)
-        rows = self._scan_keys(self._slices(first, last), key_from, key_to, reverse=reverse)
-        return Closing(self._windows(rows, first, last))
+        between = self._beginning_or_none(key_from), self._beginning_or_none(key_to)
+        return Closing(self._windows(self._timed.fetch_keys(*between, first, last, reverse=reverse)))
 
     def _span(self, from_: Time | None, to: Time | None) -> tuple[int, int | None]:
-        first = self._kept_after + 1
+        first = self._timed.kept_after + 1
         if from_ is not None and (time := from_ if type(from_) is int else millis(from_)) > first:
             first = time
         return first, to if to is None or type(to) is int else millis(to)
 
     def _one(self, key: K, start: int) -> V | None:
-        if start <= self._kept_after:
-            return None
-        own = self._beginning(key) + time_bytes(start)
-        if self._duplicates:
-            place = self._place(start, own)
-            rows = self._bytes.scan(place, place + b"\xff" * 9, reverse=True)
-            cell = next((data for _, data in rows), None)  # the last one put
-            close(rows)
-        else:
-            cell = self._bytes.get(self._place(start, own))
+        cell = self._timed.find(self._beginning(key), start)
         return None if cell is None else self._values.read(cell)
 
-    def _fetch(self, own: bytes, first: int, last: int | None, *, reverse: bool) -> Iterator[Iterable[tuple[int, V]]]:
-        start, stop = own + time_bytes(first), own + (_LAST if last is None else time_bytes(last) + _AFTER)
-        slices = self._slices(first, last)
-        for prefix in reversed(slices) if reverse else slices:
-            for rows in batches(self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)):
-                yield self._typed(rows)
-
-    def _windows(self, rows: Iterator[Row], first: int, last: int | None) -> Iterator[tuple[Windowed[K], V]]:
-        tail, size, read, key_of = self._tail, self._size, self._values.read, self._key_of
-        try:
-            for own, cell in rows:
-                start = time_at(own, tail)
-                if start >= first and (last is None or start <= last):
-                    yield Windowed(key_of(own), start, start + size), read(cell)
-        finally:
-            close(rows)
+    def _windows(self, rows: Iterator[tuple[bytes, int, bytes]]) -> Iterator[tuple[Windowed[K], V]]:
+        size, read, key_of = self._size, self._values.read, self._key_of
+        with Closing(rows):
+            for own, start, cell in rows:
+                yield Windowed(key_of(own), start, start + size), read(cell)
 
 
 def _windows(view: ReadOnlyWindowStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
@@ -254,31 +210,16 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         time = millis(start)
         if self._refused(time):
             return
-        own = self._beginning(key) + time_bytes(time)
-        if self._duplicates:
-            if value is None:
-                return
-            number = (self._puts.get() or 0) + 1
-            own += time_bytes(number)
-            self._puts.raise_to(number, self._writable)
-        if value is None:
-            self._writable.delete(self._place(time, own))
-        else:
-            self._put_in_slice(time, own, self._values.cell(value))
+        cell = None if value is None else self._values.cell(value)
+        self._timed.put(self._writable, self._beginning(key), time, cell)
 
     def delete(self, key: K, start: Time) -> None:
         """Removes a key's window, with all its duplicates."""
-        time = millis(start)
-        place = self._place(time, self._beginning(key) + time_bytes(time))
-        if self._duplicates:
-            for stored, _ in list(self._bytes.scan(place, place + b"\xff" * 9)):
-                self._writable.delete(stored)
-        else:
-            self._writable.delete(place)
+        self._timed.delete(self._writable, self._beginning(key), millis(start))
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         size = self._size
-        return self._ranges_ahead(keys, times, lambda first, last: (first - size, last + size))
+        return self._prefetched_ranges(keys, times, lambda first, last: (first - size, last + size))
 
     def read_only(self) -> ReadOnlyWindowStore[K, V]:
         """The same windows, without the methods that change them."""

@@ -24,7 +24,6 @@ from holdfast.stores.formats.cells import Cell, pack, unpack
 INDEX_START: Final = b"\x04"
 INDEX_STOP: Final = b"\x05"
 COUNT_KEY: Final = b"\x05count"
-EMPTY: Final = pack(Cell(b""))
 
 TOUCH_BITS: Final = 24
 MOST_ENTRIES: Final = 1 << TOUCH_BITS

@@ -1,19 +1,21 @@
-"""A bounded number of entries: at the end of a version the least recently used go (`stores.layouts.recency` has the
-layout).
+"""The bounded layout: at most `max_entries` entries per partition, those used last.
 
-Every key of the batch was touched later than all that weren't, and among them the one with the later event time, then
-the larger key: an order that doesn't depend on how Spark dealt the rows. So what stays is known before anything is
-written: of the batch's keys the last `max_entries`, then, while there is room, what was there, the newest first.
+Entries stand under their own keys, each with the number of its last touch before its value; the recency index has them
+in the order of touches (`recency`). An entry that is to expire has a row in the expiry index too (`expiry`), and goes
+through it first, so that it takes no room from one that still shows.
 
-With a TTL each entry has a row in the expiry index too (`stores.layouts.expiries`). What is over and not of the batch
-goes first, so that it takes no room from what still shows.
+In a batch of an aggregate, every key was touched later than all that are not in it, and among them the one with the
+later event time, then the larger key: an order that doesn't depend on how Spark dealt the rows. So the entries that
+stay are known before anything is written: of the batch's keys the last `max_entries`, then, while there is room, those
+of before, the newest first. Only the net effect is written. A key that came and went within the version leaves no
+trace; one that was there before and has to go is a tombstone, in the log and in the sinks. A task holds the keys of the
+whole batch that may stay, so it needs the memory of `max_entries` rows, or of the batch's, whichever is less.
 
-Only the net effect is written. A key that came and went within the version leaves no trace; one that was there before
-and has to go is a tombstone, in the log and in the sinks. A task holds the keys of the whole batch that may stay, so it
-needs the memory of `max_entries` rows, or of the batch's, whichever is less.
+`bounded_entries` has the same for one entry at a time.
 """
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import NamedTuple
 
 import numpy as np
@@ -21,20 +23,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.expiring import expiry, visible
-from holdfast.pipeline.keeping import Merge, ReadKeys, ScanKeys, latest, part
-from holdfast.stores.access import Now
+from holdfast.stores.access import Now, OrderedBytes, ReadableBytes, StoreColumns
 from holdfast.stores.formats.byte_columns import key_order, whole
-from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, pack_many, unpack_many
-from holdfast.stores.kinds.base import EVICTED, REMOVED, Count
-from holdfast.stores.kinds.expiry import AT_MOST
-from holdfast.stores.kinds.keying import time_bytes
-from holdfast.stores.layouts.expiries import INDEX, expiry_rows, split_expiry_rows
+from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cells, pack_many, unpack_many
+from holdfast.stores.formats.times import time_bytes
+from holdfast.stores.layouts.base import EMPTY, EVICTED, REMOVED, Count, Layout, Merge, latest, part
+from holdfast.stores.layouts.bounded_entries import BoundedEntries
+from holdfast.stores.layouts.expiry import AT_MOST, INDEX, expiry, expiry_rows, split_expiry_rows, visible
+from holdfast.stores.layouts.plain import ReadablePlainEntries
 from holdfast.stores.layouts.recency import (
     COUNT_KEY,
-    EMPTY,
     INDEX_START,
     INDEX_STOP,
+    SEQ_BYTES,
+    Seqs,
     count_cell,
     counted,
     entry_keys,
@@ -64,6 +66,31 @@ _WAITING = pa.schema(
 """The batch's keys that may stay: the merged row, its event times, and the entry's places in the indexes before."""
 
 
+@dataclass(frozen=True)
+class Bounded(Layout):
+    """Entries under their own keys, each with the number of its last touch before its value."""
+
+    lead = SEQ_BYTES
+    deletes = True
+
+    def writer(self, version: Version, now: Now, state: StoreColumns, count: Count) -> "BoundedWriter":
+        return BoundedWriter(self.spec, version, now, state, count)
+
+    def reader(self, bytes_: ReadableBytes, now: Now) -> ReadablePlainEntries:
+        return ReadablePlainEntries(bytes_, now)
+
+    def entries(self, bytes_: OrderedBytes, now: Now) -> BoundedEntries:
+        return BoundedEntries(self.spec, bytes_, now)
+
+    def split(self, cells: Cells) -> tuple[Seqs, Cells]:
+        seqs, values = split_seqs(cells.payloads)
+        return seqs, cells._replace(payloads=values)
+
+    def joined(self, leads: object, payloads: pa.BinaryArray) -> pa.BinaryArray:
+        assert isinstance(leads, np.ndarray)
+        return with_seqs(leads, payloads)
+
+
 class Gone(NamedTuple):
     """Entries to be deleted, and their rows in the indexes."""
 
@@ -77,23 +104,15 @@ class Gone(NamedTuple):
 NONE = Gone(pa.array([], pa.binary()))
 
 
-class Bounded:
-    """A store that keeps the entries touched last, `max_entries` of them."""
+class BoundedWriter:
+    """Rows of an aggregate that keeps the entries touched last, `max_entries` of them."""
 
-    def __init__(
-        self,
-        spec: StoreSpec,
-        version: Version,
-        now: Now,
-        read: ReadKeys,
-        scan: ScanKeys,
-        count: Count,
-    ) -> None:
+    def __init__(self, spec: StoreSpec, version: Version, now: Now, state: StoreColumns, count: Count) -> None:
         self._spec = spec
         self._version = version
         self._now = now
-        self._read = read
-        self._scan = scan
+        self._read = state.get
+        self._scan = state.scan
         self._count = count
         self._waiting = _WAITING.empty_table()
         self._left: list[pa.Array] = []
@@ -217,7 +236,7 @@ class Bounded:
     def _pages(self, start: bytes, stop: bytes, number: int) -> Iterator[pa.BinaryArray]:
         limit = max(number, 0) + PAGE_ROWS
         while number > 0:
-            page = self._scan(start, stop, limit)
+            page = whole(self._scan(start, stop, limit=limit)["key"])
             yield page
             if len(page) < limit:
                 return

@@ -4,8 +4,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.stores.formats.cells import Cell, pack, unpack
-from holdfast.stores.kinds.expiry import AT_MOST
-from holdfast.stores.kinds.expiry import index_key as expiry_key
+from holdfast.stores.layouts.expiry import AT_MOST
+from holdfast.stores.layouts.expiry import index_key as expiry_key
 from holdfast.stores.layouts.recency import COUNT_KEY, count_cell, counted, index_key, split_seq, with_seq
 from tests.pipeline.tables import Batch, OneTask, key_of, spec_with
 

@@ -1,4 +1,4 @@
-"""The background pass: all old entries in the newest shape, whatever crashes between, and its progress to watch."""
+"""The rewrite: all old entries in the newest schema, whatever crashes between, and its progress to watch."""
 
 from typing import Any
 
@@ -7,18 +7,29 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import DamagedObject
-from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.access import BytesAsColumns, DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack, unpack
+from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.recency import with_seq
+from holdfast.stores.layouts.rewriter import STEP, RewriteProgress, Rewriter, progress_of
 from holdfast.stores.layouts.slices import sliced_key
-from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, Rewriter, progress_of
 from tests.stores.shaping import First, Named, Tenths, spec_of, typed
 
 NOW = Now(wall=10_000)
 
 
 def rewriter(type_: Any = Tenths, now: Now = NOW, **options: Any) -> Rewriter:
-    return Rewriter(spec_of(type_, **options), typed(type_), now)
+    return Rewriter(spec_of(type_, **options), now, typed(type_))
+
+
+def stepped(store: DictBytes, limit: int = STEP, type_: Any = Tenths, **options: Any) -> RewriteProgress:
+    """How far the rewrite is after one step, which is written as a task does."""
+    step = rewriter(type_, **options).step(BytesAsColumns(store), limit)
+    if step is not None:
+        store.put_many(step.part["key"].to_pylist(), step.part["value"].to_pylist())
+    progress = progress_of(store)
+    assert progress is not None
+    return progress
 
 
 def entry(value: Any, **parts: Any) -> bytes:
@@ -43,9 +54,9 @@ def schemas(store: DictBytes) -> set[int]:
 
 
 def finish(store: DictBytes, limit: int, type_: Any = Tenths) -> list[RewriteProgress]:
-    steps = [rewriter(type_).step(store, limit)]
+    steps = [stepped(store, limit, type_)]
     while not steps[-1].finished:
-        steps.append(rewriter(type_).step(store, limit))
+        steps.append(stepped(store, limit, type_))
     return steps
 
 
@@ -70,7 +81,7 @@ def test_a_finished_pass_writes_nothing_and_a_later_schema_begins_another() -> N
     store = store_of({b"\x01a": entry(First("a", 10))})
     finish(store, 10)
     before = dict(store.entries)
-    assert rewriter().step(store).finished
+    assert stepped(store).finished
     assert dict(store.entries) == before
     assert finish(store, 10, Named)[-1].rewritten == 1
     assert schemas(store) == {3}
@@ -80,27 +91,27 @@ def test_older_code_rewrites_nothing_back() -> None:
     store = store_of({b"\x01a": entry(First("a", 10))})
     finish(store, 10, Named)
     before = dict(store.entries)
-    assert rewriter(Tenths).step(store).schema == 3
+    assert stepped(store).schema == 3
     assert dict(store.entries) == before
 
 
 def test_the_note_is_what_it_always_was() -> None:
     store = store_of({b"\x01a": entry(First("a", 10))})
-    rewriter().step(store, 1)
+    stepped(store, 1)
     payload = (
         "87a6736368656d6102a46e657874c403016100a47365656e01a97265777269747465"
         "6e01aa756e7265616461626c6500a5746f74616c01a866696e6973686564c2"
     )
-    assert unpack(store.entries[NOTE]).payload.hex() == payload
-    store.put(NOTE, pack(Cell(b"\x01")))
-    with pytest.raises(DamagedObject, match="rewriting pass"):
-        rewriter().step(store)
+    assert unpack(store.entries[REWRITE_NOTE]).payload.hex() == payload
+    store.put(REWRITE_NOTE, pack(Cell(b"\x01")))
+    with pytest.raises(DamagedObject, match="the note of the rewrite"):
+        stepped(store)
 
 
 def test_an_entry_that_cannot_be_lifted_stays_and_is_counted() -> None:
     bad = pack(Cell(b"\xc1"))
     store = store_of({b"\x01a": bad, b"\x01b": entry(First("b", 10))})
-    done = rewriter().step(store)
+    done = stepped(store)
     assert (done.seen, done.rewritten, done.unreadable, done.finished) == (2, 1, 1, True)
     assert store.entries[b"\x01a"] == bad
 
@@ -109,14 +120,14 @@ def test_indexes_notes_deletes_and_what_is_over_are_left_alone() -> None:
     delete, over = pack(Cell(b"")), entry(First("x", 1), expires=NOW.wall)
     left = {b"\x01a": delete, b"\x01b": over, b"\x03i": pack(Cell(b"")), b"\x04i": pack(Cell(b"")), b"\x05n": delete}
     store = store_of(left)
-    rewriter().step(store)
-    assert {key: data for key, data in store.entries.items() if key != NOTE} == left
+    stepped(store)
+    assert {key: data for key, data in store.entries.items() if key != REWRITE_NOTE} == left
 
 
 def test_nothing_is_written_into_a_slice_that_is_hidden() -> None:
     old, live = sliced_key(3, b"\x01a"), sliced_key(9, b"\x01a")
     store = store_of({old: entry(First("a", 10)), live: entry(First("a", 20))})
-    done = rewriter(retention_ms=2_000, slice_ms=1_000).step(store)
+    done = stepped(store, retention_ms=2_000, slice_ms=1_000)
     assert (done.seen, done.rewritten) == (1, 1)
     assert unpack(store.entries[old]).schema == 1
     assert unpack(store.entries[live]).schema == 2
@@ -125,7 +136,7 @@ def test_nothing_is_written_into_a_slice_that_is_hidden() -> None:
 def test_what_a_store_keeps_before_its_value_stays() -> None:
     payload = with_seq(77, typed(First).encode(First("a", 10)))
     store = store_of({b"\x01a": pack(Cell(payload))})
-    rewriter(max_entries=5).step(store)
+    stepped(store, max_entries=5)
     assert unpack(store.entries[b"\x01a"]) == Cell(with_seq(77, typed(Tenths).encode(Tenths("a", 1.0))), schema=2)
 
 
@@ -146,12 +157,12 @@ def test_a_crash_between_steps_changes_nothing(
     twin = store_of(dict(store.entries))
     for event in events:
         if event == "crash":
-            rewriter().step(store_of(dict(store.entries)), limit)  # its version is never committed
+            stepped(store_of(dict(store.entries)), limit)  # its version is never committed
             continue
         key, is_new = event
         for each in (store, twin):
             each.put(b"\x01" + key, value(is_new, 50))
-            rewriter().step(each, limit)
+            stepped(each, limit)
         assert values(store) == values(twin)
     finish(store, limit)
     finish(twin, limit)

@@ -4,10 +4,9 @@ import heapq
 from collections.abc import Iterator, Sequence
 
 from holdfast.stores.access import ReadableBytes
-from holdfast.stores.kinds.containers import close
+from holdfast.stores.formats.times import Row
 from holdfast.stores.layouts.slices import PREFIX_BYTES
-
-Row = tuple[bytes, bytes]
+from holdfast.stores.scans import close
 
 
 def scan_slices(

@@ -1,25 +1,25 @@
-"""The pass over a table: rows of every older layout in the newest, as columns, and nothing else is different."""
+"""The rewrite of an aggregate's rows, as columns: rows of every schema in the newest, and nothing else changes."""
 
 from dataclasses import dataclass, field
 from typing import Any
 
-import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.access import ENTRY_SCHEMA, Now
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts import rewriter as module
+from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.recency import SEQ_BYTES, with_seq
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.rewriter import RewriteProgress, Rewriter, RewriteStep, progress_in
 from holdfast.stores.layouts.slices import sliced_key
-from holdfast.stores.schema import row_rewrite as rowrewrite
 from holdfast.stores.schema.history import merged, row_layouts
-from holdfast.stores.schema.rewrite import NOTE, RewriteProgress, Rewriter, is_step, progress_in
-from holdfast.stores.schema.row_rewrite import RewriteStep, RowRewriter
 from holdfast.stores.spec import StoreSpec
 
 NOW = Now(wall=10_000)
@@ -55,17 +55,17 @@ class Table:
         """One version with nothing but a step of the pass in it."""
         step = self.dry(limit)
         if step is not None:
-            self.cells.update(zip(step.keys.to_pylist(), step.cells.to_pylist(), strict=True))
+            self.cells.update(zip(step.part["key"].to_pylist(), step.part["value"].to_pylist(), strict=True))
         return step
 
     def dry(self, limit: int) -> RewriteStep | None:
         """A step whose version is lost."""
-        return RowRewriter(self.spec, NOW).step(self._read, self._scan, lambda: len(self.cells), limit)
+        return Rewriter(self.spec, NOW).step(self, limit)
 
     def finish(self, limit: int) -> RewriteProgress:
         while (step := self.step(limit)) is not None and not step.progress.finished:
             pass
-        progress = progress_in(self.cells[NOTE])
+        progress = progress_in(self.cells[REWRITE_NOTE])
         assert progress is not None
         return progress
 
@@ -77,12 +77,17 @@ class Table:
     def schemas(self) -> set[int]:
         return {unpack(data).schema for key, data in self.cells.items() if key < b"\x03"}
 
-    def _read(self, keys: pa.Array) -> pa.Array:
+    def get(self, keys: pa.BinaryArray) -> pa.BinaryArray:
         self.reads += 1
         return pa.array([self.cells.get(key) for key in keys.to_pylist()], pa.binary())
 
-    def _scan(self, start: bytes, stop: bytes, limit: int) -> pa.Array:
-        return pa.array(sorted(key for key in self.cells if start <= key < stop)[:limit], pa.binary())
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
+        self.reads += 1
+        keys = sorted(key for key in self.cells if start <= key and (stop is None or key < stop))[:limit]
+        return pa.table([keys, [self.cells[key] for key in keys]], schema=ENTRY_SCHEMA)
+
+    def approximate_count(self) -> int:
+        return len(self.cells)
 
 
 def test_old_rows_are_rewritten_in_bounded_steps_that_can_be_watched() -> None:
@@ -148,14 +153,13 @@ def test_a_row_that_cannot_be_read_stays_and_is_counted() -> None:
     assert unpack(table.cells[b"\x01d"]).schema == 3
 
 
-def test_a_step_ends_with_its_note_which_is_how_a_sink_knows_it() -> None:
+def test_a_step_ends_with_its_note_and_changes_nothing_for_a_sink() -> None:
     table = Table(spec_of(), {b"\x01a": row(1, 8)})
     step = table.dry(1)
     assert step is not None
-    assert is_step(step.keys)
-    assert step.keys.to_pylist() == [b"\x01a", NOTE]
-    assert not is_step(step.keys.slice(0, 1))
-    assert not is_step(step.keys.slice(0, 0))
+    assert step.part["key"].to_pylist() == [b"\x01a", REWRITE_NOTE]
+    assert len(layout_of(table.spec).changed(step.part).keys) == 0
+    assert layout_of(table.spec).changed(step.part.slice(0, 1)).keys.to_pylist() == [b"\x01a"]
 
 
 _ROWS = st.integers(1, 3).flatmap(
@@ -184,30 +188,23 @@ _ROWS = st.integers(1, 3).flatmap(
 def test_columns_give_what_single_rows_give_whatever_is_lost_between(
     made: dict[bytes, Any], limit: int, page: int, lost: list[bool], bounded: bool
 ) -> None:
-    """The same pass as the one over single entries; a version that is lost is made again and makes the same step."""
+    """The same rewrite as the one over single entries; a version that is lost is made again and makes the same step."""
     spec = spec_of(max_entries=9) if bounded else spec_of()
     cells = {
         b"\x01" + key: row(schema, *values, seq=7 if bounded else None, expires=expires)
         for key, (schema, values, expires) in made.items()
     }
-    table, single = Table(spec, dict(cells)), DictBytes()
-    for key, data in cells.items():
-        single.put(key, data)
-    rewriter = Rewriter(spec, codec_of(spec), NOW)
+    table, single = Table(spec, dict(cells)), Table(spec, dict(cells))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(rowrewrite, "_PAGE", page)
+        patch.setattr(module, "_PAGE", page)
         for is_lost in [*lost, *[False] * (len(made) + 1)]:
             if is_lost:
                 table.dry(limit)
                 continue
             table.step(limit)
-            rewriter.step(single, limit)
-            assert _without_total(table.cells) == _without_total(dict(single.entries))
-    shown = [unpack(data) for key, data in table.cells.items() if key != NOTE]
+            with pytest.MonkeyPatch.context() as one_by_one:
+                one_by_one.setattr(Rewriter, "_columns", Rewriter._one_by_one)
+                single.step(limit)
+            assert table.cells == single.cells
+    shown = [unpack(data) for key, data in table.cells.items() if key != REWRITE_NOTE]
     assert all(cell.schema == 3 for cell in shown if not 0 < cell.expires <= NOW.wall)
-
-
-def _without_total(cells: dict[bytes, bytes]) -> tuple[dict[bytes, bytes], RewriteProgress | None]:
-    progress = progress_in(cells.get(NOTE))
-    entries = {key: data for key, data in cells.items() if key != NOTE}
-    return entries, None if progress is None else msgspec.structs.replace(progress, total=0)

@@ -1,13 +1,13 @@
-"""A store of at most so many entries: those used least recently go.
+"""The bounded layout, one entry at a time: what a processor's store with `max_entries` stands on.
 
-Who goes is in the log as deletes, so it is the same on every replica. Of the entries a version touches the last
+Evictions are in the log as deletes, so they are the same on every replica. Of the entries a version touches the last
 `max_entries` wait here, the one touched last at the end: one that more than that were touched after is let go at once,
 and if it came in this version it is never written. The rest is decided when the version ends: those of before make
-room, what is over first, then by the recency index (see `stores.layouts.recency`). A put is a touch; a get is one too
-where `refresh_on_read` says so, and then it is a write.
+room, expired ones first, then by the recency index (`recency`). A put is a touch; a get is one too where
+`refresh_on_read` says so, and then it is a write.
 
-An entry that is to be over some day, by its own TTL or the store's, has a row in the expiry index too (see `expiry`),
-and goes through it when a version begins. So what nobody sees takes no room from what somebody does.
+An entry that is to expire, by its own TTL or the store's, has a row in the expiry index too (`expiry`), and goes
+through it when a version begins.
 """
 
 import heapq
@@ -19,28 +19,23 @@ from operator import itemgetter
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, SHAPED_HEADER_BYTES
-from holdfast.stores.kinds.containers import close, columns
-from holdfast.stores.kinds.expiry import (
+from holdfast.stores.formats.times import Row, time_at, time_bytes
+from holdfast.stores.layouts import recency
+from holdfast.stores.layouts.base import EMPTY, Batch, Ended, ReadableEntries
+from holdfast.stores.layouts.expiry import (
     AT_MOST,
-    EMPTY,
-    Batch,
-    Ended,
-    ExpiryClock,
-    ReadableEntries,
+    INDEX,
+    ROW_BYTES,
+    ExpiryCheck,
     expires_of,
     index_key,
     shorter_ttl,
 )
-from holdfast.stores.kinds.keying import time_at, time_bytes
-from holdfast.stores.kinds.merging import Row
-from holdfast.stores.layouts import recency
-from holdfast.stores.layouts.expiries import INDEX, ROW_BYTES
+from holdfast.stores.layouts.recency import SEQ_BYTES
+from holdfast.stores.scans import close, columns
 from holdfast.stores.spec import StoreSpec
 
-LEAD = recency.SEQ_BYTES
-"""The bytes of a payload before the value."""
-
-_RECENCY_BYTES = len(recency.INDEX_START) + recency.SEQ_BYTES
+_RECENCY_BYTES = len(recency.INDEX_START) + SEQ_BYTES
 
 
 class BoundedEntries:
@@ -52,7 +47,7 @@ class BoundedEntries:
         self._refresh = bool(spec.option("refresh_on_read"))
         self._default_ttl_ms = spec.ttl_ms or None
         self._wall = now.wall
-        self._shows = ExpiryClock(now.wall).shows
+        self._shows = ExpiryCheck(now.wall).shows
         self._begin()
 
     def _begin(self) -> None:
@@ -150,7 +145,7 @@ class BoundedEntries:
             self._delete_rows(key)
             seq += 1
             self._bytes.put(key, _with_seq(cell, seq))
-            self._bytes.put(recency.index_key(seq, key), recency.EMPTY)
+            self._bytes.put(recency.index_key(seq, key), EMPTY)
             if (expires := expires_of(cell)) != NEVER:
                 self._bytes.put(index_key(expires, key), EMPTY)
         self._begin()
@@ -274,4 +269,4 @@ def _seq_of(cell: bytes) -> int:
 def _with_seq(cell: bytes, seq: int) -> bytes:
     """The cell with its touch's number in the place that was kept free for it."""
     at = HEADER_BYTES if cell[0] == FORMAT else SHAPED_HEADER_BYTES
-    return cell[:at] + recency.with_seq(seq, cell[at + LEAD :])
+    return cell[:at] + recency.with_seq(seq, cell[at + SEQ_BYTES :])

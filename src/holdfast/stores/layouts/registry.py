@@ -1,0 +1,28 @@
+"""Which layout a store has: the one place that decides."""
+
+from functools import lru_cache
+
+from holdfast.stores.layouts.base import Layout
+from holdfast.stores.layouts.bounded import Bounded
+from holdfast.stores.layouts.plain import Plain
+from holdfast.stores.layouts.sliced import Sliced
+from holdfast.stores.layouts.versioned import Versioned
+from holdfast.stores.layouts.windowed import Windowed
+from holdfast.stores.spec import VERSIONED, StoreSpec
+
+
+@lru_cache(maxsize=256)
+def layout_of(spec: StoreSpec) -> Layout:
+    """The layout of a store.
+
+    >>> from holdfast.stores.formats.types import Schema
+    >>> layout_of(StoreSpec(name="scores", key=Schema.of(player="string"), codec="msgpack/1", max_entries=3)).lead
+    8
+    """
+    if spec.max_entries:
+        return Bounded(spec)
+    if spec.kind == VERSIONED:
+        return Versioned(spec)
+    if spec.ttl_ms:
+        return Sliced(spec)
+    return Windowed(spec) if spec.slice_ms else Plain(spec)
