@@ -23,12 +23,16 @@ from holdfast.stores.formats.partition import partitions_of
 from holdfast.stores.formats.rows import encode_rows
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.slices import sliced_keys
-from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, StoreSpec
+from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, RowValues, StoreSpec
 from holdfast.words import Version
 from tests.log.making import subtopologies_of
 
 SPEC = StoreSpec(
-    name="counts", key=Schema.of(key="bigint"), value=Schema.of(count="bigint"), codec="rows/1", engine="rocksdb"
+    name="counts",
+    key=Schema.of(key="bigint"),
+    value=RowValues(Schema.of(count="bigint")),
+    codec="rows/1",
+    engine="rocksdb",
 )
 
 
@@ -93,7 +97,7 @@ class History:
 def _table(keys: npt.NDArray[np.int64], version: int) -> pa.Table:
     """Counts for these keys,."""
     assert SPEC.value is not None
-    rows = encode_rows(SPEC.value, [pa.array(np.full(len(keys), version))])
+    rows = encode_rows(SPEC.columns, [pa.array(np.full(len(keys), version))])
     return pa.table([encode_keys(SPEC.key, [pa.array(keys)]), pack_many(rows)], schema=STATE_SCHEMA)
 
 

@@ -46,7 +46,7 @@ from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
-from holdfast.stores.spec import VERSIONED, StoreSpec
+from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, Millis, TaskId, Version
@@ -58,7 +58,7 @@ KEY = Schema((Field("player", "string"),))
 SPEC = StoreSpec(
     name="scores",
     key=KEY,
-    value=Schema((Field("n", "bigint"), Field("total", "bigint"))),
+    value=RowValues(Schema((Field("n", "bigint"), Field("total", "bigint")))),
     codec="rows/1",
     engine="rocksdb",
 )

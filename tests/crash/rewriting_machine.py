@@ -25,7 +25,7 @@ from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.rewriter import RewriteProgress, progress_in
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
 from tests.crash.processor_machine import ProcessorMachine
@@ -73,7 +73,7 @@ class TableMachine(ChangingMachine):
     def specs(self) -> tuple[StoreSpec, ...]:
         if self.is_new:
             return (msgspec.structs.replace(SPEC, from_now=("total",)),)
-        return (msgspec.structs.replace(SPEC, value=Schema.of(n="bigint")),)
+        return (msgspec.structs.replace(SPEC, value=RowValues(Schema.of(n="bigint"))),)
 
     def output(self) -> Output:
         self.spec = effective(self.log.app, self.specs()[0])

@@ -12,7 +12,7 @@ from holdfast.log.log import Log
 from holdfast.log.objects import Names, Put, Storage
 from holdfast.log.segments import STATE, STATE_SCHEMA, Sealed, SegmentRef, seal
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
 
 TASK = TaskId(0, 0)
@@ -20,7 +20,7 @@ WRITER = Writer("driver-a", "host-a", 41)
 
 
 def store_spec(name: str = "counts", key: str = "string") -> StoreSpec:
-    return StoreSpec(name=name, key=Schema.of(player=key), value=Schema.of(n="bigint"), codec="rows/1")
+    return StoreSpec(name=name, key=Schema.of(player=key), value=RowValues(Schema.of(n="bigint")), codec="rows/1")
 
 
 def subtopologies_of(numbers: Mapping[str, int]) -> tuple[SubTopologySpec, ...]:

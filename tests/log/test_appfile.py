@@ -24,9 +24,10 @@ from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.schema.history import effective, merged, row_layouts
 from holdfast.stores.schema.row_columns import decode_layouts, newest_rows
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
 from holdfast.words import TaskId
 from tests.log.making import app_spec, grow, subtopologies_of
+from tests.stores.making import columns_of
 from tests.stores.shaping import First, Gained, Tenths, spec_of
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -34,7 +35,11 @@ GOLDEN = Path(__file__).parent / "golden"
 
 def table(name: str = "counts", from_now: Any = (), **columns: str) -> StoreSpec:
     return StoreSpec(
-        name=name, key=Schema.of(player="string"), value=Schema.of(**columns), codec="rows/1", from_now=from_now
+        name=name,
+        key=Schema.of(player="string"),
+        value=RowValues(columns_of(columns)),
+        codec="rows/1",
+        from_now=from_now,
     )
 
 
@@ -61,7 +66,8 @@ def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
 
 def test_the_file_with_aggregates_reads_and_writes_as_it_always_did() -> None:
     data = (GOLDEN / "app-1-aggregates.json").read_bytes()
-    spec = computing(table(n="bigint", best="bigint", from_now=("best",)), n="count(*)", best="max(score)")
+    columns = {"n": "bigint", "avg": "double", "avg#sum": "double", "avg#count": "bigint"}
+    spec = computing(table(from_now=("avg",), **columns), n="count(*)", avg="mean(score)")
     first = appfile.first(app_spec(spec), "l0g")
     assert appfile.decode(data, 1, place="here") == first
     assert appfile.encode(first) == data
@@ -141,15 +147,14 @@ def test_what_the_advice_says_can_be_done(storage: Storage) -> None:
     assert start(storage, spec_of(First), other).app.number == 2
 
 
-@pytest.mark.parametrize("value", [None, Schema.of(n="bigint")], ids=["processor", "aggregate"])
-def test_durations_are_told_as_they_are_written(storage: Storage, value: Schema | None) -> None:
-    spec = StoreSpec(
-        name="seen", key=Schema.of(k="string"), value=value, codec="rows/1" if value else "msgpack/1", ttl_ms=7_200_000
-    )
+@pytest.mark.parametrize("value", [TypedValues(), RowValues(Schema.of(n="bigint"))], ids=["processor", "aggregate"])
+def test_durations_are_told_as_they_are_written(storage: Storage, value: RowValues | TypedValues) -> None:
+    codec = "rows/1" if isinstance(value, RowValues) else "msgpack/1"
+    spec = StoreSpec(name="seen", key=Schema.of(k="string"), value=value, codec=codec, ttl_ms=7_200_000)
     start(storage, spec)
     told = refused(storage, msgspec.structs.replace(spec, ttl_ms=90_000))
     assert "store 'seen' has ttl 2h in the log and 1m30s in the code" in told
-    assert ("put(" in told) == (value is None)
+    assert ("put(" in told) == isinstance(value, TypedValues)
     assert "has ttl 2h in the log and none in the code" in refused(storage, msgspec.structs.replace(spec, ttl_ms=0))
 
 
@@ -351,7 +356,7 @@ def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str
     codec = codec_of(spec)
     wanted = [None if r is None else codec.decode(encode_row(known[r[0]], r[1]), r[0]) for r in rows]
     assert spec.value is not None
-    for name, column in zip(spec.value.names, decode_layouts(spec, parts.payloads, parts.schemas), strict=True):
+    for name, column in zip(spec.columns.names, decode_layouts(spec, parts.payloads, parts.schemas), strict=True):
         column.validate(full=True)
         assert column.to_pylist() == [None if row is None else row[name] for row in wanted]
     again = newest_rows(spec, parts.payloads, parts.schemas)

@@ -12,7 +12,7 @@ from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
 from holdfast.log.sinks import Position
 from holdfast.log.snapshots import Manifest, SnapshotFile
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import Version
 from tests.log.making import subtopologies_of
 
@@ -63,7 +63,7 @@ APP = AppSpec(
         StoreSpec(
             name="counts",
             key=Schema.of(player="string"),
-            value=Schema.of(n="bigint", peak="double"),
+            value=RowValues(Schema.of(n="bigint", peak="double")),
             codec="rows/1",
             engine="rocksdb",
         ),

@@ -21,7 +21,7 @@ from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
-from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
+from holdfast.stores.spec import KEY_VALUE, VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version
@@ -38,7 +38,7 @@ Batch = Mapping[str, tuple[int, int]]
 
 def spec_with(value: Schema = VALUE, **options: Any) -> StoreSpec:
     kind = VERSIONED if "retention" in options else KEY_VALUE
-    return store_spec("scores", kind, key=KEY, value=value, codec=ROWS, **options)
+    return store_spec("scores", kind, key=KEY, value=RowValues(value), codec=ROWS, **options)
 
 
 @dataclass

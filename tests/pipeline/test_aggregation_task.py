@@ -17,7 +17,7 @@ from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.testing.processor import HeldState
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.reducers import bind
@@ -31,7 +31,7 @@ REDUCERS = (bind("n", count(), None), bind("total", sum("x"), "bigint"))
 SPEC = StoreSpec(
     name="scores",
     key=Schema((Field("player", "string"),)),
-    value=Schema((Field("n", "bigint"), Field("total", "bigint"))),
+    value=RowValues(Schema((Field("n", "bigint"), Field("total", "bigint")))),
     codec="rows/1",
     engine="memory",
 )

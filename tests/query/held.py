@@ -16,23 +16,24 @@ from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import TaskId, Version
 from tests.log.making import subtopologies_of
+from tests.stores.making import columns_of
 
 SCORES = StoreSpec(
     name="scores",
     key=Schema.of(player="string"),
-    value=Schema.of(
-        **{"points": "bigint", "best": "double", "money": "decimal(10,2)", "day": "date", "best#count": "bigint"}
+    value=RowValues(
+        columns_of(
+            {"points": "bigint", "best": "double", "money": "decimal(10,2)", "day": "date", "best#count": "bigint"}
+        )
     ),
     codec="rows/1",
     engine="memory",
 )
-LEVELS = StoreSpec(
-    name="levels", key=Schema.of(player="string", level="int"), value=None, codec="msgpack/1", engine="memory"
-)
-NUMBERS = StoreSpec(name="numbers", key=Schema.of(n="bigint"), value=None, codec="msgpack/1", engine="memory")
+LEVELS = StoreSpec(name="levels", key=Schema.of(player="string", level="int"), codec="msgpack/1", engine="memory")
+NUMBERS = StoreSpec(name="numbers", key=Schema.of(n="bigint"), codec="msgpack/1", engine="memory")
 APP = AppSpec(
     id="game",
     partitions=3,
@@ -111,5 +112,5 @@ class World:
 def payload(store: StoreSpec, value: object) -> bytes:
     if isinstance(value, tuple):
         assert store.value is not None
-        return encode_row(store.value, value)
+        return encode_row(store.columns, value)
     return msgspec.msgpack.encode(value)

@@ -23,10 +23,11 @@ from holdfast.stores.kinds.session import Session, SessionStore
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
-from holdfast.stores.spec import VERSIONED, StoreSpec
+from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
 from holdfast.words import TaskId, Version
 from tests.log.making import subtopologies_of
 from tests.query.held import World
+from tests.stores.making import columns_of
 
 STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
 SINGLE = KeyValueStore("single", value=int, durable=False, everywhere=True)
@@ -318,8 +319,8 @@ def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:
 
 
 def test_the_history_of_an_aggregate_is_shown_and_rows_of_a_newer_release_as_bytes() -> None:
-    value = Schema.of(**{"mean": "double", "mean#count": "bigint"})
-    table = store_spec("rows", VERSIONED, key=Schema.of(k="string"), value=value, codec=ROWS, retention="1m")
+    value = columns_of({"mean": "double", "mean#count": "bigint"})
+    table = store_spec("rows", VERSIONED, key=Schema.of(k="string"), value=RowValues(value), codec=ROWS, retention="1m")
     unknown = msgspec.structs.replace(table, name="unknown", codec="rows/9")
     stores = (table, unknown)
     world = World(

@@ -13,25 +13,26 @@ from hypothesis import strategies as st
 from holdfast.query.render import renderer, to_json
 from holdfast.stores.formats.rows import ROWS, encode_row
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
+from tests.stores.making import columns_of
 
 KEY = Schema.of(k="string")
 
 
 def test_every_type_of_a_row() -> None:
-    schema = Schema.of(
-        s="string",
-        b="binary",
-        i="bigint",
-        d="double",
-        t="boolean",
-        day="date",
-        at="timestamp",
-        local="timestamp_ntz",
-        money="decimal(38,4)",
-        **{"d#sum": "double"},
-    )
-    spec = StoreSpec(name="x", key=KEY, value=schema, codec=ROWS)
+    types = {
+        "s": "string",
+        "b": "binary",
+        "i": "bigint",
+        "d": "double",
+        "t": "boolean",
+        "day": "date",
+        "at": "timestamp",
+        "local": "timestamp_ntz",
+        "money": "decimal(38,4)",
+    }
+    schema = columns_of({**types, "d#sum": "double"})
+    spec = StoreSpec(name="x", key=KEY, value=RowValues(schema), codec=ROWS)
     row = encode_row(
         schema,
         [
@@ -85,7 +86,7 @@ def test_a_decimal_has_all_its_digits_and_no_exponent() -> None:
 def test_a_codec_that_is_not_known_here_shows_its_bytes() -> None:
     assert renderer(StoreSpec(name="x", key=KEY, codec="pickle/9"))(b"hello") == "aGVsbG8="
     for codec in ("rows/9", "nowhere.at.all:Codec"):
-        spec = StoreSpec(name="x", key=KEY, value=Schema.of(n="bigint"), codec=codec)
+        spec = StoreSpec(name="x", key=KEY, value=RowValues(Schema.of(n="bigint")), codec=codec)
         assert renderer(spec)(b"hello") == "aGVsbG8="
 
 

@@ -26,15 +26,17 @@ from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.rewriter import RewriteProgress, note_of
 from holdfast.stores.schema.history import merged
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import Version
 from tests.log.making import subtopologies_of
 from tests.query.held import World
 from tests.query.instances import Driver, config, replicas_of, rest
 from tests.stores.shaping import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
 
-NARROW = StoreSpec(name="counts", key=Schema.of(player="string"), value=Schema.of(n="bigint"), codec="rows/1")
-WIDE = msgspec.structs.replace(NARROW, value=Schema.of(n="bigint", peak="double"), from_now=("peak",))
+NARROW = StoreSpec(
+    name="counts", key=Schema.of(player="string"), value=RowValues(Schema.of(n="bigint")), codec="rows/1"
+)
+WIDE = msgspec.structs.replace(NARROW, value=RowValues(Schema.of(n="bigint", peak="double")), from_now=("peak",))
 
 
 def people(type_: Any) -> StoreSpec:

@@ -3,7 +3,7 @@
 import datetime as dt
 import math
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import pyarrow as pa
@@ -93,3 +93,8 @@ def columns(schema: Schema, rows: list[tuple[Any, ...]]) -> list[pa.Array]:
 
 def bits(value: float) -> bytes:
     return struct.pack(">d", value)
+
+
+def columns_of(types: Mapping[str, str]) -> Schema:
+    """Columns of an aggregate's rows; `mean#count` is one that only the merges of `mean` need."""
+    return Schema(tuple(Field(name, type_, name.rpartition("#")[0]) for name, type_ in types.items()))

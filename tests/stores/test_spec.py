@@ -6,14 +6,17 @@ import pytest
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import VERSIONED, StoreSpec, differences
+from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec, differences
 
 
 def test_specs_survive_json_as_they_always_did() -> None:
-    spec = StoreSpec(name="scores", key=Schema.of(player="string"), value=Schema.of(n="bigint"), codec="rows/1")
+    spec = StoreSpec(
+        name="scores", key=Schema.of(player="string"), value=RowValues(Schema.of(n="bigint")), codec="rows/1"
+    )
     data = (
         b'{"name":"scores","kind":"key-value","key":{"fields":[{"name":"player","type":"string"}]},'
-        b'"value":{"fields":[{"name":"n","type":"bigint"}]},"codec":"rows/1","engine":"rocksdb","format":1}'
+        b'"value":{"type":"rows","columns":{"fields":[{"name":"n","type":"bigint"}]}},"codec":"rows/1",'
+        b'"engine":"rocksdb","format":1}'
     )
     assert msgspec.json.encode(spec) == data
     assert msgspec.json.decode(data, type=StoreSpec) == spec
@@ -22,7 +25,11 @@ def test_specs_survive_json_as_they_always_did() -> None:
 def test_differences_are_sentences() -> None:
     old = StoreSpec(name="scores", key=Schema.of(player="string"), codec="msgpack/1")
     new = StoreSpec(
-        name="scores", key=Schema.of(player="bigint"), value=Schema.of(n="int"), codec="rows/1", engine="memory"
+        name="scores",
+        key=Schema.of(player="bigint"),
+        value=RowValues(Schema.of(n="int")),
+        codec="rows/1",
+        engine="memory",
     )
     anew = (
         ". Not possible in place: keep the store as it was and add one under a new name beside it, or give the app a "
@@ -34,7 +41,7 @@ def test_differences_are_sentences() -> None:
         "store 'scores' has codec msgpack/1 in the log and rows/1 in the code" + anew,
         "store 'scores' has engine rocksdb in the log and memory in the code" + anew,
         "store 'scores' has key (player string) in the log and (player bigint) in the code" + anew,
-        "store 'scores' has value (no schema) in the log and (n int) in the code" + anew,
+        "store 'scores' has typed values in the log and rows of (n int) in the code" + anew,
     ]
 
 
@@ -49,7 +56,7 @@ def test_the_history_of_an_aggregate_is_named_as_its_option() -> None:
         name="scores",
         kind=VERSIONED,
         key=Schema.of(player="string"),
-        value=Schema.of(n="bigint"),
+        value=RowValues(Schema.of(n="bigint")),
         codec="rows/1",
         retention_ms=4_000,
         aggregates=(("n", "count(*)"),),

@@ -153,8 +153,7 @@ def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWr
 def _merged(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array) -> pa.Array:
     """The rows of the chunk's keys after the batch; `payloads` is what they were before."""
     spec = work.store
-    assert spec.value is not None
-    held = dict(zip((f.name for f in spec.value.fields), decode_rows(spec.value, payloads), strict=True))
+    held = dict(zip((f.name for f in spec.columns.fields), decode_rows(spec.columns, payloads), strict=True))
     columns: dict[str, pa.Array] = {}
     delivered = iter(work.columns.partials)
     for reducer in work.reducers:
@@ -164,7 +163,7 @@ def _merged(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads: pa
         except pa.ArrowInvalid as error:
             raise _overflow(spec, reducer, keys, held, partials, error) from error
         columns.update({f.name: column for f, column in zip(reducer.fields, merged, strict=True)})
-    return encode_rows(spec.value, [columns[f.name] for f in spec.value.fields])
+    return encode_rows(spec.columns, [columns[f.name] for f in spec.columns.fields])
 
 
 def _overflow(

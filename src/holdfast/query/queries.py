@@ -28,7 +28,7 @@ from holdfast.stores.kinds import store_class
 from holdfast.stores.kinds.base import Store, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.layouts.slices import retention_time
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import StoreSpec, TypedValues
 from holdfast.words import Version
 
 log = logging.getLogger(__name__)
@@ -67,7 +67,7 @@ class Kinds:
         try:
             return view(spec, bytes_, now, value=None)
         except TopologyError:
-            return view(msgspec.structs.replace(spec, codec="bytes/1", value=None), bytes_, now)
+            return view(msgspec.structs.replace(spec, codec="bytes/1", value=TypedValues()), bytes_, now)
 
     def names(self) -> set[str]:
         """The names of all queries there are."""
@@ -129,7 +129,7 @@ class Asked:
         view = self._kinds.view(spec, store.bytes, store.now)
         key = self.key[0] if len(self.key) == 1 else self.key
         with closing(self._read(spec, view, key, {**self._values, **times})) as found:
-            return [_rendered(item, rows=spec.value is not None) for item in itertools.islice(found, limit + 1)]
+            return [_rendered(item, spec) for item in itertools.islice(found, limit + 1)]
 
     def merged(self, parts: Sequence[TaskPart[Item]]) -> list[Item]:
         """What the tasks have, in the query's order.
@@ -162,12 +162,12 @@ class Asked:
             ) from error
 
 
-def _rendered(item: Item, *, rows: bool) -> Item:
+def _rendered(item: Item, spec: StoreSpec) -> Item:
     """An item in JSON. Of an aggregate's row, the hidden columns are left out."""
     found: Item = {}
     for name, member in item.items():
         if name == "value":
-            found |= answered(to_json(shown(member) if rows and isinstance(member, Mapping) else member))
+            found |= answered(to_json(shown(spec, member)))
         else:
             found[name] = to_json(member)
     return found

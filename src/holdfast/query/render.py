@@ -1,13 +1,14 @@
 """Stored values as JSON.
 
-An aggregate's row becomes an object of its columns, without the hidden ones (`#` in the name) that only its merges
-need. A value that user code stored is shown by the newest shape the app's file has of it or, where only code could make
-that of it, as it was packed. In both, what JSON can't hold is written as `keytext.render_scalar` says. A value that
-can't be read is an error that names its key, never a guess.
+An aggregate's row becomes an object of its columns, without the hidden ones that only its merges need. A value of a
+Python type is shown by the newest schema the app's file has of it or, where only code could make that of it, as it was
+packed. In both, what JSON can't hold is written as `keytext.render_scalar` says. A value that can't be read is an error
+that names its key, never a guess.
 """
 
 import base64
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -15,12 +16,8 @@ import msgspec
 from holdfast.errors import TopologyError
 from holdfast.query.keytext import render_scalar
 from holdfast.stores.codecs.values import codec_of
-from holdfast.stores.formats.types import Schema
 from holdfast.stores.schema.described import AsWritten
-from holdfast.stores.spec import StoreSpec
-
-HIDDEN = "#"
-"""What the name of a column has that is nobody's but the merge's; see topology.reducers."""
+from holdfast.stores.spec import RowValues, StoreSpec
 
 
 class Renderer(Protocol):
@@ -35,19 +32,19 @@ def renderer(spec: StoreSpec) -> Renderer:
         codec = codec_of(spec)
     except TopologyError:
         return _render_bytes
-    if spec.value is None:
-        return lambda payload, schema=None: to_json(codec.decode(payload, schema))
-
-    return lambda payload, schema=None: to_json(shown(codec.decode(payload, schema)))
+    return lambda payload, schema=None: to_json(shown(spec, codec.decode(payload, schema)))
 
 
-def shown(row: Mapping[str, object]) -> dict[str, object]:
-    """A row's columns without the hidden ones.
+def shown(spec: StoreSpec, value: object) -> object:
+    """A value as readers see it: an aggregate's row without its hidden columns."""
+    if not isinstance(spec.value, RowValues) or not isinstance(value, Mapping):
+        return value
+    return {name: value[name] for name in _shown_names(spec.value)}
 
-    >>> shown({"mean": 2.5, "mean#count": 2})
-    {'mean': 2.5}
-    """
-    return {name: value for name, value in row.items() if HIDDEN not in name}
+
+@lru_cache(maxsize=256)
+def _shown_names(rows: RowValues) -> tuple[str, ...]:
+    return rows.shown.names
 
 
 def answered(rendered: object) -> dict[str, object]:
@@ -59,15 +56,6 @@ def answered(rendered: object) -> dict[str, object]:
     if isinstance(rendered, AsWritten):
         return {"value": rendered.value, "schema": rendered.schema, "upcast": False}
     return {"value": rendered}
-
-
-def shown_fields(schema: Schema) -> str:
-    """The columns of a row that are shown, with their types.
-
-    >>> shown_fields(Schema.of(**{"mean": "double", "mean#count": "bigint"}))
-    'mean double'
-    """
-    return str(Schema(tuple(field for field in schema.fields if HIDDEN not in field.name)))
 
 
 def to_json(value: object) -> object:

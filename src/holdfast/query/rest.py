@@ -25,13 +25,13 @@ from holdfast.query.keytext import example, key_text, parse_key, render_key
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
 from holdfast.query.queries import Asked, Kinds
 from holdfast.query.reader import Lookup, LookupResult, Page, StoreReader
-from holdfast.query.render import Renderer, answered, renderer, shown_fields
+from holdfast.query.render import Renderer, answered, renderer
 from holdfast.query.requests import bounds_of, cursor_of, key_in_path, limit_of, parameters
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.described import shape_today
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
 from holdfast.words import Version
 
 _LIMITS = ("ttl_ms", "retention_ms", "max_entries")
@@ -187,7 +187,7 @@ class _Endpoints:
             "kind": spec.kind,
             "key": str(spec.key),
             "example_key": example(spec.key),
-            "value": shape_today(spec.schemas) if spec.value is None else shown_fields(spec.value),
+            "value": str(spec.value.shown) if isinstance(spec.value, RowValues) else shape_today(spec.schemas),
             "codec": spec.codec,
             "engine": spec.engine,
             "partitions": self._reader.app.partitions,
@@ -303,4 +303,4 @@ def _unreadable(store: str, key: str, error: Exception) -> Problem:
 
 def _kept_by_user(spec: StoreSpec) -> bool:
     """Whether a processor writes the store: it may write under any key, also one of another partition."""
-    return spec.value is None
+    return isinstance(spec.value, TypedValues)

@@ -39,6 +39,30 @@ class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
     """The numbers from which the code has an upcaster to the next."""
 
 
+class RowValues(msgspec.Struct, frozen=True, tag="rows"):
+    """Values that are an aggregate's rows."""
+
+    columns: Schema
+    """All columns: those that are shown first, then those that only merges need."""
+
+    @property
+    def shown(self) -> Schema:
+        """The columns that sinks and queries show.
+
+        >>> from holdfast.stores.formats.types import Field
+        >>> print(RowValues(Schema((Field("mean", "double"), Field("mean#count", "bigint", "mean")))).shown)
+        mean double
+        """
+        return Schema(tuple(field for field in self.columns.fields if not field.hidden_in))
+
+
+class TypedValues(msgspec.Struct, frozen=True, tag="typed"):
+    """Values of a Python type. The store's `schemas` have what they look like."""
+
+
+TYPED_VALUES: Final = TypedValues()
+
+
 class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One store, by name. Times are in milliseconds; 0 means none.
 
@@ -50,7 +74,7 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     # With factories these are always written, as they were before there were the others.
     kind: str = msgspec.field(default_factory=lambda: KEY_VALUE)
     key: Schema
-    value: Schema | None = msgspec.field(default_factory=lambda: None)
+    value: RowValues | TypedValues = msgspec.field(default_factory=TypedValues)
     codec: str
     engine: str = msgspec.field(default_factory=lambda: "rocksdb")
     format: int = msgspec.field(default_factory=lambda: 1)
@@ -91,6 +115,15 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def option(self, name: str) -> Any:
         """An option of the store's kind; None where it has its default."""
         return next((value for each, value in (*self.fixed, *self.options) if each == name), None)
+
+    @property
+    def columns(self) -> Schema:
+        """The columns of an aggregate's rows."""
+        if isinstance(self.value, RowValues):
+            return self.value.columns
+        raise TopologyError(
+            f"store {self.name!r} has typed values, and no columns. Only an aggregate's store has them."
+        )
 
 
 def check_name(name: str) -> None:
@@ -156,9 +189,9 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
             "jump: what is hidden could come back, and only on replicas that have not dropped it yet. Leave the "
             f"stream's timestamp= as it was; or {BESIDE}"
         )
-    if (old.value is None) != (new.value is None):
+    if type(old.value) is not type(new.value):
         was, now = _text(old.value), _text(new.value)
-        lines.append(f"store {old.name!r} has value ({was}) in the log and ({now}) in the code. {_ANEW}")
+        lines.append(f"store {old.name!r} has {was} in the log and {now} in the code. {_ANEW}")
     for what, attribute in (("ttl", "ttl_ms"), (kept_as(new), "retention_ms"), ("max_entries", "max_entries")):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if bool(before) != bool(after):
@@ -169,7 +202,7 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
         was, now = _shown(old, "ttl_ms"), _shown(new, "ttl_ms")
         # An aggregate is written by its records, not by put().
         leave = f"Leave it at {was}, which single entries can go below by put(..., ttl=)"
-        stay = leave if old.value is None else f"Leave it at {was}"
+        stay = leave if isinstance(old.value, TypedValues) else f"Leave it at {was}"
         lines.append(
             f"store {old.name!r} has ttl {was} in the log and {now} in the code. Entries it would hide could come back "
             f"if it grew again, deleted ones too. {stay}; or {BESIDE}"
@@ -202,5 +235,5 @@ def _shown(spec: StoreSpec, name: str) -> str:
     return "none" if value is None or (name == "max_entries" and not value) else str(value)
 
 
-def _text(schema: Schema | None) -> str:
-    return "no schema" if schema is None else str(schema)
+def _text(value: RowValues | TypedValues) -> str:
+    return f"rows of ({value.columns})" if isinstance(value, RowValues) else "typed values"

@@ -12,11 +12,11 @@ import pyarrow as pa
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.frames import input_type, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows
-from holdfast.topology.reducers import HIDDEN, Reducer, bind
+from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
 
@@ -57,8 +57,7 @@ class Table:
     @property
     def results(self) -> Schema:
         """The columns a reader sees: the key's and the aggregates'."""
-        assert self.spec.value is not None
-        return Schema(self.spec.key.fields + tuple(f for f in self.spec.value.fields if HIDDEN not in f.name))
+        return Schema(self.spec.key.fields + tuple(f for f in self.spec.columns.fields if not f.hidden_in))
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:
         """Sends every version's changed rows to `sink`, after the version exists. Returns the table again."""
@@ -83,7 +82,7 @@ def add_aggregation(
     results = tuple(reducer.fields[0] for reducer in reducers)
     hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])
     spec = msgspec.structs.replace(
-        stream.timed(make(key=key, value=Schema(results + hidden))),
+        stream.timed(make(key=key, value=RowValues(Schema(results + hidden)))),
         from_now=tuple(label for label, aggregate in aggregates if aggregate.from_now),
         aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregates),
     )

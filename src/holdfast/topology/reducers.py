@@ -4,8 +4,7 @@ A reducer works on whole Arrow columns: `old` is what the store had (null where 
 pre-aggregated from the batch. Every merge is associative and commutative over records, so where batches are cut never
 changes the final state; `first` and `last` break the last tie by the value itself for that reason.
 
-A store's row has the results first, under the names the user gave, and then what the merges need besides, under names
-with a `#`, which nobody is shown.
+A store's row has the results first, under the names the user gave, and then hidden columns that only the merges need.
 """
 
 from __future__ import annotations
@@ -20,8 +19,6 @@ from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.formats.types import Field, FieldType
 from holdfast.topology.aggregates import Aggregate, Function
 from holdfast.topology.columns import add, beats, larger, quotient, smaller
-
-HIDDEN = "#"
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _FLOATING = ("float", "double")
@@ -95,14 +92,19 @@ def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequ
         return Reducer(name, function, (kept,), (kept,))
     if function is Function.MEAN:
         total, result = _mean_types(name, aggregate, input_type)
-        hidden = (Field(f"{name}#sum", total), Field(f"{name}#count", "bigint"))
+        hidden = (_hidden(name, "sum", total), _hidden(name, "count", "bigint"))
         return Reducer(name, function, (Field(name, result), *hidden), hidden)
     kept = Field(name, _storable(name, aggregate, input_type))
     order = (
-        Field(f"{name}#time", "bigint"),
-        *(Field(f"{name}#{n}", _storable(name, aggregate, kind)) for n, kind in enumerate(position)),
+        _hidden(name, "time", "bigint"),
+        *(_hidden(name, str(n), _storable(name, aggregate, kind)) for n, kind in enumerate(position)),
     )
     return Reducer(name, function, (kept, *order), (*order, kept))
+
+
+def _hidden(aggregate: str, what: str, type_: str) -> Field:
+    """A column that only the merges of an aggregate need, under a name that no column of a user's has."""
+    return Field(f"{aggregate}#{what}", type_, aggregate)
 
 
 def _decimal(text: str) -> tuple[int, int] | None:

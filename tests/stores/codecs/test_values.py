@@ -12,7 +12,7 @@ from holdfast.errors import BadValue, DamagedObject, TopologyError
 from holdfast.stores.codecs.values import MessagePack, codec_of
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 
 
 class Player(msgspec.Struct):
@@ -63,7 +63,7 @@ def test_bytes_of_another_type_are_never_a_wrong_answer() -> None:
 
 def test_codecs_follow_from_the_spec() -> None:
     key, value = key_schema(str), Schema.of(plays="bigint", who="string")
-    rows = codec_of(StoreSpec(name="a", key=key, value=value, codec="rows/1"))
+    rows = codec_of(StoreSpec(name="a", key=key, value=RowValues(value), codec="rows/1"))
     assert rows.id == "rows/1"
     assert rows.decode(rows.encode({"plays": 1})) == {"plays": 1, "who": None}
     with pytest.raises(BadValue, match="has score, and the store has plays bigint, who string"):

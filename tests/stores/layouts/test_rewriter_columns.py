@@ -20,7 +20,7 @@ from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.rewriter import RewriteProgress, Rewriter, RewriteStep, progress_in
 from holdfast.stores.layouts.slices import sliced_key
 from holdfast.stores.schema.history import merged, row_layouts
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 
 NOW = Now(wall=10_000)
 LAYOUTS = ({"n": "bigint"}, {"n": "bigint", "who": "string"}, {"peak": "double", "n": "bigint"})
@@ -29,7 +29,7 @@ LAYOUTS = ({"n": "bigint"}, {"n": "bigint", "who": "string"}, {"peak": "double",
 def spec_of(layouts: int = 3, **options: Any) -> StoreSpec:
     """A table that has had so many layouts."""
     specs = [
-        StoreSpec(name="t", key=Schema.of(k="string"), value=Schema.of(**each), codec="rows/1", **options)
+        StoreSpec(name="t", key=Schema.of(k="string"), value=RowValues(Schema.of(**each)), codec="rows/1", **options)
         for each in LAYOUTS[:layouts]
     ]
     log = specs[0]

@@ -25,7 +25,6 @@ from holdfast.stores.spec import TIMESTAMPED, StoreSpec
 from holdfast.topology import outputs
 from holdfast.topology.outputs import DELETED
 from holdfast.topology.processor import DeclaredStore
-from holdfast.topology.reducers import HIDDEN
 from holdfast.topology.sink import Rows
 from holdfast.words import TaskId
 
@@ -48,14 +47,13 @@ class TableOutput:
 
     def decode(self, table: pa.Table) -> pa.Table:
         """Entries as they are stored, as rows; what the store keeps beside its entries is left out."""
-        assert self.spec.value is not None
         layout = layout_of(self.spec)
         changed = layout.changed(table)
         names = (field.name for field in self.spec.key.fields)
         columns = dict(zip(names, decode_keys(self.spec.key, changed.keys), strict=True))
         results = decode_layouts(self.spec, changed.cells.payloads, changed.cells.schemas)
-        for field, column in zip(self.spec.value.fields, results, strict=True):
-            if HIDDEN not in field.name:
+        for field, column in zip(self.spec.columns.fields, results, strict=True):
+            if not field.hidden_in:
                 columns[field.name] = column
         if layout.deletes:
             columns[DELETED] = changed.gone

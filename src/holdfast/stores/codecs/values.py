@@ -19,7 +19,7 @@ from holdfast.stores.schema.described import SchemaDescription
 from holdfast.stores.schema.history import row_layouts, surviving
 from holdfast.stores.schema.shapes import Declared, check_inside, declared, describe_type, shape_of
 from holdfast.stores.schema.text import Shape, parse
-from holdfast.stores.spec import SchemaVersion, StoreSpec
+from holdfast.stores.spec import RowValues, SchemaVersion, StoreSpec
 
 __all__ = [
     "JSON",
@@ -75,7 +75,7 @@ def codec_of(spec: StoreSpec, type_: Any = None, own: Codec[Any] | None = None) 
 
     So does who has no type but only the log's spec, by the newest shape that is in it, or else gets an `AsWritten`.
     """
-    if spec.value is not None:
+    if isinstance(spec.value, RowValues):
         return _ShapedRows(spec)
     if spec.codec == ROWS:
         raise TopologyError(f"store {spec.name!r} keeps rows and has no value schema. Give it one.")
@@ -118,7 +118,7 @@ def codec_for(codec: str, type_: Any, written: Mapping[int, Shape] = {}) -> Code
 
 
 class _Shaped(Generic[V]):
-    """Typed values through a codec, with what their type says of its shape."""
+    """TypedValues values through a codec, with what their type says of its shape."""
 
     def __init__(self, codec: Codec[V], type_: Any) -> None:
         said = declared(type_)
@@ -230,7 +230,6 @@ class _ShapedRows:
     """An aggregate's rows of every layout the store has had, as those of the newest; null where a column was not."""
 
     def __init__(self, spec: StoreSpec) -> None:
-        assert spec.value is not None
         if spec.codec != ROWS:
             raise TopologyError(
                 f"store {spec.name!r} keeps rows of format {spec.codec!r}, and this release knows {ROWS}. Use the "
@@ -239,7 +238,7 @@ class _ShapedRows:
         self.id = spec.codec
         self.schema = spec.schema
         self._spec = spec
-        self._value = spec.value
+        self._value = spec.columns
         self._layouts = row_layouts(spec)
 
     def encode(self, value: Mapping[str, object]) -> bytes:

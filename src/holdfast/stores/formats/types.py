@@ -127,7 +127,7 @@ def _parse(text: str) -> FieldType:
     raise TopologyError(f"{text!r} is no type a store knows. Use one of {', '.join(NAMES)}.")
 
 
-class Field(msgspec.Struct, frozen=True):
+class Field(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
     """A named, typed part of a key or a row. The type is kept as text.
 
     >>> Field("score", "long")
@@ -136,6 +136,8 @@ class Field(msgspec.Struct, frozen=True):
 
     name: str
     type: str
+    hidden_in: str = ""
+    """The aggregate whose merges need this column, which is not shown to anybody; empty for one that is shown."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "type", str(FieldType.parse(self.type)))

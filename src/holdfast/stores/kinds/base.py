@@ -34,7 +34,7 @@ from holdfast.stores.layouts.base import Count, Layout
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.rewriter import Rewriter
 from holdfast.stores.options import ROCKSDB, Length, check_options, check_tuned, common_fields
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import TYPED_VALUES, RowValues, StoreSpec, TypedValues
 
 K = TypeVar("K")
 V = TypeVar("V")
@@ -203,7 +203,14 @@ class Store(View[K, V]):
 
     @classmethod
     def spec_of(
-        cls, name: str, *, key: Schema, codec: str, value: Schema | None = None, where: str = "", **given: Any
+        cls,
+        name: str,
+        *,
+        key: Schema,
+        codec: str,
+        value: RowValues | TypedValues = TYPED_VALUES,
+        where: str = "",
+        **given: Any,
     ) -> StoreSpec:
         """The spec of a store of this kind with these options.
 

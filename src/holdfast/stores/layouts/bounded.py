@@ -67,7 +67,7 @@ _WAITING = pa.schema(
 
 
 @dataclass(frozen=True)
-class Bounded(Layout):
+class BoundedLayout(Layout):
     """Entries under their own keys, each with the number of its last touch before its value."""
 
     lead = SEQ_BYTES

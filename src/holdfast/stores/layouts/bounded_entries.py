@@ -26,7 +26,7 @@ from holdfast.stores.layouts.expiry import (
     AT_MOST,
     INDEX,
     ROW_BYTES,
-    ExpiryCheck,
+    ExpiryClock,
     expires_of,
     index_key,
     shorter_ttl,
@@ -47,7 +47,7 @@ class BoundedEntries:
         self._refresh = bool(spec.option("refresh_on_read"))
         self._default_ttl_ms = spec.ttl_ms or None
         self._wall = now.wall
-        self._shows = ExpiryCheck(now.wall).shows
+        self._shows = ExpiryClock(now.wall).shows
         self._begin()
 
     def _begin(self) -> None:

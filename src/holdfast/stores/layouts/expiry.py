@@ -87,7 +87,7 @@ def split_expiry_rows(rows: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], pa.B
     return expires, cut(rows, starts + np.int32(ROW_BYTES), offsets[1:])
 
 
-class ExpiryCheck:
+class ExpiryClock:
     """Tells whether a cell shows at one moment, from its bytes as they are: every cell that is read is asked."""
 
     def __init__(self, wall: int) -> None:

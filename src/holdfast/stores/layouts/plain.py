@@ -13,7 +13,7 @@ from holdfast.stores.access import Now, OrderedBytes, ReadableBytes, StoreColumn
 from holdfast.stores.formats.cells import NEVER, all_begin_with, pack_many, unpack_many
 from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.layouts.base import EMPTY, Batch, Count, Ended, Layout, Merge, ReadableEntries, latest, part
-from holdfast.stores.layouts.expiry import AT_MOST, INDEX, ROW_BYTES, ExpiryCheck, expires_of, index_key, shown
+from holdfast.stores.layouts.expiry import AT_MOST, INDEX, ROW_BYTES, ExpiryClock, expires_of, index_key, shown
 from holdfast.stores.scans import columns
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
@@ -27,7 +27,7 @@ _PLAIN = EMPTY
 
 
 @dataclass(frozen=True)
-class Plain(Layout):
+class PlainLayout(Layout):
     """Entries under their own keys."""
 
     def writer(self, version: Version, now: Now, state: StoreColumns, count: Count) -> "PlainWriter":
@@ -61,7 +61,7 @@ class ReadablePlainEntries:
 
     def __init__(self, bytes_: ReadableBytes, now: Now) -> None:
         self._get, self._get_many, self._scan = bytes_.get, bytes_.get_many, bytes_.scan
-        self._shows = ExpiryCheck(now.wall).shows
+        self._shows = ExpiryClock(now.wall).shows
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._get(key)

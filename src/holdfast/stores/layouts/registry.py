@@ -3,11 +3,11 @@
 from functools import lru_cache
 
 from holdfast.stores.layouts.base import Layout
-from holdfast.stores.layouts.bounded import Bounded
-from holdfast.stores.layouts.plain import Plain
-from holdfast.stores.layouts.sliced import Sliced
-from holdfast.stores.layouts.versioned import Versioned
-from holdfast.stores.layouts.windowed import Windowed
+from holdfast.stores.layouts.bounded import BoundedLayout
+from holdfast.stores.layouts.plain import PlainLayout
+from holdfast.stores.layouts.sliced import SlicedLayout
+from holdfast.stores.layouts.versioned import VersionedLayout
+from holdfast.stores.layouts.windowed import WindowedLayout
 from holdfast.stores.spec import VERSIONED, StoreSpec
 
 
@@ -20,9 +20,9 @@ def layout_of(spec: StoreSpec) -> Layout:
     8
     """
     if spec.max_entries:
-        return Bounded(spec)
+        return BoundedLayout(spec)
     if spec.kind == VERSIONED:
-        return Versioned(spec)
+        return VersionedLayout(spec)
     if spec.ttl_ms:
-        return Sliced(spec)
-    return Windowed(spec) if spec.slice_ms else Plain(spec)
+        return SlicedLayout(spec)
+    return WindowedLayout(spec) if spec.slice_ms else PlainLayout(spec)

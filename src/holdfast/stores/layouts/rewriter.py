@@ -29,7 +29,7 @@ from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, Cell, Cells, pack
 from holdfast.stores.layouts.base import AREA_OF_ENTRIES, REWRITE_NOTE, part
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import newest_rows
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import RowValues, StoreSpec
 
 STEP: Final = 1_000
 """How many entries a step looks at unless told otherwise: some milliseconds of a version."""
@@ -125,7 +125,8 @@ class Rewriter:
         self._now = now
         self._codec: StoreCodec[Any] = codec_of(spec) if codec is None else codec
         self._layout = layout_of(spec)
-        self._page: Callable[[pa.Table], _Rewritten] = self._one_by_one if spec.value is None else self._columns
+        rows = isinstance(spec.value, RowValues)
+        self._page: Callable[[pa.Table], _Rewritten] = self._columns if rows else self._one_by_one
 
     def step(self, state: StoreColumns, limit: int = STEP) -> RewriteStep | None:
         """Looks at up to `limit` entries and rewrites the old ones; None once there is nothing left to do."""

@@ -28,7 +28,7 @@ from holdfast.stores.layouts.base import (
     part,
     rows_in,
 )
-from holdfast.stores.layouts.expiry import ExpiryCheck, expiry, shorter_ttl, shown, visible
+from holdfast.stores.layouts.expiry import ExpiryClock, expiry, shorter_ttl, shown, visible
 from holdfast.stores.layouts.slice_scans import first_of_each, scan_slices
 from holdfast.stores.layouts.slices import (
     first_live_slice,
@@ -46,7 +46,7 @@ from holdfast.words import Version
 
 
 @dataclass(frozen=True)
-class Sliced(Layout):
+class SlicedLayout(Layout):
     """Entries in slices, by when they were written."""
 
     entry_areas = (SLICED,)
@@ -139,7 +139,7 @@ class ReadableSlicedEntries:
         self._newest, *self._older = self._prefixes
         self._readable = bytes_
         self._get, self._get_many = bytes_.get, bytes_.get_many
-        self._shows = ExpiryCheck(now.wall).shows
+        self._shows = ExpiryClock(now.wall).shows
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._copy(key)

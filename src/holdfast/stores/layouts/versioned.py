@@ -71,7 +71,7 @@ _VALIDITY = (Field("$valid_to", "bigint"), Field("$valid_from", "bigint"))
 
 
 @dataclass(frozen=True)
-class Versioned(Layout):
+class VersionedLayout(Layout):
     """The latest values under their own keys, those before them in slices."""
 
     entry_areas = (AREA_OF_ENTRIES, SLICED)

@@ -29,7 +29,7 @@ PUTS: Final = NOTES + b"puts"
 
 
 @dataclass(frozen=True)
-class Windowed(Layout):
+class WindowedLayout(Layout):
     """Entries by key and time, in slices."""
 
     entry_areas = (SLICED,)

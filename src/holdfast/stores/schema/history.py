@@ -15,10 +15,7 @@ from holdfast.stores.formats.cells import FIRST_SCHEMA
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.schema.compatibility import obstacles
 from holdfast.stores.schema.text import FieldShape, Record, Scalar, fingerprint_of, parse, text_of
-from holdfast.stores.spec import BESIDE, SchemaVersion, StoreSpec
-
-HIDDEN = "#"
-"""Comes after an aggregate's name in the names of columns that only its merges need; see topology.reducers."""
+from holdfast.stores.spec import BESIDE, RowValues, SchemaVersion, StoreSpec, TypedValues
 
 UNTOLD = "..."
 """Stands for an input whose text isn't the same from start to start: then only the function is compared."""
@@ -29,7 +26,7 @@ def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     kept = msgspec.structs.replace(
         code, slice_ms=log.slice_ms or code.slice_ms, stream_key=code.stream_key or log.stream_key
     )
-    if code.value is not None:
+    if isinstance(code.value, RowValues):
         return _merged_rows(log, kept)
     # Also one with the fingerprint of another: an alias changes no byte, but what a field is called today.
     history = (*log.schemas, *(version for version in code.schemas if version not in log.schemas))
@@ -40,12 +37,12 @@ def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
 def effective(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     """The spec code goes by: its own, with what the log knows besides. Older code keeps writing its older schema."""
     both = merged(log, code)
-    return both if code.value is not None else msgspec.structs.replace(both, schema=code.schema)
+    return both if isinstance(code.value, RowValues) else msgspec.structs.replace(both, schema=code.schema)
 
 
 def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
     """Why the code can't read what the log's store may hold, one sentence each, with what to do."""
-    if code.value is not None:
+    if isinstance(code.value, RowValues):
         return _unreadable_rows(log, code)
     if not code.schemas:
         return []
@@ -67,7 +64,7 @@ def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
 
 def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
     """Which earlier code can't read what this code writes: it has to be stopped before this code starts."""
-    if code.value is not None or not code.schemas:
+    if isinstance(code.value, RowValues) or not code.schemas:
         return []
     own = code.schemas[-1]
     return [
@@ -119,8 +116,8 @@ def row_version(number: int, schema: Schema) -> SchemaVersion:
 def row_layouts(spec: StoreSpec) -> dict[int, Schema]:
     """The layout of each number a store's rows may have."""
     layouts = {version.number: _row_schema(version.fields) for version in spec.schemas}
-    if spec.value is not None:
-        layouts[spec.schema] = spec.value
+    if isinstance(spec.value, RowValues):
+        layouts[spec.schema] = spec.columns
     return layouts
 
 
@@ -143,17 +140,17 @@ def _row_schema(text: str) -> Schema:
 
 
 def _merged_rows(log: StoreSpec, code: StoreSpec) -> StoreSpec:
-    if log.value is None or code.value is None or log.value == code.value:
+    if isinstance(log.value, TypedValues) or log.value == code.value:
         return msgspec.structs.replace(code, schema=log.schema, schemas=log.schemas)
-    history = log.schemas or (row_version(FIRST_SCHEMA, log.value),)
+    history = log.schemas or (row_version(FIRST_SCHEMA, log.columns),)
     number = log.schema + 1
-    return msgspec.structs.replace(code, schema=number, schemas=(*history, row_version(number, code.value)))
+    return msgspec.structs.replace(code, schema=number, schemas=(*history, row_version(number, code.columns)))
 
 
 def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
-    if log.value is None or code.value is None:
+    if isinstance(log.value, TypedValues):
         return []
-    before = {field.name: field.type for field in log.value.fields}
+    before = {field.name: field.type for field in log.columns.fields}
     became = _became(log, code)
     lines = [
         f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and the one can't become the "
@@ -161,8 +158,8 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
         "another name now, give it back its own first: stream.with_column(...)"
         for label, (was, now) in became.items()
     ]
-    for field in code.value.fields:
-        label = field.name.partition(HIDDEN)[0]
+    for field in code.columns.fields:
+        label = field.hidden_in or field.name
         if label in became:
             continue
         if field.name in before and before[field.name] != field.type:

@@ -13,20 +13,18 @@ _NOTHING = pa.scalar(None, pa.binary())
 
 def newest_rows(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> pa.BinaryArray:
     """Rows of whatever layouts as rows of the newest; the very same column where they all are already."""
-    assert spec.value is not None
     if _all_newest(spec, schemas):
         return payloads
-    rows = encode_rows(spec.value, decode_layouts(spec, payloads, schemas))
+    rows = encode_rows(spec.columns, decode_layouts(spec, payloads, schemas))
     return rows if payloads.null_count == 0 else pc.if_else(pc.is_valid(payloads), rows, _NOTHING)
 
 
 def decode_layouts(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> list[pa.Array]:
-    """The columns of `spec.value`; null where there is no row, and in columns that a row's layout didn't have."""
-    assert spec.value is not None
+    """The columns of `spec.columns`; null where there is no row, and in columns that a row's layout didn't have."""
     if _all_newest(spec, schemas):
-        return decode_rows(spec.value, payloads)
+        return decode_rows(spec.columns, payloads)
     layouts = row_layouts(spec)
-    columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in spec.value.fields}
+    columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in spec.columns.fields}
     for number in pc.unique(schemas.drop_null()).to_pylist():
         if number not in layouts:
             raise unknown_layout(spec, number)
@@ -36,7 +34,7 @@ def decode_layouts(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16
         for field, column in zip(layouts[number].fields, rows, strict=True):
             if field.name in kept:
                 columns[field.name] = pc.if_else(is_of, column, columns[field.name])
-    return [columns[field.name] for field in spec.value.fields]
+    return [columns[field.name] for field in spec.columns.fields]
 
 
 def _all_newest(spec: StoreSpec, schemas: pa.UInt16Array) -> bool:
