@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     )
     from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
     from holdfast.stores.kinds.window import ReadOnlyWindowStore, Windowed, WindowStore
-    from holdfast.stores.schema.shapes import shape, upcast
+    from holdfast.stores.schema.declared import schema, upcast
     from holdfast.topology.aggregates import count, first, last, max, mean, min, sum
     from holdfast.topology.aggregation import Table
     from holdfast.topology.processing import Processed
@@ -73,7 +73,7 @@ _HOMES = {
     ),
     "holdfast.stores.kinds.versioned": ("ReadOnlyVersionedKeyValueStore", "VersionedKeyValueStore", "VersionedRecord"),
     "holdfast.stores.kinds.window": ("ReadOnlyWindowStore", "WindowStore", "Windowed"),
-    "holdfast.stores.schema.shapes": ("shape", "upcast"),
+    "holdfast.stores.schema.declared": ("schema", "upcast"),
     "holdfast.topology.aggregates": ("count", "first", "last", "max", "mean", "min", "sum"),
     "holdfast.topology.aggregation": ("Table",),
     "holdfast.topology.processing": ("Processed",),
@@ -135,7 +135,7 @@ __all__ = [
     "mean",
     "memory",
     "min",
-    "shape",
+    "schema",
     "sum",
     "upcast",
 ]

@@ -29,7 +29,7 @@ from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
 from tests.crash.processor_machine import ProcessorMachine
-from tests.stores.shaping import First, Tenths
+from tests.stores.schemas import First, Tenths
 
 OLD_BATCHES = 2
 """How many batches the older release does."""

@@ -10,7 +10,7 @@ from holdfast.log.log import Log, LogMissing
 from holdfast.log.storage import open_storage
 from holdfast.words import Version
 from tests.log.making import app_spec, grow
-from tests.stores.shaping import First, Gained, spec_of
+from tests.stores.schemas import First, Gained, spec_of
 
 
 def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.LogCaptureFixture) -> None:

@@ -22,13 +22,13 @@ from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import Cell, pack, pack_many, unpack_many
 from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.schema.history import effective, merged, row_layouts
-from holdfast.stores.schema.row_columns import decode_layouts, newest_rows
+from holdfast.stores.schema.history import effective, merged, row_schemas
+from holdfast.stores.schema.row_columns import decode_columns, newest_rows
 from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
 from holdfast.words import TaskId
 from tests.log.making import app_spec, grow, subtopologies_of
 from tests.stores.making import columns_of
-from tests.stores.shaping import First, Gained, Tenths, spec_of
+from tests.stores.schemas import First, Gained, Tenths, spec_of
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -57,7 +57,7 @@ def refused(storage: Storage, *stores: StoreSpec) -> str:
 
 
 def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
-    data = (GOLDEN / "app-1-shapes.json").read_bytes()
+    data = (GOLDEN / "app-1-schemas.json").read_bytes()
     first = appfile.first(app_spec(spec_of(First)), "l0g")
     known = appfile.successor(first, app_spec(spec_of(Tenths)))
     assert appfile.decode(data, 2, place="here") == known
@@ -114,7 +114,7 @@ def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) 
     start(storage, spec_of(First))
     told = refused(storage, spec_of(Levels))
     assert "level has no default" in told
-    assert "declare an upcaster: @hf.shape(version=2, upcasters={1: ...})" in told
+    assert "declare an upcaster: @hf.schema(number=2, upcasters={1: ...})" in told
 
 
 @pytest.mark.parametrize(
@@ -176,7 +176,7 @@ def test_another_key_of_a_processors_stream_is_refused(storage: Storage) -> None
 def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Storage) -> None:
     """It changes no stored byte, but instances learn from the file what a field is called today."""
 
-    @hf.shape(aliases={"player": "user"})
+    @hf.schema(aliases={"player": "user"})
     @dataclass
     class Aliased:
         player: str
@@ -313,7 +313,7 @@ def spec_after(*layouts: dict[str, str]) -> StoreSpec:
 
 
 def cells_of(spec: StoreSpec, rows: list[tuple[int, tuple[Any, ...]] | None]) -> pa.Array:
-    layouts = row_layouts(spec)
+    layouts = row_schemas(spec)
     made = [None if row is None else pack(Cell(encode_row(layouts[row[0]], row[1]), schema=row[0])) for row in rows]
     return pa.array(made, pa.binary())
 
@@ -324,7 +324,7 @@ def test_old_rows_read_as_the_newest_with_null_for_what_they_did_not_have() -> N
     )
     rows: list[Any] = [(1, (1, "ann")), None, (2, (2,)), (3, (9.5, 3, "bob"))]
     parts = unpack_many(cells_of(spec, rows))
-    columns = [column.to_pylist() for column in decode_layouts(spec, parts.payloads, parts.schemas)]
+    columns = [column.to_pylist() for column in decode_columns(spec, parts.payloads, parts.schemas)]
     # `who` went and came back: what it was before is not what it would be now.
     assert columns == [[None, None, None, 9.5], [1, None, 2, 3], [None, None, None, "bob"]]
     codec = codec_of(spec)
@@ -346,7 +346,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 @given(_LAYOUTS, st.data())
 def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str]], data: st.DataObject) -> None:
     spec = spec_after(*({name: _TYPES[name] for name in layout} for layout in layouts))
-    known = row_layouts(spec)
+    known = row_schemas(spec)
     assert sorted(known) == list(range(1, spec.schema + 1))
     row = st.sampled_from(sorted(known)).flatmap(
         lambda number: st.tuples(st.just(number), st.tuples(*(_VALUES[name] for name in known[number].names)))
@@ -356,7 +356,7 @@ def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str
     codec = codec_of(spec)
     wanted = [None if r is None else codec.decode(encode_row(known[r[0]], r[1]), r[0]) for r in rows]
     assert spec.value is not None
-    for name, column in zip(spec.columns.names, decode_layouts(spec, parts.payloads, parts.schemas), strict=True):
+    for name, column in zip(spec.columns.names, decode_columns(spec, parts.payloads, parts.schemas), strict=True):
         column.validate(full=True)
         assert column.to_pylist() == [None if row is None else row[name] for row in wanted]
     again = newest_rows(spec, parts.payloads, parts.schemas)
@@ -365,7 +365,7 @@ def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str
 
 def test_rows_of_one_layout_are_not_touched() -> None:
     spec = spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
-    payloads = pa.array([encode_row(row_layouts(spec)[2], (1, 2.0)), None], pa.binary())
+    payloads = pa.array([encode_row(row_schemas(spec)[2], (1, 2.0)), None], pa.binary())
     parts = unpack_many(pack_many(payloads, schema=2))
     assert newest_rows(spec, parts.payloads, parts.schemas) is parts.payloads
     nothing = unpack_many(pa.nulls(2, pa.binary()))
@@ -375,7 +375,7 @@ def test_rows_of_one_layout_are_not_touched() -> None:
 def test_a_row_newer_than_the_process_is_told_and_never_guessed() -> None:
     old, new = table(n="bigint"), spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
     parts = unpack_many(cells_of(new, [(2, (1, 2.0))]))
-    for read in (lambda: codec_of(old).decode(b"", 2), lambda: decode_layouts(old, parts.payloads, parts.schemas)):
+    for read in (lambda: codec_of(old).decode(b"", 2), lambda: decode_columns(old, parts.payloads, parts.schemas)):
         with pytest.raises(UnreadableValue, match="has schema 2, and this process knows up to 1"):
             read()
 

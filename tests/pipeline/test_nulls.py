@@ -12,7 +12,7 @@ from holdfast.pipeline.nulls import unusable_nulls
 from holdfast.pipeline.unusable import cases_of, dead_letter
 from holdfast.stores.formats.types import Field
 from holdfast.topology.events import EventShape, shape_of
-from tests.stores.shaping import Opaque
+from tests.stores.schemas import Opaque
 
 
 @dataclass

@@ -24,7 +24,7 @@ from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
 from tests.log.making import next_commit, subtopologies_of
 from tests.pipeline.outcomes import done
-from tests.stores.shaping import First, Tenths
+from tests.stores.schemas import First, Tenths
 
 
 class Old(hf.Processor):

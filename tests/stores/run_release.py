@@ -2,7 +2,7 @@
 
     python -m tests.stores.run_release <folder> <release> <points>
 
-Prints, as JSON, what the release reads after its version. The classes of tests.stores.shaping are the releases.
+Prints, as JSON, what the release reads after its version. The classes of tests.stores.schemas are the releases.
 """
 
 import json
@@ -15,7 +15,7 @@ from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.stores.access import DictBytes, Now
 from tests.log.making import TASK, app_spec, next_commit, replay, sealed
-from tests.stores import shaping
+from tests.stores import schemas
 
 PLAYERS = ("ann", "bob")
 
@@ -40,7 +40,7 @@ def read_all(release: Any, log: Log) -> dict[str, Any]:
 
 
 def main(folder: str, release: str, points: str) -> None:
-    type_ = getattr(shaping, release)
+    type_ = getattr(schemas, release)
     declared = store_of(type_)
     log = Log.create_or_open(open_storage(folder), app_spec(declared.spec()))
     bytes_ = state_of(log)

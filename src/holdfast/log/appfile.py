@@ -23,7 +23,7 @@ from holdfast.words import TaskId
 FORMAT = 1
 FORMATS: Final[dict[str, int]] = {
     "app": FORMAT,
-    "cell": cells.SHAPED_FORMAT,
+    "cell": cells.NUMBERED_FORMAT,
     "commit": commits.FORMAT,
     "key": 1,
     "segment": 1,
@@ -182,8 +182,8 @@ def _in_use(spec: AppSpec, before: Mapping[str, int] = {}) -> AppSpec:
 
     A release that knows only the first one can continue a log that needs no more.
     """
-    shaped = any(store.schema > cells.FIRST_SCHEMA for store in spec.stores)
-    used = spec.formats if shaped else {**spec.formats, "cell": min(cells.FORMAT, spec.formats.get("cell", 1))}
+    numbered = any(store.schema > cells.FIRST_SCHEMA for store in spec.stores)
+    used = spec.formats if numbered else {**spec.formats, "cell": min(cells.FORMAT, spec.formats.get("cell", 1))}
     highest = {name: max(number, before.get(name, 0)) for name, number in used.items()}
     return msgspec.structs.replace(spec, formats=highest)
 

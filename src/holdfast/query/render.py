@@ -16,7 +16,7 @@ import msgspec
 from holdfast.errors import TopologyError
 from holdfast.query.keytext import render_scalar
 from holdfast.stores.codecs.values import codec_of
-from holdfast.stores.schema.described import AsWritten
+from holdfast.stores.schema.without_code import AsWritten
 from holdfast.stores.spec import RowValues, StoreSpec
 
 
@@ -48,7 +48,7 @@ def _shown_names(rows: RowValues) -> tuple[str, ...]:
 
 
 def answered(rendered: object) -> dict[str, object]:
-    """A rendered value as it stands in an answer. One that isn't of the newest shape says so.
+    """A rendered value as it stands in an answer. One that isn't of the newest schema says so.
 
     >>> answered(3), answered(AsWritten({"cents": 50}, schema=1))
     ({'value': 3}, {'value': {'cents': 50}, 'schema': 1, 'upcast': False})

@@ -30,7 +30,7 @@ from holdfast.query.requests import bounds_of, cursor_of, key_in_path, limit_of,
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cell
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.layouts.registry import layout_of
-from holdfast.stores.schema.described import shape_today
+from holdfast.stores.schema.without_code import newest_fields
 from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
 from holdfast.words import Version
 
@@ -187,7 +187,7 @@ class _Endpoints:
             "kind": spec.kind,
             "key": str(spec.key),
             "example_key": example(spec.key),
-            "value": str(spec.value.shown) if isinstance(spec.value, RowValues) else shape_today(spec.schemas),
+            "value": str(spec.value.shown) if isinstance(spec.value, RowValues) else newest_fields(spec.schemas),
             "codec": spec.codec,
             "engine": spec.engine,
             "partitions": self._reader.app.partitions,

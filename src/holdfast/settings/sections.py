@@ -115,7 +115,7 @@ class BatchSettings(Section):
         int,
         About(
             "How many entries per store and version a task checks, to rewrite values of older schemas in the newest "
-            "one. With 0 a value is rewritten only when it changes. See docs/shapes.md.",
+            "one. With 0 a value is rewritten only when it changes. See docs/schemas.md.",
             why_none="values keep the schema they were written with",
         ),
         Between(0, 1_000_000),

@@ -29,8 +29,8 @@ Options = tuple[tuple[str, int | float | str | bool], ...]
 """Options of a kind of store by name. One that isn't there has its default, which is falsy."""
 
 
-class SchemaVersion(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One shape a store's values have had: its number, a fingerprint of it, and its fields in words."""
+class NumberedSchema(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One schema a store's values have had: its number, a fingerprint of it, and its fields in words."""
 
     number: int
     fingerprint: str
@@ -97,8 +97,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     options_hook: str | None = None
     """`module:function` that receives the store's engine options."""
     schema: int = 1
-    schemas: tuple[SchemaVersion, ...] = ()
-    """Every shape the values have had, the newest last. Code knows its own alone; the log has them all."""
+    schemas: tuple[NumberedSchema, ...] = ()
+    """Every schema the values have had, the newest last. Code knows its own alone; the log has them all."""
     from_now: tuple[str, ...] = ()
     """Aggregates that may begin in the middle: they leave out what came before they were added."""
     aggregates: tuple[tuple[str, str], ...] = ()

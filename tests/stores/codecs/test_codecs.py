@@ -21,8 +21,8 @@ from holdfast.errors import BadValue, DamagedObject, HoldfastError, TopologyErro
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.codecs.base import CodecMissing, UnreadableValue
 from holdfast.stores.codecs.values import codec_for, codec_id, codec_of, schema_of
-from holdfast.stores.schema.shapes import describe_type
-from tests.stores.shaping import Opaque, Reversed, spec_of, typed
+from holdfast.stores.schema.declared import describe_type
+from tests.stores.schemas import Opaque, Reversed, spec_of, typed
 
 
 class Rank(enum.Enum):
@@ -72,7 +72,7 @@ PLAYERS = st.builds(
     id=st.none() | st.uuids(),
     spent=st.none() | st.decimals(allow_nan=False, allow_infinity=False, places=2),
 )
-CODECS = ("msgpack/1", "json/1", "avro/1", "tests.stores.shaping:Reversed")
+CODECS = ("msgpack/1", "json/1", "avro/1", "tests.stores.schemas:Reversed")
 ANN = Player("Ann", 3, 1.5, True, b"\x00\xff", ["a"], {"k": 1}, Rank.HIGH)
 
 
@@ -124,9 +124,9 @@ def test_cut_or_foreign_bytes_are_an_error_and_never_a_value(codec: str, data: s
     whole = found.encode(ANN)
     cut = data.draw(st.integers(0, len(whole) - 1))
     with pytest.raises(DamagedObject):
-        found.decode(whole[:cut] if codec != "tests.stores.shaping:Reversed" else whole[len(whole) - cut :])
+        found.decode(whole[:cut] if codec != "tests.stores.schemas:Reversed" else whole[len(whole) - cut :])
     with pytest.raises(DamagedObject):
-        found.decode(whole + b"\x00" if codec != "tests.stores.shaping:Reversed" else b"\x00" + whole)
+        found.decode(whole + b"\x00" if codec != "tests.stores.schemas:Reversed" else b"\x00" + whole)
 
 
 @pytest.mark.parametrize("codec", CODECS[:3])
@@ -242,9 +242,9 @@ def test_a_missing_extra_is_named_with_how_to_get_it(codec: str, module: str, mo
 
 
 def test_a_codec_of_ones_own_is_found_by_its_place() -> None:
-    own = codec_for("tests.stores.shaping:Reversed", str)
+    own = codec_for("tests.stores.schemas:Reversed", str)
     assert isinstance(own, Reversed)
-    assert codec_id(own) == codec_id("tests.stores.shaping:Reversed") == "tests.stores.shaping:Reversed"
+    assert codec_id(own) == codec_id("tests.stores.schemas:Reversed") == "tests.stores.schemas:Reversed"
     assert schema_of(str, own.id) is None
     given_ = codec_of(spec_of(str, Opaque.id), str, Opaque())
     assert given_.decode(given_.encode("añ")) == "añ"
@@ -255,7 +255,7 @@ def test_a_codec_of_ones_own_is_found_by_its_place() -> None:
     [
         ("yaml", "there is no codec 'yaml'. Use msgpack, json"),
         ("nowhere.at.all:Codec", "can't be loaded"),
-        ("tests.stores.shaping:Nothing", "can't be loaded"),
+        ("tests.stores.schemas:Nothing", "can't be loaded"),
         ("tests.stores.codecs.test_codecs:Misnamed", "says that its id is"),
         ("msgpack/9", "Use the release that wrote it"),
     ],
@@ -277,7 +277,7 @@ def test_a_codec_object_without_a_place_is_refused() -> None:
         codec_id(Homeless())
 
 
-@pytest.mark.parametrize("codec", ["protobuf/1", "tests.stores.shaping:Opaque"])
+@pytest.mark.parametrize("codec", ["protobuf/1", "tests.stores.schemas:Opaque"])
 def test_without_the_type_some_codecs_cannot_be_read(codec: str) -> None:
     with pytest.raises(HoldfastError, match="without its type"):
         codec_of(msgspec.structs.replace(spec_of(str), codec=codec))

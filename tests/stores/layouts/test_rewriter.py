@@ -13,7 +13,7 @@ from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.recency import with_seq
 from holdfast.stores.layouts.rewriter import STEP, RewriteProgress, Rewriter, progress_of
 from holdfast.stores.layouts.slices import sliced_key
-from tests.stores.shaping import First, Named, Tenths, spec_of, typed
+from tests.stores.schemas import First, Named, Tenths, spec_of, typed
 
 NOW = Now(wall=10_000)
 

@@ -19,7 +19,7 @@ from holdfast.stores.layouts.recency import SEQ_BYTES, with_seq
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.rewriter import RewriteProgress, Rewriter, RewriteStep, progress_in
 from holdfast.stores.layouts.slices import sliced_key
-from holdfast.stores.schema.history import merged, row_layouts
+from holdfast.stores.schema.history import merged, row_schemas
 from holdfast.stores.spec import RowValues, StoreSpec
 
 NOW = Now(wall=10_000)
@@ -39,7 +39,7 @@ def spec_of(layouts: int = 3, **options: Any) -> StoreSpec:
 
 
 def row(schema: int, *values: object, seq: int | None = None, **parts: Any) -> bytes:
-    payload = encode_row(row_layouts(spec_of())[schema], values)
+    payload = encode_row(row_schemas(spec_of())[schema], values)
     return pack(Cell(payload if seq is None else with_seq(seq, payload), schema=schema, **parts))
 
 

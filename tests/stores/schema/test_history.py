@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 
 from holdfast.stores.schema.history import effective, one_way, unreadable
-from tests.stores.shaping import First, Gained, Renamed, Tenths, history, spec_of
+from tests.stores.schemas import First, Gained, Renamed, Tenths, history, spec_of
 
 
 def test_the_log_keeps_every_shape_once() -> None:
@@ -28,7 +28,7 @@ def test_a_shape_that_cannot_be_read_is_refused_with_what_to_declare() -> None:
 
     [line] = unreadable(history(First), spec_of(Floats))
     assert "level has no default, and was not written" in line
-    assert "@hf.shape(version=2, upcasters={1: ...})" in line
+    assert "@hf.schema(number=2, upcasters={1: ...})" in line
     assert unreadable(history(First, Gained, Renamed), spec_of(Tenths)) == []
 
 

@@ -18,7 +18,7 @@ from holdfast.stores.codecs.base import UnreadableValue
 from holdfast.stores.codecs.values import UpcastFailed, codec_of
 from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.schema.history import effective, merged, unreadable
-from tests.stores.shaping import RELEASES, First, Gained, Named, Renamed, Tenths, spec_of, typed
+from tests.stores.schemas import RELEASES, First, Gained, Named, Renamed, Tenths, spec_of, typed
 
 CODECS = ("msgpack/1", "json/1")
 
@@ -58,7 +58,7 @@ def test_first_names_first_and_the_new_name_is_read_too() -> None:
     renamed_without_a_word = msgspec.msgpack.encode({"player": "Ann", "score": 1})
     assert typed(Renamed).decode(renamed_without_a_word) == Renamed("Ann", 1)
 
-    @hf.shape(aliases={"name": ("user", "player")})
+    @hf.schema(aliases={"name": ("user", "player")})
     @dataclass
     class Again:
         name: str
@@ -71,7 +71,7 @@ def test_first_names_first_and_the_new_name_is_read_too() -> None:
     assert typed(Again).decode(renamed_without_a_word) == Again("Ann", 1)
 
 
-@hf.shape(aliases={"when": "at"})
+@hf.schema(aliases={"when": "at"})
 @dataclass
 class Times:
     when: dt.datetime
@@ -94,7 +94,7 @@ def test_all_types_survive_a_rename(codec: str, zone: dt.tzinfo | None) -> None:
 
 
 def test_an_upcaster_may_start_from_anything_and_make_the_object_itself() -> None:
-    @hf.shape(version=2, upcasters={1: lambda n: Score(points=n)})
+    @hf.schema(number=2, upcasters={1: lambda n: Score(points=n)})
     @dataclass
     class Score:
         points: int
@@ -103,12 +103,12 @@ def test_an_upcaster_may_start_from_anything_and_make_the_object_itself() -> Non
 
 
 def test_what_an_upcaster_gets_wrong_is_told_with_the_value() -> None:
-    @hf.shape(version=2, upcasters={1: lambda old: {"points": old["missing"]}})
+    @hf.schema(number=2, upcasters={1: lambda old: {"points": old["missing"]}})
     @dataclass
     class Raises:
         points: int
 
-    @hf.shape(version=2, upcasters={1: lambda old: {"points": "many"}})
+    @hf.schema(number=2, upcasters={1: lambda old: {"points": "many"}})
     @dataclass
     class Lies:
         points: int
@@ -125,7 +125,7 @@ class AvroFirst:
     score: int
 
 
-@hf.shape(version=2)
+@hf.schema(number=2)
 @dataclass
 class AvroGained:
     user: str
@@ -133,7 +133,7 @@ class AvroGained:
     tags: list[str] = field(default_factory=list)
 
 
-@hf.shape(version=3, aliases={"player": "user"}, upcasters={2: lambda old: {**old, "score": old["score"] / 10}})
+@hf.schema(number=3, aliases={"player": "user"}, upcasters={2: lambda old: {**old, "score": old["score"] / 10}})
 @dataclass
 class AvroTenths:
     player: str
@@ -167,7 +167,7 @@ def test_avro_wants_a_number_for_every_shape() -> None:
         more: int = 0
 
     [line] = unreadable(spec_of(AvroFirst, "avro/1"), spec_of(Unnumbered, "avro/1"))
-    assert "@hf.shape(version=2)" in line
+    assert "@hf.schema(number=2)" in line
 
 
 # Any chain of upcasters, any order of writers
@@ -187,7 +187,7 @@ def _lift(step: str) -> Any:
 def _release(steps: list[str | None], number: int) -> Any:
     made: Any = make_dataclass(f"Release{number}", [("n", int), ("seen", bool, field(default=False))])
     lifts = {n: _lift(step) for n, step in enumerate(steps[: number - 1], 1) if step is not None}
-    return hf.shape(version=number, upcasters=lifts)(made)
+    return hf.schema(number=number, upcasters=lifts)(made)
 
 
 @given(_STEPS, st.integers(-1000, 1000), st.data())

@@ -13,7 +13,7 @@ from holdfast.log.storage import open_storage
 from holdfast.stores.access import BytesAsColumns, Now
 from holdfast.stores.layouts.rewriter import Rewriter, progress_of
 from tests.stores.run_release import read_all, state_of
-from tests.stores.shaping import First, Gained, Renamed, Tenths, spec_of, typed
+from tests.stores.schemas import First, Gained, Renamed, Tenths, spec_of, typed
 
 ROOT = Path(__file__).parents[3]
 

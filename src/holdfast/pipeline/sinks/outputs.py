@@ -20,7 +20,7 @@ from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.stores.formats.keys import decode_keys
 from holdfast.stores.layouts.registry import layout_of
-from holdfast.stores.schema.row_columns import decode_layouts
+from holdfast.stores.schema.row_columns import decode_columns
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
 from holdfast.topology import outputs
 from holdfast.topology.outputs import DELETED
@@ -51,7 +51,7 @@ class TableOutput:
         changed = layout.changed(table)
         names = (field.name for field in self.spec.key.fields)
         columns = dict(zip(names, decode_keys(self.spec.key, changed.keys), strict=True))
-        results = decode_layouts(self.spec, changed.cells.payloads, changed.cells.schemas)
+        results = decode_columns(self.spec, changed.cells.payloads, changed.cells.schemas)
         for field, column in zip(self.spec.columns.fields, results, strict=True):
             if not field.hidden_in:
                 columns[field.name] = column

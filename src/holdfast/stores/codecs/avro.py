@@ -1,8 +1,8 @@
 """Avro: records without their field names, half the room of MessagePack. An extra: `pip install 'holdfast[avro]'`.
 
-Avro's bytes can only be read with the schema they were written in. It follows from the shape, and the shapes a store
+Avro's bytes can only be read with the schema they were written in. It follows from the schema, and the schemas a store
 has had stand in the app's file, each under its number. So unlike other codecs Avro needs a new number for every change
-of shape, also for a field with a default. Dates, times, UUIDs and decimals are texts, which lose nothing.
+of schema, also for a field with a default. Dates, times, UUIDs and decimals are texts, which lose nothing.
 """
 
 import io
@@ -15,7 +15,18 @@ import msgspec
 
 from holdfast.errors import BadValue, DamagedObject, ErrorCategory, HoldfastError, TopologyError, shown
 from holdfast.stores.codecs.base import CodecMissing, UnreadableValue, name_of
-from holdfast.stores.schema.text import Around, Choices, Fixed, Many, Mapped, OneOf, Record, Scalar, Shape, text_of
+from holdfast.stores.schema.text import (
+    Around,
+    Choices,
+    Fixed,
+    Many,
+    Mapped,
+    OneOf,
+    Record,
+    Scalar,
+    ValueSchema,
+    text_of,
+)
 
 AVRO = "avro/1"
 
@@ -30,21 +41,21 @@ _READ_ERRORS = (*_WRITE_ERRORS, EOFError, IndexError, MemoryError)
 
 
 class NotAvro(HoldfastError):
-    """Bytes that aren't those of a shape, or a value that can't be. Who calls says which, and what to do."""
+    """Bytes that aren't those of a schema, or a value that can't be. Who calls says which, and what to do."""
 
     category = ErrorCategory.DATA
 
 
 class PlainAvro:
-    """Plain values of one shape, as Avro's bytes."""
+    """Plain values of one schema, as Avro's bytes."""
 
-    def __init__(self, shape: Shape) -> None:
+    def __init__(self, schema: ValueSchema) -> None:
         try:
             import fastavro
         except ImportError as error:
             raise CodecMissing("avro", "fastavro") from error
         self._library: Any = fastavro
-        self._schema = fastavro.parse_schema(avro_schema(shape))
+        self._schema = fastavro.parse_schema(avro_schema(schema))
 
     def read(self, data: bytes) -> Any:
         stream = io.BytesIO(data)
@@ -66,15 +77,15 @@ class PlainAvro:
 
 
 class Avro(Generic[V]):
-    """Values of one Python type, as Avro, with the shapes they were written in by number."""
+    """Values of one Python type, as Avro, with the schemas they were written in by number."""
 
     id = AVRO
 
-    def __init__(self, type_: type[V], shape: Shape, number: int, written: Mapping[int, Shape]) -> None:
+    def __init__(self, type_: type[V], schema: ValueSchema, number: int, written: Mapping[int, ValueSchema]) -> None:
         self._type = type_
         self._number = number
-        self._shapes = {n: PlainAvro(each) for n, each in {**written, number: shape}.items()}
-        self._own = self._shapes[number]
+        self._schemas = {n: PlainAvro(each) for n, each in {**written, number: schema}.items()}
+        self._own = self._schemas[number]
 
     def encode(self, value: V) -> bytes:
         return self.write_plain(self.to_plain(value))
@@ -83,13 +94,13 @@ class Avro(Generic[V]):
         return self.from_plain(self.read_plain(data, self._number))
 
     def read_plain(self, data: bytes, schema: int) -> Any:
-        if schema not in self._shapes:
+        if schema not in self._schemas:
             raise UnreadableValue(
-                f"a stored value has schema {schema}, and this process knows {_listed(self._shapes)}. Avro needs the "
+                f"a stored value has schema {schema}, and this process knows {_listed(self._schemas)}. Avro needs the "
                 "schema a value was written in: start the app anew, so that it reads the newest app file."
             )
         try:
-            return self._shapes[schema].read(data)
+            return self._schemas[schema].read(data)
         except NotAvro as error:
             raise self._damaged(str(error)) from error
 
@@ -120,24 +131,24 @@ class Avro(Generic[V]):
         )
 
 
-def avro_schema(shape: Shape) -> Any:
-    """The Avro schema of a shape.
+def avro_schema(schema: ValueSchema) -> Any:
+    """The Avro schema of a schema.
 
     >>> from holdfast.stores.schema.text import parse
     >>> avro_schema(parse("{who: str, best?: float | null}"))["fields"][1]
     {'name': 'best', 'type': ['double', 'null']}
     """
-    return _Schemas().of(shape, ())
+    return _Schemas().of(schema, ())
 
 
 class _Schemas:
-    """Gives records names, which Avro wants: r0, r1 ... in the order they stand in the shape."""
+    """Gives records names, which Avro wants: r0, r1 ... in the order they stand in the schema."""
 
     def __init__(self) -> None:
         self._records = 0
 
-    def of(self, shape: Shape, around: tuple[str, ...]) -> Any:
-        match shape:
+    def of(self, schema: ValueSchema, around: tuple[str, ...]) -> Any:
+        match schema:
             case Scalar(name) if name in _SCALARS:
                 return _SCALARS[name]
             case Scalar(name) if name in _TEXTS:
@@ -156,18 +167,18 @@ class _Schemas:
             case Around(levels) if levels <= len(around):
                 return around[-levels]
             case Record(by_position=False):
-                return self._record(shape, around)
+                return self._record(schema, around)
             case Fixed() | Record() | Mapped() | Scalar() | Around():
-                raise TopologyError(f"Avro has no form for {text_of(shape)}. Change the type, or take another codec.")
+                raise TopologyError(f"Avro has no form for {text_of(schema)}. Change the type, or take another codec.")
 
-    def _record(self, shape: Record, around: tuple[str, ...]) -> dict[str, Any]:
+    def _record(self, schema: Record, around: tuple[str, ...]) -> dict[str, Any]:
         name = f"r{self._records}"
         self._records += 1
         fields = []
-        for field in shape.fields:
+        for field in schema.fields:
             if not _NAME.fullmatch(field.name):
                 raise TopologyError(f"Avro has no field named {field.name!r}. Use letters, digits and '_'.")
-            fields.append({"name": field.name, "type": self.of(field.shape, (*around, name))})
+            fields.append({"name": field.name, "type": self.of(field.schema, (*around, name))})
         return {"type": "record", "name": name, "fields": fields}
 
 

@@ -2,7 +2,7 @@
 
 A codec's name has a format number, `json/1`, or is the place of a user's own class, `module:Class`. What it makes is
 the payload of a cell; the envelope is not its business. A codec that can also be read without the type, as dicts, lists
-and numbers, carries values whose shape changes: upcasters and aliases work on those.
+and numbers, carries values whose schema changes: upcasters and aliases work on those.
 """
 
 from collections.abc import Callable

@@ -1,14 +1,14 @@
 """Protobuf: messages of a generated class. An extra: `pip install 'holdfast[protobuf]'`.
 
-Protobuf has its own way of changing shapes, by field numbers: what was added has a default, what is unknown is kept.
-So a message's shape is told by its numbers; a number that changes its type is what can't be read.
+Protobuf has its own way of changing schemas, by field numbers: what was added has a default, what is unknown is kept.
+So a message's schema is told by its numbers; a number that changes its type is what can't be read.
 """
 
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import BadValue, DamagedObject, TopologyError
 from holdfast.stores.codecs.base import CodecMissing, name_of
-from holdfast.stores.schema.text import Around, FieldShape, Many, Mapped, Record, Scalar, Shape
+from holdfast.stores.schema.text import Around, FieldSchema, Many, Mapped, Record, Scalar, ValueSchema
 
 PROTOBUF = "protobuf/1"
 
@@ -72,10 +72,10 @@ class Protobuf(Generic[V]):
         return value
 
 
-def message_shape(type_: Any) -> Shape:
-    """The shape of a message class: its fields by number."""
+def message_schema(type_: Any) -> ValueSchema:
+    """The schema of a message class: its fields by number."""
     Protobuf(type_)  # raises for what is none
-    return _shape(type_.DESCRIPTOR, ())
+    return _schema(type_.DESCRIPTOR, ())
 
 
 def _library() -> tuple[type, type[Exception], type[Exception]]:
@@ -86,22 +86,22 @@ def _library() -> tuple[type, type[Exception], type[Exception]]:
     return Message, DecodeError, EncodeError
 
 
-def _shape(descriptor: Any, around: tuple[str, ...]) -> Shape:
+def _schema(descriptor: Any, around: tuple[str, ...]) -> ValueSchema:
     if descriptor.full_name in around:
         return Around(len(around) - around.index(descriptor.full_name))
     inside = (*around, descriptor.full_name)
     fields = sorted(descriptor.fields, key=lambda field: field.number)
-    return Record(tuple(FieldShape(str(f.number), _field(f, inside), optional=not f.is_required) for f in fields))
+    return Record(tuple(FieldSchema(str(f.number), _field(f, inside), optional=not f.is_required) for f in fields))
 
 
-def _field(field: Any, around: tuple[str, ...]) -> Shape:
+def _field(field: Any, around: tuple[str, ...]) -> ValueSchema:
     if field.message_type is not None and field.message_type.GetOptions().map_entry:
         key, value = field.message_type.fields
         return Mapped(_single(key, around), _single(value, around))
     return Many(_single(field, around)) if field.is_repeated else _single(field, around)
 
 
-def _single(field: Any, around: tuple[str, ...]) -> Shape:
+def _single(field: Any, around: tuple[str, ...]) -> ValueSchema:
     if field.message_type is not None:
-        return _shape(field.message_type, around)
+        return _schema(field.message_type, around)
     return Scalar(_TYPES[field.type])

@@ -1,4 +1,4 @@
-"""A store's typed values: its codec, found by name, and the shapes that values have had.
+"""A store's typed values: its codec, found by name, and the schemas that values have had.
 
 What a store calls is a `StoreCodec`. It writes the schema the code has, and reads a payload by the number in its cell:
 as it is, through upcasters, or, where newer code wrote it, as far as this code can.
@@ -15,11 +15,11 @@ from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK, Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
 from holdfast.stores.formats.rows import ROWS, decode_row, encode_row, row_of
-from holdfast.stores.schema.described import SchemaDescription
-from holdfast.stores.schema.history import row_layouts, surviving
-from holdfast.stores.schema.shapes import Declared, check_inside, declared, describe_type, shape_of
-from holdfast.stores.schema.text import Shape, parse
-from holdfast.stores.spec import RowValues, SchemaVersion, StoreSpec
+from holdfast.stores.schema.declared import Declared, check_inside, declared, describe_type, schema_of_type
+from holdfast.stores.schema.history import row_schemas, surviving
+from holdfast.stores.schema.text import ValueSchema, parse
+from holdfast.stores.schema.without_code import SchemaDescription
+from holdfast.stores.spec import NumberedSchema, RowValues, StoreSpec
 
 __all__ = [
     "JSON",
@@ -41,7 +41,7 @@ V = TypeVar("V")
 
 
 class UpcastFailed(HoldfastError):
-    """An upcaster raised, or made something that isn't the next version."""
+    """An upcaster raised, or made something that isn't of the next schema."""
 
     category = ErrorCategory.INVALID
 
@@ -62,8 +62,8 @@ class StoreCodec(Protocol[V]):
         """A payload that was written in the schema of this number; None for the one `encode` writes."""
 
 
-def schema_of(type_: Any, codec: str) -> SchemaVersion | None:
-    """What a store's spec says of its value type; None for a user's own codec, which knows its shapes itself."""
+def schema_of(type_: Any, codec: str) -> NumberedSchema | None:
+    """What a store's spec says of its value type; None for a user's own codec, which knows its schemas itself."""
     if ":" in codec:
         check_inside(type_)
         return None
@@ -73,10 +73,10 @@ def schema_of(type_: Any, codec: str) -> SchemaVersion | None:
 def codec_of(spec: StoreSpec, type_: Any = None, own: Codec[Any] | None = None) -> StoreCodec[Any]:
     """The codec of a store. `Any` reads plain dicts, lists and numbers, as they were written.
 
-    So does who has no type but only the log's spec, by the newest shape that is in it, or else gets an `AsWritten`.
+    So does who has no type but only the log's spec, by the newest schema that is in it, or else gets an `AsWritten`.
     """
     if isinstance(spec.value, RowValues):
-        return _ShapedRows(spec)
+        return _RowCodec(spec)
     if spec.codec == ROWS:
         raise TopologyError(f"store {spec.name!r} keeps rows and has no value schema. Give it one.")
     if type_ is None:
@@ -85,13 +85,13 @@ def codec_of(spec: StoreSpec, type_: Any = None, own: Codec[Any] | None = None) 
         return _Untyped(spec)
     try:
         written = {version.number: parse(version.fields) for version in spec.schemas}
-        return _Shaped(own or codec_for(spec.codec, type_, written), type_)
+        return _TypedCodec(own or codec_for(spec.codec, type_, written), type_)
     except TopologyError as error:
         raise TopologyError(f"store {spec.name!r}: {error}") from error
 
 
-def codec_for(codec: str, type_: Any, written: Mapping[int, Shape] = {}) -> Codec[Any]:
-    """The codec of an id, for values of one type. `written` is every shape they have had, for Avro to read.
+def codec_for(codec: str, type_: Any, written: Mapping[int, ValueSchema] = {}) -> Codec[Any]:
+    """The codec of an id, for values of one type. `written` is every schema they have had, for Avro to read.
 
     >>> codec_for("json/1", list[int]).encode([1, 2])
     b'[1,2]'
@@ -106,7 +106,7 @@ def codec_for(codec: str, type_: Any, written: Mapping[int, Shape] = {}) -> Code
         case "bytes/1":
             raise TopologyError(f"codec 'bytes' stores bytes, and the value type is {name_of(type_)}. Say value=bytes.")
         case "avro/1":
-            return Avro(type_, shape_of(type_), declared(type_).version, written)
+            return Avro(type_, schema_of_type(type_), declared(type_).number, written)
         case "protobuf/1":
             return Protobuf(type_)
     if ":" in codec:
@@ -117,8 +117,8 @@ def codec_for(codec: str, type_: Any, written: Mapping[int, Shape] = {}) -> Code
     )
 
 
-class _Shaped(Generic[V]):
-    """TypedValues values through a codec, with what their type says of its shape."""
+class _TypedCodec(Generic[V]):
+    """Typed values through a codec, with what their type says of its schema."""
 
     def __init__(self, codec: Codec[V], type_: Any) -> None:
         said = declared(type_)
@@ -129,7 +129,7 @@ class _Shaped(Generic[V]):
                 f"on. Take msgpack, json or avro, or give the codec the methods of PlainCodec."
             )
         self.id = codec.id
-        self.schema = said.version
+        self.schema = said.number
         self._plain = plain
         self._type = type_
         self._said = said
@@ -159,7 +159,7 @@ class _Shaped(Generic[V]):
                 value = upcaster(value)
             except Exception as error:  # a user's function may raise anything
                 raise UpcastFailed(
-                    f"an upcaster of {name_of(self._type)} to version {self.schema} failed on a value of schema "
+                    f"an upcaster of {name_of(self._type)} to schema {self.schema} failed on a value of schema "
                     f"{schema}: {type(error).__name__}: {error}. It was given {value!r}."
                 ) from error
         return self._typed(self._plain, value, f"its upcasters from schema {schema}" if chain else f"schema {schema}")
@@ -202,8 +202,8 @@ class _Names:
         self._stored: dict[str, str] = {}
         self._own: dict[str, str] = {}
         if said.aliases:
-            shape = shape_of(type_)
-            for field in getattr(shape, "fields", ()):
+            schema = schema_of_type(type_)
+            for field in getattr(schema, "fields", ()):
                 if field.also:
                     own = field.names[-1]
                     self._stored[own] = field.name
@@ -226,7 +226,7 @@ class _Names:
         return renamed
 
 
-class _ShapedRows:
+class _RowCodec:
     """An aggregate's rows of every layout the store has had, as those of the newest; null where a column was not."""
 
     def __init__(self, spec: StoreSpec) -> None:
@@ -239,7 +239,7 @@ class _ShapedRows:
         self.schema = spec.schema
         self._spec = spec
         self._value = spec.columns
-        self._layouts = row_layouts(spec)
+        self._layouts = row_schemas(spec)
 
     def encode(self, value: Mapping[str, object]) -> bytes:
         return encode_row(self._value, row_of(self._value, value))
@@ -248,7 +248,7 @@ class _ShapedRows:
         if schema is None or schema == self.schema:
             return dict(zip(self._value.names, decode_row(self._value, data), strict=True))
         if schema not in self._layouts:
-            raise unknown_layout(self._spec, schema)
+            raise unknown_schema(self._spec, schema)
         layout = self._layouts[schema]
         row = dict(zip(layout.names, decode_row(layout, data), strict=True))
         kept = surviving(self._spec, schema)
@@ -266,7 +266,7 @@ class _Untyped:
         written = {version.number: parse(version.fields) for version in spec.schemas}
         if spec.codec == AVRO:
             if spec.schema not in written:
-                raise TopologyError(f"store {spec.name!r} keeps Avro and its shape isn't known. Give it a value type.")
+                raise TopologyError(f"store {spec.name!r} keeps Avro and its schema isn't known. Give it a value type.")
             self._codec: Any = Avro(Any, written[spec.schema], spec.schema, written)
         else:
             self._codec = codec_for(spec.codec, Any)
@@ -282,7 +282,7 @@ class _Untyped:
 
 
 class _Described(_Untyped):
-    """The same by the newest shape the log has, as far as that can be told without code."""
+    """The same by the newest schema the log has, as far as that can be told without code."""
 
     def __init__(self, spec: StoreSpec) -> None:
         super().__init__(spec)
@@ -293,7 +293,7 @@ class _Described(_Untyped):
         return self._description.shown(super().decode(data, schema), self.schema if schema is None else schema)
 
 
-def unknown_layout(spec: StoreSpec, schema: int) -> UnreadableValue:
+def unknown_schema(spec: StoreSpec, schema: int) -> UnreadableValue:
     return UnreadableValue(
         f"a row of store {spec.name!r} has schema {schema}, and this process knows up to {spec.schema}. If newer code "
         f"runs beside it, start it again, so that it reads the newest app file. If none does: {RESTORE_AGAIN}"

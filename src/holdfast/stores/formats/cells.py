@@ -7,8 +7,8 @@ either to a store changes no stored byte. Formats 1 and 2 are
     0x02 | schema, 2 bytes big-endian | timestamp, 8 bytes big-endian | expires, 8 bytes big-endian | payload
 
 Both times are in milliseconds since 1970; no timestamp is the smallest number there is, no expiry is 0. The schema is
-the number of the shape the payload was written in. Format 1 is schema 1 and format 2 any later one, so a cell has one
-form only, and a store whose values never changed shape pays nothing for those that did.
+the number of the schema the payload was written in. Format 1 is schema 1 and format 2 any later one, so a cell has one
+form only, and a store whose values never had another schema pays nothing for those that did.
 """
 
 import struct
@@ -39,19 +39,19 @@ from holdfast.stores.formats.byte_columns import (
 from holdfast.stores.formats.key_components import fixed_numbers
 
 FORMAT = 1
-SHAPED_FORMAT = 2
+NUMBERED_FORMAT = 2
 FIRST_SCHEMA = 1
 LAST_SCHEMA = 2**16 - 1
 NEVER = 0
 NO_TIMESTAMP = -(2**63)
 HEADER_BYTES = 17
-SHAPED_HEADER_BYTES = 19
+NUMBERED_HEADER_BYTES = 19
 
 _HEADER = struct.Struct(">Bqq")
-_SHAPED_HEADER = struct.Struct(">BHqq")
+_NUMBERED_HEADER = struct.Struct(">BHqq")
 _COLUMNS = [("timestamp", ">i8"), ("expires", ">i8")]
 _HEADERS = np.dtype([("format", "u1"), *_COLUMNS])
-_SHAPED_HEADERS = np.dtype([("format", "u1"), ("schema", ">u2"), *_COLUMNS])
+_NUMBERED_HEADERS = np.dtype([("format", "u1"), ("schema", ">u2"), *_COLUMNS])
 _NOTHING = pa.scalar(b"", pa.binary())
 
 
@@ -83,19 +83,19 @@ def pack(cell: Cell) -> bytes:
     if cell.schema == FIRST_SCHEMA:
         return _HEADER.pack(FORMAT, cell.timestamp, cell.expires) + cell.payload
     _check_schema(cell.schema)
-    return _SHAPED_HEADER.pack(SHAPED_FORMAT, cell.schema, cell.timestamp, cell.expires) + cell.payload
+    return _NUMBERED_HEADER.pack(NUMBERED_FORMAT, cell.schema, cell.timestamp, cell.expires) + cell.payload
 
 
 def unpack(data: bytes) -> Cell:
     if len(data) >= HEADER_BYTES and data[0] == FORMAT:
         _, timestamp, expires = _HEADER.unpack_from(data)
         return Cell(data[HEADER_BYTES:], timestamp, expires)
-    if len(data) < SHAPED_HEADER_BYTES or data[0] != SHAPED_FORMAT:
+    if len(data) < NUMBERED_HEADER_BYTES or data[0] != NUMBERED_FORMAT:
         raise _damaged(data)
-    _, schema, timestamp, expires = _SHAPED_HEADER.unpack_from(data)
+    _, schema, timestamp, expires = _NUMBERED_HEADER.unpack_from(data)
     if schema <= FIRST_SCHEMA:
         raise _damaged(data)
-    return Cell(data[SHAPED_HEADER_BYTES:], timestamp, expires, schema)
+    return Cell(data[NUMBERED_HEADER_BYTES:], timestamp, expires, schema)
 
 
 def pack_many(
@@ -113,8 +113,8 @@ def pack_many(
         headers["format"] = FORMAT
     else:
         _check_schema(schema)
-        headers = np.empty(rows, dtype=_SHAPED_HEADERS)
-        headers["format"], headers["schema"] = SHAPED_FORMAT, schema
+        headers = np.empty(rows, dtype=_NUMBERED_HEADERS)
+        headers["format"], headers["schema"] = NUMBERED_FORMAT, schema
     width = headers.dtype.itemsize
     total = rows * width + int(lengths_of(payloads).sum(dtype=np.int64))
     if total > LARGEST:
@@ -137,7 +137,7 @@ def unpack_many(cells: pa.BinaryArray) -> Cells:
         begins = starts + np.int32(HEADER_BYTES)
         schemas = np.full(len(starts), FIRST_SCHEMA, dtype=np.uint16)
     else:
-        header = np.where(schemas == FIRST_SCHEMA, HEADER_BYTES, SHAPED_HEADER_BYTES)
+        header = np.where(schemas == FIRST_SCHEMA, HEADER_BYTES, NUMBERED_HEADER_BYTES)
         begins = starts + header.astype(np.int32)
     timestamps = numbers_at(cells, begins - np.int32(16), ">i8")
     expires = numbers_at(cells, begins - np.int32(8), ">i8")
@@ -183,13 +183,13 @@ def _checked_schemas(
     lengths = stops - starts
     _refuse(cells, starts, stops, lengths < HEADER_BYTES)
     formats = bytes_of(cells)[starts]
-    shaped = formats != FORMAT
-    if not shaped.any():
+    numbered = formats != FORMAT
+    if not numbered.any():
         return None
-    _refuse(cells, starts, stops, shaped & ((formats != SHAPED_FORMAT) | (lengths < SHAPED_HEADER_BYTES)))
+    _refuse(cells, starts, stops, numbered & ((formats != NUMBERED_FORMAT) | (lengths < NUMBERED_HEADER_BYTES)))
     schemas = np.full(len(starts), FIRST_SCHEMA, dtype=np.uint16)
-    schemas[shaped] = numbers_at(cells, starts[shaped] + np.int32(1), ">u2")
-    _refuse(cells, starts, stops, shaped & (schemas <= FIRST_SCHEMA))
+    schemas[numbered] = numbers_at(cells, starts[numbered] + np.int32(1), ">u2")
+    _refuse(cells, starts, stops, numbered & (schemas <= FIRST_SCHEMA))
     return schemas
 
 
@@ -209,12 +209,12 @@ def _check_schema(number: int) -> None:
 
 
 def _damaged(data: bytes) -> DamagedObject:
-    if data and data[0] not in (FORMAT, SHAPED_FORMAT):
+    if data and data[0] not in (FORMAT, NUMBERED_FORMAT):
         return DamagedObject(
-            f"a stored value has format {data[0]} and this release reads {FORMAT} and {SHAPED_FORMAT}. Use the release "
-            f"that wrote it. If there is none: {RESTORE_AGAIN}"
+            f"a stored value has format {data[0]} and this release reads {FORMAT} and {NUMBERED_FORMAT}. Use the "
+            f"release that wrote it. If there is none: {RESTORE_AGAIN}"
         )
-    smallest = SHAPED_HEADER_BYTES if data and data[0] == SHAPED_FORMAT else HEADER_BYTES
+    smallest = NUMBERED_HEADER_BYTES if data and data[0] == NUMBERED_FORMAT else HEADER_BYTES
     if len(data) >= smallest:
-        return DamagedObject(f"a stored value of format {SHAPED_FORMAT} has schema {data[2]}. {RESTORE_AGAIN}")
+        return DamagedObject(f"a stored value of format {NUMBERED_FORMAT} has schema {data[2]}. {RESTORE_AGAIN}")
     return DamagedObject(f"a stored value has {len(data)} bytes and the smallest has {smallest}. {RESTORE_AGAIN}")

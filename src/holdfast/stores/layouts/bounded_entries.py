@@ -18,7 +18,7 @@ from operator import itemgetter
 
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats import cells
-from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, SHAPED_HEADER_BYTES
+from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, NUMBERED_HEADER_BYTES
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts import recency
 from holdfast.stores.layouts.base import EMPTY, Batch, Ended, ReadableEntries
@@ -268,5 +268,5 @@ def _seq_of(cell: bytes) -> int:
 
 def _with_seq(cell: bytes, seq: int) -> bytes:
     """The cell with its touch's number in the place that was kept free for it."""
-    at = HEADER_BYTES if cell[0] == FORMAT else SHAPED_HEADER_BYTES
+    at = HEADER_BYTES if cell[0] == FORMAT else NUMBERED_HEADER_BYTES
     return cell[:at] + recency.with_seq(seq, cell[at + SEQ_BYTES :])

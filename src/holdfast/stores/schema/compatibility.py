@@ -1,4 +1,4 @@
-"""Whether code can read what other code wrote, told from the two shapes alone.
+"""Whether code can read what other code wrote, told from the two schemas alone.
 
 A reader may know fields with defaults that the writer didn't have, and leave fields alone that it doesn't know; a whole
 number reads as a real one. Everything else that differs is named, one sentence each, with the place it was found at.
@@ -15,7 +15,7 @@ from holdfast.stores.schema.text import (
     OneOf,
     Record,
     Scalar,
-    Shape,
+    ValueSchema,
     text_of,
 )
 
@@ -23,7 +23,7 @@ _WIDER = {("int", "float")}
 _CHOICE_TYPES = {str: "str", int: "int", type(None): "null"}
 
 
-def obstacles(written: Shape, reader: Shape, at: str = "the value") -> list[str]:
+def obstacles(written: ValueSchema, reader: ValueSchema, at: str = "the value") -> list[str]:
     """Why `reader` can't read what was written as `written`; nothing if it can.
 
     >>> from holdfast.stores.schema.text import parse
@@ -78,7 +78,7 @@ def _by_name(written: Record, reader: Record, at: str) -> list[str]:
         sources = [there[name] for name in field.names if name in there]
         read.update(source.name for source in sources)
         for source in sources:
-            lines += obstacles(source.shape, field.shape, place)
+            lines += obstacles(source.schema, field.schema, place)
         if not field.optional and not sources:
             lines.append(f"{place} has no default, and was not written")
         elif not field.optional and all(source.optional for source in sources):
@@ -93,7 +93,7 @@ def _by_position(written: Record, reader: Record, at: str) -> list[str]:
     lines: list[str] = []
     for n, field in enumerate(reader.fields):
         if n < len(written.fields):
-            lines += obstacles(written.fields[n].shape, field.shape, f"{at}[{n}]")
+            lines += obstacles(written.fields[n].schema, field.schema, f"{at}[{n}]")
         elif not field.optional:
             lines.append(f"{at}[{n}] ({field.name}) has no default, and was not written")
     if reader.closed and len(written.fields) > len(reader.fields):
@@ -105,5 +105,5 @@ def _from(name: str) -> list[str]:
     return [narrow for narrow, wide in _WIDER if wide == name]
 
 
-def _differs(written: Shape, reader: Shape, at: str) -> str:
+def _differs(written: ValueSchema, reader: ValueSchema, at: str) -> str:
     return f"{at} was written as {text_of(written)} and is read as {text_of(reader)}"

@@ -1,8 +1,8 @@
-"""The shapes a store's values have had, by number: what the log keeps of them and what code makes of it.
+"""The schemas a store's values have had, by number: what the log keeps of them and what code makes of it.
 
 A typed value's number is the version its type declares. An aggregate's row has no type to say it, so the log numbers
 its layouts itself, whatever its codec: a table whose columns changed gets the next number. Either way a cell says which
-number it was written in, and the app's file has the shape.
+number it was written in, and the app's file has the schema.
 """
 
 from collections.abc import Sequence
@@ -14,8 +14,8 @@ from holdfast.stores.codecs.avro import AVRO
 from holdfast.stores.formats.cells import FIRST_SCHEMA
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.schema.compatibility import obstacles
-from holdfast.stores.schema.text import FieldShape, Record, Scalar, fingerprint_of, parse, text_of
-from holdfast.stores.spec import BESIDE, RowValues, SchemaVersion, StoreSpec, TypedValues
+from holdfast.stores.schema.text import FieldSchema, Record, Scalar, fingerprint_of, parse, text_of
+from holdfast.stores.spec import BESIDE, NumberedSchema, RowValues, StoreSpec, TypedValues
 
 UNTOLD = "..."
 """Stands for an input whose text isn't the same from start to start: then only the function is compared."""
@@ -54,8 +54,8 @@ def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
         if code.codec == AVRO and version.number == own.number:
             lines.append(
                 f"store {code.name!r} has values of schema {own.number} that differ from the code's: "
-                f"{version.fields} in the log and {own.fields} in the code. Avro needs a number for every shape: say "
-                f"@hf.shape(version={_next(log, own)})"
+                f"{version.fields} in the log and {own.fields} in the code. Avro needs a number for every schema: say "
+                f"@hf.schema(number={_next(log, own)})"
             )
         elif found := _obstacles(version, own):
             lines.append(f"{_told(code.name, version, found)}. {_remedy(log, version, own)}")
@@ -75,45 +75,45 @@ def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
     ]
 
 
-def _obstacles(version: SchemaVersion, own: SchemaVersion) -> list[str]:
+def _obstacles(version: NumberedSchema, own: NumberedSchema) -> list[str]:
     if any(number in own.lifts for number in range(version.number, own.number)):
         return []  # an upcaster makes of it what the next version wants; nobody but it knows
     return obstacles(parse(version.fields), parse(own.fields))
 
 
-def _told(store: str, version: SchemaVersion, found: Sequence[str]) -> str:
+def _told(store: str, version: NumberedSchema, found: Sequence[str]) -> str:
     what = f"store {store!r} has values of schema {version.number} ({version.fields})"
     return f"{what} that can't be read: {'; '.join(found)}"
 
 
-def _remedy(log: StoreSpec, version: SchemaVersion, own: SchemaVersion) -> str:
+def _remedy(log: StoreSpec, version: NumberedSchema, own: NumberedSchema) -> str:
     if version.number > own.number:
         return "This code is older than the store; start the newer code, or give the fields defaults here"
     number = own.number if version.number < own.number else _next(log, own)
     return (
         f"Give new fields a default and renamed ones an alias, or declare an upcaster: "
-        f"@hf.shape(version={number}, upcasters={{{version.number}: ...}})"
+        f"@hf.schema(number={number}, upcasters={{{version.number}: ...}})"
     )
 
 
-def _next(log: StoreSpec, own: SchemaVersion) -> int:
+def _next(log: StoreSpec, own: NumberedSchema) -> int:
     return max([own.number, *(version.number for version in log.schemas)]) + 1
 
 
 # Rows
 
 
-def row_version(number: int, schema: Schema) -> SchemaVersion:
+def numbered_rows(number: int, schema: Schema) -> NumberedSchema:
     """A row's layout as the app's file keeps it.
 
-    >>> row_version(2, Schema.of(n="bigint", spent="decimal(10,2)")).fields
+    >>> numbered_rows(2, Schema.of(n="bigint", spent="decimal(10,2)")).fields
     '{n: bigint, spent: decimal(10,2)}'
     """
-    shape = Record(tuple(FieldShape(field.name, Scalar(field.type)) for field in schema.fields))
-    return SchemaVersion(number, fingerprint_of(shape), text_of(shape))
+    record = Record(tuple(FieldSchema(field.name, Scalar(field.type)) for field in schema.fields))
+    return NumberedSchema(number, fingerprint_of(record), text_of(record))
 
 
-def row_layouts(spec: StoreSpec) -> dict[int, Schema]:
+def row_schemas(spec: StoreSpec) -> dict[int, Schema]:
     """The layout of each number a store's rows may have."""
     layouts = {version.number: _row_schema(version.fields) for version in spec.schemas}
     if isinstance(spec.value, RowValues):
@@ -123,7 +123,7 @@ def row_layouts(spec: StoreSpec) -> dict[int, Schema]:
 
 def surviving(spec: StoreSpec, number: int) -> frozenset[str]:
     """The columns of rows of a number that are still what they were: a column that went and came back begins anew."""
-    return _surviving(tuple(sorted(row_layouts(spec).items())), number, spec.schema)
+    return _surviving(tuple(sorted(row_schemas(spec).items())), number, spec.schema)
 
 
 @lru_cache(maxsize=256)
@@ -134,17 +134,17 @@ def _surviving(layouts: tuple[tuple[int, Schema], ...], number: int, newest: int
 
 @lru_cache(maxsize=256)
 def _row_schema(text: str) -> Schema:
-    shape = parse(text)
-    assert isinstance(shape, Record)
-    return Schema(tuple(Field(field.name, text_of(field.shape)) for field in shape.fields))
+    record = parse(text)
+    assert isinstance(record, Record)
+    return Schema(tuple(Field(field.name, text_of(field.schema)) for field in record.fields))
 
 
 def _merged_rows(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     if isinstance(log.value, TypedValues) or log.value == code.value:
         return msgspec.structs.replace(code, schema=log.schema, schemas=log.schemas)
-    history = log.schemas or (row_version(FIRST_SCHEMA, log.columns),)
+    history = log.schemas or (numbered_rows(FIRST_SCHEMA, log.columns),)
     number = log.schema + 1
-    return msgspec.structs.replace(code, schema=number, schemas=(*history, row_version(number, code.columns)))
+    return msgspec.structs.replace(code, schema=number, schemas=(*history, numbered_rows(number, code.columns)))
 
 
 def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:

@@ -1,4 +1,4 @@
-"""A shape: what a stored value looks like, as a tree that can be written down and compared.
+"""A schema: what a stored value looks like, as a tree that can be written down and compared.
 
 A store's history is kept in the app's file as text, so that code which no longer has an old class still knows what it
 looked like:
@@ -31,20 +31,20 @@ class Scalar:
 class Many:
     """A list, a set, a tuple of any length: the same bytes."""
 
-    item: "Shape"
+    item: "ValueSchema"
 
 
 @dataclass(frozen=True)
 class Fixed:
     """A tuple of a fixed length."""
 
-    items: tuple["Shape", ...]
+    items: tuple["ValueSchema", ...]
 
 
 @dataclass(frozen=True)
 class Mapped:
-    key: "Shape"
-    value: "Shape"
+    key: "ValueSchema"
+    value: "ValueSchema"
 
 
 @dataclass(frozen=True)
@@ -55,9 +55,9 @@ class Choices:
 
 
 @dataclass(frozen=True)
-class FieldShape:
+class FieldSchema:
     name: str
-    shape: "Shape"
+    schema: "ValueSchema"
     optional: bool = False
     also: tuple[str, ...] = ()
 
@@ -68,14 +68,14 @@ class FieldShape:
 
 @dataclass(frozen=True)
 class Record:
-    fields: tuple[FieldShape, ...]
+    fields: tuple[FieldSchema, ...]
     closed: bool = False
     by_position: bool = False
 
 
 @dataclass(frozen=True)
 class OneOf:
-    members: tuple["Shape", ...]
+    members: tuple["ValueSchema", ...]
 
 
 @dataclass(frozen=True)
@@ -85,19 +85,19 @@ class Around:
     levels: int
 
 
-Shape = Scalar | Many | Fixed | Mapped | Choices | Record | OneOf | Around
+ValueSchema = Scalar | Many | Fixed | Mapped | Choices | Record | OneOf | Around
 
 ANY = Scalar("any")
 NULL = Scalar("null")
 
 
-def text_of(shape: Shape, *, also: bool = True) -> str:
-    """The shape as text; `also=False` leaves out what changes no stored byte.
+def text_of(schema: ValueSchema, *, also: bool = True) -> str:
+    """The schema as text; `also=False` leaves out what changes no stored byte.
 
-    >>> text_of(Record((FieldShape("score", Scalar("int"), also=("points",)), FieldShape("a b", Many(ANY), True))))
+    >>> text_of(Record((FieldSchema("score", Scalar("int"), also=("points",)), FieldSchema("a b", Many(ANY), True))))
     '{score/points: int, "a b"?: list[any]}'
     """
-    match shape:
+    match schema:
         case Scalar(name):
             return name
         case Many(item):
@@ -117,36 +117,36 @@ def text_of(shape: Shape, *, also: bool = True) -> str:
             return f"{'row' if by_position else ''}{{{inside}}}{'!' if closed else ''}"
 
 
-def fingerprint_of(shape: Shape) -> str:
+def fingerprint_of(schema: ValueSchema) -> str:
     """Sixteen hex digits that are equal where stored bytes mean the same.
 
     >>> fingerprint_of(parse("{score/points: int}")) == fingerprint_of(parse("{score: int}"))
     True
     """
-    return xxhash.xxh3_64_hexdigest(text_of(shape, also=False).encode())
+    return xxhash.xxh3_64_hexdigest(text_of(schema, also=False).encode())
 
 
-def parse(text: str) -> Shape:
-    """The shape a text tells of.
+def parse(text: str) -> ValueSchema:
+    """The schema a text tells of.
 
     >>> text_of(parse("{a?: list[int | null], b: enum[1, \\"x\\"]}!"))
     '{a?: list[int | null], b: enum[1, "x"]}!'
     """
     parser = _Parser(text)
-    shape = parser.shape()
+    schema = parser.schema()
     parser.take("")
-    return shape
+    return schema
 
 
-def one_of(members: Mapping[str, Shape]) -> Shape:
+def one_of(members: Mapping[str, ValueSchema]) -> ValueSchema:
     """A union in one order, whatever order the type had; one member is no union."""
     ordered = tuple(members[text] for text in sorted(members))
     return ordered[0] if len(ordered) == 1 else OneOf(ordered)
 
 
-def _field_text(field: FieldShape, also: bool) -> str:
+def _field_text(field: FieldSchema, also: bool) -> str:
     names = "/".join(_name_text(name) for name in (field.names if also else (field.name,)))
-    return f"{names}{'?' if field.optional else ''}: {text_of(field.shape, also=also)}"
+    return f"{names}{'?' if field.optional else ''}: {text_of(field.schema, also=also)}"
 
 
 def _name_text(name: str) -> str:
@@ -159,7 +159,7 @@ class _Parser:
         self._place = 0
         self._next = self._token()
 
-    def shape(self) -> Shape:
+    def schema(self) -> ValueSchema:
         members = [self._term()]
         while self.took("|"):
             members.append(self._term())
@@ -175,7 +175,7 @@ class _Parser:
         self._next = self._token() if wanted else ""
         return True
 
-    def _term(self) -> Shape:
+    def _term(self) -> ValueSchema:
         if self._next == "{":
             return self._record(by_position=False)
         word = self._take_any()
@@ -190,7 +190,7 @@ class _Parser:
         self.take("[")
         if word == "enum":
             return Choices(tuple(self._listed_values()))
-        inside = self._listed_shapes()
+        inside = self._listed_schemas()
         match word, len(inside):
             case "list", 1:
                 return Many(inside[0])
@@ -202,7 +202,7 @@ class _Parser:
 
     def _record(self, *, by_position: bool) -> Record:
         self.take("{")
-        fields: list[FieldShape] = []
+        fields: list[FieldSchema] = []
         while not self.took("}"):
             if fields:
                 self.take(",")
@@ -211,15 +211,15 @@ class _Parser:
                 names.append(self._name())
             optional = self.took("?")
             self.take(":")
-            fields.append(FieldShape(names[0], self.shape(), optional, tuple(names[1:])))
+            fields.append(FieldSchema(names[0], self.schema(), optional, tuple(names[1:])))
         return Record(tuple(fields), closed=self.took("!"), by_position=by_position)
 
-    def _listed_shapes(self) -> list[Shape]:
-        found: list[Shape] = []
+    def _listed_schemas(self) -> list[ValueSchema]:
+        found: list[ValueSchema] = []
         while not self.took("]"):
             if found:
                 self.take(",")
-            found.append(self.shape())
+            found.append(self.schema())
         return found
 
     def _listed_values(self) -> list[str | int | None]:
@@ -258,4 +258,4 @@ class _Parser:
         return match[1]
 
     def _damaged(self) -> DamagedObject:
-        return DamagedObject(f"{self._text[:200]!r} is no shape, at {self._place}. Restore the app's file.")
+        return DamagedObject(f"{self._text[:200]!r} is not a schema, at {self._place}. Restore the app's file.")

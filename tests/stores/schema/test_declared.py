@@ -14,10 +14,10 @@ from holdfast.errors import DamagedObject, TopologyError
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.schema.compatibility import obstacles
+from holdfast.stores.schema.declared import declared, describe_type
 from holdfast.stores.schema.history import unreadable
-from holdfast.stores.schema.shapes import declared, describe_type
 from holdfast.stores.schema.text import parse, text_of
-from tests.stores.shaping import First, Opaque, Renamed, Tenths, spec_of
+from tests.stores.schemas import First, Opaque, Renamed, Tenths, spec_of
 
 
 def test_a_shape_is_told_in_words() -> None:
@@ -73,19 +73,19 @@ def test_a_shape_is_read_as_it_is_written(text: str) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "{", "{a}", "{a: int", "list[int", "int int", "dict[int]", "{a: int}}", "#", "|"])
-def test_what_is_no_shape_is_an_error(text: str) -> None:
-    with pytest.raises(DamagedObject, match="is no shape"):
+def test_text_that_is_not_a_schema_is_an_error(text: str) -> None:
+    with pytest.raises(DamagedObject, match="is not a schema"):
         parse(text)
 
 
 @pytest.mark.parametrize(
     ("options", "told"),
     [
-        ({"version": 0}, "versions go from 1"),
-        ({"version": 65536}, "versions go from 1"),
-        ({"version": 2, "upcasters": {2: lambda old: old}}, "say version=3"),
-        ({"version": 2, "upcasters": {0: lambda old: old}}, "upcaster from 0"),
-        ({"upcasters": {1: lambda old: old}}, "is version 1 and has an upcaster from 1.* say version=2 or higher"),
+        ({"number": 0}, "numbers go from 1"),
+        ({"number": 65536}, "numbers go from 1"),
+        ({"number": 2, "upcasters": {2: lambda old: old}}, "say number=3"),
+        ({"number": 2, "upcasters": {0: lambda old: old}}, "upcaster from 0"),
+        ({"upcasters": {1: lambda old: old}}, "has schema number 1 and an upcaster from 1.* say number=2 or higher"),
         ({"aliases": {"nothing": "old"}}, "no field 'nothing'"),
         ({"aliases": {"user": "score"}}, "'score' is a field"),
         ({"aliases": {"user": "old", "score": "old"}}, "alias of two fields"),
@@ -93,7 +93,7 @@ def test_what_is_no_shape_is_an_error(text: str) -> None:
 )
 def test_what_cannot_be_declared_is_told_on_the_line_that_declares_it(options: dict[str, Any], told: str) -> None:
     with pytest.raises(TopologyError, match=told):
-        hf.shape(**options)(make_dataclass("Score", [("user", str), ("score", int)]))
+        hf.schema(**options)(make_dataclass("Score", [("user", str), ("score", int)]))
 
 
 class Lifted(msgspec.Struct):
@@ -108,7 +108,7 @@ class Lifted(msgspec.Struct):
 @pytest.mark.parametrize("type_", [Lifted, list[Lifted], make_dataclass("Outer", [("best", Lifted | None)])])
 @pytest.mark.parametrize("codec", [None, "json", Opaque.id])
 def test_an_upcaster_in_a_class_without_a_version_is_refused(type_: Any, codec: str | None) -> None:
-    with pytest.raises(TopologyError, match=r"^Lifted has an upcaster from version 2 .* Put @hf.shape\(version=3\) on"):
+    with pytest.raises(TopologyError, match=r"^Lifted has an upcaster from schema 2 .* Put @hf.schema\(number=3\) on"):
         hf.KeyValueStore("scores", value=type_, codec=codec)
 
 
@@ -161,13 +161,13 @@ def test_a_type_its_codec_cannot_have_is_refused_where_a_store_is_declared(type_
 
 def test_only_records_have_shapes() -> None:
     with pytest.raises(TopologyError, match="dataclass or a msgspec Struct"):
-        hf.shape(version=2)(dict)
+        hf.schema(number=2)(dict)
 
     class Row(msgspec.Struct, array_like=True):
         a: int
 
     with pytest.raises(TopologyError, match="array_like"):
-        hf.shape(aliases={"a": "b"})(Row)
+        hf.schema(aliases={"a": "b"})(Row)
 
 
 T = TypeVar("T")
@@ -194,7 +194,7 @@ class InNamedTuple(NamedTuple):
     one: Tenths
 
 
-@hf.shape(version=2)
+@hf.schema(number=2)
 @dataclass
 class Page(Generic[T]):
     items: list[T]
@@ -223,7 +223,7 @@ class Page(Generic[T]):
 )
 def test_a_shape_is_refused_where_nobody_would_ask_for_it(type_: Any, inner: str, codec: str) -> None:
     """Its upcasters and aliases would never be called, and defaults would take the place of what is stored."""
-    with pytest.raises(TopologyError, match=rf"{inner}(\[int\])? is under @hf.shape and stands inside .* itself"):
+    with pytest.raises(TopologyError, match=rf"{inner}(\[int\])? is under @hf.schema and stands inside .* itself"):
         hf.KeyValueStore("scores", value=type_, codec=codec).spec()
 
 
@@ -234,15 +234,15 @@ def test_aliases_do_not_reach_into_a_type_that_contains_itself() -> None:
         children: list["Tree"] = field(default_factory=list)
 
     Tree.__annotations__["children"] = list[Tree]
-    hf.shape(version=2, upcasters={1: lambda old: old})(Tree)
+    hf.schema(number=2, upcasters={1: lambda old: old})(Tree)
     assert describe_type(Tree).fields == "{name?: str, children?: list[^1]}"
-    hf.shape(aliases={"name": "title"})(Tree)
+    hf.schema(aliases={"name": "title"})(Tree)
     with pytest.raises(TopologyError, match="Tree has aliases and stands inside itself"):
         describe_type(Tree)
 
 
 def test_what_the_refusal_advises_reads_what_is_stored() -> None:
-    @hf.shape(version=2, upcasters={1: lambda old: {"of": {who: each["score"] / 10 for who, each in old.items()}}})
+    @hf.schema(number=2, upcasters={1: lambda old: {"of": {who: each["score"] / 10 for who, each in old.items()}}})
     @dataclass
     class Scores:
         of: dict[str, float]
@@ -280,8 +280,8 @@ def test_a_subclass_says_it_anew() -> None:
     class Other(Tenths):
         pass
 
-    assert declared(Other).version == 1
-    assert declared(Tenths).version == 2
+    assert declared(Other).number == 1
+    assert declared(Tenths).number == 2
 
 
 def test_aliases_and_upcasters_need_a_codec_that_has_a_plain_form() -> None:

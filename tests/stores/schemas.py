@@ -29,7 +29,7 @@ class Gained:
     best: float | None = None
 
 
-@hf.shape(aliases={"player": "user"})
+@hf.schema(aliases={"player": "user"})
 @dataclass
 class Renamed:
     """Release 3: `user` is called `player`."""
@@ -39,7 +39,7 @@ class Renamed:
     tags: list[str] = field(default_factory=list)
 
 
-@hf.shape(version=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
+@hf.schema(number=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
 @dataclass
 class Tenths:
     """Release 4: scores are what they were, divided by ten."""
@@ -49,7 +49,7 @@ class Tenths:
     tags: list[str] = field(default_factory=list)
 
 
-@hf.shape(version=3, aliases={"player": "user"})
+@hf.schema(number=3, aliases={"player": "user"})
 @dataclass
 class Named:
     """Release 5: the name is a record."""
@@ -74,7 +74,7 @@ RELEASES: list[type] = [First, Gained, Renamed, Tenths, Named]
 class Reversed(MessagePack[Any]):
     """A user's own codec: MessagePack, backwards."""
 
-    id = "tests.stores.shaping:Reversed"
+    id = "tests.stores.schemas:Reversed"
 
     def write_plain(self, plain: Any) -> bytes:
         return super().write_plain(plain)[::-1]
@@ -92,7 +92,7 @@ class Reversed(MessagePack[Any]):
 class Opaque:
     """A user's own codec that can't be read without its type."""
 
-    id = "tests.stores.shaping:Opaque"
+    id = "tests.stores.schemas:Opaque"
 
     def __init__(self, type_: Any = None) -> None:
         self.type = type_

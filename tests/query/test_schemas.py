@@ -31,7 +31,7 @@ from holdfast.words import Version
 from tests.log.making import subtopologies_of
 from tests.query.held import World
 from tests.query.instances import Driver, config, replicas_of, rest
-from tests.stores.shaping import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
+from tests.stores.schemas import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
 
 NARROW = StoreSpec(
     name="counts", key=Schema.of(player="string"), value=RowValues(Schema.of(n="bigint")), codec="rows/1"
@@ -62,7 +62,7 @@ def test_renamed_and_lost_fields_need_no_code(codec: str) -> None:
     assert shown(log, Renamed("Cat", 5, []), codec) == {"value": {"player": "Cat", "score": 5, "tags": []}}
 
 
-@hf.shape(version=2, aliases={"player": "user"})
+@hf.schema(number=2, aliases={"player": "user"})
 @dataclass
 class AvroRenamed:
     player: str

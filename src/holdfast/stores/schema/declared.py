@@ -2,9 +2,9 @@
 
 Most changes need no word: a field that is gained has a default, one that is lost is passed over. A rename is an alias;
 the field stays stored under its first name, so code from before the rename reads it too. For all else a type has a
-version and upcasters, each of which lifts a plain value (dicts, lists, numbers) from one version to the next:
+number and upcasters, each of which lifts a plain value (dicts, lists, numbers) from one schema to the next:
 
-    @hf.shape(version=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
+    @hf.schema(number=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
     @dataclass
     class Score: ...
 
@@ -25,25 +25,25 @@ from holdfast.errors import TopologyError
 from holdfast.stores.codecs.avro import AVRO
 from holdfast.stores.codecs.base import name_of
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
-from holdfast.stores.codecs.protobuf import PROTOBUF, message_shape
+from holdfast.stores.codecs.protobuf import PROTOBUF, message_schema
 from holdfast.stores.formats.cells import FIRST_SCHEMA, LAST_SCHEMA
 from holdfast.stores.schema.text import (
     ANY,
     NULL,
     Around,
     Choices,
-    FieldShape,
+    FieldSchema,
     Fixed,
     Many,
     Mapped,
     Record,
     Scalar,
-    Shape,
+    ValueSchema,
     fingerprint_of,
     one_of,
     text_of,
 )
-from holdfast.stores.spec import SchemaVersion
+from holdfast.stores.spec import NumberedSchema
 
 T = TypeVar("T")
 Upcaster = Callable[[Any], Any]
@@ -51,37 +51,37 @@ Upcaster = Callable[[Any], Any]
 _BY_MSGSPEC = (MESSAGE_PACK, JSON, AVRO)
 """The codecs that leave it to msgspec to look into a value."""
 
-_DECLARED = "__holdfast_shape__"
+_DECLARED = "__holdfast_schema__"
 _LIFTS = "__holdfast_lifts__"
 
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a type says of its shape."""
+    """What a type says of its schema."""
 
-    version: int = FIRST_SCHEMA
+    number: int = FIRST_SCHEMA
     aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
     """From a field to the names it had, the first one first."""
     upcasters: Mapping[int, Upcaster] = dataclasses.field(default_factory=dict)
-    """From a version to what lifts a plain value of it to the next."""
+    """From a number to what lifts a plain value of it to the next."""
 
     def chain(self, schema: int) -> tuple[Upcaster, ...]:
-        """What lifts a value of an older schema to this one; a version without an upcaster reads as the next does."""
-        return tuple(self.upcasters[n] for n in range(schema, self.version) if n in self.upcasters)
+        """What lifts a value of an older schema to this one; a number without an upcaster reads as the next does."""
+        return tuple(self.upcasters[n] for n in range(schema, self.number) if n in self.upcasters)
 
 
 UNDECLARED = Declared()
 
 
-def shape(
+def schema(
     *,
-    version: int = FIRST_SCHEMA,
+    number: int = FIRST_SCHEMA,
     aliases: Mapping[str, str | Sequence[str]] = {},
     upcasters: Mapping[int, Upcaster] = {},
 ) -> Callable[[type[T]], type[T]]:
     """Says how a dataclass or Struct has changed. Upcasters may also stand in the class, under `@hf.upcast`.
 
-    >>> @shape(version=2, upcasters={1: lambda old: {"points": old["score"] * 100}})
+    >>> @schema(number=2, upcasters={1: lambda old: {"points": old["score"] * 100}})
     ... @dataclasses.dataclass
     ... class Score:
     ...     points: int
@@ -92,8 +92,8 @@ def shape(
     def declare(type_: type[T]) -> type[T]:
         found = {**_marked(type_), **upcasters}
         names = {new: (old,) if isinstance(old, str) else tuple(old) for new, old in aliases.items()}
-        _check(type_, version, names, found)
-        setattr(type_, _DECLARED, Declared(version, names, found))
+        _check(type_, number, names, found)
+        setattr(type_, _DECLARED, Declared(number, names, found))
         return type_
 
     return declare
@@ -104,9 +104,9 @@ class _Marker(Protocol):
 
 
 def upcast(*, from_: int) -> _Marker:
-    """Marks a static method of a class under `@hf.shape` as what lifts values of version `from_` to the next.
+    """Marks a static method of a class under `@hf.schema` as what lifts values of schema `from_` to the next.
 
-    >>> @shape(version=2)
+    >>> @schema(number=2)
     ... @dataclasses.dataclass
     ... class Score:
     ...     points: int
@@ -126,37 +126,37 @@ def upcast(*, from_: int) -> _Marker:
 
 
 def declared(type_: Any) -> Declared:
-    """What a type says of its shape. A subclass says it anew."""
+    """What a type says of its schema. A subclass says it anew."""
     return cast(Declared, vars(type_).get(_DECLARED, UNDECLARED)) if isinstance(type_, type) else UNDECLARED
 
 
-def describe_type(type_: Any, codec: str = "msgpack/1") -> SchemaVersion:
+def describe_type(type_: Any, codec: str = "msgpack/1") -> NumberedSchema:
     """A value type as the app's file keeps it.
 
     >>> describe_type(dict[str, int]).fields
     'dict[str, int]'
     """
-    found = message_shape(type_) if codec == PROTOBUF else shape_of(type_, by_msgspec=codec in _BY_MSGSPEC)
+    found = message_schema(type_) if codec == PROTOBUF else schema_of_type(type_, by_msgspec=codec in _BY_MSGSPEC)
     said = declared(type_)
-    return SchemaVersion(said.version, fingerprint_of(found), text_of(found), tuple(sorted(said.upcasters)))
+    return NumberedSchema(said.number, fingerprint_of(found), text_of(found), tuple(sorted(said.upcasters)))
 
 
-def shape_of(type_: Any, *, by_msgspec: bool = False) -> Shape:
-    """The shape of a type as msgspec writes it. `by_msgspec`: it will, so what it can't write is refused."""
+def schema_of_type(type_: Any, *, by_msgspec: bool = False) -> ValueSchema:
+    """The schema of a type as msgspec writes it. `by_msgspec`: it will, so what it can't write is refused."""
     try:
         info = inspect.type_info(type_)
     except TypeError as error:
         raise TopologyError(f"{name_of(type_)} can't be a store's value type: {error}.") from error
-    return _shape(info, (), _Root(type_, by_msgspec))
+    return _schema(info, (), _Root(type_, by_msgspec))
 
 
 def check_inside(type_: Any) -> None:
-    """Refuses a value type with a class under `@hf.shape` inside it, as far as msgspec can look into the type."""
+    """Refuses a value type with a class under `@hf.schema` inside it, as far as msgspec can look into the type."""
     try:
         info = inspect.type_info(type_)
     except TypeError:
         return
-    _shape(info, (), _Root(type_))
+    _schema(info, (), _Root(type_))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -167,22 +167,22 @@ class _Root:
     by_msgspec: bool = False
 
 
-def _shape(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
-    """The shape of a type that stands inside the records `around`, in a value of the type `root`."""
+def _schema(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
+    """The schema of a type that stands inside the records `around`, in a value of the type `root`."""
     match info:
         case inspect.Metadata():
-            return _shape(info.type, around, root)
+            return _schema(info.type, around, root)
         case inspect.AnyType() | inspect.RawType():
             return ANY
         case inspect.UnionType():
-            members = [_shape(member, around, root) for member in info.types]
+            members = [_schema(member, around, root) for member in info.types]
             return one_of({text_of(member): member for member in members})
         case inspect.ListType() | inspect.SetType() | inspect.FrozenSetType() | inspect.VarTupleType():
-            return Many(_shape(info.item_type, around, root))
+            return Many(_schema(info.item_type, around, root))
         case inspect.TupleType():
-            return Fixed(tuple(_shape(item, around, root) for item in info.item_types))
+            return Fixed(tuple(_schema(item, around, root) for item in info.item_types))
         case inspect.DictType():
-            return Mapped(_shape(info.key_type, around, root), _shape(info.value_type, around, root))
+            return Mapped(_schema(info.key_type, around, root), _schema(info.value_type, around, root))
         case inspect.EnumType():
             return Choices(tuple(member.value for member in info.cls))
         case inspect.LiteralType():
@@ -218,13 +218,13 @@ _SCALARS: dict[type, str] = {
 _STRUCT_FIELD: type = type(msgspec.field())
 
 
-def _record(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
+def _record(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
     class_ = get_origin(info.cls) or info.cls
     said = declared(class_)
     if said is UNDECLARED and (lifts := _marked(class_)):
         raise TopologyError(
-            f"{name_of(class_)} has an upcaster from version {min(lifts)} and no version of its own, so nothing calls "
-            f"it. Put @hf.shape(version={max(lifts) + 1}) on {name_of(class_)}."
+            f"{name_of(class_)} has an upcaster from schema {min(lifts)} and no number of its own, so nothing calls "
+            f"it. Put @hf.schema(number={max(lifts) + 1}) on {name_of(class_)}."
         )
     if said is not UNDECLARED and said is not declared(root.type_):
         raise _out_of_reach(info.cls, around[0] if around else root.type_)
@@ -232,12 +232,12 @@ def _record(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
         if said.aliases:
             raise TopologyError(
                 f"{name_of(root.type_)} has aliases and stands inside itself, where they don't reach. Say "
-                "@hf.shape(version=2, upcasters={1: ...}) in their place; the upcaster gets the whole value."
+                "@hf.schema(number=2, upcasters={1: ...}) in their place; the upcaster gets the whole value."
             )
         return Around(len(around) - around.index(info.cls))
     inside = (*around, info.cls)
     by_position = isinstance(info, inspect.NamedTupleType) or bool(getattr(info, "array_like", False))
-    fields = [FieldShape(info.tag_field, Choices((info.tag,)))] if getattr(info, "tag_field", None) else []
+    fields = [FieldSchema(info.tag_field, Choices((info.tag,)))] if getattr(info, "tag_field", None) else []
     for field in info.fields:
         if isinstance(field.default, _STRUCT_FIELD):
             raise TopologyError(
@@ -246,7 +246,7 @@ def _record(info: Any, around: tuple[Any, ...], root: _Root) -> Shape:
                 "dataclasses.field()."
             )
         first, *rest = (*said.aliases.get(field.name, ()), field.encode_name)
-        fields.append(FieldShape(first, _shape(field.type, inside, root), not field.required, tuple(rest)))
+        fields.append(FieldSchema(first, _schema(field.type, inside, root), not field.required, tuple(rest)))
     return Record(tuple(fields), bool(getattr(info, "forbid_unknown_fields", False)), by_position)
 
 
@@ -269,9 +269,9 @@ def _not_storable(class_: Any, where: Any) -> TopologyError:
 
 def _out_of_reach(type_: Any, outer: Any) -> TopologyError:
     return TopologyError(
-        f"{name_of(type_)} is under @hf.shape and stands inside {name_of(outer)}. Versions, aliases and upcasters "
-        "count for a store's value type itself: put @hf.shape on a class that is the value type, with a field for what "
-        f"is now the value if that is no class. Its upcaster gets the whole value, with what is stored of "
+        f"{name_of(type_)} is under @hf.schema and stands inside {name_of(outer)}. Numbers, aliases and upcasters "
+        "count for a store's value type itself: put @hf.schema on a class that is the value type, with a field for "
+        f"what is now the value if that is no class. Its upcaster gets the whole value, with what is stored of "
         f"{name_of(type_)} in it. A field of an inner Struct is renamed with msgspec.field(name=...)."
     )
 
@@ -286,21 +286,19 @@ def _marked(type_: type) -> dict[int, Upcaster]:
     return found
 
 
-def _check(
-    type_: type, version: int, aliases: Mapping[str, tuple[str, ...]], upcasters: Mapping[int, Upcaster]
-) -> None:
+def _check(type_: type, number: int, aliases: Mapping[str, tuple[str, ...]], upcasters: Mapping[int, Upcaster]) -> None:
     name = name_of(type_)
     if not (dataclasses.is_dataclass(type_) or issubclass(type_, msgspec.Struct)):
         raise TopologyError(
-            f"@hf.shape takes a dataclass or a msgspec Struct, and {name} is neither. Write @hf.shape(...) above "
+            f"@hf.schema takes a dataclass or a msgspec Struct, and {name} is neither. Write @hf.schema(...) above "
             "@dataclass: of two lines above a class the lower one comes first."
         )
-    if not FIRST_SCHEMA <= version <= LAST_SCHEMA:
-        raise TopologyError(f"{name}: version={version}; versions go from {FIRST_SCHEMA} to {LAST_SCHEMA}.")
-    if outside := sorted(n for n in upcasters if not FIRST_SCHEMA <= n < version):
+    if not FIRST_SCHEMA <= number <= LAST_SCHEMA:
+        raise TopologyError(f"{name}: number={number}; numbers go from {FIRST_SCHEMA} to {LAST_SCHEMA}.")
+    if outside := sorted(n for n in upcasters if not FIRST_SCHEMA <= n < number):
         raise TopologyError(
-            f"{name} is version {version} and has an upcaster from {outside[0]}. An upcaster leads from a version to "
-            f"the next: say version={outside[0] + 1} or higher, or take it out."
+            f"{name} has schema number {number} and an upcaster from {outside[0]}. An upcaster leads from a number to "
+            f"the next: say number={outside[0] + 1} or higher, or take it out."
         )
     own = {field.name for field in _fields_of(type_)}
     for new, old in aliases.items():
