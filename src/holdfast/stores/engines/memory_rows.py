@@ -10,18 +10,7 @@ from itertools import groupby
 
 from sortedcontainers import SortedDict
 
-from holdfast.stores.layouts.slices import AREA, PREFIX_BYTES
-
-_SLICED = AREA[0]
-
-
-def group_of(key: bytes) -> bytes:
-    """What a key has in common with those that it goes with. Groups have the order of their keys.
-
-    >>> group_of(b"\\x01ann"), group_of(b"\\x02slice-01\\x01ann")
-    (b'\\x01', b'\\x02slice-01')
-    """
-    return key[:PREFIX_BYTES] if key[0] == _SLICED else key[:1]
+from holdfast.stores.layouts.slices import group_of
 
 
 class _Group:

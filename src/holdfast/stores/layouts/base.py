@@ -29,6 +29,7 @@ from holdfast.stores.access import ENTRY_SCHEMA, Now, OrderedBytes, ReadableByte
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, Cells, pack, unpack, unpack_many
 from holdfast.stores.formats.keys import FORMAT
+from holdfast.stores.layouts.slices import AFTER_AREA, AREA
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
@@ -194,10 +195,10 @@ class Layout:
         return NotByKey(f"store {self.spec.name!r} is of kind {self.spec.kind}, and has no entries by key alone.")
 
 
-SLICED: Final = b"\x02"
+SLICED: Final = AREA
 AFTER_OWN_KEYS: Final = SLICED
 """After every own key; slices, indexes and notes follow."""
-AFTER_SLICED: Final = b"\x03"
+AFTER_SLICED: Final = AFTER_AREA
 REWRITE_NOTE: Final = NOTES + b"rewrite"
 """How far the rewrite of old entries is. The part a step writes ends with it, by which `changed` tells it."""
 

@@ -102,6 +102,15 @@ def split_sliced(stored: bytes) -> tuple[int, bytes]:
     return _NUMBER.unpack_from(stored, 1)[0] - _SIGN, stored[PREFIX_BYTES:]
 
 
+def group_of(key: bytes) -> bytes:
+    """The prefix that a key shares with those that are dropped with it. Prefixes have the order of their keys.
+
+    >>> group_of(b"\\x01ann"), group_of(b"\\x02slice-01\\x01ann")
+    (b'\\x01', b'\\x02slice-01')
+    """
+    return key[:PREFIX_BYTES] if key[0] == AREA[0] else key[:1]
+
+
 def slices_of(times: pa.Array | npt.NDArray[np.int64], slice_ms: int) -> npt.NDArray[np.int64]:
     """The slices of a column of times.
 
