@@ -30,7 +30,7 @@ def s3_server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[s3.S3Server]
 def storage(request: pytest.FixtureRequest, tmp_path: Path) -> Storage:
     match request.param:
         case "local":
-            # What reaches the disk and when is test_local's; here it would only take time.
+            # test_local.py tests fsync; here it would only take time.
             return open_storage(str(tmp_path / "log"), fsync=False, retry=QUICK)
         case "memory":
             return open_storage(f"memory://{uuid.uuid4()}", retry=QUICK)

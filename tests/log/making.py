@@ -1,10 +1,13 @@
-"""What tests of the log make again and again: an app, segments, commits; a storage that fails on purpose."""
+"""Helpers for tests of the log: an app, segments, commits, and a storage that fails on purpose."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 
+from holdfast import faults
 from holdfast.chance import new_id
 from holdfast.log.appfile import AppSpec, SubTopologySpec
 from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
@@ -24,7 +27,7 @@ def store_spec(name: str = "counts", key: str = "string") -> StoreSpec:
 
 
 def subtopologies_of(numbers: Mapping[str, int]) -> tuple[SubTopologySpec, ...]:
-    """Sub-topologies with these stores, by number; each has the name of a store."""
+    """Sub-topologies with these stores, by number; each is named after its first store."""
     stores: dict[int, list[str]] = {}
     for store, number in numbers.items():
         stores.setdefault(number, []).append(store)
@@ -81,7 +84,7 @@ def grow(
     tasks: Iterable[TaskId] = (TASK,),
     wall: Callable[[int], int] = lambda version: version,
 ) -> Commit:
-    """Adds versions to a log, each with a segment a task. Returns the newest commit."""
+    """Adds versions to a log, each with one segment per task. Returns the newest commit."""
     previous = log.newest()
     for _ in range(count):
         version = Version((previous.version if previous else 0) + 1)
@@ -97,7 +100,7 @@ def grow(
 
 
 def replay(log: Log, state: dict[bytes, bytes], commits: Iterable[Commit], task: TaskId = TASK) -> dict[bytes, bytes]:
-    """Applies commits to a state, as a replica would."""
+    """Applies commits to a state, as a replica does."""
     for commit in commits:
         for ref in commit.of_task(task):
             for _, table in log.state_parts(ref):
@@ -117,13 +120,24 @@ def commits_after(log: Log, version: Version = NOTHING, through: Version | None 
 
 
 def overwrite(storage: Storage, name: str, data: bytes) -> None:
-    """Damages an object, which nothing in Holdfast ever does."""
+    """Replaces an object, which Holdfast itself never does."""
     storage.delete([name])
     storage.create(name, data)
 
 
+@contextmanager
+def crash_at(point: str) -> Iterator[None]:
+    """Runs the block, which a fault at this point has to end."""
+
+    def crash() -> None:
+        raise faults.InjectedFault(point)
+
+    with faults.active({point: crash}), pytest.raises(faults.InjectedFault):
+        yield
+
+
 class Watched:
-    """A real storage, with something done before or after its calls: counting, failing, or another's writes."""
+    """A real storage that records its calls and runs a hook before or after each, to fail or to write meanwhile."""
 
     def __init__(
         self,
@@ -142,42 +156,42 @@ class Watched:
         return self.inner.place
 
     def create(self, name: str, data: bytes) -> Put:
-        self._begin("create", name)
+        self._record("create", name)
         put = self.inner.create(name, data)
         self.after("create", name)
         return put
 
     def create_file(self, name: str, path: Path) -> None:
-        self._begin("create_file", name)
+        self._record("create_file", name)
         self.inner.create_file(name, path)
         self.after("create_file", name)
 
     def get(self, name: str) -> bytes:
-        self._begin("get", name)
+        self._record("get", name)
         return self.inner.get(name)
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        self._begin("get_range", name)
+        self._record("get_range", name)
         return self.inner.get_range(name, start, length)
 
     def exists(self, name: str) -> bool:
-        self._begin("exists", name)
+        self._record("exists", name)
         return self.inner.exists(name)
 
     def list(self, prefix: str, after: str | None = None) -> Names:
-        self._begin("list", prefix)
+        self._record("list", prefix)
         return self.inner.list(prefix, after)
 
     def list_flat(self, prefix: str) -> Names:
-        self._begin("list_flat", prefix)
+        self._record("list_flat", prefix)
         return self.inner.list_flat(prefix)
 
     def delete(self, names: Iterable[str]) -> None:
-        doomed = list(names)
-        for name in doomed:
-            self._begin("delete", name)
-        self.inner.delete(doomed)
+        deleted = list(names)
+        for name in deleted:
+            self._record("delete", name)
+        self.inner.delete(deleted)
 
-    def _begin(self, call: str, name: str) -> None:
+    def _record(self, call: str, name: str) -> None:
         self.calls.append((call, name))
         self.before(call, name)

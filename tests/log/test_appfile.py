@@ -1,4 +1,4 @@
-"""The app's file: what may change between two starts, what is kept of it, and what is refused with a way out."""
+"""The app's file: which changes a start accepts, what the file keeps, and what the error for other changes advises."""
 
 import logging
 from dataclasses import dataclass
@@ -44,10 +44,16 @@ def table(name: str = "counts", from_now: Any = (), **columns: str) -> StoreSpec
 
 
 def start(storage: Storage, *stores: StoreSpec) -> Log:
-    """A start of the app, and a version made by it."""
+    """Starts the app and commits one version."""
     log = Log.create_or_open(storage, app_spec(*stores))
     grow(log, 1)
     return log
+
+
+def stored(log: Log, name: str) -> StoreSpec:
+    store = log.app.store(name)
+    assert store is not None
+    return store
 
 
 def refused(storage: Storage, *stores: StoreSpec) -> str:
@@ -56,7 +62,7 @@ def refused(storage: Storage, *stores: StoreSpec) -> str:
     return str(raised.value)
 
 
-def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
+def test_the_golden_file_with_schemas_is_unchanged() -> None:
     data = (GOLDEN / "app-1-schemas.json").read_bytes()
     first = appfile.first(app_spec(spec_of(First)), "l0g")
     known = appfile.successor(first, app_spec(spec_of(Tenths)))
@@ -64,7 +70,7 @@ def test_the_file_with_shapes_reads_and_writes_as_it_always_did() -> None:
     assert appfile.encode(known) == data
 
 
-def test_the_file_with_aggregates_reads_and_writes_as_it_always_did() -> None:
+def test_the_golden_file_with_aggregates_is_unchanged() -> None:
     data = (GOLDEN / "app-1-aggregates.json").read_bytes()
     columns = {"n": "bigint", "avg": "double", "avg#sum": "double", "avg#count": "bigint"}
     spec = computing(table(from_now=("avg",), **columns), n="count(*)", avg="mean(score)")
@@ -73,19 +79,18 @@ def test_the_file_with_aggregates_reads_and_writes_as_it_always_did() -> None:
     assert appfile.encode(first) == data
 
 
-def test_a_shape_that_can_be_read_gets_the_next_file_and_keeps_the_old_one(storage: Storage) -> None:
+def test_a_readable_schema_is_added_in_the_next_file(storage: Storage) -> None:
     start(storage, spec_of(First))
     log = start(storage, spec_of(Tenths))
     assert log.app.number == 2
     assert log.app.formats["cell"] == 2
     assert log.app_at(1).formats["cell"] == 1
-    store = log.app.store("scores")
-    assert store is not None
+    store = stored(log, "scores")
     assert [version.number for version in store.schemas] == [1, 2]
     assert Log.create_or_open(storage, app_spec(spec_of(Tenths))).app.number == 2
 
 
-def test_code_may_go_back_and_forth_where_each_reads_the_other(storage: Storage) -> None:
+def test_old_and_new_code_may_alternate_when_each_reads_the_other(storage: Storage) -> None:
     """A rolling deployment: old and new code start in turns on one log."""
     numbers = [start(storage, spec_of(type_)).app.number for type_ in (First, Gained, First, Gained, First)]
     assert numbers == [1, 2, 2, 2, 2]
@@ -94,7 +99,7 @@ def test_code_may_go_back_and_forth_where_each_reads_the_other(storage: Storage)
     assert len(appfile.effective(log.app, spec_of(First)).schemas) == 2
 
 
-def test_code_that_cannot_read_the_newer_shape_is_refused_and_was_warned_of(
+def test_code_that_cannot_read_the_newer_schema_is_refused_after_a_warning(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     start(storage, spec_of(First))
@@ -104,7 +109,7 @@ def test_code_that_cannot_read_the_newer_shape_is_refused_and_was_warned_of(
     assert "start the newer code" in refused(storage, spec_of(First))
 
 
-def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) -> None:
+def test_an_unreadable_schema_is_refused_with_an_upcaster_as_advice(storage: Storage) -> None:
     @dataclass
     class Levels:
         user: str
@@ -112,9 +117,9 @@ def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) 
         level: int
 
     start(storage, spec_of(First))
-    told = refused(storage, spec_of(Levels))
-    assert "level has no default" in told
-    assert "declare an upcaster: @hf.schema(number=2, upcasters={1: ...})" in told
+    message = refused(storage, spec_of(Levels))
+    assert "level has no default" in message
+    assert "declare an upcaster: @hf.schema(number=2, upcasters={1: ...})" in message
 
 
 @pytest.mark.parametrize(
@@ -133,14 +138,14 @@ def test_a_shape_that_cannot_be_read_is_refused_with_the_tool(storage: Storage) 
     ],
     ids=lambda change: next(iter(change)),
 )
-def test_what_cannot_change_in_place_says_so(storage: Storage, change: dict[str, Any]) -> None:
+def test_a_change_that_is_not_possible_in_place_is_refused(storage: Storage, change: dict[str, Any]) -> None:
     start(storage, spec_of(First))
-    told = refused(storage, msgspec.structs.replace(spec_of(First), **change))
-    assert "Not possible in place: keep the store as it was and add one under a new name beside it" in told
+    message = refused(storage, msgspec.structs.replace(spec_of(First), **change))
+    assert "Not possible in place: keep the store as it was and add one under a new name beside it" in message
 
 
-def test_what_the_advice_says_can_be_done(storage: Storage) -> None:
-    """A store that went is refused, so a new name alone is no way on: the old one stays beside it."""
+def test_the_advice_to_add_a_store_under_a_new_name_works(storage: Storage) -> None:
+    """Removing a store is refused, so a new name alone doesn't help: the old store has to stay."""
     start(storage, spec_of(First))
     other = msgspec.structs.replace(spec_of(First, "json/1"), name="scores-2")
     assert "'scores' is in the log and not in the code. A store can't be removed" in refused(storage, other)
@@ -148,33 +153,32 @@ def test_what_the_advice_says_can_be_done(storage: Storage) -> None:
 
 
 @pytest.mark.parametrize("value", [TypedValues(), RowValues(Schema.of(n="bigint"))], ids=["processor", "aggregate"])
-def test_durations_are_told_as_they_are_written(storage: Storage, value: RowValues | TypedValues) -> None:
+def test_durations_in_errors_look_as_in_code(storage: Storage, value: RowValues | TypedValues) -> None:
     codec = "rows/1" if isinstance(value, RowValues) else "msgpack/1"
     spec = StoreSpec(name="seen", key=Schema.of(k="string"), value=value, codec=codec, ttl_ms=7_200_000)
     start(storage, spec)
-    told = refused(storage, msgspec.structs.replace(spec, ttl_ms=90_000))
-    assert "store 'seen' has ttl 2h in the log and 1m30s in the code" in told
-    assert ("put(" in told) == isinstance(value, TypedValues)
+    message = refused(storage, msgspec.structs.replace(spec, ttl_ms=90_000))
+    assert "store 'seen' has ttl 2h in the log and 1m30s in the code" in message
+    assert ("put(" in message) == isinstance(value, TypedValues)
     assert "has ttl 2h in the log and none in the code" in refused(storage, msgspec.structs.replace(spec, ttl_ms=0))
 
 
 def test_another_key_of_a_processors_stream_is_refused(storage: Storage) -> None:
-    """The store's own key is the same, so nothing but the stream's can tell that records go elsewhere."""
+    """The store's own key is the same: only the stream's key shows that records go to other partitions."""
     scores = spec_of(First)
     by_who, by_item = (msgspec.structs.replace(scores, stream_key=Schema.of(**{k: "string"})) for k in ("who", "item"))
-    start(storage, scores)  # a file from before it was kept
+    start(storage, scores)  # the file has no stream key yet
     assert b"stream_key" not in storage.get(names.app(1))
     log = start(storage, by_who)
-    store = log.app.store("scores")
-    assert store is not None
+    store = stored(log, "scores")
     assert (log.app.number, store.stream_key) == (2, Schema.of(who="string"))
-    told = refused(storage, by_item)
-    assert "the stream's key, which is (who string) in the log and (item string) in the code" in told
+    message = refused(storage, by_item)
+    assert "the stream's key, which is (who string) in the log and (item string) in the code" in message
     assert start(storage, by_who).app.number == 2
 
 
-def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Storage) -> None:
-    """It changes no stored byte, but instances learn from the file what a field is called today."""
+def test_an_alias_alone_is_added_in_the_next_file_and_older_code_keeps_it(storage: Storage) -> None:
+    """An alias changes no stored byte, but instances learn from the file how a field is called now."""
 
     @hf.schema(aliases={"player": "user"})
     @dataclass
@@ -184,8 +188,7 @@ def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Sto
 
     start(storage, spec_of(First))
     log = start(storage, spec_of(Aliased))
-    store = log.app.store("scores")
-    assert store is not None
+    store = stored(log, "scores")
     assert (log.app.number, store.schema, log.app.formats["cell"]) == (2, 1, 1)
     data = codec_of(spec_of(First), First).encode(First("Ann", 3))
     assert codec_of(store).decode(data, 1) == {"player": "Ann", "score": 3}
@@ -195,7 +198,7 @@ def test_an_alias_alone_gets_the_next_file_and_older_code_leaves_it(storage: Sto
 @pytest.mark.parametrize(
     "change", [{"profile": "write-heavy"}, {"options": (("late", "last"),)}, {"options_hook": "a:b"}]
 )
-def test_what_stored_bytes_do_not_depend_on_may_change(storage: Storage, change: dict[str, Any]) -> None:
+def test_options_that_stored_bytes_do_not_depend_on_may_change(storage: Storage, change: dict[str, Any]) -> None:
     start(storage, spec_of(First))
     assert start(storage, msgspec.structs.replace(spec_of(First), **change)).app.number == 2
 
@@ -212,34 +215,31 @@ def test_a_ttl_may_grow_and_its_slices_stay(storage: Storage) -> None:
 def test_a_log_without_a_version_keeps_no_history(storage: Storage) -> None:
     Log.create_or_open(storage, app_spec(spec_of(First)))
     log = Log.create_or_open(storage, app_spec(spec_of(Tenths)))
-    store = log.app.store("scores")
-    assert store is not None
+    store = stored(log, "scores")
     assert [version.number for version in store.schemas] == [2]
 
 
-def test_a_file_from_before_there_were_shapes_takes_the_first_it_is_told(storage: Storage) -> None:
+def test_a_file_without_schemas_takes_the_first_declared_one(storage: Storage) -> None:
     start(storage, msgspec.structs.replace(spec_of(First), schemas=()))
-    store = start(storage, spec_of(Gained)).app.store("scores")
-    assert store is not None
+    store = stored(start(storage, spec_of(Gained)), "scores")
     assert [version.number for version in store.schemas] == [1]
 
 
 # Aggregates
 
 
-def test_an_aggregate_that_begins_in_the_middle_has_to_say_so(storage: Storage) -> None:
+def test_a_new_aggregate_needs_from_now(storage: Storage) -> None:
     start(storage, table(n="bigint"))
-    told = refused(storage, table(n="bigint", peak="double"))
-    assert "gained the aggregate peak" in told
-    assert "from_now=True" in told
+    message = refused(storage, table(n="bigint", peak="double"))
+    assert "gained the aggregate peak" in message
+    assert "from_now=True" in message
     log = start(storage, table(n="bigint", peak="double", from_now=("peak",)))
-    store = log.app.store("counts")
-    assert store is not None
+    store = stored(log, "counts")
     assert (log.app.number, store.schema) == (2, 2)
     assert [version.fields for version in store.schemas] == ["{n: bigint}", "{n: bigint, peak: double}"]
 
 
-def test_hidden_columns_come_and_go_with_their_aggregate(storage: Storage) -> None:
+def test_hidden_columns_are_added_and_removed_with_their_aggregate(storage: Storage) -> None:
     mean = {"avg": "double", "avg#sum": "double", "avg#count": "bigint"}
     start(storage, table(n="bigint"))
     assert refused(storage, table(n="bigint", **mean)).count("gained the aggregate") == 1
@@ -247,14 +247,14 @@ def test_hidden_columns_come_and_go_with_their_aggregate(storage: Storage) -> No
     assert start(storage, table(n="bigint")).app.number == 3
 
 
-def test_an_aggregate_that_changed_under_its_name_is_refused(storage: Storage) -> None:
+def test_an_aggregate_whose_columns_changed_is_refused(storage: Storage) -> None:
     start(storage, table(n="bigint", best="double"))
     assert "column n bigint in the log and double" in refused(storage, table(n="double", best="double"))
-    told = refused(storage, table(**{"n": "bigint", "best": "double", "best#time": "bigint"}))
-    assert "best in the log without best#time" in told
+    message = refused(storage, table(**{"n": "bigint", "best": "double", "best#time": "bigint"}))
+    assert "best in the log without best#time" in message
 
 
-def test_losing_an_aggregate_needs_no_word_and_having_it_again_does(storage: Storage) -> None:
+def test_removing_an_aggregate_is_accepted_and_adding_it_again_needs_from_now(storage: Storage) -> None:
     start(storage, table(n="bigint", peak="double"))
     assert start(storage, table(n="bigint")).app.number == 2
     assert "gained the aggregate peak" in refused(storage, table(n="bigint", peak="double"))
@@ -264,20 +264,20 @@ def computing(spec: StoreSpec, **aggregates: str) -> StoreSpec:
     return msgspec.structs.replace(spec, aggregates=tuple(aggregates.items()))
 
 
-def test_an_aggregate_that_computes_something_else_under_its_name_is_refused(storage: Storage) -> None:
-    """The columns are the same, so nothing but what they mean can tell."""
+def test_an_aggregate_whose_function_changed_is_refused(storage: Storage) -> None:
+    """The columns are the same: only the recorded functions differ."""
     scores = table(n="bigint", best="bigint")
     start(storage, computing(scores, n="count(*)", best="sum(score)"))
-    told = refused(storage, computing(scores, n="count(*)", best="max(score)"))
-    assert "store 'counts' has best as sum(score) in the log and as max(score) in the code" in told
-    assert "Give the changed aggregate another name with from_now=True, or keep the store as it was" in told
+    message = refused(storage, computing(scores, n="count(*)", best="max(score)"))
+    assert "store 'counts' has best as sum(score) in the log and as max(score) in the code" in message
+    assert "Give the changed aggregate another name with from_now=True, or keep the store as it was" in message
     assert "sum(points)" in refused(storage, computing(scores, n="count(*)", best="sum(points)"))
-    # What can't be told from its text is taken to be what it was, as long as it is the same function.
+    # An expression without a text ("...") counts as unchanged if its function is the same.
     assert "max(...)" in refused(storage, computing(scores, n="count(*)", best="max(...)"))
     assert start(storage, computing(scores, n="count(*)", best="sum(...)")).app.number == 2
 
 
-def test_one_sentence_is_enough_where_the_type_changed_with_the_function(storage: Storage) -> None:
+def test_a_changed_function_and_type_are_one_difference(storage: Storage) -> None:
     start(storage, computing(table(avg="bigint"), avg="sum(score)"))
     mean = table(**{"avg": "double", "avg#sum": "double", "avg#count": "bigint"})
     with pytest.raises(AppChanged) as raised:
@@ -286,19 +286,18 @@ def test_one_sentence_is_enough_where_the_type_changed_with_the_function(storage
     assert "avg as sum(score) in the log and as mean(score)" in line
 
 
-def test_a_file_from_before_aggregates_were_kept_is_filled_in_at_the_next_start(storage: Storage) -> None:
+def test_a_file_without_aggregates_gets_them_at_the_next_start(storage: Storage) -> None:
     scores = table(n="bigint")
     start(storage, scores)
     assert b"aggregates" not in storage.get(names.app(1))
     log = start(storage, computing(scores, n="count(*)"))
-    store = log.app.store("counts")
-    assert store is not None
+    store = stored(log, "counts")
     assert (log.app.number, store.schema, store.aggregates) == (2, 1, (("n", "count(*)"),))
     assert start(storage, computing(scores, n="count(*)")).app.number == 2
     assert "count(*)" in refused(storage, computing(scores, n="sum(x)"))
 
 
-def test_an_aggregate_that_went_may_come_back_as_another(storage: Storage) -> None:
+def test_a_removed_aggregate_may_come_back_with_another_function(storage: Storage) -> None:
     start(storage, computing(table(n="bigint", best="bigint"), n="count(*)", best="sum(score)"))
     start(storage, computing(table(n="bigint"), n="count(*)"))
     again = table(n="bigint", best="bigint", from_now=("best",))
@@ -318,14 +317,14 @@ def cells_of(spec: StoreSpec, rows: list[tuple[int, tuple[Any, ...]] | None]) ->
     return pa.array(made, pa.binary())
 
 
-def test_old_rows_read_as_the_newest_with_null_for_what_they_did_not_have() -> None:
+def test_old_rows_are_read_in_the_newest_schema_with_nulls_for_missing_columns() -> None:
     spec = spec_after(
         {"n": "bigint", "who": "string"}, {"n": "bigint"}, {"peak": "double", "n": "bigint", "who": "string"}
     )
     rows: list[Any] = [(1, (1, "ann")), None, (2, (2,)), (3, (9.5, 3, "bob"))]
     parts = unpack_many(cells_of(spec, rows))
     columns = [column.to_pylist() for column in decode_columns(spec, parts.payloads, parts.schemas)]
-    # `who` went and came back: what it was before is not what it would be now.
+    # `who` was removed and added again: its earlier values are not read as the new column's.
     assert columns == [[None, None, None, 9.5], [1, None, 2, 3], [None, None, None, "bob"]]
     codec = codec_of(spec)
     assert codec.decode(parts.payloads[0].as_py(), 1) == {"peak": None, "n": 1, "who": None}
@@ -344,7 +343,7 @@ _VALUES: dict[str, st.SearchStrategy[Any]] = {
 
 
 @given(_LAYOUTS, st.data())
-def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str]], data: st.DataObject) -> None:
+def test_decoding_columns_equals_decoding_rows(layouts: list[list[str]], data: st.DataObject) -> None:
     spec = spec_after(*({name: _TYPES[name] for name in layout} for layout in layouts))
     known = row_schemas(spec)
     assert sorted(known) == list(range(1, spec.schema + 1))
@@ -363,7 +362,7 @@ def test_columns_of_mixed_rows_give_what_single_rows_give(layouts: list[list[str
     assert again.to_pylist() == [None if row is None else codec.encode(row) for row in wanted]
 
 
-def test_rows_of_one_layout_are_not_touched() -> None:
+def test_rows_that_are_all_in_the_newest_schema_are_not_copied() -> None:
     spec = spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
     payloads = pa.array([encode_row(row_schemas(spec)[2], (1, 2.0)), None], pa.binary())
     parts = unpack_many(pack_many(payloads, schema=2))
@@ -372,7 +371,7 @@ def test_rows_of_one_layout_are_not_touched() -> None:
     assert newest_rows(spec, nothing.payloads, nothing.schemas) is nothing.payloads
 
 
-def test_a_row_newer_than_the_process_is_told_and_never_guessed() -> None:
+def test_a_row_of_a_newer_schema_is_an_error() -> None:
     old, new = table(n="bigint"), spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
     parts = unpack_many(cells_of(new, [(2, (1, 2.0))]))
     for read in (lambda: codec_of(old).decode(b"", 2), lambda: decode_columns(old, parts.payloads, parts.schemas)):
@@ -380,21 +379,21 @@ def test_a_row_newer_than_the_process_is_told_and_never_guessed() -> None:
             read()
 
 
-def test_effective_rows_are_numbered_by_the_log() -> None:
+def test_the_log_numbers_the_schemas_of_rows() -> None:
     log = spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
     assert effective(log, table(n="bigint", peak="double")).schema == 2
     with pytest.raises(BadValue):
         codec_of(log).encode({"other": 1})
 
 
-def test_an_app_that_is_new_has_the_first_cell_format() -> None:
+def test_a_new_app_has_cell_format_1() -> None:
     spec = AppSpec(id="a", partitions=1, stores=(table(n="bigint"),), subtopologies=subtopologies_of({"counts": 0}))
     first = appfile.first(spec, "l0g")
     assert first.formats["cell"] == 1
 
 
 def declared(**stores: list[str]) -> AppSpec:
-    """An app with sub-topologies of these names and stores, numbered as they are declared."""
+    """An app with sub-topologies of these names and stores, numbered in the order of declaration."""
     return AppSpec(
         id="scores",
         partitions=1,
@@ -409,7 +408,7 @@ def numbers(log: Log) -> dict[str, int]:
     return {each.name: each.number for each in log.app.subtopologies}
 
 
-def test_sub_topologies_keep_their_numbers_whatever_is_declared_before_them(storage: Storage) -> None:
+def test_sub_topologies_keep_their_numbers_when_others_are_declared_first(storage: Storage) -> None:
     first = Log.create_or_open(storage, declared(counts=["counts"], visits=["seen", "online"], clock=[]))
     assert numbers(first) == {"counts": 0, "visits": 1, "clock": 2}
     grow(first, 1)
@@ -421,10 +420,10 @@ def test_sub_topologies_keep_their_numbers_whatever_is_declared_before_them(stor
     again = Log.create_or_open(
         storage, declared(fresh=["fresh"], visits=["seen", "online"], counts=["counts"], other=[])
     )
-    assert numbers(again) == {**numbers(later), "other": 5}, "the number of one that went is nobody else's"
+    assert numbers(again) == {**numbers(later), "other": 5}, "a removed sub-topology's number is not used again"
 
 
-def test_a_sub_topology_of_another_name_keeps_the_number_of_its_stores(storage: Storage) -> None:
+def test_a_renamed_sub_topology_keeps_the_number_of_its_stores(storage: Storage) -> None:
     grow(Log.create_or_open(storage, declared(visits=["seen"], clock=[])), 1)
     renamed = Log.create_or_open(storage, declared(clock=[], visits=[], sessions=["seen", "gaps"]))
     assert numbers(renamed) == {"clock": 1, "visits": 2, "sessions": 0}

@@ -1,4 +1,4 @@
-"""Cleaning: what may go goes, and nothing that anyone may still need."""
+"""Cleaning: objects below the floor and orphans are deleted, and nothing that a replica or sink may still need."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast import faults
 from holdfast.clock import ManualClock
 from holdfast.log import names
 from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
@@ -17,7 +16,18 @@ from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE
 from holdfast.words import NOTHING, Millis, TaskId, Version
-from tests.log.making import TASK, app_spec, changes, commits_after, grow, next_commit, replay, sealed, store_spec
+from tests.log.making import (
+    TASK,
+    app_spec,
+    changes,
+    commits_after,
+    crash_at,
+    grow,
+    next_commit,
+    replay,
+    sealed,
+    store_spec,
+)
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 LONG_AGO = ManualClock(Millis(10**9))
@@ -34,9 +44,9 @@ def segment(task: TaskId, version: int) -> str:
 @pytest.mark.parametrize(
     ("snapshots", "sink", "expired", "floor"),
     [
-        (((3, 5, 8), (4, 6, 9)), 9, 9, 5),  # the older of the two newest of the task that is furthest behind
-        (((3, 5, 8), (4, 6, 9)), 2, 9, 2),  # the slowest sink
-        (((3, 5, 8), (4, 6, 9)), None, 9, 0),  # a sink that has nothing yet
+        (((3, 5, 8), (4, 6, 9)), 9, 9, 5),  # the second newest snapshot of the task that is furthest behind
+        (((3, 5, 8), (4, 6, 9)), 2, 9, 2),  # the slowest sink limits it
+        (((3, 5, 8), (4, 6, 9)), None, 9, 0),  # a sink without a position
         (((3, 5, 8), (4, 6, 9)), 9, 4, 4),  # the retention
         (((3, 5, 8), (4,)), 9, 9, 0),  # a task with one snapshot only
         (((3, 5, 8), ()), 9, 9, 0),
@@ -52,7 +62,7 @@ def test_the_floor(snapshots: tuple[tuple[int, ...], ...], sink: int | None, exp
     assert floor_of(contents) == floor
 
 
-def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
+def test_a_plan_deletes_orphans_and_objects_below_the_floor() -> None:
     committed, orphan = segment(A, 7), names.segment(A, Version(7), "99")
     unread, future = segment(A, 8), segment(A, 11)
     plan = plan_cleaning(
@@ -64,7 +74,10 @@ def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
             commits=tuple(names.commit(Version(version)) for version in (4, 3, 5, 6)),
             segments=(segment(A, 4), committed, orphan, unread, future),
             positions=(names.sink_position("files", Version(4)), names.sink_position("files", Version(10))),
-            referenced={Version(7): frozenset([committed]), Version(11): frozenset()},  # 11 came while it looked
+            referenced={
+                Version(7): frozenset([committed]),
+                Version(11): frozenset(),
+            },  # 11 was committed during the listing
             unreferenced=("snapshots/0_0/files/ab",),
         )
     )
@@ -87,7 +100,7 @@ def test_a_plan_takes_what_is_below_the_floor_and_orphans() -> None:
     sinks=st.lists(st.none() | st.integers(0, 30), max_size=2),
     read=st.sets(st.integers(1, 30)),
 )
-def test_no_plan_takes_what_may_still_be_needed(
+def test_no_plan_deletes_objects_that_may_still_be_needed(
     newest: int, expired: int, taken: list[list[int]], sinks: list[int | None], read: set[int]
 ) -> None:
     snapshots = {
@@ -110,7 +123,7 @@ def test_no_plan_takes_what_may_still_be_needed(
     for task, there in snapshots.items():
         kept = [version for version in there if names.manifest(task, version) not in gone]
         assert kept[-2:] == list(there[-2:])
-        for start in (kept[-2:] or [NOTHING])[:1]:  # from the older of the two newest, or from nothing, all is there
+        for start in (kept[-2:] or [NOTHING])[:1]:  # all is there after the second newest
             for version in range(start + 1, newest + 6):
                 assert segment(A, version) not in gone
                 assert names.commit(Version(version)) not in gone
@@ -118,7 +131,7 @@ def test_no_plan_takes_what_may_still_be_needed(
         for version in range((sink or 0) + 1, newest + 1):
             assert segment(A, version) not in gone
     commits = [names.commit(Version(version)) in gone for version in range(1, newest + 1)]
-    assert commits == sorted(commits, reverse=True), "commits go oldest first, without gaps"
+    assert commits == sorted(commits, reverse=True), "commits are deleted oldest first, without gaps"
 
 
 def snapshot(log: Log, folder: Path, version: int, task: TaskId = TASK) -> None:
@@ -180,7 +193,7 @@ def test_a_straggling_attempt_is_found_by_a_later_cleaning(log: Log) -> None:
     assert kept(log, names.SEGMENTS) == [1, 2, 3]
 
 
-def test_what_is_within_the_retention_stays(log: Log, tmp_path: Path) -> None:
+def test_versions_within_the_retention_stay(log: Log, tmp_path: Path) -> None:
     grow(log, 10, wall=lambda version: version * 1000)
     for version in (8, 9, 10):
         snapshot(log, tmp_path / "checkpoint", version)
@@ -197,7 +210,7 @@ def test_what_is_within_the_retention_stays(log: Log, tmp_path: Path) -> None:
     assert log.snapshots.versions(TASK) == [9, 10]
 
 
-def test_a_sink_that_has_nothing_yet_holds_everything(log: Log, tmp_path: Path) -> None:
+def test_a_sink_without_a_position_keeps_everything(log: Log, tmp_path: Path) -> None:
     grow(log, 4)
     for version in (3, 4):
         snapshot(log, tmp_path / "checkpoint", version)
@@ -205,7 +218,7 @@ def test_a_sink_that_has_nothing_yet_holds_everything(log: Log, tmp_path: Path) 
     assert kept(log, names.COMMITS) == [1, 2, 3, 4]
 
 
-def test_files_that_no_manifest_names_go_after_a_while_and_no_others(log: Log, tmp_path: Path) -> None:
+def test_only_snapshot_files_without_a_manifest_are_deleted_after_ten_minutes(log: Log, tmp_path: Path) -> None:
     grow(log, 6)
     for version in (2, 4, 6):
         snapshot(log, tmp_path / "checkpoint", version)
@@ -223,7 +236,7 @@ def test_files_that_no_manifest_names_go_after_a_while_and_no_others(log: Log, t
     assert half in cleaning.clean().files
     clock.advance(seconds=600)
     cleaning.clean()
-    # Of five, the orphan and what only the snapshot of version 2 had are gone.
+    # Of five files, the orphan and the one that only the snapshot of version 2 named are gone.
     assert len(log.storage.list(names.snapshot_files(TASK))) == len(before) - 2 == 3
     for version in (4, 6):
         manifest = log.snapshots.manifest(TASK, Version(version))
@@ -231,8 +244,8 @@ def test_files_that_no_manifest_names_go_after_a_while_and_no_others(log: Log, t
         log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
 
 
-def losing(storage: Storage) -> Log:
-    """A log with a store that isn't durable, and six versions, ten seconds apart, that changed it."""
+def log_with_a_volatile_store(storage: Storage) -> Log:
+    """A log with a store that isn't durable and six versions of it, ten seconds apart."""
     stores = (store_spec("counts"), msgspec.structs.replace(store_spec("recent"), durable=False))
     log = Log.create_or_open(storage, app_spec(*stores))
     previous = None
@@ -245,8 +258,8 @@ def losing(storage: Storage) -> Log:
     return log
 
 
-def test_what_is_not_durable_goes_after_ten_minutes(storage: Storage) -> None:
-    log = losing(storage)
+def test_volatile_segments_are_deleted_after_ten_minutes(storage: Storage) -> None:
+    log = log_with_a_volatile_store(storage)
     attempt = log.write_segment(TASK, Version(3), sealed({b"lost": b"try"}), inline_limit=0, volatile=True)
     future = log.write_segment(TASK, Version(7), sealed({b"slow": b"driver"}), inline_limit=0, volatile=True)
     clock = ManualClock(Millis(600_000))
@@ -262,22 +275,19 @@ def test_what_is_not_durable_goes_after_ten_minutes(storage: Storage) -> None:
     assert kept(log, names.SEGMENTS) == kept(log, names.COMMITS) == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_sink_that_is_behind_still_finds_what_is_not_durable(storage: Storage) -> None:
-    log = losing(storage)
+def test_a_sink_that_is_behind_keeps_volatile_segments(storage: Storage) -> None:
+    log = log_with_a_volatile_store(storage)
     log.sinks.mark("files", Version(2))
     cleaner(log, ManualClock(Millis(10**9)), sinks=["files"]).clean()
     assert kept(log, names.VOLATILE) == [3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("point", ["clean.before", "clean.middle", "clean.after"])
-def test_a_crash_in_a_cleaning_is_made_good_by_the_next(log: Log, tmp_path: Path, point: str) -> None:
-    def crash() -> None:
-        raise faults.InjectedFault(point)
-
+def test_the_next_cleaning_completes_one_that_crashed(log: Log, tmp_path: Path, point: str) -> None:
     last = grow(log, 8)
     for version in (3, 5, 6):
         snapshot(log, tmp_path / "checkpoint", version)
-    with faults.active({point: crash}), pytest.raises(faults.InjectedFault):
+    with crash_at(point):
         cleaner(log).clean()
     assert log.newest() == last
     for commit in commits_after(log, Version(6)):

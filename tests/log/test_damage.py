@@ -1,4 +1,4 @@
-"""A truncated or altered object of any kind gives an error that names it, and never an answer."""
+"""Reading a truncated or altered object of any kind is an error that names the object."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -40,48 +40,31 @@ DAMAGES: dict[str, Damage] = {
 }
 
 
-def _read_app(log: Log) -> object:
-    return Log.open(log.storage)
-
-
-def _read_commit(log: Log) -> object:
-    return log.newest()
-
-
 def _read_segment(log: Log) -> object:
     commit = log.commit(Version(1))
     assert commit is not None
     return [list(log.state_parts(ref)) for ref in commit.of_task(TASK)]
 
 
-def _read_manifest(log: Log) -> object:
-    return log.snapshots.newest(TASK)
-
-
-def _read_file(log: Log) -> object:
+def _read_file(log: Log) -> None:
     manifest = log.snapshots.newest(TASK)
     assert manifest is not None
     log.snapshots.load(manifest, Path(manifest.commit))
-    return None
-
-
-def _read_position(log: Log) -> object:
-    return Log(log.storage, log.app).sinks.newest("files")
 
 
 KINDS: dict[str, tuple[str, Callable[[Log], object]]] = {
-    "app": (names.APPS, _read_app),
-    "commit": (names.COMMITS, _read_commit),
+    "app": (names.APPS, lambda log: Log.open(log.storage)),
+    "commit": (names.COMMITS, Log.newest),
     "segment": (names.SEGMENTS, _read_segment),
-    "manifest": (names.manifest(TASK, Version(1)), _read_manifest),
+    "manifest": (names.manifest(TASK, Version(1)), lambda log: log.snapshots.newest(TASK)),
     "file": (names.snapshot_files(TASK), _read_file),
-    "position": (names.SINKS, _read_position),
+    "position": (names.SINKS, lambda log: Log(log.storage, log.app).sinks.newest("files")),
 }
 
 
 @pytest.mark.parametrize("damage", DAMAGES)
 @pytest.mark.parametrize("kind", KINDS)
-def test_damage_is_found_and_named(log: Log, tmp_path: Path, kind: str, damage: str) -> None:
+def test_a_damaged_object_is_an_error_with_its_name(log: Log, tmp_path: Path, kind: str, damage: str) -> None:
     grow(log, 1)
     checkpoint = tmp_path / "checkpoint"
     checkpoint.mkdir()
@@ -114,7 +97,7 @@ def test_damage_in_one_part_leaves_the_others_readable(log: Log) -> None:
         log.read_part(ref, ref.parts[1])
 
 
-def test_an_inline_segment_is_checked_too(log: Log) -> None:
+def test_an_inline_segment_is_checked(log: Log) -> None:
     ref = log.write_segment(TASK, Version(1), making.sealed({b"a": b"1"}), inline_limit=1 << 20)
     assert ref.inline is not None
     altered = msgspec.structs.replace(ref, inline=ref.inline[:-8] + b"altered!")
@@ -122,7 +105,7 @@ def test_an_inline_segment_is_checked_too(log: Log) -> None:
         list(log.state_parts(altered))
 
 
-def test_an_object_under_another_name_is_damage(log: Log) -> None:
+def test_a_commit_under_another_versions_name_is_damage(log: Log) -> None:
     grow(log, 2)
     storage = log.storage
     making.overwrite(storage, names.commit(Version(2)), storage.get(names.commit(Version(1))))
@@ -137,7 +120,7 @@ def test_a_commit_of_another_log_is_damage(log: Log) -> None:
         log.commit(Version(1))
 
 
-def test_a_format_of_the_future_is_not_guessed_at(memory: Storage) -> None:
+def test_an_unknown_format_is_an_error(memory: Storage) -> None:
     log = Log.create_or_open(memory, making.app_spec())
     future = msgspec.structs.replace(making.next_commit(log, None), format=2)
     memory.create(names.commit(Version(1)), commits.encode(future))
@@ -156,13 +139,13 @@ WHOLE = documents.encode(Document(1, 1234, "some text"))
 
 
 @given(st.integers(0, len(WHOLE) - 1), st.integers(1, 255))
-def test_no_changed_byte_gets_through(position: int, change: int) -> None:
+def test_any_changed_byte_is_found(position: int, change: int) -> None:
     altered = WHOLE[:position] + bytes([WHOLE[position] ^ change]) + WHOLE[position + 1 :]
     with pytest.raises(DamagedObject, match="the-name"):
         documents.decode(altered, Document, name="the-name", place="here", known=1)
 
 
 @given(st.integers(0, len(WHOLE) - 1))
-def test_no_cut_gets_through(length: int) -> None:
+def test_any_truncation_is_found(length: int) -> None:
     with pytest.raises(DamagedObject):
         documents.decode(WHOLE[:length], Document, name="the-name", place="here", known=1)

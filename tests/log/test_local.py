@@ -1,4 +1,4 @@
-"""The local writer: durable before it returns, whole or not at all, refused where it can't be safe."""
+"""The local storage: a write is durable when it returns and never visible in part; unsafe file systems are refused."""
 
 import errno
 import hashlib
@@ -20,24 +20,24 @@ from tests.log.conftest import QUICK
 
 @pytest.fixture
 def syscalls(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[tuple[str, str]]:
-    """What reaches the disk, in order: (call, path under tmp_path)."""
+    """System calls that write, in order: (call, path under tmp_path)."""
     calls: list[tuple[str, str]] = []
     fsync, link, mkdir = os.fsync, os.link, os.mkdir
 
-    def told(path: object) -> str:
-        relative = Path(str(path)).relative_to(tmp_path).as_posix()
-        return "tmp" if relative.startswith("log/.tmp/") else relative
+    def relative(path: object) -> str:
+        text = Path(str(path)).relative_to(tmp_path).as_posix()
+        return "tmp" if text.startswith("log/.tmp/") else text
 
     def recorded_fsync(descriptor: int) -> None:
-        calls.append(("fsync", told(os.readlink(f"/proc/self/fd/{descriptor}"))))
+        calls.append(("fsync", relative(os.readlink(f"/proc/self/fd/{descriptor}"))))
         fsync(descriptor)
 
     def recorded_link(source: object, target: object) -> None:
-        calls.append(("link", told(target)))
+        calls.append(("link", relative(target)))
         link(source, target)  # type: ignore[arg-type]
 
     def recorded_mkdir(path: object, mode: int = 0o777) -> None:
-        calls.append(("mkdir", told(path)))
+        calls.append(("mkdir", relative(path)))
         mkdir(path, mode)  # type: ignore[arg-type]
 
     monkeypatch.setattr(os, "fsync", recorded_fsync)
@@ -52,7 +52,7 @@ def test_bytes_and_folders_are_on_disk_before_a_create_returns(syscalls: list[tu
     made = [path for call, path in syscalls if call == "mkdir"]
     assert {"log", "log/commits"} <= set(made)
     linked = syscalls.index(("link", "log/commits/1.json"))
-    # New parents, up to the first folder that was there, before the object can be seen in them.
+    # New parent folders are synced before the object can be seen in them.
     for parent in (".", "log", "log/commits"):
         assert ("fsync", parent) in syscalls[:linked]
     assert syscalls[linked - 1 :] == [
@@ -67,10 +67,10 @@ def test_bytes_and_folders_are_on_disk_before_a_create_returns(syscalls: list[tu
 
     syscalls.clear()
     assert storage.create("commits/2.json", b"z") is Put.EXISTS
-    assert syscalls[-1] == ("fsync", "log/commits"), "who is told EXISTS may build on it"
+    assert syscalls[-1] == ("fsync", "log/commits"), "an object that EXISTS has to be durable too"
 
 
-def test_a_folder_another_process_has_just_made_is_synced_too(syscalls: list[tuple[str, str]], tmp_path: Path) -> None:
+def test_a_folder_that_another_process_created_is_synced(syscalls: list[tuple[str, str]], tmp_path: Path) -> None:
     LocalStorage(tmp_path / "log").create("commits/1.json", b"x")
     syscalls.clear()
     LocalStorage(tmp_path / "log").create("commits/2.json", b"x")
@@ -175,7 +175,7 @@ def test_a_file_system_without_hard_links_is_refused_at_start(tmp_path: Path, mo
         LocalStorage(tmp_path)
 
 
-def test_and_at_the_first_write_where_the_folder_is_new(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_hard_links_are_tested_before_the_first_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path / "log")
     _refuse_links(monkeypatch)
     with pytest.raises(NoHardLinks):
@@ -194,7 +194,7 @@ def _failing_writes(monkeypatch: pytest.MonkeyPatch, errors: Iterator[int]) -> N
     monkeypatch.setattr(os, "write", write)
 
 
-def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_disk_is_an_error_and_leaves_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path, retry=QUICK)
     with monkeypatch.context() as full:
         _failing_writes(full, iter([errno.ENOSPC] * 9))
@@ -205,21 +205,8 @@ def test_a_full_disk_is_told_and_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     assert storage.create("commits/1.json", b"x") is Put.CREATED
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of 1 MiB."""
-    disk = tmp_path / "disk"
-    disk.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(disk)], capture_output=True, text=True, check=False
-    )
-    if mounted.returncode != 0:
-        pytest.skip(f"a small tmpfs can't be mounted here: {mounted.stderr.strip()}")
-    yield disk
-    subprocess.run(["umount", str(disk)], check=True)
-
-
-def test_a_disk_that_is_really_full_loses_nothing_and_goes_on_when_there_is_room(small_disk: Path) -> None:
+@pytest.mark.parametrize("small_disk", ["1m"], indirect=True)
+def test_a_full_disk_loses_nothing_and_takes_writes_once_there_is_room(small_disk: Path) -> None:
     storage = LocalStorage(small_disk / "log", retry=QUICK)
     written: list[str] = []
 
@@ -238,7 +225,7 @@ def test_a_disk_that_is_really_full_loses_nothing_and_goes_on_when_there_is_room
     assert again.create("segments/99", b"x" * 100_000) is Put.CREATED
 
 
-def test_a_disk_that_stumbles_is_tried_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_io_error_is_retried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path, retry=QUICK)
     with monkeypatch.context() as stumbling:
         _failing_writes(stumbling, iter([errno.EIO, errno.EIO]))
@@ -249,7 +236,7 @@ def test_a_disk_that_stumbles_is_tried_again(tmp_path: Path, monkeypatch: pytest
             storage.create("b", b"x")
 
 
-def test_a_link_whose_answer_got_lost_was_made(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_link_whose_answer_was_lost_counts_as_created(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     storage = LocalStorage(tmp_path)
     real = os.link
 
@@ -261,7 +248,7 @@ def test_a_link_whose_answer_got_lost_was_made(tmp_path: Path, monkeypatch: pyte
     assert storage.create("a", b"x") is Put.CREATED
 
 
-def test_a_folder_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
+def test_a_deleted_folder_is_created_again(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage.create("a/1", b"x")
     (tmp_path / "a/1").unlink()
@@ -271,7 +258,7 @@ def test_a_folder_that_was_taken_away_is_made_again(tmp_path: Path) -> None:
     assert storage.get("a/1") == b"y"
 
 
-def test_what_a_kill_left_is_swept_a_day_later(tmp_path: Path) -> None:
+def test_temporary_files_of_a_killed_process_are_deleted_after_a_day(tmp_path: Path) -> None:
     storage = LocalStorage(tmp_path)
     storage.create("a", b"x")
     old, young = tmp_path / ".tmp/old", tmp_path / ".tmp/young"
@@ -285,7 +272,7 @@ def test_what_a_kill_left_is_swept_a_day_later(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["../x", "a/../../x", "/etc/x", "a//b", "a/", ""])
-def test_a_name_can_not_leave_the_folder(tmp_path: Path, name: str) -> None:
+def test_a_name_cannot_leave_the_folder(tmp_path: Path, name: str) -> None:
     with pytest.raises(StorageRefused):
         LocalStorage(tmp_path / "log").create(name, b"")
     assert not (tmp_path / "x").exists()

@@ -1,4 +1,4 @@
-"""The log: who wins a version, how the newest is found, what a start checks."""
+"""The log: which driver's commit wins, how the newest version is found, what a start checks."""
 
 import msgspec
 import pyarrow as pa
@@ -18,19 +18,19 @@ from tests.log import making
 from tests.log.making import TASK, Watched, app_spec, changes, grow, sealed, store_spec
 
 
-def test_a_log_is_begun_once_and_found_again(storage: Storage) -> None:
+def test_a_log_is_created_once_and_opened_afterwards(storage: Storage) -> None:
     with pytest.raises(LogMissing, match="log.url") as raised:
         Log.open(storage)
     assert raised.value.category is ErrorCategory.INVALID
-    begun = Log.create_or_open(storage, app_spec())
-    assert len(begun.id) == 32
+    created = Log.create_or_open(storage, app_spec())
+    assert len(created.id) == 32
     again, opened = Log.create_or_open(storage, app_spec()), Log.open(storage)
-    assert begun.id == again.id == opened.id
-    assert begun.app == again.app == opened.app
+    assert created.id == again.id == opened.id
+    assert created.app == again.app == opened.app
     assert storage.list(names.APPS) == ["app/00000000000000000001.json"]
 
 
-def test_two_starts_at_once_begin_one_log(memory: Storage) -> None:
+def test_two_starts_at_once_create_one_log(memory: Storage) -> None:
     others: list[Log] = []
 
     def meanwhile(call: str, name: str) -> None:
@@ -41,7 +41,7 @@ def test_two_starts_at_once_begin_one_log(memory: Storage) -> None:
     assert mine.id == others[0].id
 
 
-def test_a_new_store_is_an_addition(storage: Storage) -> None:
+def test_a_store_can_be_added_and_not_removed(storage: Storage) -> None:
     before = Log.create_or_open(storage, app_spec())
     after = Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks")))
     assert (before.app.number, after.app.number) == (1, 2)
@@ -53,13 +53,13 @@ def test_a_new_store_is_an_addition(storage: Storage) -> None:
         Log.create_or_open(storage, app_spec())
 
 
-def test_the_order_in_which_stores_are_declared_is_no_change(storage: Storage) -> None:
+def test_the_order_of_declaration_does_not_matter(storage: Storage) -> None:
     a, b = store_spec("a"), store_spec("b")
     Log.create_or_open(storage, app_spec(a, b))
     assert Log.create_or_open(storage, app_spec(b, a)).app.number == 1
 
 
-def test_a_log_without_a_version_binds_nobody_but_its_app(storage: Storage) -> None:
+def test_an_app_may_change_freely_until_its_first_version(storage: Storage) -> None:
     before = Log.create_or_open(storage, app_spec(partitions=4))
     after = Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
     assert (after.id, after.app.number, after.app.partitions) == (before.id, 2, 2)
@@ -71,29 +71,29 @@ def test_a_changed_app_is_refused_with_every_difference(storage: Storage) -> Non
     grow(Log.create_or_open(storage, app_spec(partitions=4)), 1)
     with pytest.raises(AppChanged) as raised:
         Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
-    told = str(raised.value)
-    assert "4 partitions" in told
-    assert "partitions=4" in told
-    assert "'counts'" in told
-    assert storage.place in told
+    message = str(raised.value)
+    assert "4 partitions" in message
+    assert "partitions=4" in message
+    assert "'counts'" in message
+    assert storage.place in message
     assert len(raised.value.differences) == 2
     assert raised.value.category is ErrorCategory.INVALID
 
 
-def test_an_empty_log_has_no_newest(log: Log) -> None:
+def test_an_empty_log_has_no_newest_version(log: Log) -> None:
     assert log.newest() is None
     assert log.newest(Version(7)) is None
     assert log.commit(Version(1)) is None
 
 
-def test_the_newest_is_found_from_anywhere(log: Log) -> None:
+def test_the_newest_version_is_found_from_any_hint(log: Log) -> None:
     newest = grow(log, 13, inline_limit=1 << 20)
     for hint in range(20):
         assert log.newest(Version(hint)) == newest
     assert log.commit(Version(13)) == newest
 
 
-def test_the_newest_is_found_without_a_listing_of_the_history(memory: Storage) -> None:
+def test_the_newest_version_is_found_without_listing_all_commits(memory: Storage) -> None:
     grow(Log.create_or_open(memory, app_spec()), 1000, inline_limit=1 << 20)
     watched = Watched(memory)
     log = Log.open(watched)
@@ -108,10 +108,10 @@ def test_the_newest_is_found_without_a_listing_of_the_history(memory: Storage) -
     assert len(watched.calls) <= 6
 
 
-def test_a_search_that_a_cleaning_overtakes_begins_anew(memory: Storage) -> None:
+def test_a_search_for_the_newest_version_starts_over_when_a_cleaning_overtakes_it(memory: Storage) -> None:
     log = Log.create_or_open(memory, app_spec())
     newest = grow(log, 40, inline_limit=1 << 20)
-    # The commits up to 30 go while the search is under way; a snapshot at 30 says where to go on.
+    # The commits before 30 are deleted during the search; the snapshot at 30 is where it continues.
     manifest = names.manifest(TASK, Version(30))
 
     def clean(call: str, name: str) -> None:
@@ -122,14 +122,14 @@ def test_a_search_that_a_cleaning_overtakes_begins_anew(memory: Storage) -> None
     assert Log.open(Watched(memory, before=clean)).newest() == newest
 
 
-def test_a_snapshot_without_its_commit_is_damage_not_an_endless_search(memory: Storage) -> None:
+def test_a_snapshot_without_its_commit_is_damage(memory: Storage) -> None:
     log = Log.create_or_open(memory, app_spec())
     memory.create(names.manifest(TASK, Version(3)), b"")
     with pytest.raises(DamagedObject, match="commits/00000000000000000003.json"):
         log.newest()
 
 
-def test_of_two_drivers_one_wins_and_the_other_is_told_who(log: Log) -> None:
+def test_the_driver_that_loses_a_race_learns_who_won(log: Log) -> None:
     first = grow(log, 1)
     mine = making.next_commit(log, first)
     other = making.next_commit(log, first, writer=Writer("driver-b", "host-b", 77))
@@ -140,7 +140,7 @@ def test_of_two_drivers_one_wins_and_the_other_is_told_who(log: Log) -> None:
     assert log.commit(Version(2)) == other
 
 
-def test_a_put_that_was_stored_and_answered_with_an_error_has_won(storage: Storage) -> None:
+def test_a_commit_that_was_stored_although_the_answer_was_an_error_has_won(storage: Storage) -> None:
     log = Log.create_or_open(storage, app_spec())
     first = grow(log, 1)
     commit = making.next_commit(log, first)
@@ -151,10 +151,10 @@ def test_a_put_that_was_stored_and_answered_with_an_error_has_won(storage: Stora
 
     Log.open(Watched(storage, after=answer_lost)).create_commit(commit)
     assert log.commit(Version(2)) == commit
-    log.create_commit(commit)  # and once more, as a driver that saw only the error would
+    log.create_commit(commit)  # and again, as a driver that saw only the error does
 
 
-def test_a_put_that_was_not_stored_is_told(storage: Storage) -> None:
+def test_a_commit_that_was_not_stored_is_an_error(storage: Storage) -> None:
     log = Log.create_or_open(storage, app_spec())
 
     def refuse(call: str, name: str) -> None:
@@ -168,7 +168,7 @@ def test_a_put_that_was_not_stored_is_told(storage: Storage) -> None:
     log.create_commit(commit)
 
 
-def test_an_error_on_a_put_that_another_driver_won(storage: Storage) -> None:
+def test_an_error_on_a_commit_that_another_driver_won_is_a_lost_race(storage: Storage) -> None:
     log = Log.create_or_open(storage, app_spec())
     other = making.next_commit(log, None, writer=Writer("driver-b", "host-b", 77))
 
@@ -181,7 +181,7 @@ def test_an_error_on_a_put_that_another_driver_won(storage: Storage) -> None:
         Log.open(Watched(storage, before=overtaken)).create_commit(making.next_commit(log, None))
 
 
-def test_no_version_without_its_predecessor(log: Log) -> None:
+def test_a_commit_without_its_predecessor_is_refused(log: Log) -> None:
     first = grow(log, 1)
     skipping = making.next_commit(log, making.next_commit(log, first))
     with pytest.raises(LostRace, match="version 2 is missing"):
@@ -191,13 +191,13 @@ def test_no_version_without_its_predecessor(log: Log) -> None:
     assert log.newest() == first
 
 
-def test_no_commit_of_another_log(log: Log) -> None:
+def test_a_commit_of_another_log_is_refused(log: Log) -> None:
     commit = msgspec.structs.replace(making.next_commit(log, None), log="another")
     with pytest.raises(BrokenChain, match="another"):
         log.create_commit(commit)
 
 
-def test_version_1_is_not_made_anew_on_a_log_whose_first_commits_were_cleaned(log: Log) -> None:
+def test_version_1_cannot_be_committed_again_after_a_cleaning(log: Log) -> None:
     grow(log, 5)
     log.storage.create(names.manifest(TASK, Version(5)), b"")
     log.storage.delete([names.commit(Version(1))])
@@ -206,7 +206,7 @@ def test_version_1_is_not_made_anew_on_a_log_whose_first_commits_were_cleaned(lo
     assert log.commit(Version(1)) is None
 
 
-def test_a_driver_that_slept_through_a_cleaning_finds_out(memory: Storage) -> None:
+def test_an_outdated_driver_is_refused_after_a_cleaning(memory: Storage) -> None:
     log = Log.create_or_open(memory, app_spec())
     second = grow(log, 2)
     mine = making.next_commit(log, second)
@@ -219,7 +219,7 @@ def test_a_driver_that_slept_through_a_cleaning_finds_out(memory: Storage) -> No
         log.create_commit(mine)
 
 
-def test_faults_stand_around_the_put(log: Log) -> None:
+def test_the_fault_points_are_before_and_after_the_put(log: Log) -> None:
     seen: list[bool] = []
 
     def look() -> None:
@@ -230,7 +230,7 @@ def test_faults_stand_around_the_put(log: Log) -> None:
     assert seen == [False, True]
 
 
-def test_small_segments_are_inline_and_large_ones_objects(log: Log) -> None:
+def test_small_segments_are_inline_and_large_ones_are_objects(log: Log) -> None:
     data = sealed({b"a": b"1", b"b": None})
     inline = log.write_segment(TASK, Version(1), data, inline_limit=len(data.data))
     stored = log.write_segment(TASK, Version(1), data, inline_limit=len(data.data) - 1)
@@ -250,7 +250,7 @@ def test_attempts_of_one_task_never_share_a_name(log: Log) -> None:
     assert len({ref.name for ref in refs}) == 3
 
 
-def test_parts_of_a_type_are_read_in_one_request(storage: Storage) -> None:
+def test_parts_of_one_type_are_read_in_one_request(storage: Storage) -> None:
     watched = Watched(storage)
     log = Log.create_or_open(watched, app_spec())
     state, output = changes({b"a": b"1"}), pa.table({"player": ["a"], "n": [1]})
@@ -264,7 +264,7 @@ def test_parts_of_a_type_are_read_in_one_request(storage: Storage) -> None:
     assert log.read_part(ref, ref.parts[2]) == output
 
 
-def test_sinks_know_how_far_they_are(log: Log) -> None:
+def test_sink_positions_are_kept_in_the_log(log: Log) -> None:
     assert log.sinks.newest("files") is None
     log.sinks.mark("files", NOTHING)
     assert Log.open(log.storage).sinks.newest("files") == NOTHING
@@ -280,12 +280,12 @@ def test_sinks_know_how_far_they_are(log: Log) -> None:
 
 
 @pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 101])
-def test_a_sinks_name_can_stand_in_the_log(memory: Storage, name: str) -> None:
+def test_a_sink_name_that_cannot_be_an_object_name_is_refused(memory: Storage, name: str) -> None:
     log = Log.create_or_open(memory, app_spec())
     with pytest.raises(names.BadSinkName, match="letters"):
         log.sinks.mark(name, Version(1))
 
 
-def test_ids_repeat_with_the_randomness_that_is_handed_in(memory: Storage) -> None:
+def test_ids_come_from_the_given_random_source(memory: Storage) -> None:
     log, same = Log.create_or_open(memory, app_spec(), Random(7)), Random(7)
     assert [log.id, log.new_id(), log.new_id()] == [new_id(same), new_id(same), new_id(same)]

@@ -1,13 +1,14 @@
-"""A put that S3 stored and whose answer never arrived, on a real connection that is cut in between."""
+"""Puts that S3 stores and whose answer never arrives: a proxy cuts the real connection."""
 
 import socket
 import threading
 import uuid
 from collections.abc import Iterator
-from contextlib import contextmanager
+
+import pytest
 
 from holdfast.log.log import Log
-from holdfast.log.objects import Put
+from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
 from holdfast.words import Version
 from tests import s3
@@ -17,7 +18,7 @@ from tests.log.making import app_spec
 
 
 class Proxy:
-    """Passes bytes on to the S3 server. Once armed, lets one PUT through and cuts the line before its answer."""
+    """Forwards bytes to the S3 server. Once armed, it forwards one PUT and cuts the connection before the answer."""
 
     def __init__(self, upstream: int) -> None:
         self._upstream = upstream
@@ -51,7 +52,7 @@ class Proxy:
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
         while data := _received(server):
             if self._armed.is_set():
-                # The server has answered, so it has stored the object; the client never learns of it.
+                # The server has answered, so it has stored the object.
                 self._armed.clear()
                 self.cuts += 1
                 break
@@ -86,37 +87,36 @@ def _shut(side: socket.socket) -> None:
         return
 
 
-@contextmanager
-def proxied(server: s3.S3Server) -> Iterator[Proxy]:
-    proxy = Proxy(server.port)
-    try:
-        yield proxy
-    finally:
-        proxy.close()
+@pytest.fixture
+def proxy(s3_server: s3.S3Server) -> Iterator[Proxy]:
+    proxy = Proxy(s3_server.port)
+    yield proxy
+    proxy.close()
 
 
-def test_a_commit_whose_answer_was_lost_has_won(s3_server: s3.S3Server) -> None:
-    with proxied(s3_server) as proxy:
-        options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.port}"}
-        storage = open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retry=QUICK)
-        log = Log.create_or_open(storage, app_spec())
-        first = making.grow(log, 1)
-        commit = making.next_commit(log, first)
-        assert log.commit(Version(1)) == first
-
-        arm_before_the_put = making.Watched(
-            storage, before=lambda call, name: proxy.cut_the_next_answer() if call == "create" else None
-        )
-        Log.open(arm_before_the_put).create_commit(commit)
-        assert proxy.cuts == 1
-        assert log.newest() == commit
+@pytest.fixture
+def storage(s3_server: s3.S3Server, proxy: Proxy) -> Storage:
+    options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.port}"}
+    return open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retry=QUICK)
 
 
-def test_a_segment_whose_answer_was_lost_is_there(s3_server: s3.S3Server) -> None:
-    with proxied(s3_server) as proxy:
-        options = {**s3_server.options, "endpoint": f"http://127.0.0.1:{proxy.port}"}
-        storage = open_storage(f"{s3_server.url}/{uuid.uuid4()}", options, retry=QUICK)
-        proxy.cut_the_next_answer()
-        assert storage.create("a", b"data") is Put.EXISTS, "it is one's own, and nobody can tell"
-        assert proxy.cuts == 1
-        assert storage.get("a") == b"data"
+def test_a_commit_whose_answer_was_lost_has_won(proxy: Proxy, storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+    first = making.grow(log, 1)
+    commit = making.next_commit(log, first)
+    assert log.commit(Version(1)) == first
+
+    def cut_the_next_answer(call: str, name: str) -> None:
+        if call == "create":
+            proxy.cut_the_next_answer()
+
+    Log.open(making.Watched(storage, before=cut_the_next_answer)).create_commit(commit)
+    assert proxy.cuts == 1
+    assert log.newest() == commit
+
+
+def test_an_object_whose_answer_was_lost_exists(proxy: Proxy, storage: Storage) -> None:
+    proxy.cut_the_next_answer()
+    assert storage.create("a", b"data") is Put.EXISTS, "the client can't know that the object is its own"
+    assert proxy.cuts == 1
+    assert storage.get("a") == b"data"

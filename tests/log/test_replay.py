@@ -1,4 +1,4 @@
-"""Replay from any snapshot and the tail after it equals replay from zero, whatever was cleaned in between."""
+"""A snapshot and the versions after it give the same state as all versions, whatever was cleaned in between."""
 
 import json
 import tempfile
@@ -37,7 +37,7 @@ def load(folder: Path) -> dict[bytes, bytes]:
 
 @settings(max_examples=60)
 @given(st.lists(STEP, max_size=25), st.sampled_from([0, 1 << 20]))
-def test_any_snapshot_and_its_tail_equal_the_whole_history(steps: list[tuple[str, object]], inline_limit: int) -> None:
+def test_any_snapshot_and_later_versions_equal_the_history(steps: list[tuple[str, object]], inline_limit: int) -> None:
     log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4()}"), app_spec())
     clock = ManualClock(Millis(10**12))
     cleaner = Cleaner(log, retention=timedelta(0), sinks=lambda: (), clock=clock)

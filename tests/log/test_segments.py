@@ -1,4 +1,4 @@
-"""Segments: parts one after the other, each found and trusted by itself."""
+"""Segments: parts one after the other, each found and verified by itself."""
 
 import pyarrow as pa
 import pytest
@@ -23,7 +23,7 @@ def test_every_part_comes_back_from_its_own_bytes(stores: list[dict[bytes, bytes
     assert end == len(sealed.data)
 
 
-def test_a_part_may_come_in_batches() -> None:
+def test_a_part_can_be_written_in_batches() -> None:
     batches = changes({b"a": b"1", b"b": None, b"c": b"3"}).to_batches(max_chunksize=1)
     sealed = seal([(STATE, "s", batches)])
     assert sealed.parts[0].rows == 3
@@ -44,7 +44,7 @@ def test_other_parts_have_columns_of_their_own() -> None:
 
 
 @pytest.mark.parametrize(
-    ("kind", "rows", "told"),
+    ("kind", "rows", "message"),
     [
         ("states", changes({}), "not 'states'"),
         (OUTPUT, [], "no batch"),
@@ -52,6 +52,6 @@ def test_other_parts_have_columns_of_their_own() -> None:
         (STATE, pa.table({"key": [b"a"]}), "must have"),
     ],
 )
-def test_what_no_reader_could_use_is_refused(kind: str, rows: pa.Table, told: str) -> None:
-    with pytest.raises(BadSegment, match=told):
+def test_a_part_that_no_reader_could_use_is_refused(kind: str, rows: pa.Table, message: str) -> None:
+    with pytest.raises(BadSegment, match=message):
         seal([(kind, "x", rows)])

@@ -1,4 +1,4 @@
-"""Snapshots: incremental, whole once they can be seen, verified when they are loaded."""
+"""Snapshots: incremental, complete once they are visible, verified when they are loaded."""
 
 import os
 from pathlib import Path
@@ -6,7 +6,6 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from holdfast import faults
 from holdfast.errors import DamagedObject, StorageUnavailable
 from holdfast.log import names
 from holdfast.log.log import Log
@@ -14,7 +13,7 @@ from holdfast.log.objects import ObjectMissing, Storage
 from holdfast.log.snapshots import Manifest
 from holdfast.words import TaskId, Version
 from tests.log import making
-from tests.log.making import TASK, Watched, app_spec
+from tests.log.making import TASK, Watched, app_spec, crash_at
 
 
 def folder_of(parent: Path, files: dict[str, bytes]) -> Path:
@@ -37,18 +36,18 @@ def write(log: Log, folder: Path, version: int, task: TaskId = TASK) -> Manifest
 FILES = {"CURRENT": b"m1", "000001.sst": b"one" * 100, "sub/000002.sst": b"two" * 100, "EMPTY": b""}
 
 
-def test_what_was_written_is_loaded(log: Log, tmp_path: Path) -> None:
+def test_a_snapshot_loads_the_files_it_was_written_from(log: Log, tmp_path: Path) -> None:
     manifest = write(log, folder_of(tmp_path, FILES), 7)
     assert (manifest.version, manifest.commit, manifest.engine) == (7, "commit-7", "rocksdb")
     assert manifest.bytes == manifest.added_bytes == 602
     assert log.snapshots.newest(TASK) == manifest
-    told: list[int] = []
-    log.snapshots.load(manifest, tmp_path / "loaded", told.append)
+    loaded: list[int] = []
+    log.snapshots.load(manifest, tmp_path / "loaded", loaded.append)
     assert contents(tmp_path / "loaded") == FILES
-    assert sum(told) == 602
+    assert sum(loaded) == 602
 
 
-def test_only_what_changed_is_uploaded(storage: Storage, tmp_path: Path) -> None:
+def test_only_changed_files_are_uploaded(storage: Storage, tmp_path: Path) -> None:
     watched = Watched(storage)
     log = Log.create_or_open(watched, app_spec())
     write(log, folder_of(tmp_path, FILES), 1)
@@ -71,7 +70,7 @@ def test_only_files_of_the_newest_manifest_are_reused(storage: Storage, tmp_path
     assert [call for call, _ in watched.calls].count("create_file") == len(FILES)
 
 
-def test_the_newest_at_or_below_a_version(log: Log, tmp_path: Path) -> None:
+def test_the_newest_snapshot_up_to_a_version_is_found(log: Log, tmp_path: Path) -> None:
     assert log.snapshots.newest(TASK) is None
     folder = folder_of(tmp_path, FILES)
     for version in (3, 10, 7):
@@ -85,25 +84,22 @@ def test_the_newest_at_or_below_a_version(log: Log, tmp_path: Path) -> None:
     assert newest.version == 10
 
 
-def test_a_version_that_another_replica_has_snapshotted_is_taken_as_it_is(log: Log, tmp_path: Path) -> None:
+def test_a_snapshot_by_another_replica_is_used_as_it_is(log: Log, tmp_path: Path) -> None:
     theirs = write(log, folder_of(tmp_path, FILES), 1)
     assert write(log, folder_of(tmp_path, {"mine": b"same state, other bytes"}), 1) == theirs
 
 
 @pytest.mark.parametrize("point", ["snapshot.before", "snapshot.middle"])
-def test_a_crash_leaves_no_snapshot_and_the_next_one_is_whole(log: Log, tmp_path: Path, point: str) -> None:
-    def crash() -> None:
-        raise faults.InjectedFault(point)
-
+def test_a_crash_leaves_no_snapshot_and_the_next_one_is_complete(log: Log, tmp_path: Path, point: str) -> None:
     folder = folder_of(tmp_path, FILES)
-    with faults.active({point: crash}), pytest.raises(faults.InjectedFault):
+    with crash_at(point):
         write(log, folder, 1)
     assert log.snapshots.newest(TASK) is None
     log.snapshots.load(write(log, folder, 1), tmp_path / "loaded")
     assert contents(tmp_path / "loaded") == FILES
 
 
-def test_a_file_that_a_cleaning_took_meanwhile_is_uploaded_again(storage: Storage, tmp_path: Path) -> None:
+def test_a_file_that_a_cleaning_deletes_meanwhile_is_uploaded_again(storage: Storage, tmp_path: Path) -> None:
     taken: list[str] = []
 
     def cleaning(call: str, name: str) -> None:
@@ -118,7 +114,7 @@ def test_a_file_that_a_cleaning_took_meanwhile_is_uploaded_again(storage: Storag
     assert contents(tmp_path / "loaded") == FILES
 
 
-def test_a_snapshot_that_can_not_be_made_whole_is_withdrawn(storage: Storage, tmp_path: Path) -> None:
+def test_a_snapshot_that_cannot_be_completed_is_withdrawn(storage: Storage, tmp_path: Path) -> None:
     def vanish(call: str, name: str) -> None:
         if call == "create_file":
             storage.delete([name])
@@ -129,7 +125,7 @@ def test_a_snapshot_that_can_not_be_made_whole_is_withdrawn(storage: Storage, tm
     assert log.snapshots.newest(TASK) is None
 
 
-def test_a_file_that_is_gone_is_named(log: Log, tmp_path: Path) -> None:
+def test_a_missing_snapshot_file_is_an_error_with_its_name(log: Log, tmp_path: Path) -> None:
     manifest = write(log, folder_of(tmp_path, FILES), 1)
     gone = names.snapshot_file(TASK, manifest.files[0].hash)
     log.storage.delete([gone])
@@ -147,16 +143,16 @@ def test_a_damaged_newest_manifest_costs_only_a_full_upload(log: Log, tmp_path: 
     assert contents(tmp_path / "loaded") == FILES
 
 
-def test_large_files_come_in_pieces(log: Log, tmp_path: Path) -> None:
+def test_large_files_are_loaded_in_pieces(log: Log, tmp_path: Path) -> None:
     large = {"large": os.urandom(20 << 20)}
     manifest = write(log, folder_of(tmp_path, large), 1)
-    told: list[int] = []
-    log.snapshots.load(manifest, tmp_path / "loaded", told.append)
+    loaded: list[int] = []
+    log.snapshots.load(manifest, tmp_path / "loaded", loaded.append)
     assert contents(tmp_path / "loaded") == large
-    assert len(told) == 3
+    assert len(loaded) == 3
 
 
-def test_a_manifest_can_not_write_outside_of_its_folder(log: Log, tmp_path: Path) -> None:
+def test_a_manifest_cannot_write_outside_of_its_folder(log: Log, tmp_path: Path) -> None:
     manifest = write(log, folder_of(tmp_path, {"a": b"1"}), 1)
     outside = msgspec.structs.replace(manifest.files[0], name="../outside")
     with pytest.raises(DamagedObject, match="outside"):

@@ -1,4 +1,4 @@
-"""What every storage promises, on each of them."""
+"""What every storage guarantees, tested on each kind of storage."""
 
 import os
 import threading
@@ -13,7 +13,7 @@ from tests import s3
 from tests.log.conftest import QUICK
 
 
-def test_an_object_is_created_once_and_stays_as_it_is(storage: Storage) -> None:
+def test_an_object_is_created_once_and_never_changed(storage: Storage) -> None:
     assert storage.create("a/b.json", b"first") is Put.CREATED
     assert storage.create("a/b.json", b"second") is Put.EXISTS
     assert storage.get("a/b.json") == b"first"
@@ -22,7 +22,7 @@ def test_an_object_is_created_once_and_stays_as_it_is(storage: Storage) -> None:
     assert not storage.exists("a")
 
 
-def test_of_many_who_create_one_name_one_wins(storage: Storage) -> None:
+def test_of_many_creates_of_one_name_one_wins(storage: Storage) -> None:
     storage.create("before", b"")
     start, results = threading.Barrier(8), dict[int, Put]()
 
@@ -64,7 +64,7 @@ def test_empty_and_large_objects(storage: Storage, tmp_path: Path) -> None:
     assert storage.get("files/empty") == b""
 
 
-def test_lists_are_sorted_and_begin_where_told(storage: Storage) -> None:
+def test_lists_are_sorted_and_start_after_a_name(storage: Storage) -> None:
     assert storage.list("a/") == []
     assert storage.list_flat("a/") == []
     for name in ("a/3", "a/1", "a/2", "a/deep/er/4", "ab/5", "6"):
@@ -76,7 +76,7 @@ def test_lists_are_sorted_and_begin_where_told(storage: Storage) -> None:
     assert storage.list("") == ["6", "a/1", "a/2", "a/3", "a/deep/er/4", "ab/5"]
 
 
-def test_deleting_minds_nothing_missing(storage: Storage) -> None:
+def test_deleting_missing_objects_is_no_error(storage: Storage) -> None:
     for name in ("a/1", "a/2", "a/3"):
         storage.create(name, b"")
     storage.delete(["a/1", "a/none", "a/3"])
@@ -84,7 +84,7 @@ def test_deleting_minds_nothing_missing(storage: Storage) -> None:
     assert storage.list("a/") == ["a/2"]
 
 
-def test_what_is_missing_is_named(storage: Storage) -> None:
+def test_a_missing_object_is_an_error_with_its_name(storage: Storage) -> None:
     storage.create("a/here", b"")
     with pytest.raises(ObjectMissing, match="a/gone") as raised:
         storage.get("a/gone")
@@ -93,13 +93,13 @@ def test_what_is_missing_is_named(storage: Storage) -> None:
         storage.get_range("a/gone", 0, 1)
 
 
-def test_a_memory_storage_is_shared_by_its_name() -> None:
+def test_memory_storages_of_one_name_are_shared() -> None:
     open_storage("memory://shared-name").create("x", b"1")
     assert open_storage("memory://shared-name").get("x") == b"1"
     assert not open_storage("memory://other-name").exists("x")
 
 
-def test_file_addresses_and_paths_are_one(tmp_path: Path) -> None:
+def test_a_file_url_and_its_path_are_the_same_storage(tmp_path: Path) -> None:
     folder = tmp_path / "with space"
     open_storage(str(folder)).create("x", b"1")
     assert open_storage(folder.as_uri()).get("x") == b"1"
@@ -113,12 +113,12 @@ def test_opening_a_folder_that_is_not_there_writes_nothing(tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("url", ["ftp://host/log", "file://host/log", "http://host/log"])
-def test_an_address_nobody_serves_is_refused(url: str) -> None:
+def test_an_unknown_url_is_refused(url: str) -> None:
     with pytest.raises(SettingsError, match=r"log\.url"):
         open_storage(url)
 
 
-def test_wrong_credentials_are_refused_at_once_and_never_told(s3_server: s3.S3Server) -> None:
+def test_wrong_credentials_are_refused_at_once_and_never_shown(s3_server: s3.S3Server) -> None:
     options = {**s3_server.options, "secret_access_key": "hunter2-hunter2"}
     storage = open_storage(f"{s3_server.url}/x", options, retry=QUICK)
     for call in (lambda: storage.create("a", b""), lambda: storage.get("a"), lambda: storage.list("a/")):
@@ -137,7 +137,7 @@ def test_a_missing_bucket_is_refused(s3_server: s3.S3Server) -> None:
             call()
 
 
-def test_a_server_that_is_away_is_tried_again_and_then_told(s3_server: s3.S3Server) -> None:
+def test_an_unreachable_server_is_an_error_after_retries(s3_server: s3.S3Server) -> None:
     options = {**s3_server.options, "endpoint": "http://127.0.0.1:9"}
     storage = open_storage(f"{s3_server.url}/x", options, retry=QUICK)
     with pytest.raises(StorageUnavailable, match="Check the address and the network") as raised:
@@ -146,10 +146,11 @@ def test_a_server_that_is_away_is_tried_again_and_then_told(s3_server: s3.S3Serv
 
 
 @pytest.mark.parametrize(
-    ("options", "told"), [({"secret_acces_key": "hunter2"}, "secret_acces_key"), ({"allow_http": "yes"}, "allow_http")]
+    ("options", "message"),
+    [({"secret_acces_key": "hunter2"}, "secret_acces_key"), ({"allow_http": "yes"}, "allow_http")],
 )
-def test_an_option_nobody_knows_is_refused(options: dict[str, str], told: str) -> None:
-    with pytest.raises(HoldfastError, match=told) as raised:
+def test_an_unknown_option_is_refused(options: dict[str, str], message: str) -> None:
+    with pytest.raises(HoldfastError, match=message) as raised:
         open_storage("s3://bucket/x", options)
     assert isinstance(raised.value, SettingsError)
     assert "hunter2" not in str(raised.value)

@@ -5,7 +5,6 @@ import random
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 
 import pyarrow as pa
@@ -200,19 +199,7 @@ def test_all_databases_of_a_process_share_one_budget(tmp_path: Path) -> None:
         engine.close()
 
 
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    folder = tmp_path / "small"
-    folder.mkdir()
-    mounted = subprocess.run(
-        ["mount", "-t", "tmpfs", "-o", "size=3m", "tmpfs", str(folder)], check=False, capture_output=True, text=True
-    )
-    if mounted.returncode:
-        pytest.skip(f"no small file system can be mounted here: {mounted.stderr.strip()}")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
-
-
+@pytest.mark.parametrize("small_disk", ["3m"], indirect=True)
 def test_a_full_disk_is_an_error_and_loses_nothing(small_disk: Path) -> None:
     folder = small_disk / "state"
     engine = opened(folder)
