@@ -19,6 +19,8 @@ from holdfast.settings.page import page
 ROOT = Path(__file__).parent.parent
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
 FENCE = re.compile(r"^```(\w*)[ \t]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
+IS_PROGRAM = '"games/"'
+"""Blocks that read this folder are whole programs."""
 LINK = re.compile(r"(?<!!)\[[^\]]+\]\(([^)#\s]+)(?:#[^)]*)?\)")
 
 
@@ -69,16 +71,17 @@ def test_settings_files_in_the_documentation_are_accepted(block: Block, tmp_path
 
 
 @pytest.mark.parametrize("block", blocks("python"), ids=str)
-def test_python_in_the_documentation_runs_or_at_least_parses(block: Block) -> None:
-    """Blocks with prompts run as doctests; one that begins with `# examples/<file>` is that file, which is tested."""
+def test_python_in_the_documentation_runs(block: Block) -> None:
+    """Blocks with prompts run as doctests. Whole programs run in test_programs.py. Others quote a file of examples/."""
     if ">>>" in block.text:
         test = doctest.DocTestParser().get_doctest(block.text, {}, str(block), str(block.page), block.line)
         assert doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE).run(test).failed == 0
-        return
-    ast.parse(block.text)
-    if match := re.match(r"# (examples/\S+\.py)", block.text):
-        shown = block.text.split("\n", 1)[1].strip()
+    elif match := re.match(r"# (examples/\S+\.py)\n", block.text):
+        shown = block.text.removeprefix(match[0]).rstrip()
         assert shown in (ROOT / match[1]).read_text(), f"{block} differs from {match[1]}"
+    elif IS_PROGRAM not in block.text:
+        assert block.page.name == "design.md", f"{block} doesn't run: give it prompts, or make it a program"
+        ast.parse(block.text)
 
 
 SIZES = [block for block in blocks("console") if block.text.startswith("$ holdfast size")]

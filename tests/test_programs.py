@@ -10,11 +10,11 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from tests.test_docs import ROOT, Block, blocks
+from tests.test_docs import IS_PROGRAM, ROOT, Block, blocks
 
 pytestmark = pytest.mark.spark
 
-PROGRAMS = [block for block in blocks("python") if '"games/"' in block.text]
+PROGRAMS = [block for block in blocks("python") if IS_PROGRAM in block.text]
 """Blocks that read `"games/"` are whole programs; a comment `# prints <text>` says what they print."""
 
 
@@ -38,7 +38,7 @@ def run_to_the_end(app: hf.App) -> None:
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     # Spark's JVM has a working directory of its own, so it gets the absolute path of the data.
-    exec(compile(block.text.replace('"games/"', repr(f"{folder}/games")), str(block), "exec"), {"__name__": "__main__"})
+    exec(compile(block.text.replace(IS_PROGRAM, repr(f"{folder}/games")), str(block), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     for expected in re.findall(r"# prints (.+)", block.text):
         assert expected in printed
