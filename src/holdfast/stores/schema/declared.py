@@ -1,4 +1,4 @@
-"""Shapes of value types: how a type says that it has changed, and what can be told of it.
+"""Schemas of value types: how a type says that it has changed, and what can be told of it.
 
 Most changes need no word: a field that is gained has a default, one that is lost is passed over. A rename is an alias;
 the field stays stored under its first name, so code from before the rename reads it too. For all else a type has a
