@@ -1,8 +1,8 @@
-"""For authors of codecs: what a class of one's own has to have.
+"""For authors of codecs: the methods a codec needs.
 
-A codec is named by its place, `codec="module:Class"`, and made with the store's value type. `Codec` is the least it
-needs; with the methods of `PlainCodec` it carries aliases and upcasters too. `UnreadableValue` is what `decode` raises
-for bytes it can't read.
+A user's own codec is named `codec="module:Class"`, and is called with the store's value type. It has the methods of
+`Codec`; with those of `PlainCodec` it supports aliases and upcasters too. `decode` raises `UnreadableValue` for bytes
+that it can't read.
 """
 
 from holdfast.stores.codecs.base import Codec, PlainCodec, UnreadableValue

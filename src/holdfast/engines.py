@@ -1,7 +1,7 @@
 """For authors of engines, and of hooks that set RocksDB's options.
 
-An engine is named by its place, `engine="module:Class"`. It is called as an `EngineFactory` is, and has the methods of
-`Engine`; `holdfast.testing.EngineConformance` checks it. A hook, `rocksdb_options="module:function"`, gets the store's
+A user's own engine is named `engine="module:Class"`. It is called like an `EngineFactory` and has the methods of
+`Engine`; `holdfast.testing.EngineConformance` tests it. A hook, `rocksdb_options="module:function"`, gets the store's
 name and a `Tunable`.
 """
 

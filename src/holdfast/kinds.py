@@ -1,4 +1,4 @@
-"""For authors of kinds of stores: what a class of one's own derives from, and what it declares.
+"""For authors of kinds of stores: the base classes, and what a kind declares.
 
     class ReadOnlySketch(View[str, bytes]): ...
 
@@ -6,7 +6,7 @@
         VIEW = ReadOnlySketch
         QUERIES = (Query("estimate", estimates, required={"item": str}),)
 
-`examples/count_min_sketch.py` is a whole one; `holdfast.testing.StoreConformance` checks it.
+`examples/count_min_sketch.py` is a complete kind; `holdfast.testing.StoreConformance` tests it.
 """
 
 from holdfast.stores.kinds.base import Options, Prefetch, Store, View

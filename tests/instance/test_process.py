@@ -19,7 +19,7 @@ from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, Tas
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.task_readers import PeerBytes
 from holdfast.settings import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
-from holdfast.stores.engines.open_views import OPEN
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of
 from tests.instance.processes import Process, until
@@ -379,7 +379,7 @@ def test_a_scan_left_open_in_an_instance_is_named_in_its_log(
     app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
-    monkeypatch.setattr(OPEN, "_clock", clock.monotonic)
+    monkeypatch.setattr(OPEN_VIEWS, "_clock", clock.monotonic)
     monkeypatch.setattr(instance_module, "_REBALANCE_LOOK", 0.01)
     app.commit({TASK: {"counts": {key_of(number): b"%d" % number for number in range(5_000)}}})
     instance = Instance(config_of(app, tmp_path))

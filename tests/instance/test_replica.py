@@ -20,7 +20,7 @@ from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
 from holdfast.log import names
 from holdfast.settings import SnapshotSettings
-from holdfast.stores.engines.open_views import OPEN
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 
@@ -467,7 +467,7 @@ def test_catching_up_keeps_nothing_of_the_versions_it_passes(rocks: AppLog, plac
     each_by_itself = ReplicaSettings(overlay_bytes=1, batch_bytes=1)
     replica = place.replica(rocks, each_by_itself)
     replica.catch_up(rocks.version)
-    assert OPEN.count("view", str(place.folder / "0_0" / "data" / "rocksdb")) == 2
+    assert OPEN_VIEWS.count("view", str(place.folder / "0_0" / "data" / "rocksdb")) == 2
     assert replica.published.range == (7, 8)
     rocks.random_commit(chance)
     replica.catch_up(rocks.version)

@@ -24,7 +24,7 @@ from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.run import first_wins
 from holdfast.instance.task_engines import PinnedView
 from holdfast.stores.access import Now
-from holdfast.stores.formats.byte_columns import asked_in_key_order
+from holdfast.stores.formats.byte_columns import read_in_key_order
 from holdfast.words import NOTHING, TaskId, Version
 
 Entry = tuple[bytes, bytes]
@@ -85,7 +85,7 @@ class ReadView:
         wanted = keys.filter(missing)
         if len(wanted) == 0:
             return values
-        found = asked_in_key_order(wanted, partial(self._from_engines, store))
+        found = read_in_key_order(wanted, partial(self._from_engines, store))
         return found if len(wanted) == len(keys) else pc.replace_with_mask(values, missing, found)
 
     def scan(

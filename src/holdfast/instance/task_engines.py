@@ -18,7 +18,7 @@ import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.state_dir import remove
-from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources, whole_mark
+from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources, engine_mark
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
@@ -51,7 +51,7 @@ class TaskEngines:
             durable = _opened(folder, [spec for spec in specs if spec.durable], resources, undo)
             losing = [spec for spec in specs if not spec.durable]
             lost = _opened_or_emptied(volatile, losing, resources, undo)
-            if (mark := whole_mark(engine.mark() for engine, _ in durable.values())) is not None:
+            if (mark := engine_mark(engine.mark() for engine, _ in durable.values())) is not None:
                 _stamp(lost.values(), mark)
             engines = cls(durable, lost)
             undo.pop_all()
@@ -64,7 +64,7 @@ class TaskEngines:
 
     def mark(self) -> Mark | None:
         with self.lease():
-            return whole_mark(engine.mark() for engine, _ in self._all)
+            return engine_mark(engine.mark() for engine, _ in self._all)
 
     def stamp(self, mark: Mark) -> None:
         """Gives engines that are empty the mark."""

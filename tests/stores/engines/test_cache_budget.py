@@ -1,4 +1,4 @@
-"""One budget for all caches: capacities add up, move to where they are missed, and none falls below the minimum."""
+"""One budget for all caches: capacities add up, move to stores that need them, and none falls below the minimum."""
 
 import pytest
 from hypothesis import given
@@ -29,7 +29,7 @@ def test_capacities_add_up_and_keep_the_minimum(drawn: dict[str, tuple[int, floa
 
 
 @given(_USES)
-def test_whoever_joins_gets_a_share_and_the_sum_stays(drawn: dict[str, tuple[int, float, float]]) -> None:
+def test_a_new_cache_gets_a_share_and_the_sum_stays(drawn: dict[str, tuple[int, float, float]]) -> None:
     capacities = fitted(BUDGET, {name: size for name, (size, _, _) in drawn.items()})
     found = joined(BUDGET, capacities, "new")
     assert sum(found.values()) == BUDGET
@@ -37,7 +37,7 @@ def test_whoever_joins_gets_a_share_and_the_sum_stays(drawn: dict[str, tuple[int
 
 
 def settled(uses: dict[str, Use], steps: int = 40) -> dict[str, int]:
-    """Where it ends if everyone fills what it is given, but those who don't need it."""
+    """The capacities after many steps, if caches fill up to their capacity or their need."""
     needs = {name: use.used for name, use in uses.items() if use.used < use.capacity}
     for _ in range(steps):
         sizes = step(BUDGET, uses)
@@ -45,7 +45,7 @@ def settled(uses: dict[str, Use], steps: int = 40) -> dict[str, int]:
     return {name: use.capacity for name, use in uses.items()}
 
 
-def test_an_idle_store_gives_way_down_to_the_minimum() -> None:
+def test_an_idle_store_shrinks_to_the_minimum() -> None:
     half = BUDGET // 2
     found = settled({"busy": Use(half, half, 1_000), "idle": Use(half, half, 0)})
     assert found["idle"] == pytest.approx(LEAST, rel=0.05)
@@ -57,7 +57,7 @@ def test_busy_stores_share_by_their_reads() -> None:
     assert (found["a"] - LEAST) / (found["b"] - LEAST) == pytest.approx(3, rel=0.05)
 
 
-def test_a_store_that_is_small_keeps_what_it_holds_however_much_it_is_read() -> None:
+def test_a_small_store_keeps_what_it_uses_and_gets_no_more() -> None:
     half = BUDGET // 2
     found = settled({"small": Use(half, 10 * MIB, 1_000_000), "large": Use(half, half, 10)})
     assert 10 * MIB <= found["small"] <= 13 * MIB
@@ -69,13 +69,13 @@ def test_a_step_is_a_quarter_of_the_way() -> None:
     assert found["busy"] - half == pytest.approx((half - LEAST) / 4, rel=0.01)
 
 
-def test_nothing_moves_when_nobody_wants_more() -> None:
+def test_nothing_changes_when_no_cache_needs_more() -> None:
     uses = {"a": Use(60 * MIB, 10 * MIB, 9_000), "b": Use(40 * MIB, 40 * MIB, 0)}
     assert step(BUDGET, uses) == {"a": 60 * MIB, "b": 40 * MIB}
 
 
 class Cache:
-    """A cache that is always as full as it may be."""
+    """A cache that is always full."""
 
     seen = 0
 
@@ -90,7 +90,7 @@ class Cache:
         return self.capacity
 
 
-def test_caches_follow_what_is_read() -> None:
+def test_capacity_follows_reads() -> None:
     budget = CacheBudget(BUDGET, Cache)
     budget.hold(["a", "b"])
     a, b = budget.cache("a"), budget.cache("b")
@@ -104,7 +104,7 @@ def test_caches_follow_what_is_read() -> None:
     assert budget.capacities() == {"a": a.capacity, "b": b.capacity}
     set_so_far = a.seen
     budget.rebalance(BUDGET)
-    assert a.seen == set_so_far  # nobody read, nothing is set
+    assert a.seen == set_so_far  # no reads, so nothing is set
     budget.rebalance(BUDGET // 2)
     assert a.capacity + b.capacity == BUDGET // 2
 

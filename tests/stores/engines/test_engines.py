@@ -1,4 +1,4 @@
-"""What every engine in the registry must do: agree with a dictionary, hold a view still, keep its marks true."""
+"""The contract of every engine in the registry: it agrees with a dictionary, views don't change, marks are right."""
 
 import random
 import threading
@@ -27,7 +27,7 @@ MEMORY = 32 * 1024 * 1024
 
 @pytest.fixture(params=sorted(ENGINES))
 def open_(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Open]:
-    """Opens an engine of each kind; whatever was opened is closed in the end."""
+    """Opens engines of each type and closes them at the end."""
     opened: list[Engine] = []
     resources = Resources(MEMORY)
 
@@ -65,7 +65,7 @@ _STEPS = st.lists(st.one_of(_VERSION, _DROP, st.just("view"), st.just("reopen"),
 @pytest.mark.parametrize("name", sorted(ENGINES))
 @given(steps=_STEPS, start=_EDGES, stop=st.none() | _EDGES)
 @settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
-def test_it_agrees_with_a_dictionary(
+def test_an_engine_agrees_with_a_dictionary(
     name: str, tmp_path_factory: pytest.TempPathFactory, steps: list[object], start: bytes, stop: bytes | None
 ) -> None:
     folder = tmp_path_factory.mktemp("engine")
@@ -109,7 +109,7 @@ def test_it_agrees_with_a_dictionary(
     engine.close()
 
 
-def test_it_is_empty_at_first(open_: Open) -> None:
+def test_a_new_engine_is_empty(open_: Open) -> None:
     engine = open_()
     assert engine.mark() is None
     assert engine.get_many("a", pa.array([], pa.binary())).to_pylist() == []
@@ -118,7 +118,7 @@ def test_it_is_empty_at_first(open_: Open) -> None:
     assert engine.approximate_count("a") == 0
 
 
-def test_many_keys_go_and_come_in_slices(open_: Open) -> None:
+def test_many_keys_are_written_and_read_in_chunks(open_: Open) -> None:
     engine = open_()
     entries: dict[bytes, bytes | None] = {b"\x01%06d" % n: b"v%d" % n for n in range(0, 7_001, 2)}
     engine.apply([("a", change(dict(reversed(entries.items()))))], at(1))
@@ -142,7 +142,7 @@ def test_large_values_are_applied_in_small_chunks(open_: Open) -> None:
     assert len(reached) == 4
 
 
-def test_a_view_stands_still_and_several_scans_share_it(open_: Open) -> None:
+def test_a_view_does_not_change_and_several_scans_share_it(open_: Open) -> None:
     engine = open_()
     first = {b"\x01%05d" % n: b"1" for n in range(3_000)}
     engine.apply([("a", change(dict(first)))], at(1))
@@ -169,7 +169,7 @@ def numbered(numbers: range, value: bytes = b"1") -> dict[bytes, bytes | None]:
     return {b"\x02%05d" % n: value for n in numbers}
 
 
-def test_a_dropped_range_is_gone_at_once_and_nothing_else_is(open_: Open) -> None:
+def test_a_drop_hides_its_range_at_once_and_no_other_keys(open_: Open) -> None:
     engine = open_()
     engine.apply([("a", change(numbered(range(5_000)))), ("b", change(numbered(range(10))))], at(1))
     engine.drop("a", b"\x0201000", b"\x0204000")
@@ -183,12 +183,12 @@ def test_a_dropped_range_is_gone_at_once_and_nothing_else_is(open_: Open) -> Non
     ]
     assert len(everything(engine.view(), "b")) == 10
     assert engine.mark() == at(1)
-    engine.drop("a", b"\x0201000", b"\x0204000")  # nothing is left there
-    engine.drop("a", b"\x03", b"\x02")  # and nothing can be here
+    engine.drop("a", b"\x0201000", b"\x0204000")  # an empty range
+    engine.drop("a", b"\x03", b"\x02")  # stop before start
     assert list(everything(engine.view())) == left
 
 
-def test_a_drop_never_touches_the_mark(open_: Open) -> None:
+def test_a_drop_never_changes_the_mark(open_: Open) -> None:
     engine = open_()
     engine.apply([("a", change(numbered(range(10))))], at(1))
     engine.drop("a", b"", b"\xff")
@@ -214,7 +214,7 @@ def test_a_view_taken_before_a_drop_still_sees_the_range(open_: Open) -> None:
     assert everything(engine.view()) == numbered(range(7), b"2")
 
 
-def test_what_is_applied_into_a_dropped_range_is_there(open_: Open, tmp_path: Path) -> None:
+def test_entries_applied_into_a_dropped_range_are_kept(open_: Open, tmp_path: Path) -> None:
     engine = open_()
     engine.apply([("a", change(numbered(range(3_000)))), ("b", change({}))], at(1))
     for version in range(2, 6):
@@ -258,7 +258,7 @@ def test_readers_never_see_half_a_version(open_: Open) -> None:
     assert not failures
 
 
-def test_an_apply_that_was_cut_off_says_so(open_: Open) -> None:
+def test_the_mark_shows_an_apply_that_was_interrupted(open_: Open) -> None:
     engine = open_()
     engine.apply([("a", change({b"\x01a": b"1"}))], at(1))
     for point, mark in (
@@ -277,7 +277,7 @@ def _fail() -> None:
     raise InjectedFault("on purpose")
 
 
-def test_catching_up_stays_applying_until_the_furthest_version_is_whole(open_: Open) -> None:
+def test_catching_up_stays_applying_until_the_highest_version_is_complete(open_: Open) -> None:
     engine = open_()
     engine.apply([], at(1))
     with faults.active({"apply.middle": _fail}), pytest.raises(InjectedFault):
@@ -289,7 +289,7 @@ def test_catching_up_stays_applying_until_the_furthest_version_is_whole(open_: O
     assert engine.mark() == at(5)
 
 
-def test_another_history_is_not_mixed_in(open_: Open) -> None:
+def test_a_version_of_another_log_is_rejected(open_: Open) -> None:
     engine = open_()
     engine.apply([], at(1))
     with pytest.raises(ForeignMark, match="log-2"):
@@ -310,7 +310,7 @@ def test_a_checkpoint_opens_like_the_engines_own_folder(open_: Open, tmp_path: P
     assert everything(engine.view()) == {b"\x01a": b"later"}
 
 
-def test_a_new_family_has_nothing_so_the_whole_has_nothing(open_: Open, tmp_path: Path) -> None:
+def test_with_a_new_family_the_engine_has_no_version(open_: Open, tmp_path: Path) -> None:
     engine = open_()
     engine.apply([("a", change({b"\x01a": b"1"}))], at(7))
     engine.checkpoint(tmp_path / "copy")
@@ -319,7 +319,7 @@ def test_a_new_family_has_nothing_so_the_whole_has_nothing(open_: Open, tmp_path
     assert mark is None or (mark.version, mark.applying) == (NOTHING, 7)
 
 
-def test_what_is_not_there_is_named(open_: Open) -> None:
+def test_an_unknown_family_or_engine_is_named(open_: Open) -> None:
     engine = open_()
     with pytest.raises(UnknownFamily, match="'c'"):
         engine.get_many("c", pa.array([b"\x01"]))
@@ -331,7 +331,7 @@ def test_what_is_not_there_is_named(open_: Open) -> None:
         open_engine("cassandra", Path("/nowhere"), [], Resources(MEMORY))
 
 
-def test_a_closed_engine_says_so_and_lets_go_of_its_folder(open_: Open) -> None:
+def test_a_closed_engine_says_so_and_releases_its_folder(open_: Open) -> None:
     engine = open_()
     engine.apply([("a", change({b"\x01%d" % n: b"1" for n in range(2_000)}))], at(1))
     view = engine.view()
@@ -368,8 +368,8 @@ def in_slice(slice_: int, rows: int, value: bytes) -> Changes:
     return Changes(pa.array(keys), pa.array([value] * rows))
 
 
-def test_a_large_slice_goes_at_once_while_others_read(open_: Open) -> None:
-    """300,000 rows: a reader finds its first and its last or neither, and views have all of it as it was."""
+def test_a_large_slice_is_dropped_in_one_step_while_others_read(open_: Open) -> None:
+    """Of 300,000 rows, a reader finds both the first and the last or neither; views still have all of them."""
     engine, rows = open_(families=("a",)), 300_000
     for slice_ in (1, 2, 3):
         engine.apply([("a", in_slice(slice_, rows if slice_ == 2 else 1_000, b"old"))], at(slice_))
@@ -382,13 +382,13 @@ def test_a_large_slice_goes_at_once_while_others_read(open_: Open) -> None:
     torn: list[list[bytes | None]] = []
     stop = threading.Event()
 
-    def look() -> None:
+    def read() -> None:
         while not stop.is_set():
             found = engine.get_many("a", ends).to_pylist()
             if found not in ([b"new", b"old"], [None, None]):
                 torn.append(found)
 
-    readers = [threading.Thread(target=look) for _ in range(2)]
+    readers = [threading.Thread(target=read) for _ in range(2)]
     for reader in readers:
         reader.start()
     began = time.thread_time()
@@ -400,7 +400,7 @@ def test_a_large_slice_goes_at_once_while_others_read(open_: Open) -> None:
     assert torn == []
     assert seconds < 0.05
     engine.apply([("a", in_slice(2, 3, b"again"))], at(5))
-    # The views have what they had, also where it was written again.
+    # The views are unchanged, also for keys that were written again.
     assert [first, *scan][:: rows - 1] == list(zip(ends.to_pylist(), [b"new", b"old"], strict=True))
     assert [before.get("a", key) for key in ends.to_pylist()] == [b"old", b"old"]
     backwards = [value for _, value in before.scan("a", b"\x02", None, reverse=True)]

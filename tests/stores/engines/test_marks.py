@@ -1,4 +1,4 @@
-"""Marks: what a family's mark looks like, and what the marks of all families say together."""
+"""Marks: a family's mark as bytes, and the engine's mark from those of its families."""
 
 from dataclasses import replace
 
@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import DamagedObject
-from holdfast.stores.engines.base import Mark, Resources, begun, ended, pack_mark, unpack_mark, whole_mark
+from holdfast.stores.engines.base import (
+    Mark,
+    Resources,
+    engine_mark,
+    mark_after_changes,
+    mark_before_changes,
+    pack_mark,
+    unpack_mark,
+)
 from holdfast.words import NOTHING, Version
 
 
@@ -15,7 +23,7 @@ def at(version: int, applying: int | None = None) -> Mark:
     return Mark(Version(version), f"c{version}", "log-1", None if applying is None else Version(applying))
 
 
-def test_format_1_reads_as_it_always_did() -> None:
+def test_format_1_is_readable() -> None:
     assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1"}') == at(7)
     assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9}') == at(7, 9)
     assert pack_mark(at(7, 9)) == b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9}'
@@ -29,11 +37,11 @@ def test_format_1_with_the_clocks_of_its_commit() -> None:
     assert unpack_mark(without) == replace(at(7, 9), wall=5)
 
 
-def test_a_whole_mark_has_the_clocks_of_the_version_it_names() -> None:
+def test_an_engines_mark_has_the_clocks_of_its_version() -> None:
     seven, eight = replace(at(7), wall=70, event=7), replace(at(8), wall=80, event=8)
-    assert whole_mark([eight, seven]) == replace(at(7, 8), wall=70, event=7)
-    assert begun(seven, eight) == replace(at(7, 8), wall=70, event=7)
-    assert ended(seven, eight) == eight
+    assert engine_mark([eight, seven]) == replace(at(7, 8), wall=70, event=7)
+    assert mark_before_changes(seven, eight) == replace(at(7, 8), wall=70, event=7)
+    assert mark_after_changes(seven, eight) == eight
 
 
 @pytest.mark.parametrize("data", [b"", b"{}", b'{"format":2,"version":7,"commit":"c7","log":"log-1"}', b"\xff"])
@@ -42,23 +50,23 @@ def test_a_mark_that_cannot_be_read_is_damage(data: bytes) -> None:
         unpack_mark(data)
 
 
-def test_the_smallest_counts_and_whatever_is_further_is_still_being_applied() -> None:
-    assert whole_mark([]) is None
-    assert whole_mark([None, None]) is None
-    assert whole_mark([at(3), at(3)]) == at(3)
-    assert whole_mark([at(4), at(3)]) == at(3, 4)
-    assert whole_mark([at(3, 6), at(4)]) == at(3, 6)
-    assert whole_mark([at(3), None]) == Mark(NOTHING, "", "log-1", Version(3))
+def test_the_smallest_mark_counts_and_higher_versions_are_still_being_applied() -> None:
+    assert engine_mark([]) is None
+    assert engine_mark([None, None]) is None
+    assert engine_mark([at(3), at(3)]) == at(3)
+    assert engine_mark([at(4), at(3)]) == at(3, 4)
+    assert engine_mark([at(3, 6), at(4)]) == at(3, 6)
+    assert engine_mark([at(3), None]) == Mark(NOTHING, "", "log-1", Version(3))
 
 
 @given(st.data())
-def test_a_family_that_lost_the_end_of_its_writes_never_passes_for_whole(data: st.DataObject) -> None:
-    """Two families get the same writes, and each keeps a prefix of its own; replay and lose again, some times."""
+def test_a_family_that_lost_its_last_writes_never_counts_as_complete(data: st.DataObject) -> None:
+    """Two families get the same writes and each keeps a different prefix of them, several times over."""
     marks: list[Mark | None] = [None, None]
-    values: list[dict[str, int]] = [{}, {}]  # key -> the version whose value it holds
+    values: list[dict[str, int]] = [{}, {}]  # key -> the version of its value
     last = 6
 
-    def truth(version: int) -> dict[str, int]:
+    def expected(version: int) -> dict[str, int]:
         # version v writes key "odd" or "even", and "all"
         return {
             key: newest
@@ -67,13 +75,13 @@ def test_a_family_that_lost_the_end_of_its_writes_never_passes_for_whole(data: s
         }
 
     for _ in range(data.draw(st.integers(1, 4))):
-        whole = whole_mark(marks)
+        whole = engine_mark(marks)
         start = whole.version if whole else 0
         writes: list[tuple[str, object]] = []
         for version in range(start + 1, last + 1):
-            writes.append(("mark", begun(whole, at(version))))
+            writes.append(("mark", mark_before_changes(whole, at(version))))
             writes += [("put", (key, version)) for key in ("all", "odd" if version % 2 else "even")]
-            whole = ended(whole, at(version))
+            whole = mark_after_changes(whole, at(version))
             writes.append(("mark", whole))
         for family in (0, 1):
             for kind, what in writes[: data.draw(st.integers(0, len(writes)))]:
@@ -83,9 +91,9 @@ def test_a_family_that_lost_the_end_of_its_writes_never_passes_for_whole(data: s
                 else:
                     assert isinstance(what, tuple)
                     values[family][what[0]] = what[1]
-        found = whole_mark(marks)
+        found = engine_mark(marks)
         if found is not None and found.applying is None:
-            assert values[0] == values[1] == truth(found.version)
+            assert values[0] == values[1] == expected(found.version)
 
 
 def test_shared_parts_are_made_once() -> None:

@@ -1,4 +1,4 @@
-"""The memory engine's checkpoints: readable again, and never a wrong answer when damaged."""
+"""The memory engine's checkpoints: readable, and never a wrong answer when damaged."""
 
 from pathlib import Path
 
@@ -23,13 +23,13 @@ def checkpoint(tmp_path: Path) -> Path:
     return tmp_path / "copy"
 
 
-def test_without_a_checkpoint_it_is_empty_at_open(checkpoint: Path) -> None:
+def test_without_a_checkpoint_the_engine_is_empty_at_open(checkpoint: Path) -> None:
     engine = open_engine("memory", checkpoint.parent / "state", specs(history.FAMILIES), Resources(0))
     assert engine.mark() is None
     assert history.state_of(engine) == history.state_at(0)
 
 
-def test_a_checkpoint_has_all(checkpoint: Path) -> None:
+def test_a_checkpoint_has_everything(checkpoint: Path) -> None:
     engine = open_engine("memory", checkpoint, specs(history.FAMILIES), Resources(0))
     assert engine.mark() == history.mark(2)
     assert history.state_of(engine) == history.state_at(2)

@@ -1,4 +1,4 @@
-"""Views and scans that are open: counted, and named with where they were opened when they are in the way too long."""
+"""Open views and scans: counted, and reported with the line that opened them if they keep old state for too long."""
 
 import gc
 import logging
@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.stores.engines.base import Changes, Engine, Mark, Resources
-from holdfast.stores.engines.open_views import OPEN, OpenOnes
+from holdfast.stores.engines.open_views import OPEN_VIEWS, OpenViews
 from holdfast.stores.engines.registry import ENGINES, open_engine
 from holdfast.words import Version
 from tests.stores.making import specs
@@ -17,7 +17,7 @@ from tests.stores.making import specs
 
 @pytest.fixture(autouse=True, scope="module")
 def _older_objects_left_out() -> Iterator[None]:
-    """These tests collect garbage in full, which takes over a second with all that a test run has loaded by now."""
+    """These tests run full garbage collections, which take over a second with all objects of a test run."""
     gc.freeze()
     yield
     gc.unfreeze()
@@ -39,12 +39,12 @@ def fill(engine: Engine, version: int) -> None:
 
 def views() -> int:
     gc.collect()
-    return OPEN.count("view")
+    return OPEN_VIEWS.count("view")
 
 
 def scans() -> int:
     gc.collect()
-    return OPEN.count("scan", "watched-here")
+    return OPEN_VIEWS.count("scan", "watched-here")
 
 
 def test_views_and_scans_are_counted_until_they_end(engine: Engine) -> None:
@@ -64,7 +64,7 @@ def test_views_and_scans_are_counted_until_they_end(engine: Engine) -> None:
     assert views() == before
 
 
-def test_whoever_forgets_a_view_has_closed_it(engine: Engine) -> None:
+def test_a_garbage_collected_view_is_closed(engine: Engine) -> None:
     before = views()
     engine.view()
     assert views() == before
@@ -78,19 +78,19 @@ def test_closing_the_engine_closes_its_views(engine: Engine) -> None:
     del view
 
 
-def test_a_view_of_the_present_is_not_in_the_way_and_one_of_the_past_is(engine: Engine) -> None:
+def test_only_an_outdated_view_has_an_age(engine: Engine) -> None:
     view = engine.view()
-    of = {id(one) for one, _ in OPEN.long_open(-1)}
+    of = {id(each) for each, _ in OPEN_VIEWS.older_than(-1)}
     fill(engine, 2)
-    new = [one for one, _ in OPEN.long_open(-1) if id(one) not in of]
-    assert [one.what for one in new] == ["view"]
+    new = [each for each, _ in OPEN_VIEWS.older_than(-1) if id(each) not in of]
+    assert [each.what for each in new] == ["view"]
     assert "test_open_views.py" in new[0].where
-    assert "test_a_view_of_the_present" in new[0].where
+    assert "test_only_an_outdated_view" in new[0].where
     view.close()
 
 
-class Hands:
-    """A clock that is set by hand."""
+class SetClock:
+    """A clock that the test sets."""
 
     now = 0.0
 
@@ -98,25 +98,25 @@ class Hands:
         return self.now
 
 
-def test_one_that_is_left_open_is_named_once_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
-    clock = Hands()
-    ones = OpenOnes(clock)
-    scan = ones.watched("scores", iter([1, 2]))
-    view = ones.view("/state/0_1")
+def test_a_forgotten_view_is_reported_once_with_its_line(caplog: pytest.LogCaptureFixture) -> None:
+    clock = SetClock()
+    opened = OpenViews(clock)
+    scan = opened.add_scan("scores", iter([1, 2]))
+    view = opened.add_view("/state/0_1")
     clock.now = 50
-    ones.outdated(view)
+    opened.mark_outdated([view])
     with caplog.at_level(logging.WARNING):
         clock.now = 61
-        ones.name_long_open(60)
+        opened.warn_about_old(60)
         assert len(caplog.records) == 1
         assert "a scan of scores has kept old state for 61 s. It was opened at" in caplog.text
         assert "test_open_views.py" in caplog.text
         clock.now = 115
-        ones.name_long_open(60)
-        ones.name_long_open(60)
+        opened.warn_about_old(60)
+        opened.warn_about_old(60)
         assert len(caplog.records) == 2
         assert "a view of /state/0_1 has kept old state for 65 s" in caplog.text
-    assert [one.what for one, _ in ones.long_open(60)] == ["scan", "view"]
-    ones.close(view)
+    assert [each.what for each, _ in opened.older_than(60)] == ["scan", "view"]
+    opened.close(view)
     assert list(scan) == [1, 2]
-    assert not ones.long_open(-1)
+    assert not opened.older_than(-1)

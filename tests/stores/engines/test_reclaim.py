@@ -1,4 +1,4 @@
-"""Room from what was dropped: it comes back, a close doesn't wait for it, and a kill around a drop loses nothing."""
+"""The disk space of dropped ranges is freed, a close doesn't wait for it, and a kill around a drop loses nothing."""
 
 import gc
 import os
@@ -34,7 +34,7 @@ def fill(engine: RocksEngine, entries: int) -> None:
     engine.flush()
 
 
-def test_a_dropped_range_gives_its_room_back(tmp_path: Path) -> None:
+def test_the_disk_space_of_a_dropped_range_is_freed(tmp_path: Path) -> None:
     engine = opened(tmp_path / "state")
     fill(engine, 100_000)
     before = engine.disk_bytes()
@@ -46,7 +46,7 @@ def test_a_dropped_range_gives_its_room_back(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_close_ends_what_is_being_reclaimed_and_keeps_the_rest(tmp_path: Path) -> None:
+def test_a_close_stops_a_running_compaction_and_keeps_other_entries(tmp_path: Path) -> None:
     engine = opened(tmp_path / "state")
     fill(engine, 200_000)
     changes = Changes(pa.array([b"\x01here"]), pa.array([b"yes"]))
@@ -74,7 +74,7 @@ def test_a_kill_around_a_drop_loses_nothing(tmp_path: Path, step: str, version: 
     for family in dropping.FAMILIES:
         found = dict(engine.view().scan(family, b"", None))
         assert found.items() <= dropping.everything(family, furthest).items() or furthest > whole
-        # Whole versions are there but for what was dropped; what was dropped may be back.
+        # Complete versions have all entries but the dropped ones, and those may be back.
         wanted = {
             k: v
             for k, v in dropping.everything(family, whole).items()
@@ -108,10 +108,10 @@ def test_ranges_are_compacted_in_order_and_once() -> None:
     assert len(seen) == 3
 
 
-def test_a_view_that_was_read_and_forgotten_keeps_no_files(tmp_path: Path) -> None:
+def test_a_forgotten_view_keeps_no_files(tmp_path: Path) -> None:
     engine = opened(tmp_path / "state")
     fill(engine, 50_000)
-    gc.disable()  # it has to go by itself
+    gc.disable()  # its references alone must free it
     try:
         assert next(engine.view().scan("windows", b"", None))[0] == b"\x0200000000"
         engine.drop("windows", b"\x02", b"\x03")

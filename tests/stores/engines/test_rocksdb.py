@@ -1,4 +1,4 @@
-"""RocksDB as an engine: what a kill leaves behind, damaged files, full disks, one memory budget."""
+"""RocksDB as an engine: kills, damaged files, full disks, one memory budget."""
 
 import os
 import random
@@ -29,8 +29,8 @@ def run_until_killed(folder: Path, fault: str) -> int:
     return subprocess.run(command, env=environment, cwd=ROOT, check=False, timeout=60).returncode
 
 
-def check_nothing_is_ahead(folder: Path) -> None:
-    """The mark is true of the data: whole versions are all there, and what is beyond them is announced."""
+def check_mark(folder: Path) -> None:
+    """The mark matches the data: complete versions are all there, and later changes only up to `applying`."""
     engine = opened(folder)
     mark = engine.mark()
     whole = mark.version if mark else 0
@@ -51,10 +51,10 @@ def check_nothing_is_ahead(folder: Path) -> None:
     "fault",
     ["apply.before=kill@6", "apply.after=kill@5", *(f"apply.middle=kill@{n}" for n in (1, 3, 11, 17, 28, 33))],
 )
-def test_a_kill_in_apply_leaves_the_mark_behind_the_data(tmp_path: Path, fault: str) -> None:
+def test_after_a_kill_in_apply_the_mark_matches_the_data(tmp_path: Path, fault: str) -> None:
     folder = tmp_path / "state"
     assert run_until_killed(folder, fault) == -signal.SIGKILL
-    check_nothing_is_ahead(folder)
+    check_mark(folder)
     engine = opened(folder)
     history.catch_up(engine, VERSIONS)
     assert engine.mark() == history.mark(VERSIONS)
@@ -62,11 +62,11 @@ def test_a_kill_in_apply_leaves_the_mark_behind_the_data(tmp_path: Path, fault: 
     engine.close()
 
 
-def test_kill_after_kill_while_catching_up_still_ends_right(tmp_path: Path) -> None:
+def test_several_kills_while_catching_up_lose_nothing(tmp_path: Path) -> None:
     folder = tmp_path / "state"
     for chunk in (21, 8, 2, 13):
         assert run_until_killed(folder, f"apply.middle=kill@{chunk}") == -signal.SIGKILL
-        check_nothing_is_ahead(folder)
+        check_mark(folder)
     assert run_until_killed(folder, "") == 0
     engine = opened(folder)
     assert engine.mark() == history.mark(VERSIONS)
@@ -95,7 +95,7 @@ def test_a_clean_close_keeps_everything(closed: Path) -> None:
     engine.close()
 
 
-def test_a_flipped_byte_is_never_a_wrong_answer(closed: Path) -> None:
+def test_a_flipped_byte_is_an_error_and_never_a_wrong_answer(closed: Path) -> None:
     for table in tables(closed):
         data = bytearray(table.read_bytes())
         for place in range(0, len(data) // 2, 4_000):
@@ -121,7 +121,7 @@ def everything_read(folder: Path, *, by_scan: bool) -> None:
 
 
 @pytest.mark.parametrize("reverse", [False, True])
-def test_a_scan_that_comes_to_a_damaged_block_says_so(tmp_path: Path, reverse: bool) -> None:
+def test_a_scan_that_meets_a_damaged_block_fails(tmp_path: Path, reverse: bool) -> None:
     keys = pa.array([b"\x01%06d" % n for n in range(20_000)])
     values = pa.array([random.Random(n).randbytes(100) for n in range(len(keys))])
     engine = opened(tmp_path)
@@ -134,7 +134,7 @@ def test_a_scan_that_comes_to_a_damaged_block_says_so(tmp_path: Path, reverse: b
     engine = opened(tmp_path)
     view = engine.view()
     ends = (b"\x01", b"\x01000050") if not reverse else (b"\x01019950", None)
-    assert len(list(view.scan("counts", *ends, reverse=reverse))) == 50, "before it all is well"
+    assert len(list(view.scan("counts", *ends, reverse=reverse))) == 50, "the blocks before it are readable"
     with pytest.raises(DamagedState, match=str(tmp_path)):
         list(view.scan("counts", b"\x01", None, reverse=reverse))
     engine.close()
@@ -159,7 +159,7 @@ def test_garbage_in_the_databases_own_files_is_noticed_at_open(closed: Path, nam
         path.write_bytes(b"garbage")
     with pytest.raises(DamagedState, match=str(closed)):
         opened(closed)
-    # and once the folder is gone, the next open starts afresh in the same place
+    # with the files deleted, the next open starts with an empty engine
     for path in closed.iterdir():
         path.unlink()
     engine = opened(closed)
@@ -211,7 +211,7 @@ def test_a_full_disk_is_an_error_and_loses_nothing(small_disk: Path) -> None:
     with pytest.raises(DiskFull):
         engine.close()
     ballast.unlink()
-    check_nothing_is_ahead(folder)
+    check_mark(folder)
 
 
 def fill(engine: Engine, ballast: Path) -> None:

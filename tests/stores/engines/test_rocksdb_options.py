@@ -1,4 +1,4 @@
-"""What a profile, a setting and a hook ask for is what RocksDB goes by, as it writes it down at each open."""
+"""RocksDB uses the options of profiles, settings and hooks: it records its options at each open."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from holdfast.stores.engines.profiles import PROFILES, Profile
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.engines.rocksdb import RocksEngine
 from holdfast.stores.engines.rocksdb_errors import BadOptions, NoDirectIO, translated
-from holdfast.stores.engines.rocksdb_options import Written, written
+from holdfast.stores.engines.rocksdb_options import WrittenOptions, written_options
 from holdfast.stores.engines.tuning import Tunable
 from holdfast.words import Version
 from tests.stores.making import specs
@@ -28,17 +28,17 @@ def opened(folder: Path, resources: Resources | None = None, **options: Any) -> 
     return engine
 
 
-def options_of(folder: Path, resources: Resources | None = None, **options: Any) -> Written:
+def options_of(folder: Path, resources: Resources | None = None, **options: Any) -> WrittenOptions:
     opened(folder, resources, **options).close()
-    return written(folder)
+    return written_options(folder)
 
 
-def truth(value: bool) -> str:
+def text_of(value: bool) -> str:
     return str(value).lower()
 
 
-def asked(profile: Profile) -> tuple[dict[str, str], dict[str, str]]:
-    """The options of a family, and of its tables, that a profile stands for in 64 MiB."""
+def expected(profile: Profile) -> tuple[dict[str, str], dict[str, str]]:
+    """The options of a family, and of its tables, of a profile in 64 MiB."""
     family = {
         "write_buffer_size": str(int(min(profile.write_buffer_bytes, 16 * MIB * profile.write_buffer_share))),
         "max_write_buffer_number": "3",
@@ -49,7 +49,7 @@ def asked(profile: Profile) -> tuple[dict[str, str], dict[str, str]]:
         "level0_stop_writes_trigger": str(profile.files_before_stop),
         "compression": "kLZ4Compression",
         "bottommost_compression": _COMPRESSION[profile.last_level_compression],
-        "optimize_filters_for_hits": truth(not profile.filter_on_last_level),
+        "optimize_filters_for_hits": text_of(not profile.filter_on_last_level),
     }
     table = {
         "block_size": str(profile.block_bytes),
@@ -58,21 +58,21 @@ def asked(profile: Profile) -> tuple[dict[str, str], dict[str, str]]:
         "no_block_cache": "false",
         "data_block_index_type": "kDataBlockBinarySearch",
         "index_type": "kTwoLevelIndexSearch" if profile.partitioned_index else "kBinarySearch",
-        "partition_filters": truth(profile.partitioned_index),
+        "partition_filters": text_of(profile.partitioned_index),
     }
     return family, table
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_all_of_a_profile_arrives(tmp_path: Path, name: str) -> None:
+def test_rocksdb_uses_all_options_of_a_profile(tmp_path: Path, name: str) -> None:
     found = options_of(tmp_path, profile=name)
-    family, table = asked(PROFILES[name])
+    family, table = expected(PROFILES[name])
     assert {option: found.families["scores"][option] for option in family} == family
     assert {option: found.tables["scores"][option] for option in table} == table
 
 
 def filter_bytes(folder: Path, profile: str, rows: int = 50_000) -> float:
-    """Bytes of filters a key, in a store of one table."""
+    """Bytes of filters per key, in a store with one table."""
     engine = opened(folder, profile=profile)
     keys = pa.array([b"\x01%08d" % n for n in range(rows)])
     engine.apply([("scores", Changes(keys, pa.array([b"v"] * rows)))], Mark(Version(1), "c1", "log"))
@@ -84,12 +84,12 @@ def filter_bytes(folder: Path, profile: str, rows: int = 50_000) -> float:
 
 
 def test_filters_have_the_bits_of_their_profile(tmp_path: Path) -> None:
-    """The file says that there are filters, and not how large."""
+    """The recorded options don't include the size of filters."""
     bits = PROFILES["balanced"].filter_bits
     assert filter_bytes(tmp_path, "balanced") == pytest.approx(bits / 8, rel=0.1)
 
 
-def test_how_the_disk_is_used_is_for_all_stores(tmp_path: Path) -> None:
+def test_disk_options_are_those_of_the_database(tmp_path: Path) -> None:
     names = ("max_background_jobs", "use_direct_reads", "use_direct_io_for_flush_and_compaction")
     plain = options_of(tmp_path / "plain")
     assert [plain.database[name] for name in names] == ["2", "false", "false"]
@@ -110,14 +110,14 @@ def test_direct_io_reads_what_it_wrote(tmp_path: Path) -> None:
     engine.close()
 
 
-def test_a_file_system_without_direct_io_is_not_taken_for_damage(tmp_path: Path) -> None:
-    """These are RocksDB's words on a ramfs, which only root can make."""
+def test_a_file_system_without_direct_io_is_not_reported_as_damage(tmp_path: Path) -> None:
+    """RocksDB's message on a ramfs, which only root can make."""
     with pytest.raises(NoDirectIO, match=r"state\.direct_reads"), translated(tmp_path, opening=True):
         raise Exception("Invalid argument: Direct I/O is not supported by the specified DB.")
 
 
 def many(store: str, rocks: Tunable) -> None:
-    """One of each kind of thing that docs/tuning.md says a hook can set."""
+    """Options of each kind that docs/tuning.md says a hook can set."""
     rocks.options.set_write_buffer_size(3 * MIB)
     rocks.options.set_compression_type(rd.DBCompressionType.zstd())
     rocks.options.set_compaction_style(rd.DBCompactionStyle.universal())
@@ -129,9 +129,9 @@ def many(store: str, rocks: Tunable) -> None:
     rocks.database.set_use_direct_reads(True)
 
 
-def test_all_that_a_hook_sets_arrives(tmp_path: Path) -> None:
+def test_rocksdb_uses_the_options_that_a_hook_sets(tmp_path: Path) -> None:
     engine = opened(tmp_path, options_hook="tests.stores.engines.test_rocksdb_options:many")
-    found = written(tmp_path)
+    found = written_options(tmp_path)
     family, table = found.families["scores"], found.tables["scores"]
     assert (family["write_buffer_size"], family["max_bytes_for_level_base"]) == (str(3 * MIB), str(99 * MIB))
     assert (family["compression"], family["compaction_style"]) == ("kZSTD", "kCompactionStyleUniversal")
@@ -146,12 +146,12 @@ def merges(store: str, rocks: Tunable) -> None:
     rocks.options.set_min_write_buffer_number_to_merge(2)
 
 
-def throws_away(store: str, rocks: Tunable) -> None:
+def fifo(store: str, rocks: Tunable) -> None:
     rocks.options.set_compaction_style(rd.DBCompactionStyle.fifo())
     rocks.database.set_max_open_files(-1)
 
 
-def throws_away_in_vain(store: str, rocks: Tunable) -> None:
+def fifo_rejected_by_rocksdb(store: str, rocks: Tunable) -> None:
     rocks.options.set_compaction_style(rd.DBCompactionStyle.fifo())
 
 
@@ -171,21 +171,21 @@ def unordered(store: str, rocks: Tunable) -> None:
 @pytest.mark.parametrize(
     ("hook", "says"),
     [
-        ("merges", "min_write_buffer_number_to_merge=2 of store 'scores': .*Mend the hook"),
-        ("throws_away", "compaction_style=kCompactionStyleFIFO of store 'scores'"),
-        ("throws_away_in_vain", "Not implemented: FIFO .*Mend the hook"),  # RocksDB's own refusal
+        ("merges", "min_write_buffer_number_to_merge=2 of store 'scores': .*Fix the hook"),
+        ("fifo", "compaction_style=kCompactionStyleFIFO of store 'scores'"),
+        ("fifo_rejected_by_rocksdb", "Not implemented: FIFO .*Fix the hook"),  # RocksDB's own error
         ("in_place", "inplace_update_support=true of store 'scores'"),
         ("prefixed", "prefix_extractor=.* of store 'scores'"),
         ("unordered", "unordered_write=true: views"),
     ],
 )
-def test_options_that_break_an_engines_promises_are_refused(tmp_path: Path, hook: str, says: str) -> None:
+def test_options_that_break_an_engine_are_rejected(tmp_path: Path, hook: str, says: str) -> None:
     engine = opened(tmp_path)
     engine.apply([("scores", Changes(pa.array([b"\x01a"]), pa.array([b"1"])))], Mark(Version(1), "c1", "log"))
     engine.close()
     with pytest.raises(BadOptions, match=says):
         opened(tmp_path, options_hook=f"tests.stores.engines.test_rocksdb_options:{hook}")
-    engine = opened(tmp_path)  # the state is as it was, and free to be opened
+    engine = opened(tmp_path)  # the state is unchanged and can be opened
     assert engine.get_many("scores", pa.array([b"\x01a"])).to_pylist() == [b"1"]
     engine.close()
 
@@ -194,7 +194,7 @@ def two(store: str, rocks: Tunable) -> None:
     rocks.options.set_max_write_buffer_number(2)
 
 
-def test_two_write_buffers_are_slower_and_work(tmp_path: Path) -> None:
+def test_two_write_buffers_work(tmp_path: Path) -> None:
     engine = opened(tmp_path, Resources(4 * MIB), options_hook="tests.stores.engines.test_rocksdb_options:two")
     keys = pa.array([b"\x01%06d" % n for n in range(20_000)])
     for version in range(1, 11):

@@ -1,4 +1,4 @@
-"""Profiles, hooks, a cache a store, and what RocksDB tells about itself."""
+"""Profiles, hooks, one cache per store, and RocksDB's metrics."""
 
 import random
 from pathlib import Path
@@ -10,8 +10,7 @@ import rocksdict as rd
 
 from holdfast import metrics
 from holdfast.errors import TopologyError
-from holdfast.stores.engines import rocksdb_families as rocksfamilies
-from holdfast.stores.engines import rocksdb_metrics as rocksstats
+from holdfast.stores.engines import rocksdb_families, rocksdb_metrics
 from holdfast.stores.engines.base import Changes, Engine, Mark, Resources
 from holdfast.stores.engines.memory import MemoryEngine
 from holdfast.stores.engines.profiles import PROFILES, profile
@@ -50,13 +49,13 @@ def read(engine: Engine, family: str, rows: int = ROWS) -> None:
     assert engine.get_many(family, keys).null_count == 0
 
 
-def test_a_profile_that_is_not_there_is_answered_with_those_that_are() -> None:
+def test_an_unknown_profile_is_rejected_with_the_known_ones() -> None:
     with pytest.raises(TopologyError, match="balanced, write-heavy"):
         profile("fast")
 
 
 @pytest.mark.parametrize("name", PROFILES)
-def test_every_profile_keeps_every_promise_and_reads_what_another_wrote(tmp_path: Path, name: str) -> None:
+def test_every_profile_works_and_reads_the_files_of_others(tmp_path: Path, name: str) -> None:
     folder = tmp_path / "state"
     version = 0
     for each in (name, "balanced", name, "write-heavy", name):
@@ -84,12 +83,12 @@ def fail(store: str, rocks: Tunable) -> None:
 
 
 def contradict(store: str, rocks: Tunable) -> None:
-    rocks.table.disable_cache()  # while indexes and filters are to be in it
+    rocks.table.disable_cache()  # but indexes and filters need it
 
 
-def test_options_that_cannot_be_are_not_taken_for_damage(tmp_path: Path) -> None:
+def test_contradicting_options_are_not_reported_as_damage(tmp_path: Path) -> None:
     opened(tmp_path / "a", "scores").close()
-    with pytest.raises(BadOptions, match="Mend the hook"):
+    with pytest.raises(BadOptions, match="Fix the hook"):
         opened(tmp_path / "a", "scores", options_hook="tests.stores.engines.test_tuning:contradict")
     opened(tmp_path / "a", "scores").close()
 
@@ -123,10 +122,10 @@ def test_a_hook_that_fails_is_named_with_its_store(tmp_path: Path, place: str, s
 
 
 class OwnEngine(MemoryEngine):
-    """An engine of a user's."""
+    """A user's own engine."""
 
 
-def test_an_engine_of_ones_own_is_named_by_its_place(tmp_path: Path) -> None:
+def test_a_users_own_engine_is_named_by_module_and_class(tmp_path: Path) -> None:
     place = "tests.stores.engines.test_tuning:OwnEngine"
     engine = open_engine(place, tmp_path / "a", specs(["scores"]), Resources(MIB))
     assert isinstance(engine, OwnEngine)
@@ -135,7 +134,7 @@ def test_an_engine_of_ones_own_is_named_by_its_place(tmp_path: Path) -> None:
         open_engine("tests.stores.engines.test_tuning:Other", tmp_path / "b", specs(["scores"]), Resources(MIB))
 
 
-def test_every_store_has_a_cache_of_its_own_and_its_tasks_share_it(tmp_path: Path) -> None:
+def test_every_store_has_its_own_cache_and_its_tasks_share_it(tmp_path: Path) -> None:
     resources = Resources(32 * MIB)
     one = opened_with(tmp_path / "0", resources, "read", "unread")
     two = opened_with(tmp_path / "1", resources, "read", "unread")
@@ -182,7 +181,7 @@ def test_write_buffers_of_all_stores_share_one_budget(tmp_path: Path) -> None:
         engine.close()
 
 
-def test_a_view_holds_no_large_write_buffers_when_the_budget_is_spent(tmp_path: Path) -> None:
+def test_a_view_keeps_no_large_write_buffers_beyond_the_budget(tmp_path: Path) -> None:
     engine = opened(tmp_path / "state", "a", "b", memory=16 * MIB)
     keys = pa.array([b"\x01%06d" % n for n in range(30_000)])
     views = []
@@ -191,34 +190,34 @@ def test_a_view_holds_no_large_write_buffers_when_the_budget_is_spent(tmp_path: 
         engine.apply([("a", change), ("b", change)], Mark(Version(version), f"c{version}", "log-1"))
         views.append(engine.view())
     held = sum(engine.properties(store)["size-all-mem-tables"] for store in "ab")
-    assert held < 16 * MIB  # the budget of 4, and what is too small to flush; 32 without
+    assert held < 16 * MIB  # the budget of 4, and buffers too small to flush; 32 without flushing
     assert [view.get("a", b"\x01000007") for view in views] == [b"%0150d" % version for version in range(1, 6)]
     engine.close()
 
 
 def family_counts(db: rd.Rdict) -> dict[str, float]:
-    return rocksfamilies.counted(db.property_value(rocksfamilies.PROPERTY) or "")
+    return rocksdb_families.parse_counters(db.property_value(rocksdb_families.PROPERTY) or "")
 
 
-def test_all_that_is_measured_is_there_to_be_measured(tmp_path: Path) -> None:
-    """A name that RocksDB doesn't know would be a nought in every scrape."""
+def test_rocksdb_knows_every_property_and_counter(tmp_path: Path) -> None:
+    """A name that RocksDB doesn't know would be 0 in every scrape."""
     options = rd.Options(raw_mode=True)
     options.create_if_missing(True)
     options.enable_statistics()
     db = rd.Rdict(str(tmp_path / "db"), options)
-    names = [f"rocksdb.{name}" for name in (*rocksstats.PROPERTIES, *rocksstats.CACHE_PROPERTIES)]
+    names = [f"rocksdb.{name}" for name in (*rocksdb_metrics.PROPERTIES, *rocksdb_metrics.CACHE_PROPERTIES)]
     assert [name for name in names if db.property_int_value(name) is None] == []
     text = options.get_statistics() or ""
-    parts = [part for parts in rocksstats.COUNTED.values() for part in parts]
+    parts = [part for parts in rocksdb_metrics.COUNTED.values() for part in parts]
     assert [part for part in parts if f"rocksdb.{part} COUNT : " not in text] == []
     for _ in range(2):
         for n in range(3 * 1024):
             db[b"%04d" % n] = random.Random(n).randbytes(1024)
         db.flush()
     counts = family_counts(db)
-    assert set(counts) == set(rocksfamilies.COUNTED)
+    assert set(counts) == set(rocksdb_families.COUNTED)
     assert counts["store_bytes_flushed"] == pytest.approx(6 * MIB, rel=0.3)
-    assert counts["store_compactions"] == 0, "a flush is none"
+    assert counts["store_compactions"] == 0, "a flush is not a compaction"
     assert counts["store_bytes_written_compaction"] < 6 * MIB
     db.compact_range(None, None)
     assert family_counts(db)["store_compactions"] == 1
@@ -247,6 +246,8 @@ def test_properties_and_statistics_are_metrics(tmp_path: Path) -> None:
     assert "holdfast_open_iterators" in metrics.expose()[0].decode()
     one.close()
     two.close()
-    assert metrics.value("holdfast_rocksdb_store_compactions_total", store="metered") == sum(both), "it never goes back"
+    assert metrics.value("holdfast_rocksdb_store_compactions_total", store="metered") == sum(both), (
+        "a counter never goes back"
+    )
     del one, two, engine
     assert b'estimate_num_keys{store="metered"}' not in metrics.expose()[0]

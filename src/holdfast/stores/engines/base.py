@@ -1,19 +1,19 @@
 """The engine: ordered bytes on one machine, at a version.
 
-An engine holds one family of ordered bytes a store. It is moved from version to version by `apply`, which writes whole
-cells and not differences, so applying one version twice is harmless. Every family carries its own mark, because
-families reach the disk apart: after a kill one may be further than another.
+An engine has one family of ordered bytes per store. `apply` moves it from version to version. It writes whole cells and
+not differences, so applying a version twice is harmless. Every family has its own mark, because families reach the disk
+separately: after a kill, one family may be ahead of another.
 
 The order of writes in `apply`, and why it is safe:
 
-    1. *applying w* in every family        whoever finds it knows that some of w may be there
+    1. *applying w* in every family        from here on, some changes of w may be present
     2. the changes, in chunks
     3. *at w* in every family
 
-What survives a kill is, family by family, a prefix of these writes. `whole_mark` reads the families together: the
-smallest version is the engine's, and if any family is further, or was on its way, the furthest version stands in
-`applying`. Until that version is whole again nothing may be served. An apply of a smaller version keeps `applying`, so
-a second kill during the catching up forgets nothing.
+After a kill, each family has a prefix of these writes. `engine_mark` combines the marks of all families: the smallest
+version is the engine's. If any family is ahead, or had started to move, the highest of these versions is `applying`.
+The engine serves nothing until that version is complete. Applying a smaller version keeps `applying`, so a second kill
+while the engine catches up loses nothing.
 """
 
 import contextlib
@@ -28,26 +28,26 @@ import msgspec
 import pyarrow as pa
 
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
-from holdfast.stores.engines.open_views import OPEN
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.formats.byte_columns import is_sorted, key_order
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 
 CHUNK_ROWS = 1_000
-"""Rows a write: one of 25,000 stalled HTTP lookups beside it by 46 ms (p99), chunks of 1,000 by 3 ms."""
+"""Rows per write. Writes of 25,000 rows delayed concurrent HTTP lookups by 46 ms (p99), writes of 1,000 by 3 ms."""
 
 CHUNK_BYTES = 4 * 1024 * 1024
-"""A chunk of large values is cut shorter than CHUNK_ROWS."""
+"""A chunk of large values has fewer rows than CHUNK_ROWS."""
 
 MARK_KEY = b"\x00mark"
-"""Where an engine keeps a family's mark. Keys of stores never begin with 0x00."""
+"""The key of a family's mark. Keys of stores never begin with 0x00."""
 
 FIRST_KEY = b"\x01"
 """The smallest key a store can have."""
 
 
 class DamagedState(HoldfastError):
-    """Local state that isn't what was written. The log has the truth: delete the folder, and it is restored."""
+    """The bytes of local state are not those that were written."""
 
     category = ErrorCategory.DATA
 
@@ -57,20 +57,20 @@ class DamagedState(HoldfastError):
 
 
 class DiskFull(HoldfastError):
-    """No room left where the state lives."""
+    """The disk that holds the state is full."""
 
     category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
-            f"the disk of {path} is full: {cause}. Free space there, or move the state directory; nothing is lost, "
-            "the log has every version."
+            f"the disk of {path} is full: {cause}. Free space there, or move the state directory. Nothing is lost: the "
+            "log has every version."
         )
         self.path = path
 
 
 class EngineInUse(HoldfastError):
-    """Another handle, in this process or another, has this folder open."""
+    """This process or another one has the folder open already."""
 
     category = ErrorCategory.INVALID
 
@@ -80,7 +80,7 @@ class EngineInUse(HoldfastError):
 
 
 class StateUnreadable(HoldfastError):
-    """The folder is there, and this process may not use it."""
+    """The folder exists, but this process may not use it."""
 
     category = ErrorCategory.INVALID
 
@@ -89,7 +89,7 @@ class StateUnreadable(HoldfastError):
 
 
 class EngineFailed(HoldfastError):
-    """RocksDB refused something, for a reason only its message has."""
+    """RocksDB failed for a reason that only its message gives."""
 
     category = ErrorCategory.BUG
 
@@ -103,27 +103,26 @@ class UnknownFamily(HoldfastError):
     category = ErrorCategory.BUG
 
     def __init__(self, family: str, known: Iterable[str]) -> None:
-        super().__init__(f"there is no family {family!r} here; there are {', '.join(sorted(known)) or 'none'}.")
+        super().__init__(f"there is no family {family!r}. The engine has {', '.join(sorted(known)) or 'none'}.")
 
 
 class ForeignMark(HoldfastError):
-    """A version of one history was to be applied on top of another."""
+    """A version of one log was about to be applied to the state of another log."""
 
     category = ErrorCategory.BUG
 
     def __init__(self, before: "Mark", mark: "Mark") -> None:
         super().__init__(
             f"the state is at version {before.version} of log {before.log}, and version {mark.version} of log "
-            f"{mark.log} was to be applied to it. Delete the state first; it is restored from the log."
+            f"{mark.log} can't be applied to it. Delete the state first; it is restored from the log."
         )
 
 
 @dataclass(frozen=True)
 class Mark:
-    """Which version of which history the data is at. `applying=w`: serve nothing until `w` is whole.
+    """The version, and the log it belongs to, that the data is at. `applying=w`: serve nothing until `w` is complete.
 
-    `wall` and `event` are the clocks of the version's commit, so that whoever opens the data knows what of it has
-    expired without that commit. Marks of earlier releases don't have them.
+    `wall` and `event` are the clocks of the version's commit: readers need them to know which entries have expired.
     """
 
     version: Version
@@ -136,7 +135,7 @@ class Mark:
 
 @dataclass(frozen=True)
 class Changes:
-    """What a version changes in one family: unique keys, and whole cells; a null value deletes."""
+    """The changes of a version in one family: unique keys with their cells. A null cell deletes its key."""
 
     keys: pa.BinaryArray
     values: pa.BinaryArray
@@ -145,7 +144,7 @@ class Changes:
         return len(self.keys)
 
     def in_key_order(self) -> "Changes":
-        """The same changes, sorted. RocksDB took 0.15-0.3M unsorted rows/s and 0.6-2.1M sorted ones; sorting does 15M.
+        """The same changes, sorted (15M rows/s). RocksDB writes 0.15-0.3M unsorted rows/s and 0.6-2.1M sorted ones.
 
         >>> Changes(pa.array([b"b", b"a"]), pa.array([b"1", None])).in_key_order().keys.to_pylist()
         [b'a', b'b']
@@ -156,7 +155,7 @@ class Changes:
         return Changes(self.keys.take(order), self.values.take(order))
 
     def chunks(self) -> Iterator[tuple[list[bytes], list[bytes | None]]]:
-        """The changes as Python bytes, a bounded number at a time.
+        """The changes as Python bytes, in chunks.
 
         >>> changes = Changes(pa.array([b"a", b"b"]), pa.array([b"1", None]))
         >>> list(changes.chunks())
@@ -165,21 +164,21 @@ class Changes:
         rows = len(self.keys)
         if not rows:
             return
-        each = max(1, (self.keys.nbytes + self.values.nbytes) // rows)
-        step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // each))
+        row_bytes = max(1, (self.keys.nbytes + self.values.nbytes) // rows)
+        step = max(1, min(CHUNK_ROWS, CHUNK_BYTES // row_bytes))
         for start in range(0, rows, step):
             yield self.keys.slice(start, step).to_pylist(), self.values.slice(start, step).to_pylist()
 
 
 class EngineView(Protocol):
-    """An immutable picture of all families between two versions."""
+    """All families at one version. A view doesn't change while versions are applied."""
 
     def get(self, family: str, key: bytes) -> bytes | None: ...
 
     def scan(
         self, family: str, start: bytes, stop: bytes | None, *, reverse: bool = False
     ) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with start <= key < stop in key order, or from the last to the first."""
+        """Entries with start <= key < stop, in key order or in reverse."""
 
     def close(self) -> None: ...
 
@@ -188,29 +187,29 @@ class Engine(Protocol):
     """Ordered bytes on one machine, at a version."""
 
     def mark(self) -> Mark | None:
-        """The smallest mark over the families, `applying` set if any is further; None when nothing was ever applied."""
+        """The smallest mark of the families, with `applying` set if any is ahead; None if nothing was ever applied."""
 
     def get_many(self, family: str, keys: pa.Array) -> pa.BinaryArray:
-        """Live values, null where there is none. Sorted keys are about twice as fast as unsorted ones."""
+        """The newest values, null for keys without one. Sorted keys are about twice as fast as unsorted ones."""
 
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
-        """Moves all families to the mark's version; see the top of this module for the order of writes."""
+        """Moves all families to the mark's version, in the order of writes given at the top of this module."""
 
     def drop(self, family: str, start: bytes, stop: bytes) -> None:
-        """Hides all keys with start <= key < stop at once, and frees their room some time after.
+        """Hides all keys with start <= key < stop at once. Their disk space is freed some time later.
 
-        Called by the one who applies, between two applies. Marks stay as they are: a drop that was lost in a kill is
-        simply asked for again. Views taken before still see the range, and what is applied after it is there.
+        Called between two applies, by the same caller. Marks stay as they are: after a kill, the caller repeats a drop
+        that was lost. Views taken earlier still see the range, and later applies may write into it.
         """
 
     def view(self) -> EngineView:
-        """A picture of now. Waits for an apply that is under way."""
+        """A view of the newest state. Waits for a running apply."""
 
     def flush(self) -> None:
-        """What was applied so far is on disk when this returns."""
+        """Everything applied so far is on disk when this returns."""
 
     def checkpoint(self, folder: Path) -> None:
-        """Writes a folder that can be opened like this engine's own. The folder must not exist."""
+        """Writes a copy that opens like this engine's own folder. `folder` must not exist."""
 
     def close(self) -> None: ...
 
@@ -226,7 +225,7 @@ S = TypeVar("S")
 
 @runtime_checkable
 class Rebalanced(Protocol):
-    """A shared part that moves memory about."""
+    """A shared part that redistributes its memory."""
 
     def rebalance(self) -> None: ...
 
@@ -236,19 +235,15 @@ class DiskUse:
     """How the engines of one process use the disk."""
 
     background_jobs: int = 2
-    """Threads for flushes and compactions, of all stores together: a quarter of them flush, and at least one."""
+    """Threads for the flushes and compactions of all stores. A quarter of them, and at least one, flush."""
     direct_reads: bool = False
-    """Reads go past the system's page cache: what isn't in the store's own cache is read from the disk."""
+    """Reads bypass the system's page cache: a block that isn't in the store's own cache is read from the disk."""
     direct_writes: bool = False
-    """Flushes and compactions do."""
+    """Flushes and compactions bypass it."""
 
 
 class Resources:
-    """What the engines of one process share, within one memory limit.
-
-    An engine type keeps its shared parts (a block cache, a write-buffer budget) here, made once by the first engine
-    that asks.
-    """
+    """What the engines of one process share within one memory limit: block caches, a write-buffer budget."""
 
     def __init__(self, memory_bytes: int, disk: DiskUse | None = None) -> None:
         self.memory_bytes = memory_bytes
@@ -257,24 +252,24 @@ class Resources:
         self._shared: dict[type, object] = {}
 
     def shared(self, kind: type[S], make: Callable[[int], S]) -> S:
-        """The one `kind` of this process, made with the memory limit when first asked for."""
+        """This process's only object of type `kind`. The first call makes it, with the memory limit."""
         with self._lock:
             if kind not in self._shared:
                 self._shared[kind] = make(self.memory_bytes)
             return cast(S, self._shared[kind])
 
     def rebalance(self) -> None:
-        """Moves memory to where it is used, and names views left open. The instance calls this every few seconds."""
+        """Moves memory to where it is used, and warns about forgotten views. Instances call it every few seconds."""
         with self._lock:
             shared = list(self._shared.values())
-        for each in shared:
-            if isinstance(each, Rebalanced):
-                each.rebalance()
-        OPEN.name_long_open()
+        for part in shared:
+            if isinstance(part, Rebalanced):
+                part.rebalance()
+        OPEN_VIEWS.warn_about_old()
 
 
 class EngineFactory(Protocol):
-    """What opens an engine. `holdfast.testing.EngineConformance` holds one of your own to all it must do."""
+    """Opens an engine. `holdfast.testing.EngineConformance` tests an engine of your own."""
 
     def __call__(self, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> Engine: ...
 
@@ -293,7 +288,7 @@ _MARKS = msgspec.json.Decoder(_StoredMark)
 
 
 def pack_mark(mark: Mark) -> bytes:
-    """A mark as it is stored, readable by eye.
+    """A mark as stored.
 
     >>> pack_mark(Mark(Version(7), "c7", "log-1"))
     b'{"format":1,"version":7,"commit":"c7","log":"log-1"}'
@@ -317,13 +312,13 @@ def unpack_mark(data: bytes) -> Mark:
     return Mark(Version(stored.version), stored.commit, stored.log, applying, stored.wall, stored.event)
 
 
-def whole_mark(marks: Iterable[Mark | None]) -> Mark | None:
-    """What the marks of all families say together.
+def engine_mark(marks: Iterable[Mark | None]) -> Mark | None:
+    """The engine's mark, from the marks of its families.
 
     >>> seven, eight = Mark(Version(7), "c7", "log-1"), Mark(Version(8), "c8", "log-1")
-    >>> whole_mark([seven, seven]) == seven
+    >>> engine_mark([seven, seven]) == seven
     True
-    >>> whole_mark([eight, seven])
+    >>> engine_mark([eight, seven])
     Mark(version=7, commit='c7', log='log-1', applying=8)
     """
     found = list(marks)
@@ -331,49 +326,49 @@ def whole_mark(marks: Iterable[Mark | None]) -> Mark | None:
     if not known:
         return None
     if len(known) < len(found):
-        # A family that was never marked has nothing, whatever the others have.
         smallest = Mark(NOTHING, "", known[0].log)
     else:
         smallest = min(known, key=lambda mark: mark.version)
-    furthest = max(max(mark.version, mark.applying or NOTHING) for mark in known)
-    return replace(smallest, applying=furthest if furthest > smallest.version else None)
+    return _with_applying(smallest, _highest(known))
 
 
-def begun(before: Mark | None, mark: Mark) -> Mark:
-    """What every family says from the first write towards `mark` on; `before` is the whole engine's mark.
+def mark_before_changes(before: Mark | None, mark: Mark) -> Mark:
+    """The mark that every family gets before the changes of `mark`; `before` is the engine's mark.
 
-    A family that is further than the whole steps back here: half rewritten with an older version's values it must not
-    pass for whole once the others have caught up with it.
+    A family that is ahead of the engine goes back to the engine's version here. It is about to get values of an older
+    version, and must not count as complete once the other families have caught up.
 
-    >>> begun(Mark(Version(7), "c7", "log-1", applying=Version(9)), Mark(Version(8), "c8", "log-1"))
+    >>> mark_before_changes(Mark(Version(7), "c7", "log-1", applying=Version(9)), Mark(Version(8), "c8", "log-1"))
     Mark(version=7, commit='c7', log='log-1', applying=9)
     """
     if before is None:
-        return Mark(NOTHING, "", mark.log, _furthest(before, mark))
+        return Mark(NOTHING, "", mark.log, _highest([mark]))
     if before.log != mark.log:
         raise ForeignMark(before, mark)
-    return replace(min(before, mark, key=lambda each: each.version), applying=_furthest(before, mark))
+    return replace(min(before, mark, key=lambda each: each.version), applying=_highest([before, mark]))
 
 
-def ended(before: Mark | None, mark: Mark) -> Mark:
-    """What every family says after the last write of `mark`: still applying, if any was once further than that.
+def mark_after_changes(before: Mark | None, mark: Mark) -> Mark:
+    """The mark that every family gets after the changes of `mark`: still applying, if any family was ahead of it.
 
-    >>> ended(Mark(Version(7), "c7", "log-1", applying=Version(9)), Mark(Version(8), "c8", "log-1"))
+    >>> mark_after_changes(Mark(Version(7), "c7", "log-1", applying=Version(9)), Mark(Version(8), "c8", "log-1"))
     Mark(version=8, commit='c8', log='log-1', applying=9)
-    >>> ended(Mark(Version(8), "c8", "log-1", applying=Version(9)), Mark(Version(9), "c9", "log-1"))
+    >>> mark_after_changes(Mark(Version(8), "c8", "log-1", applying=Version(9)), Mark(Version(9), "c9", "log-1"))
     Mark(version=9, commit='c9', log='log-1', applying=None)
     """
-    towards = _furthest(before, mark)
-    return replace(mark, applying=towards if towards > mark.version else None)
+    return _with_applying(mark, _highest([mark] if before is None else [before, mark]))
 
 
-def _furthest(before: Mark | None, mark: Mark) -> Version:
-    was = NOTHING if before is None else max(before.version, before.applying or NOTHING)
-    return max(mark.version, mark.applying or NOTHING, was)
+def _highest(marks: Iterable[Mark]) -> Version:
+    return max(max(mark.version, mark.applying or NOTHING) for mark in marks)
+
+
+def _with_applying(mark: Mark, highest: Version) -> Mark:
+    return replace(mark, applying=highest if highest > mark.version else None)
 
 
 def folder_bytes(folder: Path) -> int:
-    """What the files of a folder take; one that goes away meanwhile takes nothing."""
+    """The size of the files in a folder. A file that is deleted meanwhile counts as 0."""
     total = 0
     for entry in os.scandir(folder):
         with contextlib.suppress(FileNotFoundError):

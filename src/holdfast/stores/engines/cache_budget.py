@@ -1,10 +1,10 @@
-"""One budget for all caches, divided by use: a cache a store, whose capacities add up and move.
+"""One memory budget for all block caches, divided by use: one cache per store, whose capacities add up to the budget.
 
-One cache for all would let a store that is scanned now and then push out what another looks up all day. A fixed share
-each would leave memory idle with the stores that are hardly read. So every store has a cache of its own, never below a
-minimum, and every few seconds capacity moves a step from where it isn't used to where it is missed.
+In one common cache, a store that is scanned now and then would evict the blocks that another store needs all day. With
+fixed shares, stores that are rarely read would leave memory idle. So every store has its own cache, never below a
+minimum. Every few seconds, capacity moves one step from caches that don't need it to caches that do.
 
-`step` decides and touches nothing; `CacheBudget` measures, asks it and sets.
+`step` decides without side effects; `CacheBudget` measures, calls it and sets the capacities.
 """
 
 import threading
@@ -14,17 +14,17 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 LEAST = 4 * 1024 * 1024
-"""What every cache has, if the budget allows: room for the indexes and filters in use."""
+"""The minimum of every cache, if the budget allows it: room for the indexes and filters in use."""
 
 _FULL = 0.85
-"""A cache that is fuller than this would hold more if it could."""
+"""A cache that is fuller than this would use more capacity."""
 _PACE = 4
-"""A step goes a quarter of the way, so that one busy second doesn't empty the others' caches."""
+"""A step goes a quarter of the way, so that one busy second doesn't empty the other caches."""
 
 
 @dataclass(frozen=True)
 class Use:
-    """What one cache has, holds and was asked for since the last step. Reads may be weighted."""
+    """One cache's capacity, the bytes used of it, and its (weighted) reads since the last step."""
 
     capacity: int
     used: int
@@ -32,7 +32,7 @@ class Use:
 
 
 def least_of(budget: int, caches: int) -> int:
-    """The minimum of each: LEAST, or half of an equal share of a small budget.
+    """The minimum per cache: LEAST, or half of an equal share of a small budget.
 
     >>> least_of(64 << 20, 4) == LEAST, least_of(8_000, 4)
     (True, 1000)
@@ -41,7 +41,7 @@ def least_of(budget: int, caches: int) -> int:
 
 
 def joined(budget: int, capacities: Mapping[str, int], name: str) -> dict[str, int]:
-    """Capacities once there is one more cache: it gets an equal share, and the others make room in proportion.
+    """Capacities with one more cache: it gets an equal share, and the others shrink in proportion.
 
     >>> joined(90, {}, "a")
     {'a': 90}
@@ -53,10 +53,10 @@ def joined(budget: int, capacities: Mapping[str, int], name: str) -> dict[str, i
 
 
 def step(budget: int, uses: Mapping[str, Use]) -> dict[str, int]:
-    """Capacities after one step; they add up to the budget, and none is below the minimum.
+    """Capacities after one step. They add up to the budget, and none is below the minimum.
 
-    Whoever is full and read wants a share by its reads; whoever isn't full keeps what it holds; whoever is full and not
-    read can wait. Without anyone who wants more, nothing moves.
+    A cache that is full and read gets a share by its reads. A cache that isn't full keeps the bytes it uses. A cache
+    that isn't read shrinks. If no cache is full and read, nothing changes.
 
     >>> step(80, {"busy": Use(40, 40, 900), "idle": Use(40, 40, 0)})
     {'busy': 45, 'idle': 35}
@@ -79,7 +79,7 @@ def step(budget: int, uses: Mapping[str, Use]) -> dict[str, int]:
 
 
 def fitted(budget: int, sizes: Mapping[str, float]) -> dict[str, int]:
-    """Whole sizes in the same proportions above the minimum, that add up to the budget.
+    """Integer sizes that add up to the budget, with the same proportions above the minimum.
 
     >>> fitted(10, {"a": 1.0, "b": 1.0, "c": 1.0})
     {'a': 4, 'b': 3, 'c': 3}
@@ -89,15 +89,15 @@ def fitted(budget: int, sizes: Mapping[str, float]) -> dict[str, int]:
     least = least_of(budget, len(sizes))
     above = {name: max(0.0, size - least) for name, size in sizes.items()}
     room, wanted = budget - least * len(sizes), sum(above.values())
-    exact = {name: room * (over / wanted if wanted else 1 / len(sizes)) for name, over in above.items()}
+    exact = {name: room * (extra / wanted if wanted else 1 / len(sizes)) for name, extra in above.items()}
     found = {name: least + int(size) for name, size in exact.items()}
     for name in sorted(sizes, key=lambda each: (-sizes[each], each))[: budget - sum(found.values())]:
-        found[name] += 1  # what rounding left over
+        found[name] += 1  # the remainder from rounding
     return found
 
 
 class Sizable(Protocol):
-    """A cache that can be made smaller and larger while it is used."""
+    """A cache whose capacity can change while it is in use."""
 
     def set_capacity(self, capacity: int) -> None: ...
 
@@ -121,12 +121,12 @@ class CacheBudget(Generic[C]):
         self._users: Counter[str] = Counter()
 
     def hold(self, stores: Iterable[str]) -> None:
-        """An engine is about to use the caches of these stores."""
+        """Called before an engine uses the caches of these stores."""
         with self._lock:
             self._users.update(stores)
 
     def release(self, stores: Iterable[str]) -> None:
-        """An engine is closed. The share of a cache that no engine uses goes to the others."""
+        """Called when an engine was closed. The share of a cache that no engine uses goes to the others."""
         with self._lock:
             self._users.subtract(stores)
             for store in [name for name in self._caches if self._users[name] <= 0]:
@@ -135,10 +135,10 @@ class CacheBudget(Generic[C]):
             self._set(fitted(self._budget, self._capacities))
 
     def cache(self, store: str, weight: float = 1.0) -> C:
-        """The cache of a store, made when first asked for."""
+        """The cache of a store, made by the first call."""
         with self._lock:
             if store not in self._caches:
-                # Made small: the number of its shards follows from its first size, and a shard must hold a filter.
+                # Made small: the first size decides the number of shards, and a shard must have room for a filter.
                 self._caches[store] = self._make(max(1, least_of(self._budget, len(self._caches) + 1)))
                 self._reads[store] = 0
                 self._set(joined(self._budget, self._capacities, store))
@@ -146,12 +146,12 @@ class CacheBudget(Generic[C]):
             return self._caches[store]
 
     def read(self, store: str, keys: int) -> None:
-        """Counts reads of a store. Two threads may lose a count to each other, which a share by use can bear."""
+        """Counts reads of a store, without a lock: two threads may lose a count, which matters little here."""
         if store in self._reads:
             self._reads[store] += keys
 
     def rebalance(self, budget: int) -> None:
-        """One step; the budget may be another than before."""
+        """Makes one step, with a budget that may differ from the last one."""
         with self._lock:
             self._budget = budget
             uses = {
@@ -166,7 +166,7 @@ class CacheBudget(Generic[C]):
             return dict(self._capacities)
 
     def _set(self, capacities: Mapping[str, int]) -> None:
-        """Shrinks before it grows, so that the caches never hold more than the budget together."""
+        """Shrinks caches before it grows others, so that together they never exceed the budget."""
         before, self._capacities = self._capacities, dict(capacities)
         for name in sorted(capacities, key=lambda each: capacities[each] - before.get(each, 0)):
             if capacities[name] != before.get(name):

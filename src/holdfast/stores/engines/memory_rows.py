@@ -1,8 +1,8 @@
-"""The rows of one family in memory, grouped so that a slice goes at once.
+"""The rows of one family in memory, grouped so that a slice is dropped in one step.
 
-Rows that are dropped together stand together: a group for each slice (see `slices`), and one for each of the other
-areas. A drop makes a new table of groups without those of the range and touches no row. Whoever reads the old table, an
-open view or a lookup under way, goes on reading all of it, and its memory is free when the last of them lets go.
+Rows that are dropped together are in one group: one group per slice (see `layouts.slices`), and one per other key area.
+A drop makes a new table without the groups of the range. Open views and running lookups continue to read the old table,
+and its memory is freed after the last of them.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -14,7 +14,7 @@ from holdfast.stores.layouts.slices import group_of
 
 
 class _Group:
-    """Rows by key, and how many bytes they have."""
+    """Rows by key, and their size in bytes."""
 
     __slots__ = ("rows", "size")
 
@@ -24,27 +24,27 @@ class _Group:
 
 
 class MemoryRows:
-    """A family's rows, by group. Written in place under the engine's lock; a drop makes another one of these."""
+    """A family's rows, by group. Written in place under the engine's lock; a drop makes a new `MemoryRows`."""
 
     def __init__(self, groups: Iterable[tuple[bytes, _Group]] = ()) -> None:
         self._groups: SortedDict[bytes, _Group] = SortedDict(groups)
 
     @classmethod
     def loaded(cls, keys: Sequence[bytes], values: Sequence[bytes]) -> "MemoryRows":
-        """Those of a checkpoint, in the order of their keys."""
+        """The rows of a checkpoint, which are in key order."""
         pairs = zip(keys, values, strict=True)
         return cls((group, _Group(rows)) for group, rows in groupby(pairs, lambda row: group_of(row[0])))
 
     def __len__(self) -> int:
-        return sum(len(group.rows) for group in self._now())
+        return sum(len(group.rows) for group in self._listed())
 
     @property
     def size(self) -> int:
         """Bytes of all keys and values."""
-        return sum(group.size for group in self._now())
+        return sum(group.size for group in self._listed())
 
-    def _now(self) -> list[_Group]:
-        """The groups there are, in no order, for those who read without the engine's lock: one step for Python."""
+    def _listed(self) -> list[_Group]:
+        """The groups, in no order. One atomic step in Python, for reads without the engine's lock."""
         return list(dict.values(self._groups))
 
     def get(self, key: bytes) -> bytes | None:
@@ -52,8 +52,8 @@ class MemoryRows:
         return None if group is None else group.rows.get(key)
 
     def get_many(self, keys: Sequence[bytes]) -> Iterator[bytes | None]:
-        groups = self._now()
-        # A store without slices has one group, and no key of it is anywhere else.
+        groups = self._listed()
+        # A store without slices has one group, which has all keys.
         return map(groups[0].rows.get if len(groups) == 1 else self.get, keys)
 
     def put(self, key: bytes, value: bytes) -> None:
@@ -80,7 +80,7 @@ class MemoryRows:
             yield from group.rows.items()
 
     def keys_between(self, low: bytes, high: bytes | None, open_low: bool, reverse: bool) -> Iterator[bytes]:
-        """Keys in order from low (or just above it) to below high, or from the last to the first."""
+        """Keys with low <= key < high (low < key if `open_low`), in order or in reverse."""
         if high is not None and high <= low:
             return
         for name in self._groups.irange(group_of(low), group_of(high) if high else None, reverse=reverse):
@@ -88,10 +88,10 @@ class MemoryRows:
             yield from rows.irange(low, high, inclusive=(not open_low, False), reverse=reverse)
 
     def without(self, start: bytes, stop: bytes) -> "MemoryRows | None":
-        """What is left without start <= key < stop; None if nothing is there.
+        """The rows without those of start <= key < stop; None if there are none in that range.
 
-        Groups that are in the range as a whole, as slices are, aren't looked into. Of one that is cut through, what is
-        left is copied.
+        A group inside the range, as a slice is, goes without a look at its rows. If a group is only partly in the
+        range, its other rows are copied.
         """
         if stop <= start:
             return None

@@ -1,18 +1,18 @@
-"""Who has a view or a scan open, and where in the code it was opened.
+"""Open views and scans, and where in the code they were opened.
 
-A view that the engine has moved on from keeps every file it can see on disk, and a scan that nobody ends keeps its
-view. Neither hurts for a moment; one that was forgotten fills the disk for days, far from the line that forgot it. So
-each is noted with that line, and one that has been in the way for too long is named, once, in the log.
+An outdated view keeps every file it can see on disk, and an unfinished scan keeps its view. A forgotten one fills the
+disk for days, far from the line that forgot it. So each is recorded with that line, and one that has kept old state for
+too long is reported in the log, once.
 
-A view of the present keeps nothing that wouldn't be there anyway: its time counts from when the engine moved on.
+A view of the newest state keeps nothing extra: its age is measured from when the engine moved on.
 """
 
 import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 from typing import Literal, TypeVar
@@ -22,106 +22,107 @@ from holdfast.clock import SYSTEM_CLOCK
 _LOG = logging.getLogger(__name__)
 _HERE = str(Path(__file__).parents[1])
 _FILES = 6
-"""How many lines are named, one a file: between a store and whoever scans it in an instance there are four."""
+"""How many lines are reported, one per file: in an instance, four files are between a store and the caller."""
 
-LONG_SECONDS = 60.0
-"""How long a view or scan may be in the way before it is named."""
+OLD_SECONDS = 60.0
+"""How long a view or scan may keep old state before it is reported."""
 
 What = Literal["view", "scan"]
 Lines = dict[str, tuple[int, str]]
-"""A line and its function by file. It becomes text when it is named: scans come and go by the thousand."""
+"""A line and its function per file. They become text only when reported: there are thousands of scans per second."""
 T = TypeVar("T")
 
 
 @dataclass(eq=False)
-class Open:
-    """One view or scan: of which store (a view is of all), opened where, in the way since when."""
+class OpenView:
+    """One view or scan: of which store (a view has all stores), opened where, keeping old state since when."""
 
     what: What
     of: str
     lines: Lines
     since: float | None
-    named: bool = field(default=False)
+    is_reported: bool = False
 
     @property
     def where(self) -> str:
         return ", called by ".join(f"{file}:{line} in {name}" for file, (line, name) in self.lines.items())
 
 
-class OpenOnes:
-    """All views and scans of a process that are open."""
+class OpenViews:
+    """All open views and scans of a process."""
 
     def __init__(self, clock: Callable[[], float] = SYSTEM_CLOCK.monotonic) -> None:
         self._clock = clock
-        self._lock = threading.RLock()  # a finalizer may come at any moment, in the middle of ours too
-        self._open: dict[Open, None] = {}
+        self._lock = threading.RLock()  # a finalizer may run at any moment, also while this thread has the lock
+        self._open: dict[OpenView, None] = {}
 
-    def view(self, of: str) -> Open:
-        """Notes a view, until `close`; its time begins with `outdated`."""
-        return self._add(Open("view", of, opened_at(), None))
+    def add_view(self, of: str) -> OpenView:
+        """Records a view until `close`. Its age starts with `mark_outdated`."""
+        return self._add(OpenView("view", of, opened_at(), None))
 
-    def watched(self, of: str, entries: Iterator[T]) -> Iterator[T]:
-        """Notes a scan, until it ends, is closed, or is let go of."""
-        one = self._add(Open("scan", of, opened_at(), self._clock()))
-        scan = self._until_closed(one, entries)
-        # A generator that never began has no end either.
-        weakref.finalize(scan, self.close, one)
+    def add_scan(self, of: str, entries: Iterator[T]) -> Iterator[T]:
+        """Records a scan until it ends, is closed or is garbage-collected."""
+        opened = self._add(OpenView("scan", of, opened_at(), self._clock()))
+        scan = self._until_closed(opened, entries)
+        # A generator that was never started doesn't run its `finally`.
+        weakref.finalize(scan, self.close, opened)
         return scan
 
-    def _until_closed(self, one: Open, entries: Iterator[T]) -> Iterator[T]:
+    def _until_closed(self, opened: OpenView, entries: Iterator[T]) -> Iterator[T]:
         try:
             yield from entries
         finally:
-            self.close(one)
+            self.close(opened)
 
-    def outdated(self, view: Open) -> None:
-        """The engine has moved on from what this view shows."""
-        if view.since is None:
-            view.since = self._clock()
+    def mark_outdated(self, views: Iterable[OpenView]) -> None:
+        """The engine has moved on from the state that these views show."""
+        for view in views:
+            if view.since is None:
+                view.since = self._clock()
 
-    def close(self, one: Open) -> None:
+    def close(self, opened: OpenView) -> None:
         with self._lock:
-            self._open.pop(one, None)
+            self._open.pop(opened, None)
 
     def count(self, what: What, of: str | None = None) -> int:
-        return sum(one.what == what and of in (None, one.of) for one in self._listed())
+        return sum(each.what == what and of in (None, each.of) for each in self._listed())
 
-    def long_open(self, longer_than: float = LONG_SECONDS) -> list[tuple[Open, float]]:
-        """Those in the way for longer than that, with their seconds, the longest first."""
+    def older_than(self, seconds: float) -> list[tuple[OpenView, float]]:
+        """Views and scans that have kept old state for longer than that, with their ages, the oldest first."""
         now = self._clock()
-        found = [(one, now - one.since) for one in self._listed() if one.since is not None]
-        return sorted((each for each in found if each[1] > longer_than), key=lambda each: -each[1])
+        aged = [(each, now - each.since) for each in self._listed() if each.since is not None]
+        return sorted((pair for pair in aged if pair[1] > seconds), key=lambda pair: -pair[1])
 
-    def name_long_open(self, longer_than: float = LONG_SECONDS) -> None:
-        """Writes a line to the log for each that is in the way too long, once."""
-        for one, seconds in self.long_open(longer_than):
-            if not one.named:
-                one.named = True
+    def warn_about_old(self, seconds: float = OLD_SECONDS) -> None:
+        """Reports each view or scan that has kept old state for too long in the log, once."""
+        for opened, age in self.older_than(seconds):
+            if not opened.is_reported:
+                opened.is_reported = True
                 _LOG.warning(
                     "a %s of %s has kept old state for %.0f s. It was opened at %s. Close it there (`with`, or "
                     "`.close()`): until then its files stay on disk.",
-                    one.what,
-                    one.of,
-                    seconds,
-                    one.where,
+                    opened.what,
+                    opened.of,
+                    age,
+                    opened.where,
                 )
 
-    def _add(self, one: Open) -> Open:
+    def _add(self, opened: OpenView) -> OpenView:
         with self._lock:
-            self._open[one] = None
-        return one
+            self._open[opened] = None
+        return opened
 
-    def _listed(self) -> list[Open]:
+    def _listed(self) -> list[OpenView]:
         with self._lock:
             return list(self._open)
 
 
-OPEN = OpenOnes()
-"""Those of this process."""
+OPEN_VIEWS = OpenViews()
+"""The open views and scans of this process."""
 
 
 def opened_at() -> Lines:
-    """The lines outside of the stores that led here, the nearest first; of each file the nearest."""
+    """The lines outside `stores/` that led here, the nearest first, one per file."""
     found: Lines = {}
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and len(found) < _FILES:

@@ -1,9 +1,8 @@
-"""Profiles: what a store's RocksDB is tuned for, by name.
+"""Profiles: named sets of RocksDB options, each for one kind of workload.
 
-A profile is numbers and nothing else, so that it can be shown, compared and tested without a database; `tuning` turns
-it into options. A store may change its profile from one start to the next: no profile writes files another can't read.
-docs/tuning.md says when to take which, and `make bench NAME=profiles` holds each against `balanced` on its own
-workload.
+A profile is only numbers, so that it can be shown, compared and tested without a database; `tuning` turns it into
+options. A store may change its profile from one start to the next: any profile can read the files of any other.
+docs/tuning.md says which profile is for which workload, and `make bench NAME=profiles` compares each with `balanced`.
 """
 
 from dataclasses import dataclass
@@ -22,25 +21,25 @@ class Profile:
     """How one store uses memory, disk and processor. The defaults are `balanced`."""
 
     write_buffer_bytes: int = 64 * MIB
-    """The most one write buffer takes; less, where the instance's budget is small."""
+    """The largest size of a write buffer; smaller if the instance's budget is small."""
     write_buffer_share: float = 0.5
-    """The most it takes of the budget for all write buffers. A larger one is flushed less often, in larger files."""
+    """Its largest share of the budget for all write buffers. A larger buffer is flushed less often, to larger files."""
     compaction: Literal["level", "universal"] = "level"
     files_before_compaction: int = 4
-    """Files of flushed buffers that a read may have to look at before they are merged."""
+    """Files of flushed buffers that a read may have to check before they are merged."""
     files_before_stop: int = 36
-    """Writes wait when so many haven't been merged."""
+    """Writes wait while there are this many unmerged files."""
     last_level_compression: Compression = "lz4"
-    """Nine tenths of the data are in the last level."""
+    """The last level has nine tenths of the data."""
     block_bytes: int = 4 * KIB
     filter_bits: int = 10
-    """Bits per key in the filters; with 10 one lookup in a hundred reads a block in vain."""
+    """Bits per key in the filters. With 10, one lookup of an absent key in a hundred reads a block."""
     filter_on_last_level: bool = True
-    """Without it, a lookup of a key that isn't there reads a block."""
+    """Without it, every lookup of an absent key reads a block."""
     partitioned_index: bool = False
-    """Index and filter in pieces, so that the cache needs only those in use."""
+    """Index and filter are divided into blocks, so that the cache needs only those in use."""
     cache_weight: float = 1.0
-    """How much a read counts when stores compete for cache."""
+    """The weight of a read when stores compete for cache."""
 
 
 PROFILES: dict[str, Profile] = {

@@ -1,19 +1,19 @@
-"""Room from what was dropped: key ranges compacted in the background, one after the other.
+"""Frees the disk space of dropped key ranges: compacts them in the background, one after the other.
 
-A range delete hides its range at once and frees nothing; the room comes back when the range is compacted. That takes
-seconds for millions of entries, so it runs on a thread of its own, which is there only while there is something to do.
-A range that wasn't compacted yet when the engine closed goes later, with RocksDB's own compactions.
+A range delete hides its range at once but frees no disk space; that happens when the range is compacted. Compaction
+takes seconds for millions of entries, so it runs on its own thread, which exists only while there is work.
+RocksDB's own compactions later free the ranges that were still waiting when the engine closed.
 """
 
 import threading
 from collections.abc import Callable
 
 Range = tuple[str, bytes, bytes]
-"""A family, and where the range begins and ends in it."""
+"""A family, and the start and stop keys of a range in it."""
 
 
 class Reclaimer:
-    """Calls `compact` for each range it is given, in order, on a thread of its own."""
+    """Calls `compact` for each added range, in order, on its own thread."""
 
     def __init__(self, compact: Callable[[Range], None]) -> None:
         self._compact = compact
@@ -23,7 +23,7 @@ class Reclaimer:
         self._ended = False
 
     def add(self, range_: Range) -> None:
-        """Has a range compacted some time after now; one that waits already isn't compacted twice."""
+        """Schedules a range for compaction, unless it is waiting already."""
         with self._change:
             if self._ended or range_ in self._waiting:
                 return
@@ -33,12 +33,12 @@ class Reclaimer:
                 threading.Thread(target=self._run, name="reclaim", daemon=True).start()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Waits until nothing is left to do; False if that takes longer."""
+        """Waits until all ranges are compacted; False after the timeout."""
         with self._change:
             return self._change.wait_for(lambda: not self._busy, timeout)
 
     def end(self) -> bool:
-        """Takes no more ranges and forgets those that wait. True if one is being compacted right now."""
+        """Accepts no more ranges and forgets those that wait. True if one is being compacted now."""
         with self._change:
             self._ended = True
             self._waiting.clear()

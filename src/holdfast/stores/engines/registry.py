@@ -1,6 +1,6 @@
-"""The engines there are, by name. A new one is a module and a line here; the contract tests find it in this table.
+"""The engines by name. A new engine is one module and one line here; the contract tests find it in this table.
 
-A user's own needs no line: it is named by its place, `module:Class`, which every instance can import.
+A user's own engine needs no line: its name is `module:Class`, which every instance can import.
 """
 
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ ENGINES: dict[str, EngineFactory] = {
 
 
 def engine_factory(name: str) -> EngineFactory:
-    """What opens an engine of that name.
+    """The factory of the engine of that name.
 
     >>> engine_factory("memory") is engine_factory("holdfast.stores.engines.memory:MemoryEngine") is MemoryEngine
     True
@@ -36,5 +36,5 @@ def engine_factory(name: str) -> EngineFactory:
 
 
 def open_engine(name: str, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> Engine:
-    """Opens a folder, or makes it. A folder that a checkpoint made is opened the same way."""
+    """Opens the engine in a folder, which is created if needed. A checkpoint is opened the same way."""
     return engine_factory(name)(path, stores, resources)

@@ -1,16 +1,16 @@
-"""RocksDB as an engine: one database a task, one column family a store.
+"""RocksDB as an engine: one database per task, one column family per store.
 
-The write-ahead log is off. The app's log is one already, and a replica that was killed reads again what it had not
-flushed. What is lost in a kill is then the end of each family's writes, a different end for each, and never the middle:
-a family's memtables reach the disk in the order in which they were filled, and a batch is never split over two. So a
-family's mark, written among its data, is always true of it, and `engine.whole_mark` reads the families together.
+The write-ahead log is off: the app's log replaces it, and a replica that was killed reads again what it had not
+flushed. A kill loses the last writes of each family, a different number for each, but never earlier ones: a family's
+memtables reach the disk in the order in which they were filled, and a batch is never split over two. So a family's
+mark, written among its data, always matches that data, and `base.engine_mark` combines the marks of all families.
 
-Only this module and its neighbours (`rocksviews`, `rockserrors`, `tuning`) import rocksdict. What it does not do well
-(0.3.29) is handled here:
-- the iterators of its snapshots see the present, so a view holds an iterator a family instead, which sees its own time;
-- its `items()` ends quietly at a damaged block, so scans ask an iterator for its status at the end;
-- a write that RocksDB makes wait would hold Python's lock for so long, so chunks wait outside, in Python;
-- iterators and family handles keep a closed database open, so all of them are let go at close.
+Only this module and its neighbours (`rocksdb_views`, `rocksdb_errors`, `tuning`) import rocksdict. They work around the
+limits of its release 0.3.29:
+- iterators of its snapshots read the newest state, so a view has one iterator per family instead;
+- its `items()` ends without an error at a damaged block, so scans check an iterator's status at the end;
+- a write that RocksDB delays would hold Python's GIL meanwhile, so chunks wait in Python before they are written;
+- iterators and family handles keep a closed database open, so `close` releases all of them.
 """
 
 import contextlib
@@ -27,8 +27,7 @@ import rocksdict as rd
 from holdfast import faults
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Closed, HoldfastError
-from holdfast.stores.engines import rocksdb_families as rocksfamilies
-from holdfast.stores.engines import rocksdb_metrics as rocksstats
+from holdfast.stores.engines import rocksdb_families, rocksdb_metrics
 from holdfast.stores.engines.base import (
     FIRST_KEY,
     MARK_KEY,
@@ -36,27 +35,27 @@ from holdfast.stores.engines.base import (
     Mark,
     Resources,
     UnknownFamily,
-    begun,
-    ended,
+    engine_mark,
     folder_bytes,
+    mark_after_changes,
+    mark_before_changes,
     pack_mark,
     unpack_mark,
-    whole_mark,
 )
-from holdfast.stores.engines.open_views import OPEN
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.profiles import MIB
 from holdfast.stores.engines.reclaim import Range, Reclaimer
 from holdfast.stores.engines.rocksdb_errors import BadOptions, translated
-from holdfast.stores.engines.rocksdb_options import refusals, written
+from holdfast.stores.engines.rocksdb_options import rejected_options, written_options
 from holdfast.stores.engines.rocksdb_views import RocksView
 from holdfast.stores.engines.tuning import Tuning
-from holdfast.stores.formats.byte_columns import as_type, asked_in_key_order
+from holdfast.stores.formats.byte_columns import as_type, read_in_key_order
 from holdfast.stores.spec import StoreSpec
 
 _LOG = logging.getLogger(__name__)
 
 GET_ROWS = 1_000
-"""Keys a lookup: the fastest of 100, 1,000 and 5,000, and other threads get their turn in between."""
+"""Keys per call to RocksDB: the fastest of 100, 1,000 and 5,000. Other threads run between two calls."""
 
 
 class RocksEngine:
@@ -72,7 +71,7 @@ class RocksEngine:
         self._views: weakref.WeakSet[RocksView] = weakref.WeakSet()
         self._write = rd.WriteOptions()
         self._write.memtable_insert_hint_per_batch = True  # a batch is sorted
-        self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # an attribute, whatever the stub says
+        self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub is wrong: an attribute
         with translated(path, opening=True):
             path.mkdir(parents=True, exist_ok=True)
             self._tuning.caches.hold(families)
@@ -84,15 +83,15 @@ class RocksEngine:
             self._db: rd.Rdict | None = db
             self._families = {name: db.get_column_family(name) for name in families}
             self._handles = {name: db.get_column_family_handle(name) for name in families}
-            # Handles of their own: one that is compacting can't be closed, and the others must be.
+            # Separate handles: a handle that is compacting can't be closed, and the others must be.
             self._compacted = {name: db.get_column_family(name) for name in families}
             self._reclaimer = Reclaimer(self._compact)
             try:
-                self._mark = whole_mark([self._mark_of(family) for family in self._families.values()])
+                self._mark = engine_mark([self._mark_of(family) for family in self._families.values()])
             except BaseException:
                 self.close()
                 raise
-        rocksstats.ENGINES.add(self)
+        rocksdb_metrics.ENGINES.add(self)
 
     def _open(self, stores: Sequence[StoreSpec]) -> rd.Rdict:
         families = self._tuning.families(stores)
@@ -101,12 +100,12 @@ class RocksEngine:
             present = rd.Rdict.list_cf(str(self._path), self._database)
         gone = {*present} - {*families, "default"}
         db = rd.Rdict(str(self._path), self._database, families | {name: self._tuning.plain() for name in gone})
-        hooked = any(spec.options_hook is not None for spec in stores)
-        if hooked and (refused := refusals(written(self._path), families)):
+        has_hook = any(spec.options_hook is not None for spec in stores)
+        if has_hook and (rejected := rejected_options(written_options(self._path), families)):
             db.close()
-            raise BadOptions(self._path, "; ".join(refused))
+            raise BadOptions(self._path, "; ".join(rejected))
         for name in sorted(gone):
-            # A store that the app no longer has. Left there, it would come back one day with the state of its last one.
+            # The app no longer has this store. If it ever gets it again, it must not find this outdated state.
             db.drop_column_family(name)
         return db
 
@@ -125,7 +124,7 @@ class RocksEngine:
         keys = as_type(keys, pa.binary())
         if len(keys) <= GET_ROWS:
             return self._get_sorted(store, keys)
-        return asked_in_key_order(keys, partial(self._get_sorted, store))
+        return read_in_key_order(keys, partial(self._get_sorted, store))
 
     def _get_sorted(self, store: rd.Rdict, keys: pa.BinaryArray) -> pa.BinaryArray:
         found: list[pa.Array] = []
@@ -138,10 +137,10 @@ class RocksEngine:
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
         with self._lock, translated(self._path):
             db = self._open_db()
-            self._outdate()
+            self._outdate_views()
             faults.point("apply.before")
             before = self._mark
-            self._write_marks(db, begun(before, mark))
+            self._write_marks(db, mark_before_changes(before, mark))
             for family, change in changes:
                 handle = self._handle(family)
                 for keys, values in change.in_key_order().chunks():
@@ -152,19 +151,19 @@ class RocksEngine:
                             del batch[key]
                         else:
                             batch[key] = value
-                    self._wait_for_room(family)
+                    self._wait_while_stopped(family)
                     db.write(batch, self._write)
                     faults.point("apply.middle")
-            self._write_marks(db, ended(before, mark))
+            self._write_marks(db, mark_after_changes(before, mark))
             faults.point("apply.after")
-        self._relieve()
+        self._flush_large_buffers()
 
-    def _relieve(self) -> None:
-        """Flushes large write buffers if all stores together have more than their budget.
+    def _flush_large_buffers(self) -> None:
+        """Flushes large write buffers if those of all stores exceed their budget.
 
-        RocksDB flushes them too, sooner or later. But the view that is taken next would hold on to them until the one
-        after it is taken: with 4 tasks of 4 stores 140 MiB were held instead of 60, and a restore took 710 and
-        750 MiB resident instead of 600 and 630, in the same time.
+        RocksDB would flush them later, but the next view would keep them in memory until the view after it. With 4
+        tasks of 4 stores, views kept 140 MiB instead of 60, and a restore took 710 and 750 MiB of resident memory
+        instead of 600 and 630, in the same time.
         """
         if self._tuning.writes.get_usage() <= self._tuning.write_bytes:
             return
@@ -180,7 +179,7 @@ class RocksEngine:
         db.write(batch, self._write)
         self._mark = mark
 
-    def _wait_for_room(self, family: str) -> None:
+    def _wait_while_stopped(self, family: str) -> None:
         while self._families[family].property_int_value("rocksdb.is-write-stopped"):
             SYSTEM_CLOCK.sleep(0.002)
 
@@ -192,9 +191,9 @@ class RocksEngine:
             at.seek(start)
             if not (at.valid() and at.key() < stop):
                 at.status()
-                return  # one seek, and no range delete for readers to look at
-            del at  # it would hold on to the files that are to go
-            self._outdate()
+                return  # an empty range costs one seek, and no range delete that slows readers down
+            del at  # the iterator would keep the files of the range
+            self._outdate_views()
             batch = rd.WriteBatch(raw_mode=True)
             batch.delete_range(start, stop, self._handle(family))
             db.write(batch, self._write)
@@ -206,10 +205,10 @@ class RocksEngine:
             with translated(self._path):
                 self._compacted[family].compact_range(start, stop)
         except HoldfastError as error:
-            _LOG.warning("the room of what was dropped from %s isn't free yet: %s", family, error)
+            _LOG.warning("the disk space of entries dropped from %s isn't free yet: %s", family, error)
 
     def wait_until_reclaimed(self, timeout: float | None = None) -> bool:
-        """Waits until what was dropped has given its room back; False if that takes longer."""
+        """Waits until the disk space of dropped ranges is free; False after the timeout."""
         return self._reclaimer.wait(timeout)
 
     def view(self) -> "RocksView":
@@ -219,9 +218,8 @@ class RocksEngine:
             self._views.add(view)
             return view
 
-    def _outdate(self) -> None:
-        for view in list(self._views):
-            OPEN.outdated(view.noted)
+    def _outdate_views(self) -> None:
+        OPEN_VIEWS.mark_outdated([view.opened for view in self._views])
 
     def flush(self) -> None:
         self._open_db()
@@ -230,7 +228,7 @@ class RocksEngine:
                 family.flush()
 
     def checkpoint(self, folder: Path) -> None:
-        # Flushed before the lock is taken, so that the flush within it has little left to do.
+        # The first flush runs without the lock, so that the second one is short.
         self.flush()
         with self._lock, translated(self._path):
             db = self._open_db()
@@ -242,71 +240,71 @@ class RocksEngine:
         with self._lock:
             if self._db is None:
                 return
-            rocksstats.ENGINES.closing(self)
+            rocksdb_metrics.ENGINES.remove(self)
             db, self._db = self._db, None
             for view in list(self._views):
                 view.close()
             families, compacted = list(self._families.values()), list(self._compacted.values())
             self._families, self._handles = {}, {}
-            stopped = self._reclaimer.end()
+            is_compacting = self._reclaimer.end()
             with contextlib.ExitStack() as closing:
                 closing.callback(self._tuning.caches.release, self._stores)
                 closing.callback(self._compacted.clear)
-                # Each flushes its family first and may fail in that; the others are closed all the same.
-                for each in [*families, *compacted, db]:
+                # Closing a handle flushes its family and may fail; the other handles are closed nevertheless.
+                for handle in [*families, *compacted, db]:
                     closing.enter_context(translated(self._path))
-                    closing.callback(self._let_go if stopped else rd.Rdict.close, each)
-                if stopped:
+                    closing.callback(self._close_flushed if is_compacting else rd.Rdict.close, handle)
+                if is_compacting:
                     closing.callback(self._stop_compacting, db)
                     for family in families:
                         closing.enter_context(translated(self._path))
                         closing.callback(family.flush)
 
     def _stop_compacting(self, db: rd.Rdict) -> None:
-        """Ends the compaction under way, within a millisecond or so. Nothing can be flushed from here on."""
+        """Stops the running compaction, in about a millisecond. After this nothing can be flushed."""
         db.cancel_all_background(False)
         self._reclaimer.wait()
 
     @staticmethod
-    def _let_go(handle: rd.Rdict) -> None:
-        """Closes a handle of a database that flushes no more, of which RocksDB complains; it was flushed before."""
+    def _close_flushed(handle: rd.Rdict) -> None:
+        """Closes a handle after its flush. RocksDB reports an error, as it can't flush once more."""
         with contextlib.suppress(Exception):
             handle.close()
 
     def approximate_count(self, family: str) -> int:
-        """RocksDB's own estimate, which counts a key that was written again and not yet compacted more than once."""
+        """RocksDB's own estimate: keys that were overwritten and not yet compacted count more than once."""
         with translated(self._path):
             estimate = self._family(family).property_int_value("rocksdb.estimate-num-keys") or 0
         return max(0, estimate - 1) if self._mark else estimate
 
     def memory_bytes(self) -> int:
-        """This database's write buffers and open files; the block cache is the process's and not counted here."""
+        """The memory of write buffers and open files; block caches belong to the process and aren't included."""
         names = ("rocksdb.cur-size-all-mem-tables", "rocksdb.estimate-table-readers-mem")
         self._open_db()
         with translated(self._path):
-            return sum(each.property_int_value(name) or 0 for each in list(self._families.values()) for name in names)
+            return sum(store.property_int_value(name) or 0 for store in list(self._families.values()) for name in names)
 
     def stores(self) -> Sequence[str]:
         return self._stores
 
     def properties(self, family: str) -> dict[str, int]:
-        """RocksDB's properties of one store, by RocksDB's names; its cache is shared with its other tasks."""
+        """RocksDB's properties of one store, by RocksDB's names. All tasks of a store share its cache."""
         store = self._family(family)
         with translated(self._path):
-            names = (*rocksstats.PROPERTIES, *rocksstats.CACHE_PROPERTIES)
+            names = (*rocksdb_metrics.PROPERTIES, *rocksdb_metrics.CACHE_PROPERTIES)
             return {name: store.property_int_value(f"rocksdb.{name}") or 0 for name in names}
 
     def counts(self, family: str) -> dict[str, float]:
-        """What RocksDB counted for one store of this database since it was opened."""
+        """RocksDB's counters of one store since this database was opened."""
         store = self._family(family)
         with translated(self._path):
-            return rocksfamilies.counted(store.property_value(rocksfamilies.PROPERTY) or "")
+            return rocksdb_families.parse_counters(store.property_value(rocksdb_families.PROPERTY) or "")
 
     def statistics(self) -> dict[str, int]:
-        """What RocksDB counted for the stores of this database, over all tasks of this process that have the same."""
+        """RocksDB's counters of this database's stores, over all tasks of this process that have the same stores."""
         self._open_db()
         with translated(self._path):
-            return rocksstats.counted(self._database.get_statistics() or "")
+            return rocksdb_metrics.parse_statistics(self._database.get_statistics() or "")
 
     def disk_bytes(self) -> int:
         self._open_db()

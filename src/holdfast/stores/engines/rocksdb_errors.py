@@ -1,4 +1,4 @@
-"""What rocksdict raises, as errors that say what to do."""
+"""rocksdict's exceptions as Holdfast's errors, which say what to do."""
 
 import contextlib
 import errno
@@ -13,32 +13,32 @@ from holdfast.stores.engines.base import DamagedState, DiskFull, EngineFailed, E
 
 
 class BadOptions(HoldfastError):
-    """Options that don't go together. The state is as it was."""
+    """Options that contradict each other or break an engine. The state is unchanged."""
 
     category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
-            f"{path} can't be opened with these options: {cause}. Mend the hook that sets them "
-            "(rocksdb_options=), or take it away."
+            f"{path} can't be opened with these options: {cause}. Fix the hook that sets them (rocksdb_options=), or "
+            "remove it."
         )
 
 
 class NoDirectIO(HoldfastError):
-    """The file system has only one way to its files, through the page cache."""
+    """The file system has no direct I/O."""
 
     category = ErrorCategory.INVALID
 
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
             f"the file system of {path} has no direct I/O: {cause} Set state.direct_reads and state.direct_writes to "
-            "false (or mend the hook that asks for it), or move state.dir to a disk."
+            "false (or fix the hook that sets direct I/O), or move state.dir to a disk."
         )
 
 
 @contextlib.contextmanager
 def translated(path: Path, *, opening: bool = False) -> Iterator[None]:
-    """Turns what rocksdict raises into errors that say what to do."""
+    """Raises Holdfast's error instead of rocksdict's exception."""
     try:
         yield
     except OSError as error:
@@ -48,13 +48,13 @@ def translated(path: Path, *, opening: bool = False) -> Iterator[None]:
     except rd.DbClosedError as error:
         raise Closed(f"the engine of {path} is closed. Open it again.") from error
     except Exception as error:
-        if type(error) is not Exception:  # rocksdict raises plain Exceptions; all others are somebody else's
+        if type(error) is not Exception:  # rocksdict raises plain Exceptions, and no others
             raise
         raise _translation(path, error, opening) from error
 
 
 def _translation(path: Path, error: Exception, opening: bool) -> HoldfastError:
-    # RocksDB's status comes as text only. These are its own words for a status and the system's for an error number.
+    # RocksDB's status is available only as text: RocksDB's own words, and the system's texts of error numbers.
     text = str(error)
     if os.strerror(errno.ENOSPC) in text:
         return DiskFull(path, text)

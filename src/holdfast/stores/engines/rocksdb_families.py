@@ -1,7 +1,7 @@
-"""What RocksDB counts by store: flushes, compactions and waits of one column family, from the text it tells them in.
+"""RocksDB's counters per store: flushes, compactions and waits of one column family, parsed from RocksDB's text.
 
-Its other counters are by database (`rocksstats`). The text rounds: flushes to a thousandth of a GiB, compactions to a
-hundredth. It takes flushes for compactions, of high priority; here they are apart.
+Its other counters are per database (`rocksdb_metrics`). The text rounds flushes to a thousandth of a GiB, compactions
+to a hundredth. It includes flushes in the compactions, as those of high priority; here they are separate.
 """
 
 import re
@@ -22,13 +22,13 @@ _COLUMNS: Final[Mapping[str, str]] = {"store_compactions": "Comp(cnt)", "store_c
 _SUMS, _FLUSHES = "Sum", "High"
 
 COUNTED: Final = (*_LINES, *_COLUMNS)
-"""Our names, of one store each."""
+"""The names of these counters in Holdfast's metrics."""
 
 
-def counted(text: str) -> dict[str, float]:
-    """One family's counts; what the text doesn't have is left out.
+def parse_counters(text: str) -> dict[str, float]:
+    """The counters of one family that the text has.
 
-    >>> counted("Flush(GB): cumulative 0.500, interval 0.000\\n")
+    >>> parse_counters("Flush(GB): cumulative 0.500, interval 0.000\\n")
     {'store_bytes_flushed': 536870912.0}
     """
     found = {name: float(match[1]) * unit for name, (line, unit) in _LINES.items() if (match := line.search(text))}
@@ -44,7 +44,7 @@ def counted(text: str) -> dict[str, float]:
 
 
 def _row(lines: Sequence[Sequence[str]], table: str, row: str) -> dict[str, float]:
-    """The figures of a row of one of the text's tables. A size is two words, `12.07 MB`, under one heading."""
+    """The numbers in a row of one of the text's tables. A size is two words, `12.07 MB`, under one heading."""
     heads = next((line for line in lines if line[:1] == [table]), [])
     words = next((line for line in lines if line[:1] == [row]), [])
     if len(words) != len(heads) + 1:

@@ -1,11 +1,10 @@
-"""What RocksDB tells about itself, as metrics, under the names Kafka Streams' users know.
+"""RocksDB's properties and counters as metrics, under the names that Kafka Streams uses.
 
-Properties belong to a store and are summed over the tasks of this process: `holdfast_rocksdb_estimate_num_keys`. So do
-counts of flushes, compactions and waits (`rocksfamilies`). What else RocksDB counts (hits, bytes, misses) it counts
-once a database, and a task's stores share one, so those carry the names of all of them: `{stores="audit+sessions"}`. A
-store that is alone in its task has its own.
+Properties (`holdfast_rocksdb_estimate_num_keys`) and counters of flushes, compactions and waits (`rocksdb_families`)
+belong to one store and are summed over the tasks of this process. RocksDB's other counters (hits, misses, bytes) are
+per database, and the stores of a task share one. So these have the names of all its stores: `{stores="a+b"}`.
 
-Nothing is measured before someone asks: a scrape of `/metrics` reads it all.
+Values are read only when `/metrics` is scraped.
 """
 
 import contextlib
@@ -19,8 +18,8 @@ from prometheus_client.metrics_core import Metric
 
 from holdfast import metrics
 from holdfast.errors import HoldfastError
-from holdfast.stores.engines import rocksdb_families as rocksfamilies
-from holdfast.stores.engines.open_views import OPEN
+from holdfast.stores.engines import rocksdb_families
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 
 PROPERTIES = (
     "num-immutable-mem-table",
@@ -44,10 +43,10 @@ PROPERTIES = (
     "background-errors",
     "is-write-stopped",
 )
-"""RocksDB's own names, without their `rocksdb.` in front."""
+"""RocksDB's own names, without the prefix `rocksdb.`."""
 
 CACHE_PROPERTIES = ("block-cache-capacity", "block-cache-usage", "block-cache-pinned-usage")
-"""Those of a store's one cache, which its tasks share: not summed."""
+"""All tasks of a store share its cache, so these aren't summed."""
 
 COUNTED: Mapping[str, tuple[str, ...]] = {
     "bytes_written": ("bytes.written",),
@@ -68,7 +67,7 @@ COUNTED: Mapping[str, tuple[str, ...]] = {
     "number_file_opens": ("no.file.opens",),
     "number_file_errors": ("no.file.errors",),
 }
-"""What is counted: our name, and the counters of RocksDB that it is the sum of."""
+"""Counters: Holdfast's name, and the counters of RocksDB that it sums."""
 
 Values = Mapping[str, float]
 
@@ -76,7 +75,7 @@ _LINE = re.compile(r"^rocksdb\.(\S+) COUNT : (\d+)$", re.MULTILINE)
 
 
 class Measured(Protocol):
-    """An engine that can be asked."""
+    """An engine that has RocksDB's properties and counters."""
 
     def stores(self) -> Sequence[str]: ...
 
@@ -87,10 +86,10 @@ class Measured(Protocol):
     def statistics(self) -> dict[str, int]: ...
 
 
-def counted(text: str) -> dict[str, int]:
-    """RocksDB's statistics from its own text.
+def parse_statistics(text: str) -> dict[str, int]:
+    """RocksDB's statistics, parsed from its text.
 
-    >>> counted("rocksdb.memtable.hit COUNT : 7\\nrocksdb.memtable.miss COUNT : 2\\n")["memtable_hit"]
+    >>> parse_statistics("rocksdb.memtable.hit COUNT : 7\\nrocksdb.memtable.miss COUNT : 2\\n")["memtable_hit"]
     7
     """
     found = {name: int(number) for name, number in _LINE.findall(text)}
@@ -98,45 +97,45 @@ def counted(text: str) -> dict[str, int]:
 
 
 class RocksMetrics:
-    """The engines of this process that are open, as Prometheus sees them."""
+    """The metrics of this process's open engines, for Prometheus."""
 
     def __init__(self) -> None:
         self._engines: weakref.WeakSet[Measured] = weakref.WeakSet()
         self._closed: dict[str, dict[str, float]] = {}
-        """What stores counted in engines that are closed: a counter never goes back."""
+        """The counters of closed engines, per store: a counter never goes back."""
 
     def add(self, engine: Measured) -> None:
         self._engines.add(engine)
 
-    def closing(self, engine: Measured) -> None:
-        """Keeps what an engine has counted by store, of which nobody can ask it any more."""
+    def remove(self, engine: Measured) -> None:
+        """Keeps the counters of an engine that is about to close."""
         if engine in self._engines:
             self._engines.discard(engine)
-            with contextlib.suppress(HoldfastError):  # it was never whole
+            with contextlib.suppress(HoldfastError):  # it never opened completely
                 counted = [(store, engine.counts(store)) for store in engine.stores()]
                 self._closed = _summed([*self._closed.items(), *counted])
 
     def collect(self) -> Iterator[Metric]:
-        yield from _gauges(_summed(self._asked(lambda engine, store: engine.properties(store))))
-        counted = self._asked(lambda engine, store: engine.counts(store))
+        yield from _gauges(_summed(self._per_store(lambda engine, store: engine.properties(store))))
+        counted = self._per_store(lambda engine, store: engine.counts(store))
         yield from _family_counters(_summed([*self._closed.items(), *counted]))
         statistics: dict[str, dict[str, int]] = {}
         for engine in list(self._engines):
             with contextlib.suppress(HoldfastError):
                 statistics["+".join(sorted(engine.stores()))] = engine.statistics()
         yield from _counters(statistics)
-        yield from _open_ones()
+        yield from _open_views()
 
-    def _asked(self, ask: Callable[[Measured, str], Values]) -> Iterator[tuple[str, Values]]:
+    def _per_store(self, read: Callable[[Measured, str], Values]) -> Iterator[tuple[str, Values]]:
         for engine in list(self._engines):
             with contextlib.suppress(HoldfastError):  # it was closed meanwhile
                 for store in engine.stores():
-                    yield store, ask(engine, store)
+                    yield store, read(engine, store)
 
 
-def _summed(asked: Iterable[tuple[str, Values]]) -> dict[str, dict[str, float]]:
+def _summed(values_per_store: Iterable[tuple[str, Values]]) -> dict[str, dict[str, float]]:
     found: dict[str, dict[str, float]] = {}
-    for store, values in asked:
+    for store, values in values_per_store:
         total = found.setdefault(store, {})
         for name, value in values.items():
             total[name] = value if name in CACHE_PROPERTIES else total.get(name, 0) + value
@@ -144,48 +143,49 @@ def _summed(asked: Iterable[tuple[str, Values]]) -> dict[str, dict[str, float]]:
 
 
 def _family_counters(stores: Mapping[str, Values]) -> Iterator[Metric]:
-    for name in rocksfamilies.COUNTED:
+    for name in rocksdb_families.COUNTED:
         what = name.removeprefix("store_").replace("_", " ")
-        family = CounterMetricFamily(f"holdfast_rocksdb_{name}", f"RocksDB's {what}, of one store.", labels=["store"])
-        for store, values in stores.items():
-            family.add_metric([store], values.get(name, 0))
-        yield family
+        metric = CounterMetricFamily(f"holdfast_rocksdb_{name}", f"RocksDB's {what}, of one store.", labels=["store"])
+        yield _filled(metric, stores, name)
 
 
 def _gauges(stores: Mapping[str, Values]) -> Iterator[Metric]:
     for name in (*PROPERTIES, *CACHE_PROPERTIES):
-        family = GaugeMetricFamily(
+        metric = GaugeMetricFamily(
             f"holdfast_rocksdb_{name.replace('-', '_')}", f"RocksDB's {name}, of one store.", labels=["store"]
         )
-        for store, values in stores.items():
-            family.add_metric([store], values.get(name, 0))
-        yield family
+        yield _filled(metric, stores, name)
 
 
 def _counters(databases: Mapping[str, Mapping[str, int]]) -> Iterator[Metric]:
     for name, parts in COUNTED.items():
-        family = CounterMetricFamily(
+        metric = CounterMetricFamily(
             f"holdfast_rocksdb_{name}", f"RocksDB's {', '.join(parts)}, of the stores of one task.", labels=["stores"]
         )
-        for stores, values in databases.items():
-            family.add_metric([stores], values[name])
-        yield family
+        yield _filled(metric, databases, name)
 
 
-def _open_ones() -> Iterator[Metric]:
-    family = GaugeMetricFamily("holdfast_open_iterators", "Views and scans of engines that are open.", labels=["what"])
-    family.add_metric(["view"], OPEN.count("view"))
-    family.add_metric(["scan"], OPEN.count("scan"))
-    yield family
-    longest = OPEN.long_open(0)
-    oldest = GaugeMetricFamily(
-        "holdfast_oldest_open_iterator_seconds", "How long the longest of them has kept old state."
+def _filled(
+    metric: CounterMetricFamily | GaugeMetricFamily, values_by_label: Mapping[str, Values], name: str
+) -> Metric:
+    for label, values in values_by_label.items():
+        metric.add_metric([label], values.get(name, 0))
+    return metric
+
+
+def _open_views() -> Iterator[Metric]:
+    count = GaugeMetricFamily("holdfast_open_iterators", "Open views and scans of engines.", labels=["what"])
+    count.add_metric(["view"], OPEN_VIEWS.count("view"))
+    count.add_metric(["scan"], OPEN_VIEWS.count("scan"))
+    yield count
+    aged = OPEN_VIEWS.older_than(0)
+    age = aged[0][1] if aged else 0
+    yield GaugeMetricFamily(
+        "holdfast_oldest_open_iterator_seconds", "How long the oldest of them has kept old state.", value=age
     )
-    oldest.add_metric([], longest[0][1] if longest else 0)
-    yield oldest
 
 
 ENGINES = RocksMetrics()
-"""Those of this process."""
+"""The open engines of this process."""
 
 metrics.collected(ENGINES)

@@ -1,16 +1,14 @@
-"""RocksDB's options as RocksDB itself wrote them down, and those it may not be opened with.
+"""RocksDB's options as RocksDB itself recorded them, and the options an engine rejects.
 
-rocksdict's options can be set and not read. But RocksDB writes what it goes by into its folder each time it is opened,
-so what a user's hook has set is looked up there. Most of it is the user's own business. Some options break what an
-engine promises, most of them silently, and are refused.
+rocksdict's options can be set but not read. RocksDB writes its options into its folder each time it is opened, so the
+values a user's hook has set are read from there. Some options break what an engine promises, most of them without an
+error, and are rejected.
 
-Several write buffers a flush (`min_write_buffer_number_to_merge` of 2 and more) hang, in RocksDB itself: `flush()`
-waits for ever, with one immutable buffer there and no flush pending (facebook/rocksdb#12094 and #13280). As its source
-reads, a flush that begins by itself takes the buffers that are full, and takes back with them the wish that `flush()`
-has just put down for one more; that one alone is fewer than are merged, so nobody flushes it. With rocksdict alone,
-three families, one budget for their buffers, three buffers and two a flush it hung in the 15th round; here, with four,
-in the 12th version. With one a flush no buffer is ever too few. Two buffers in all, one a flush, never hung: neither
-so, nor in the engines' tests, nor in three databases that were written, flushed and saved at once.
+`min_write_buffer_number_to_merge` of 2 and more makes RocksDB hang: `flush()` waits forever, with one immutable buffer
+and no flush pending (facebook/rocksdb#12094 and #13280). According to its source, an automatic flush takes the full
+buffers, and with them cancels the request of a concurrent `flush()` for one more buffer. That buffer alone is fewer
+than the number to merge, so it is never flushed. rocksdict alone, with three families, hung in the 15th round; here it
+hung in the 12th version. With a value of 1 it never hung, also not while three databases were written and flushed.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -21,23 +19,23 @@ Options = Mapping[str, str]
 
 
 @dataclass(frozen=True)
-class Written:
-    """What stands in an OPTIONS file: the database's options, and those of each family and of its tables."""
+class WrittenOptions:
+    """The contents of an OPTIONS file: the options of the database, of each family, and of each family's tables."""
 
     database: Options
     families: Mapping[str, Options]
     tables: Mapping[str, Options]
 
 
-def written(folder: Path) -> Written:
+def written_options(folder: Path) -> WrittenOptions:
     """The options a database was last opened with."""
     newest = max(folder.glob("OPTIONS-*"), key=lambda path: int(path.name.partition("-")[2]))
-    return parsed(newest.read_text())
+    return parse_options(newest.read_text())
 
 
-def parsed(text: str) -> Written:
+def parse_options(text: str) -> WrittenOptions:
     """
-    >>> parsed('[DBOptions]\\n  max_open_files=7\\n[CFOptions "scores"]\\n  num_levels=3\\n').families
+    >>> parse_options('[DBOptions]\\n  max_open_files=7\\n[CFOptions "scores"]\\n  num_levels=3\\n').families
     {'scores': {'num_levels': '3'}}
     """
     sections: dict[tuple[str, str], dict[str, str]] = {}
@@ -49,7 +47,7 @@ def parsed(text: str) -> Written:
         elif "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
             options[key] = value
-    return Written(
+    return WrittenOptions(
         sections.get(("DBOptions", ""), {}),
         {name: found for (kind, name), found in sections.items() if kind == "CFOptions"},
         {name: found for (kind, name), found in sections.items() if kind == "TableOptions/BlockBasedTable"},
@@ -57,38 +55,38 @@ def parsed(text: str) -> Written:
 
 
 @dataclass(frozen=True)
-class Refused:
+class Rule:
     """An option, the values it may not have, and why."""
 
     option: str
-    is_refused: Callable[[str], bool]
+    rejects: Callable[[str], bool]
     why: str
 
 
 _FAMILY = (
-    Refused(
+    Rule(
         "min_write_buffer_number_to_merge",
         lambda value: int(value) > 1,
-        "a flush that is asked for while another begins would wait for ever (facebook/rocksdb#12094 and #13280)",
+        "a flush requested while another begins would wait forever (facebook/rocksdb#12094 and #13280)",
     ),
-    Refused("compaction_style", lambda value: value.endswith("FIFO"), "it throws away old entries by itself"),
-    Refused("inplace_update_support", lambda value: value == "true", "it changes what views are reading"),
-    Refused("prefix_extractor", lambda value: value != "nullptr", "scans go across prefixes and would miss entries"),
+    Rule("compaction_style", lambda value: value.endswith("FIFO"), "it deletes old entries by itself"),
+    Rule("inplace_update_support", lambda value: value == "true", "it changes entries that views are reading"),
+    Rule("prefix_extractor", lambda value: value != "nullptr", "scans go across prefixes and would miss entries"),
 )
-_DATABASE = (Refused("unordered_write", lambda value: value == "true", "views would see half of a version"),)
+_DATABASE = (Rule("unordered_write", lambda value: value == "true", "views would see half of a version"),)
 
 
-def refusals(found: Written, stores: Iterable[str]) -> list[str]:
-    """What of these options an engine can't work with, in words; of the families only those that are stores.
+def rejected_options(found: WrittenOptions, stores: Iterable[str]) -> list[str]:
+    """The options of the database and of these stores that an engine rejects, and why.
 
-    >>> bad = parsed('[DBOptions]\\n  unordered_write=true\\n[CFOptions "scores"]\\n  inplace_update_support=true\\n')
-    >>> refusals(bad, ["scores"])[0]
-    "inplace_update_support=true of store 'scores': it changes what views are reading"
+    >>> bad = parse_options('[CFOptions "scores"]\\n  inplace_update_support=true\\n')
+    >>> rejected_options(bad, ["scores"])
+    ["inplace_update_support=true of store 'scores': it changes entries that views are reading"]
     """
     places = [(f" of store {name!r}", found.families.get(name, {}), _FAMILY) for name in stores]
     return [
         f"{rule.option}={options[rule.option]}{place}: {rule.why}"
         for place, options, rules in [*places, ("", found.database, _DATABASE)]
         for rule in rules
-        if rule.option in options and rule.is_refused(options[rule.option])
+        if rule.option in options and rule.rejects(options[rule.option])
     ]

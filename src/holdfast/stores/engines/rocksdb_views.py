@@ -1,11 +1,11 @@
-"""Views of a RocksDB: pictures that stand still while versions are applied.
+"""Views of a RocksDB database, which don't change while versions are applied.
 
-An iterator sees what was there when it was made, and goes on seeing it. rocksdict's own snapshots don't: they read
-single keys as of then, but their iterators as of now. So a view holds an iterator a family.
+A RocksDB iterator always reads the state of when it was made. rocksdict's snapshots do so for single keys only; their
+iterators read the newest state. So a view has one iterator per family.
 
-Walking one costs four calls an entry. `items()` costs one, but makes its own iterator, and ends quietly at a damaged
-block. So a scan uses it only while nothing was written since the view was made, by RocksDB's own number of writes, and
-where it ends the view's iterator is asked whether that is the end. Whatever is left is read by that one.
+Stepping through an iterator costs four calls per entry. `items()` costs one call, but it makes an iterator of its own
+and ends without an error at a damaged block. So a scan uses `items()` only if RocksDB's sequence number shows no write
+since the view was made. After `items()` ends, the view's iterator reads what is left, or confirms the end.
 """
 
 import threading
@@ -19,19 +19,18 @@ import rocksdict as rd
 
 from holdfast.errors import Closed
 from holdfast.stores.engines.base import FIRST_KEY, UnknownFamily
-from holdfast.stores.engines.open_views import OPEN
+from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.rocksdb_errors import translated
 
 FIRST_SCAN_ROWS, SCAN_ROWS = 64, 1_024
-"""Entries a scan reads ahead, at first and in the end: a short range pays for little it doesn't need."""
+"""Entries that a scan reads per batch: few at first, so that a short scan reads little it doesn't need."""
 
 Entry = tuple[bytes, bytes]
 Items = Iterator[Any]
-"""Keys and values, as bytes."""
 
 
 class _Pinned:
-    """One family as it was when this was made: an iterator, which several readers move about in turn."""
+    """One family as it was when the view was made: an iterator, which several readers move in turn."""
 
     def __init__(self, at: rd.RdictIter) -> None:
         self.at = at
@@ -40,23 +39,27 @@ class _Pinned:
 
 
 class RocksView:
-    """An `EngineView` on one iterator a family, all made between two writes."""
+    """An `EngineView` on one iterator per family, all made between two writes."""
 
     def __init__(
-        self, path: Path, families: dict[str, rd.Rdict], read: Callable[[str, int], None], writes: Callable[[], int]
+        self,
+        path: Path,
+        families: dict[str, rd.Rdict],
+        count_reads: Callable[[str, int], None],
+        sequence_number: Callable[[], int],
     ) -> None:
         self._path = path
-        self._read = read
-        self._writes, self._at = writes, writes()
+        self.count_reads = count_reads
+        self._sequence_number, self._made_at = sequence_number, sequence_number()
         self._families: dict[str, rd.Rdict] = dict(families)
         self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
-        self.noted = OPEN.view(str(path))
-        weakref.finalize(self, OPEN.close, self.noted)
+        self.opened = OPEN_VIEWS.add_view(str(path))
+        weakref.finalize(self, OPEN_VIEWS.close, self.opened)
         self._pinned: dict[str, _Pinned] | None = {name: _Pinned(each.iter()) for name, each in families.items()}
 
     def get(self, family: str, key: bytes) -> bytes | None:
         pinned = self.pinned(family)
-        self._read(family, 1)
+        self.count_reads(family, 1)
         with pinned.lock, translated(self._path):
             at = pinned.at
             pinned.reader = None
@@ -71,27 +74,24 @@ class RocksView:
         scan = _Scan(self, self._path, family, max(start, FIRST_KEY), stop, reverse)
         first = scan.batch(FIRST_SCAN_ROWS)
         if scan.ended:
-            return iter(first)  # most are short, and then nothing stays open
+            return iter(first)  # most scans are short, and leave nothing open
         self._scans.add(scan)
-        return OPEN.watched(family, scan.entries(first))
-
-    def read(self, family: str, rows: int) -> None:
-        self._read(family, rows)
+        return OPEN_VIEWS.add_scan(family, scan.entries(first))
 
     def items(self, family: str, from_key: bytes | None, bounds: rd.ReadOptions, *, reverse: bool) -> Items | None:
-        """All entries from a key on as of this view; None where something was written since."""
+        """All entries from a key on; None if the database was written to since the view was made."""
         source = self._families.get(family)
-        if source is None or self._writes() != self._at:
+        if source is None or self._sequence_number() != self._made_at:
             return None
         found: Items = iter(source.items(backwards=reverse, from_key=from_key, read_opt=bounds))
-        return found if self._writes() == self._at else None
+        return found if self._sequence_number() == self._made_at else None
 
     def close(self) -> None:
         self._pinned = None
         self._families = {}
         for scan in list(self._scans):
-            scan.let_go()
-        OPEN.close(self.noted)
+            scan.release_items()
+        OPEN_VIEWS.close(self.opened)
 
     def pinned(self, family: str) -> _Pinned:
         families = self._pinned
@@ -104,7 +104,7 @@ class RocksView:
 
 
 class _Scan:
-    """A scan's place in a view. It asks the view for the iterator each time, so that closing the view lets go of it."""
+    """A scan's position in a view. It gets the iterator from the view each time, so that closing the view frees it."""
 
     def __init__(
         self, view: RocksView, path: Path, family: str, start: bytes, stop: bytes | None, reverse: bool
@@ -112,18 +112,18 @@ class _Scan:
         self._view, self._path, self._family = view, path, family
         self._start, self._stop, self._reverse = start, stop, reverse
         self._last: bytes | None = None
-        self._me = object()  # not this scan itself: a view and its scan would keep each other, and files, alive
+        self._me = object()  # not `self`: a reference cycle of view and scan would keep files until a collection
         self._bounds = rd.ReadOptions()
         self._items: Items | None = None
-        self._is_quick = True
+        self._uses_items = True
         self.ended = False
 
-    def let_go(self) -> None:
-        """Ends the quick way: its iterator would keep a closed database open."""
-        self._items, self._is_quick = None, False
+    def release_items(self) -> None:
+        """From here on the view's iterator is used. The one of `items()` would keep a closed database open."""
+        self._items, self._uses_items = None, False
 
     def entries(self, first: Sequence[Entry]) -> Iterator[Entry]:
-        """These, which were the first, and all others."""
+        """The first batch, then all other entries."""
         try:
             yield from first
             rows = FIRST_SCAN_ROWS
@@ -131,41 +131,40 @@ class _Scan:
                 rows = min(4 * rows, SCAN_ROWS)
                 yield from self.batch(rows)
         finally:
-            self.let_go()
+            self.release_items()
 
     def batch(self, rows: int) -> list[Entry]:
-        """The next entries, so many unless the scan ends with them."""
-        found = self._quickly(rows) if self._is_quick else []
-        if not self._is_quick and not self.ended:
-            found += self._read(rows - len(found))
+        """The next `rows` entries, or fewer at the end of the scan."""
+        found = self._read_items(rows) if self._uses_items else []
+        if not self._uses_items and not self.ended:
+            found += self._read_iterator(rows - len(found))
             self.ended = len(found) < rows
-        self._view.read(self._family, len(found))
+        self._view.count_reads(self._family, len(found))
         return found
 
-    def _quickly(self, rows: int) -> list[Entry]:
-        """Those of them that `items()` has. Where it ends, the view's iterator goes on."""
+    def _read_items(self, rows: int) -> list[Entry]:
         start = self._start
         with translated(self._path):
             if self._items is None:
-                self._items = self._quick_items()
+                self._items = self._start_items()
             found: list[Entry] = list(islice(self._items or (), rows))
         if len(found) < rows:
-            self.let_go()
+            self.release_items()
         if self._reverse and found and found[-1][0] < start:  # rocksdict has no lower bound
             found = [entry for entry in found if entry[0] >= start]
-            self.let_go()
+            self.release_items()
             self.ended = True
         if found:
             self._last = found[-1][0]
         return found
 
-    def _quick_items(self) -> Items | None:
+    def _start_items(self) -> Items | None:
         if self._stop is not None:
-            self._bounds.set_iterate_upper_bound(self._stop)  # read for as long as it iterates: both are kept here
+            self._bounds.set_iterate_upper_bound(self._stop)  # RocksDB reads both while it iterates, so `self` has them
         start = None if self._reverse else self._start
         return self._view.items(self._family, start, self._bounds, reverse=self._reverse)
 
-    def _read(self, rows: int) -> list[Entry]:
+    def _read_iterator(self, rows: int) -> list[Entry]:
         pinned = self._view.pinned(self._family)
         batch: list[Entry] = []
         with pinned.lock, translated(self._path):
@@ -178,7 +177,7 @@ class _Scan:
             start, stop, reverse = self._start, self._stop, self._reverse
             while len(batch) < rows:
                 if not valid():
-                    at.status()  # the end, or a block that can't be read: only the status tells
+                    at.status()  # raises if this isn't the end but a damaged block
                     break
                 key: bytes = key_at()
                 if key < start if reverse else stop is not None and key >= stop:
@@ -190,7 +189,7 @@ class _Scan:
         return batch
 
     def _seek(self, at: rd.RdictIter) -> None:
-        """To the first entry, or to the one after the last that was read."""
+        """Moves to the first entry, or to the one after the last that was read."""
         if not self._reverse:
             at.seek(self._start if self._last is None else self._last + b"\x00")
             return

@@ -1,16 +1,16 @@
-"""Profiles as RocksDB options, within one memory budget a process.
+"""Profiles as RocksDB options, within one memory budget per process.
 
-    three quarters      block caches, one a store, with the indexes and filters of its files in them (`cachebudget`)
-    one quarter         write buffers of all stores together; beyond it the oldest are flushed
+    three quarters      block caches, one per store, with the indexes and filters of its files (`cache_budget`)
+    one quarter         write buffers of all stores; beyond it the oldest are flushed
 
-Write buffers may pass their quarter while they are being flushed, and the caches shrink by as much until they are.
+Write buffers may exceed their quarter while they are being flushed; meanwhile the caches are smaller by as much.
 
-A user's hook, `module:function`, is called with the store's name and a `Tunable` before each open, last of all, so what
-it sets holds. It's what Kafka Streams calls a RocksDBConfigSetter.
+A user's hook, `module:function`, is called before each open with the store's name and a `Tunable`. It is called last,
+so its options win. Kafka Streams calls it a RocksDBConfigSetter.
 """
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import rocksdict as rd
@@ -22,7 +22,7 @@ from holdfast.stores.engines.profiles import MIB, Compression, Profile, profile
 from holdfast.stores.places import imported
 from holdfast.stores.spec import StoreSpec
 
-_COMPRESSION = {
+_COMPRESSION: dict[Compression, Callable[[], rd.DBCompressionType]] = {
     "lz4": rd.DBCompressionType.lz4,
     "zstd": rd.DBCompressionType.zstd,
 }
@@ -32,10 +32,10 @@ _METADATA_BYTES = 4 * 1024
 
 @dataclass(frozen=True)
 class Tunable:
-    """What a user's hook may change: rocksdict's objects, with the profile already in them.
+    """rocksdict's objects that a user's hook may change. They have the profile's values.
 
-    `options` are the store's, `table` its blocks, filters and cache. `database` is shared by all stores of a task: what
-    RocksDB has once a database (background jobs, direct I/O, open files) is set there.
+    `options` are the store's; `table` has its blocks, filters and cache. `database` has the options that RocksDB has
+    once per database (background jobs, direct I/O, open files); all stores of a task share it.
     """
 
     options: rd.Options
@@ -44,26 +44,25 @@ class Tunable:
 
 
 class Tuning:
-    """The caches and the write-buffer budget of one process, and options made for them."""
+    """The caches and the write-buffer budget of one process, and the options of its databases."""
 
     def __init__(self, memory_bytes: int, disk: DiskUse | None = None) -> None:
         self._memory_bytes = memory_bytes
         self._disk = disk or DiskUse()
         self.write_bytes = max(MIB, memory_bytes // 4)
         self.writes = rd.WriteBufferManager(self.write_bytes, False)
-        self.caches: CacheBudget[rd.Cache] = CacheBudget(self._for_caches(), rd.Cache)
+        self.caches: CacheBudget[rd.Cache] = CacheBudget(self._cache_bytes(), rd.Cache)
         self._lock = threading.Lock()
         self._databases: dict[tuple[str, ...], rd.Options] = {}
 
-    def _for_caches(self) -> int:
+    def _cache_bytes(self) -> int:
         return max(MIB, self._memory_bytes - max(self.write_bytes, self.writes.get_usage()))
 
     def rebalance(self) -> None:
-        """Moves cache to where it is missed."""
-        self.caches.rebalance(self._for_caches())
+        self.caches.rebalance(self._cache_bytes())
 
     def database(self, specs: Sequence[StoreSpec]) -> rd.Options:
-        """The options of a database that has these stores; one object for all its tasks, which count in it together."""
+        """The options of a database with these stores. All its tasks share one object, and so one set of counters."""
         names = tuple(spec.name for spec in specs)
         with self._lock:
             if names not in self._databases:
@@ -71,12 +70,12 @@ class Tuning:
             return self._databases[names]
 
     def families(self, specs: Sequence[StoreSpec]) -> dict[str, rd.Options]:
-        """The options of each store, as its profile and its hook want them."""
+        """The options of each store, from its profile and its hook."""
         database = self.database(specs)
         return {spec.name: self._family(spec, database) for spec in specs}
 
     def plain(self) -> rd.Options:
-        """Options for a family that nobody asked for."""
+        """Options for a family that is no longer a store."""
         return self._filled(Profile(), self._new_database())
 
     def _new_database(self) -> rd.Options:
@@ -91,7 +90,7 @@ class Tuning:
         options.set_keep_log_file_num(2)
         options.set_max_log_file_size(MIB)
         options.set_stats_dump_period_sec(0)
-        options.enable_statistics()  # three pairs of runs: no dearer than their noise, which was a tenth
+        options.enable_statistics()  # no measurable cost: three pairs of runs differed by less than their noise of 10%
         return options
 
     def _family(self, spec: StoreSpec, database: rd.Options) -> rd.Options:
@@ -99,7 +98,7 @@ class Tuning:
         table = self._table(chosen, self.caches.cache(spec.name, chosen.cache_weight))
         options = self._filled(chosen, rd.Options(raw_mode=True))
         if spec.options_hook is not None:
-            _tuned(spec.options_hook, spec.name, Tunable(options, table, database))
+            _call_hook(spec.options_hook, spec.name, Tunable(options, table, database))
         options.set_block_based_table_factory(table)
         return options
 
@@ -108,19 +107,19 @@ class Tuning:
         options.set_write_buffer_manager(self.writes)
         share = int(self.write_bytes * chosen.write_buffer_share)
         options.set_write_buffer_size(max(MIB, min(chosen.write_buffer_bytes, share)))
-        # Three, and flushed one by one. With more, RocksDB slows writes down by sleeping in them. With fewer, they stop
-        # as soon as one is being flushed. Several a flush would hang, which `rocksoptions` explains.
+        # Three buffers, flushed one by one. With more, RocksDB delays writes by sleeping in them. With fewer, writes
+        # stop as soon as one buffer is being flushed. Merging several per flush hangs (see `rocksdb_options`).
         options.set_max_write_buffer_number(3)
         options.set_arena_block_size(_ARENA_BYTES)
         options.set_level_zero_file_num_compaction_trigger(chosen.files_before_compaction)
-        # RocksDB slows writes down by sleeping in them, so it isn't to slow down before it stops, where chunks wait in
-        # Python. Larger than the other, this number would be taken for it: RocksDB never stops before it slows down.
+        # Both triggers are equal, so RocksDB never sleeps in a write: when it would, writes are stopped, and chunks
+        # wait in Python. A larger slowdown trigger would also raise the stop trigger.
         options.set_level_zero_slowdown_writes_trigger(chosen.files_before_stop)
         options.set_level_zero_stop_writes_trigger(chosen.files_before_stop)
         options.set_soft_pending_compaction_bytes_limit(0)
         options.set_level_compaction_dynamic_level_bytes(True)
         options.set_compression_type(rd.DBCompressionType.lz4())
-        options.set_bottommost_compression_type(_compression(chosen.last_level_compression))
+        options.set_bottommost_compression_type(_COMPRESSION[chosen.last_level_compression]())
         options.set_optimize_filters_for_hits(not chosen.filter_on_last_level)
         if chosen.compaction == "universal":
             options.set_compaction_style(rd.DBCompactionStyle.universal())
@@ -143,11 +142,7 @@ class Tuning:
         return table
 
 
-def _compression(name: Compression) -> rd.DBCompressionType:
-    return _COMPRESSION[name]()
-
-
-def _tuned(place: str, store: str, tunable: Tunable) -> None:
+def _call_hook(place: str, store: str, tunable: Tunable) -> None:
     hook = imported(place, f"the RocksDB options of store {store!r}")
     try:
         hook(store, tunable)
@@ -156,5 +151,5 @@ def _tuned(place: str, store: str, tunable: Tunable) -> None:
     except Exception as error:
         raise TopologyError(
             f"{place} failed for store {store!r}: {type(error).__name__}: {error}. It is called with the store's name "
-            "and a holdfast.stores.engines.tuning.Tunable; see docs/tuning.md."
+            "and a holdfast.engines.Tunable; see docs/tuning.md."
         ) from error

@@ -129,7 +129,7 @@ def key_order(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
     return order
 
 
-def asked_in_key_order(keys: pa.BinaryArray, read: Callable[[pa.BinaryArray], pa.Array]) -> pa.Array:
+def read_in_key_order(keys: pa.BinaryArray, read: Callable[[pa.BinaryArray], pa.Array]) -> pa.Array:
     """What `read` answers, asked with sorted keys and put back into the order of `keys`."""
     if is_sorted(keys):
         return read(keys)
