@@ -1,4 +1,4 @@
-"""Real instance processes for tests: started, asked, killed."""
+"""Real instance processes for tests: they are started, queried and killed."""
 
 import json
 import os
@@ -7,25 +7,25 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instance.events import EventPage
 
-SCRIPT = Path(__file__).with_name("run_instance.py")
+COMMAND = (str(Path(__file__).with_name("run_instance.py")),)
 
 
 class Process:
-    """One instance. Ends with the block it is used in."""
+    """One instance. It is killed at the end of its `with` block, if it still runs then."""
 
-    def __init__(self, config: InstanceConfig, **environment: str) -> None:
+    def __init__(self, config: InstanceConfig, command: Sequence[str] = COMMAND, **environment: str) -> None:
         self.config = config
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115  closed where the process ends
         self._process = subprocess.Popen(
-            [sys.executable, str(SCRIPT)],
+            [sys.executable, *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,
@@ -44,21 +44,24 @@ class Process:
         self._process.communicate()
         self._errors.close()
 
-    def listening(self) -> StateClient:
-        """Waits for the line that says where it listens."""
+    def addresses(self) -> dict[str, str]:
+        """Waits for the line that says where the instance listens."""
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
             raise AssertionError(f"the instance ended: {self.wait()}")
-        said: dict[str, Any] = json.loads(line)
-        return StateClient(said["flight"], 30.0)
+        found: dict[str, str] = json.loads(line)
+        return found
+
+    def listening(self) -> StateClient:
+        return StateClient(self.addresses()["flight"], 30.0)
 
     def terminate(self) -> float:
-        """SIGTERM; says how long it took to end."""
-        begin = time.monotonic()
+        """Sends SIGTERM and returns the seconds until the process ended."""
+        start = time.monotonic()
         self._process.send_signal(signal.SIGTERM)
         self._process.wait(timeout=30)
-        return time.monotonic() - begin
+        return time.monotonic() - start
 
     def close_stdin(self) -> int:
         assert self._process.stdin is not None
@@ -70,8 +73,13 @@ class Process:
         self._process.kill()
         self._process.wait(timeout=30)
 
+    def output(self) -> tuple[int, bytes]:
+        """The exit code and the rest of standard output of a process that has ended."""
+        assert self._process.stdout is not None
+        return self._process.wait(timeout=60), self._process.stdout.read()
+
     def wait(self) -> tuple[int, str]:
-        """Waits for its end: the exit code and what it wrote to standard error."""
+        """Waits for the end of the process: its exit code and standard error."""
         code = self._process.wait(timeout=60)
         self._errors.seek(0)
         return code, self._errors.read().decode()
@@ -86,7 +94,7 @@ class Process:
 
 
 def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
-    """Waits for something to become true."""
+    """Waits for a condition."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"{what} didn't come true in {seconds:g} s"

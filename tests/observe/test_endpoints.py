@@ -1,4 +1,4 @@
-"""Health and metrics, asked of a real server."""
+"""Health and metrics over a real server."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class ProbeResult:
 
 
 class Instance:
-    """What an instance tells about itself, as a test sets it."""
+    """What an instance reports about itself, set by a test."""
 
     def __init__(self) -> None:
         self.clock = ManualClock(Millis(1_000))
@@ -62,13 +62,13 @@ def client(instance: Instance) -> Iterator[httpx2.Client]:
         yield client
 
 
-def test_live_is_live_also_when_nothing_is_ready(client: httpx2.Client, instance: Instance) -> None:
+def test_an_instance_is_live_although_it_is_not_ready(client: httpx2.Client, instance: Instance) -> None:
     instance.missing = ["Task 0_1 restores."]
     response = client.get("/health/live")
     assert (response.status_code, response.json()) == (200, {"status": "live", "version": 7})
 
 
-def test_ready_says_what_is_missing(client: httpx2.Client, instance: Instance) -> None:
+def test_ready_reports_what_is_missing(client: httpx2.Client, instance: Instance) -> None:
     assert client.get("/health/ready").json() == {"status": "ready", "version": 7}
     instance.missing = ["Task 0_1 restores: version 3 of 9."]
     response = client.get("/health/ready")
@@ -78,7 +78,7 @@ def test_ready_says_what_is_missing(client: httpx2.Client, instance: Instance) -
     assert body["what_to_do"]
 
 
-def test_each_store_is_really_read(client: httpx2.Client, instance: Instance) -> None:
+def test_stores_health_reads_each_store(client: httpx2.Client, instance: Instance) -> None:
     response = client.get("/health/stores")
     assert response.status_code == 200
     assert instance.reads == 2
@@ -92,7 +92,7 @@ def test_each_store_is_really_read(client: httpx2.Client, instance: Instance) ->
     }
 
 
-def test_a_store_that_can_be_read_in_part_is_unavailable(client: httpx2.Client, instance: Instance) -> None:
+def test_a_store_with_an_unreadable_partition_is_unavailable(client: httpx2.Client, instance: Instance) -> None:
     instance.broken = {TaskId(0, 0)}
     response = client.get("/health/stores")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
@@ -108,7 +108,7 @@ def test_a_store_that_can_be_read_in_part_is_unavailable(client: httpx2.Client, 
     }
 
 
-def test_the_last_error_stays_when_all_is_well_again(client: httpx2.Client, instance: Instance) -> None:
+def test_the_last_error_is_shown_after_the_store_has_recovered(client: httpx2.Client, instance: Instance) -> None:
     instance.broken = {TaskId(0, 1)}
     client.get("/health/stores")
     instance.broken = set()
@@ -118,7 +118,7 @@ def test_the_last_error_stays_when_all_is_well_again(client: httpx2.Client, inst
     assert store["last_error"] == {"message": "task 0_1 restores.", "at": 1_000}
 
 
-def test_metrics_come_in_the_format_that_is_asked_for(client: httpx2.Client) -> None:
+def test_metrics_are_in_the_accepted_format(client: httpx2.Client) -> None:
     plain = client.get("/metrics")
     assert plain.headers["content-type"].startswith("text/plain")
     assert "process_resident_memory_bytes" in plain.text

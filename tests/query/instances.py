@@ -1,26 +1,19 @@
-"""Real instances on a real log, with REST beside them, and a driver's side that commits what a test says."""
+"""Real instances with REST on a real log, and a driver that commits the entries a test gives it."""
 
-import json
-import os
-import subprocess
-import sys
-import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
-import pyarrow as pa
 
-from holdfast.chance import new_id
 from holdfast.clock import SystemClock
-from holdfast.instance.config import InstanceConfig, Role, encode
+from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.replica import Replica
 from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
+from holdfast.log.segments import STATE, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
@@ -31,18 +24,22 @@ from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
-from tests.query.held import payload
+from tests.instance.processes import Process, until
+from tests.log.making import changes, next_commit
+from tests.query.fake_tasks import payload
 
 
 class Driver:
-    """Makes versions, without Spark."""
+    """Commits versions, without Spark."""
 
     def __init__(self, url: str, app: AppSpec, *, inline_limit: int = 1 << 20) -> None:
         self._inline_limit = inline_limit
         self.log = Log.create_or_open(open_storage(url, fsync=False), app)
-        newest = self.log.newest()
-        self.version = Version(0 if newest is None else newest.version)
-        self._previous = None if newest is None else newest.id
+        self._newest = self.log.newest()
+
+    @property
+    def version(self) -> Version:
+        return Version(self._newest.version if self._newest else 0)
 
     def commit(
         self, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None], *, schema: int = 1
@@ -59,24 +56,10 @@ class Driver:
         version = Version(self.version + 1)
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task, cells in by_task.items():
-            keys = sorted(cells)
-            table = pa.table({"key": keys, "value": [cells[key] for key in keys]}, schema=STATE_SCHEMA)
-            sealed = seal([(STATE, store.name, table)])
+            sealed = seal([(STATE, store.name, changes(dict(sorted(cells.items()))))])
             segments[str(task)] = (self.log.write_segment(task, version, sealed, inline_limit=self._inline_limit),)
-        commit = Commit(
-            version=version,
-            id=new_id(),
-            previous=self._previous,
-            log=self.log.id,
-            app=self.log.app.number,
-            clocks=Clocks(version, None, {}),
-            spark=None,
-            segments=segments,
-            counts={},
-            writer=Writer.here("test"),
-        )
-        self.log.create_commit(commit)
-        self.version, self._previous = version, commit.id
+        self._newest = next_commit(self.log, self._newest, segments)
+        self.log.create_commit(self._newest)
         return version
 
 
@@ -95,35 +78,49 @@ def config(folder: Path, name: str, tasks: list[TaskId]) -> InstanceConfig:
     )
 
 
+def process(config: InstanceConfig) -> Process:
+    """An instance with REST as a process of its own."""
+    return Process(config, (str(Path(__file__).with_name("run_instance.py")),), PYTHONPATH="src:.")
+
+
+@dataclass
+class Group:
+    """Two running instances with REST that know each other; each hosts half of the tasks."""
+
+    driver: Driver
+    instances: list[Instance]
+    rests: list[RestService]
+    client: httpx2.Client
+
+    def get(self, path: str, at: int = 0, **params: str) -> httpx2.Response:
+        return self.client.get(self.rests[at].url + path, params=params or None)
+
+    def settle(self) -> None:
+        """Waits until all replicas are at the driver's newest version."""
+        version = self.driver.version
+        for instance in self.instances:
+            assert instance.wait_ready(30)
+            instance.committed(version)
+        replicas = [replica for instance in self.instances for replica in replicas_of(instance)]
+        until(lambda: all(replica.published.version == version for replica in replicas), f"version {version}")
+
+
 @contextmanager
-def process(config: InstanceConfig) -> Iterator[tuple[subprocess.Popen[bytes], str]]:
-    """An instance as a process of its own, and the address of its REST once it is ready."""
-    root = Path(__file__).parents[2]
-    started = subprocess.Popen(
-        [sys.executable, "-m", "tests.query.run_instance"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        cwd=root,
-        env={**os.environ, "PYTHONPATH": f"{root / 'src'}:{root}"},
-    )
-    try:
-        assert started.stdin is not None
-        assert started.stdout is not None
-        started.stdin.write(encode(config) + b"\n")
-        started.stdin.flush()
-        url = json.loads(started.stdout.readline())["rest"]
-        eventually(lambda: httpx2.get(url + "/health/ready").status_code == 200)
-        yield started, url
-    finally:
-        started.kill()
-        started.communicate()
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
+def started(folder: Path, app: AppSpec) -> Iterator[Group]:
+    driver = Driver(str(folder / "log"), app)
+    tasks = list(app.tasks())
+    with ExitStack() as stack:
+        instances = [Instance(config(folder, f"game-{n}", tasks[n::2])) for n in range(2)]
+        for instance in instances:
+            instance.start()
+            stack.callback(instance.stop)
+        peers = {str(task): instance.address for instance in instances for task in instance.config.tasks}
+        for instance in instances:
+            instance.peers = peers
+        rests = [rest(instance) for instance in instances]
+        for service in rests:
+            stack.callback(service.stop)
+        yield Group(driver, instances, rests, stack.enter_context(httpx2.Client(timeout=20)))
 
 
 def replicas_of(instance: Instance) -> list[Replica]:
@@ -131,7 +128,7 @@ def replicas_of(instance: Instance) -> list[Replica]:
 
 
 def rest(instance: Instance) -> RestService:
-    """REST with health and metrics, put together as the `holdfast instance` command does it."""
+    """REST with health and metrics, as the `holdfast instance` command starts it."""
     errors = LastErrors(SystemClock())
     reader = store_reader(instance, errors.record)
     more = endpoints(

@@ -1,4 +1,4 @@
-"""An instance as a process of its own, with REST: reads its config as one line on standard input."""
+"""Starts an instance with REST. Its configuration is one line on standard input."""
 
 import sys
 

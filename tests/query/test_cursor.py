@@ -1,4 +1,4 @@
-"""Cursors: what was written is read, and what wasn't is refused."""
+"""Cursors: a cursor is read back unchanged, and any other text is refused."""
 
 import pytest
 from hypothesis import given
@@ -18,23 +18,23 @@ cursors = st.builds(
 )
 
 
-def test_format_1_reads_as_it_always_did() -> None:
+def test_the_golden_cursor_is_unchanged() -> None:
     cursor = Cursor("scores", b"\x01a", b"\x01m\x00", b"\x01bob", 42)
     assert encode_cursor(cursor) == GOLDEN
     assert decode_cursor(GOLDEN) == cursor
 
 
 @given(cursors)
-def test_a_cursor_comes_back_as_it_went(cursor: Cursor) -> None:
+def test_a_cursor_is_decoded_as_it_was_encoded(cursor: Cursor) -> None:
     text = encode_cursor(cursor)
     assert decode_cursor(text) == cursor
-    assert text.replace("-", "").replace("_", "").isalnum()  # stands in a URL as it is
+    assert text.replace("-", "").replace("_", "").isalnum()  # needs no escaping in a URL
 
 
 @given(cursors, st.data())
-def test_a_changed_letter_is_noticed(cursor: Cursor, data: st.DataObject) -> None:
+def test_a_changed_character_is_found(cursor: Cursor, data: st.DataObject) -> None:
     text = encode_cursor(cursor)
-    at = data.draw(st.integers(0, len(text) - 2))  # the last letter may hold bits that count for nothing
+    at = data.draw(st.integers(0, len(text) - 2))  # the last character may have unused bits
     letter = data.draw(st.sampled_from([c for c in "Aaz09-_" if c != text[at]]))
     with pytest.raises(BadCursor):
         decode_cursor(text[:at] + letter + text[at + 1 :])
@@ -46,6 +46,6 @@ def test_any_other_text_is_refused(text: str) -> None:
         decode_cursor(text)
 
 
-def test_it_goes_on_right_after_the_last_key() -> None:
+def test_the_next_page_starts_right_after_the_last_key() -> None:
     cursor = Cursor("s", b"", None, b"\x01b", 1)
     assert b"\x01b" < cursor.next_start <= b"\x01b\x00"

@@ -1,4 +1,4 @@
-"""Keys in URLs: what an answer shows can be asked for, and what doesn't fit says what would."""
+"""Keys in URLs: a key as shown in an answer finds its entry, and an invalid key is refused with an example."""
 
 import datetime as dt
 import math
@@ -46,7 +46,7 @@ def _same(left: object, right: object) -> bool:
 
 
 @given(keys())
-def test_a_key_as_an_answer_shows_it_finds_the_same_entry(key: tuple[Schema, tuple[object, ...]]) -> None:
+def test_a_key_as_shown_in_an_answer_finds_its_entry(key: tuple[Schema, tuple[object, ...]]) -> None:
     schema, values = key
     read = parse_key(schema, key_text(schema, values))
     assert len(read) == len(values)
@@ -54,7 +54,7 @@ def test_a_key_as_an_answer_shows_it_finds_the_same_entry(key: tuple[Schema, tup
 
 
 @given(st.lists(st.sampled_from(sorted(VALUES)), min_size=1, max_size=4))
-def test_the_example_of_every_schema_is_a_key_of_it(types: list[str]) -> None:
+def test_the_example_of_every_schema_is_a_valid_key(types: list[str]) -> None:
     schema = Schema(tuple(Field(f"k{n}", kind) for n, kind in enumerate(types)))
     assert len(parse_key(schema, example(schema))) == len(types)
 
@@ -99,7 +99,7 @@ def test_any_text_is_a_key_or_an_error_with_an_example(text: str, types: list[st
         ("string", "\ud800"),
     ],
 )
-def test_what_does_not_fit_is_refused_with_schema_and_example(kind: str, text: str) -> None:
+def test_an_invalid_key_is_refused_with_schema_and_example(kind: str, text: str) -> None:
     with pytest.raises(BadKeyText, match=r"The key is \(k ") as caught:
         parse_key(Schema.of(k=kind), text)
     assert caught.value.schema == f"k {kind}"
@@ -115,24 +115,24 @@ def test_a_key_of_two_components_is_a_json_array_of_two(text: str) -> None:
     assert caught.value.example == '["alice",42]'
 
 
-def test_true_is_no_number() -> None:
+def test_true_is_not_a_number() -> None:
     with pytest.raises(BadKeyText):
         parse_key(Schema.of(a="int", b="int"), "[true,1]")
 
 
-def test_the_first_components_will_do_for_a_bound() -> None:
+def test_a_bound_may_have_the_first_components_only() -> None:
     schema = Schema.of(player="string", level="int")
     assert parse_key(schema, '["alice"]', whole=False) == ("alice",)
     with pytest.raises(BadKeyText):
         parse_key(schema, "[]", whole=False)
 
 
-def test_times_are_compared_as_moments() -> None:
+def test_times_with_offsets_are_converted_to_utc() -> None:
     noon = dt.datetime(2026, 1, 31, 12, tzinfo=dt.UTC)
     assert parse_key(Schema.of(t="timestamp"), "2026-01-31T13:00:00+01:00") == (noon,)
 
 
-def test_a_float_key_is_the_nearest_that_spark_holds() -> None:
+def test_a_float_key_is_rounded_to_32_bits() -> None:
     assert parse_key(Schema.of(f="float"), "0.1") == (struct.unpack("f", struct.pack("f", 0.1))[0],)
 
 
@@ -141,5 +141,5 @@ def test_both_base64_alphabets_are_read() -> None:
     assert parse_key(schema, "+/8=") == parse_key(schema, "-_8") == parse_key(schema, " /8") == (b"\xfb\xff",)
 
 
-def test_json_has_no_nan_so_it_is_text() -> None:
+def test_nan_and_infinity_are_text_in_json() -> None:
     assert [render_scalar(x) for x in (math.nan, math.inf, -math.inf, 1.5)] == ["NaN", "Infinity", "-Infinity", 1.5]

@@ -1,4 +1,4 @@
-"""REST on stores of every kind: nothing that has expired is shown, and nothing that is there is missing."""
+"""REST on stores of every kind: all entries are shown except expired ones."""
 
 import base64
 from collections.abc import Iterator
@@ -10,8 +10,6 @@ import pytest
 
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import StoreReader
-from holdfast.query.rest import AppStateInfo, create_app
-from holdfast.query.server import serve
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
@@ -25,11 +23,10 @@ from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
 from holdfast.words import TaskId, Version
-from tests.log.making import subtopologies_of
-from tests.query.held import World
+from tests.log.making import app_spec, subtopologies_of
+from tests.query.fake_tasks import World, served
 from tests.stores.making import columns_of
 
-STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
 SINGLE = KeyValueStore("single", value=int, durable=False, everywhere=True)
 SLICED = KeyValueStore("sliced", value=int, ttl="20s")
 BOUNDED = KeyValueStore("bounded", value=int, max_entries=3)
@@ -46,16 +43,16 @@ START = 1_000_000
 
 
 def write(world: World, store: Any, key: tuple[object, ...], now: Now, *puts: tuple[Any, ...]) -> None:
-    """Puts into one store of the task that has the key, at the version it is at, as a task would."""
+    """Puts into the store of the task that hosts the key, as a task does in its next version."""
     spec = store.spec(default_engine="memory")
-    held = world.tasks[world.task_of(spec, key)]
+    fake = world.tasks[world.task_of(spec, key)]
     bytes_ = DictBytes()
-    bytes_.entries.update(held.versions[max(held.versions)].get(spec.name, {}))
+    bytes_.entries.update(fake.versions[max(fake.versions)].get(spec.name, {}))
     bound = store.bind(bytes_, now)
     for put in puts:
         bound.put(*put)
     bound.end_of_version()
-    held.write(max(held.versions) + 1, spec.name, dict(bytes_.entries))
+    fake.write(max(fake.versions) + 1, spec.name, dict(bytes_.entries))
 
 
 @pytest.fixture
@@ -84,9 +81,8 @@ def world() -> World:
 
 @pytest.fixture
 def rest(world: World) -> Iterator[httpx2.Client]:
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as client:
-            yield client
+    with served(world.reader) as client:
+        yield client
 
 
 def at(world: World, seconds: int) -> None:
@@ -108,7 +104,7 @@ def test_entries_of_a_store_with_a_ttl_are_found_through_its_slices(rest: httpx2
     assert rest.get("/places/keys/ann").status_code == 404
 
 
-def test_a_cursor_goes_on_in_slices(rest: httpx2.Client) -> None:
+def test_a_cursor_continues_across_slices(rest: httpx2.Client) -> None:
     first = rest.get("/sliced/range?limit=1").json()
     second = rest.get("/sliced/range", params={"limit": "1", "cursor": first["cursor"]}).json()
     third = rest.get("/sliced/range", params={"cursor": second["cursor"]}).json()
@@ -116,7 +112,7 @@ def test_a_cursor_goes_on_in_slices(rest: httpx2.Client) -> None:
     assert third["cursor"] is None
 
 
-def test_an_entry_with_a_ttl_of_its_own_is_hidden_when_it_is_over(rest: httpx2.Client, world: World) -> None:
+def test_an_entry_with_its_own_ttl_is_hidden_once_it_has_expired(rest: httpx2.Client, world: World) -> None:
     assert rest.get("/single/keys/bob").json()["value"] == 2
     at(world, 25)
     assert rest.get("/single/keys/bob").status_code == 404
@@ -124,18 +120,18 @@ def test_an_entry_with_a_ttl_of_its_own_is_hidden_when_it_is_over(rest: httpx2.C
     assert keys(rest.get("/single/range?limit=1").json()) == ["ann"]
 
 
-def test_a_bounded_store_shows_its_values_and_nothing_of_its_index(rest: httpx2.Client) -> None:
+def test_a_bounded_store_shows_its_values_without_its_index(rest: httpx2.Client) -> None:
     assert rest.get("/bounded/keys/ann").json()["value"] == 7
     assert rest.get("/bounded/range").json()["entries"] == [{"key": "ann", "value": 7}]
 
 
-def test_a_timestamped_value_comes_with_its_time(rest: httpx2.Client) -> None:
+def test_a_timestamped_value_is_shown_with_its_time(rest: httpx2.Client) -> None:
     found = rest.get("/places/keys/ann").json()
     assert (found["value"], found["timestamp"]) == ("Oslo", START)
 
 
 class Files:
-    """The app's newest file, and an earlier one that every version up to `last` was made under."""
+    """The app's newest file, and the earlier one for versions up to `last`."""
 
     def __init__(self, before: AppSpec, app: AppSpec, last: int) -> None:
         self.before, self.app, self.last = before, app, last
@@ -147,8 +143,8 @@ class Files:
         return self.before if version <= self.last else self.app
 
 
-def test_a_version_is_shown_by_the_retention_it_was_made_under(world: World) -> None:
-    """An instance that has heard of a shorter one shows the same of the version before as one that has not."""
+def test_a_version_is_shown_with_the_retention_of_its_own_app_file(world: World) -> None:
+    """An instance that knows of a shorter retention shows earlier versions as one that doesn't."""
     short = {"retention_ms": 20_000}
     changed: dict[str, Any] = {"plays": short, "visits": short, "prices": short, "sliced": {"ttl_ms": 60_000}}
     later = tuple(msgspec.structs.replace(spec, **changed.get(spec.name, {})) for spec in SPECS)
@@ -156,18 +152,18 @@ def test_a_version_is_shown_by_the_retention_it_was_made_under(world: World) -> 
     reader = StoreReader(APP, world.tasks.get, newest=files)
     at(world, 5)
 
-    def told(version: int) -> list[int]:
-        bodies = [client.get(f"/v1/stores/{store}/{path}/{key}").json() for store, path, key in asked]
+    def counts(version: int) -> list[int]:
+        bodies = [client.get(f"/{store}/{path}/{key}").json() for store, path, key in asked]
         assert {body["version"] for body in bodies} == {version}
-        assert keys(client.get("/v1/stores/sliced/range").json()) == ["ann", "bob", "cleo"]
+        assert keys(client.get("/sliced/range").json()) == ["ann", "bob", "cleo"]
         return [len(body[path]) for body, (_, path, _) in zip(bodies, asked, strict=True)]
 
     asked = (("plays", "windows", "ann"), ("visits", "sessions", '["ann", 1]'), ("prices", "history", "tea"))
-    with serve(create_app(reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
-        assert told(20) == [6, 2, 3]
+    with served(reader) as client:
+        assert counts(20) == [6, 2, 3]
         for task in world.tasks.values():
             task.write(21, "audit")
-        assert told(21) == [2, 1, 2]
+        assert counts(21) == [2, 1, 2]
 
 
 def test_windows_of_a_key(rest: httpx2.Client, world: World) -> None:
@@ -221,19 +217,19 @@ def test_history_and_the_latest_value(rest: httpx2.Client, world: World) -> None
         ("/prices/sessions/tea", "/v1/stores/prices/history/{key}?from=&to="),
     ],
 )
-def test_another_kind_of_question_names_the_right_one(rest: httpx2.Client, path: str, instead: str) -> None:
+def test_a_query_of_another_kind_is_refused_with_the_right_path(rest: httpx2.Client, path: str, instead: str) -> None:
     response = rest.get(path)
     assert (response.status_code, response.json()["error"]) == (400, "wrong_kind")
     assert instead in response.json()["what_to_do"]
 
 
 @pytest.mark.parametrize("text", ["yesterday", "2026-01-31T12:00:00", "-1 parsec", "1e3"])
-def test_a_time_that_is_none_is_refused(rest: httpx2.Client, text: str) -> None:
+def test_an_invalid_time_is_refused(rest: httpx2.Client, text: str) -> None:
     response = rest.get("/plays/windows/ann", params={"from": text})
     assert (response.status_code, response.json()["error"]) == (400, "bad_time")
 
 
-def test_a_key_that_its_processor_keeps_elsewhere_is_found(rest: httpx2.Client, world: World) -> None:
+def test_a_key_in_another_partition_than_its_own_is_found(rest: httpx2.Client, world: World) -> None:
     own = world.task_of(AUDIT.spec(), ("event-1",))
     other = TaskId(0, 1 - own.partition)
     bytes_ = DictBytes()
@@ -246,7 +242,7 @@ def test_a_key_that_its_processor_keeps_elsewhere_is_found(rest: httpx2.Client, 
 
 
 def everywhere(world: World, store: Any, *puts: list[tuple[Any, ...]]) -> None:
-    """Puts into the store in each task, as a processor does that writes under another key than its record's."""
+    """Puts into the store of each task, as a processor that writes under other keys than its records'."""
     for task, own in zip(world.tasks.values(), puts, strict=True):
         bytes_ = DictBytes()
         bound = store.bind(bytes_, Now(START, START))
@@ -255,7 +251,7 @@ def everywhere(world: World, store: Any, *puts: list[tuple[Any, ...]]) -> None:
         task.write(21, store.spec().name, dict(bytes_.entries))
 
 
-def test_a_key_in_several_partitions_is_shown_whole_and_in_order(rest: httpx2.Client, world: World) -> None:
+def test_a_key_in_several_partitions_is_shown_completely_and_in_order(rest: httpx2.Client, world: World) -> None:
     everywhere(
         world,
         WINDOWS,
@@ -285,7 +281,7 @@ def test_a_key_in_several_partitions_is_shown_whole_and_in_order(rest: httpx2.Cl
     assert [(each["value"], each["task"]) for each in history] == [(1, "0_0"), (2, "0_1"), (3, "0_0")]
 
 
-def test_windows_are_of_one_version_while_partitions_move(rest: httpx2.Client, world: World) -> None:
+def test_windows_are_of_one_version_while_partitions_catch_up(rest: httpx2.Client, world: World) -> None:
     everywhere(world, WINDOWS, [("all", {"n": 0}, START - 30_000)], [("all", {"n": 1}, START - 20_000)])
     write(world, WINDOWS, ("all",), Now(START, START), ("all", {"n": 9}, START))
     body = rest.get("/plays/windows/all").json()
@@ -297,7 +293,7 @@ def test_windows_are_of_one_version_while_partitions_move(rest: httpx2.Client, w
     assert body["consistent"] is False
 
 
-def test_no_page_of_a_range_ends_between_the_copies_of_a_key(rest: httpx2.Client, world: World) -> None:
+def test_no_page_ends_between_the_copies_of_a_key(rest: httpx2.Client, world: World) -> None:
     everywhere(world, AUDIT, [("a", "0"), ("b", "0"), ("d", "0")], [("b", "1"), ("c", "1")])
     seen, pages = [], 0
     cursor: str | None = ""
@@ -309,7 +305,7 @@ def test_no_page_of_a_range_ends_between_the_copies_of_a_key(rest: httpx2.Client
     assert pages == 2
 
 
-def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:
+def test_the_list_of_stores_shows_their_limits(rest: httpx2.Client) -> None:
     base = str(rest.base_url).rstrip("/")
     stores = {each["store"]: each for each in httpx2.get(base).json()["stores"]}
     assert (stores["plays"]["retention_ms"], stores["plays"]["window_ms"]) == (60_000, 10_000)
@@ -318,20 +314,17 @@ def test_what_bounds_a_store_is_told(rest: httpx2.Client) -> None:
     assert (stores["single"]["durable"], stores["single"]["everywhere"]) == (False, True)
 
 
-def test_the_history_of_an_aggregate_is_shown_and_rows_of_a_newer_release_as_bytes() -> None:
+def test_an_aggregates_history_is_shown_and_rows_of_a_newer_codec_as_bytes() -> None:
     value = columns_of({"mean": "double", "mean#count": "bigint"})
     table = store_spec("rows", VERSIONED, key=Schema.of(k="string"), value=RowValues(value), codec=ROWS, retention="1m")
     unknown = msgspec.structs.replace(table, name="unknown", codec="rows/9")
     stores = (table, unknown)
-    world = World(
-        AppSpec(id="game", partitions=1, stores=stores, subtopologies=subtopologies_of({"rows": 0, "unknown": 0}))
-    )
+    world = World(app_spec(*stores))
     row = encode_row(value, (2.5, 2))
     for store in stores:
         world.tasks[TaskId(0, 0)].write(2, store.name, {encode_key(store.key, ("ann",)): pack(Cell(row, START))})
     world.tasks[TaskId(0, 0)].now = Now(START, START)
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as client:
-            shown = [client.get(f"/{store.name}/history/ann").json()["history"][0]["value"] for store in stores]
-            latest = [client.get(f"/{store.name}/keys/ann").json()["value"] for store in stores]
+    with served(world.reader) as client:
+        shown = [client.get(f"/{store.name}/history/ann").json()["history"][0]["value"] for store in stores]
+        latest = [client.get(f"/{store.name}/keys/ann").json()["value"] for store in stores]
     assert shown == latest == [{"mean": 2.5}, base64.b64encode(row).decode()]

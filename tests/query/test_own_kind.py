@@ -1,4 +1,4 @@
-"""A kind of the user's own is queried over REST: the instance, a process without the app, imports its class."""
+"""A user's own kind of store is queried over REST: the instance imports its class, without the app."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,11 +13,10 @@ from examples.count_min_sketch import CountMinSketch
 from holdfast.errors import TopologyError
 from holdfast.kinds import TIME, Item, Query, Store, View
 from holdfast.log.appfile import AppSpec
-from holdfast.query.rest import AppStateInfo, create_app
-from holdfast.query.server import serve
 from holdfast.stores.spec import differences
-from tests.log.making import subtopologies_of
-from tests.query.held import World
+from tests.instance.processes import until
+from tests.log.making import app_spec, subtopologies_of
+from tests.query.fake_tasks import World, served
 from tests.query.instances import Driver, config, process
 
 WORDS = CountMinSketch("words", width=128)
@@ -25,7 +24,6 @@ GONE = msgspec.structs.replace(WORDS.spec(), name="gone", kind="nowhere.at.all:S
 APP = AppSpec(
     id="game", partitions=2, stores=(WORDS.spec(), GONE), subtopologies=subtopologies_of({"words": 0, "gone": 0})
 )
-STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
 
 
 def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
@@ -36,7 +34,9 @@ def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
     driver = Driver(str(tmp_path / "log"), APP)
     task, other = APP.tasks()
     driver.commit_cells(WORDS.spec(), {task: dict(written.entries)})
-    with process(config(tmp_path, "game-0", [task, other])) as (_, url):
+    with process(config(tmp_path, "game-0", [task, other])) as started:
+        url = started.addresses()["rest"]
+        until(lambda: httpx2.get(url + "/health/ready").status_code == 200, "ready")
         with httpx2.Client(base_url=url + "/v1/stores", timeout=20) as client:
             assert client.get("/words/estimate/book?item=hold").json() == {
                 "store": "words",
@@ -79,18 +79,15 @@ class Own(Store[str, bytes]):
 
 
 class Silent(Store[str, bytes]):
-    """A kind that answers nothing over REST."""
+    """A kind without queries."""
 
 
 @pytest.fixture
 def client() -> Iterator[httpx2.Client]:
     specs = tuple(kind(name, key=str, value=bytes).spec() for name, kind in (("own", Own), ("silent", Silent)))
-    world = World(
-        AppSpec(id="game", partitions=1, stores=specs, subtopologies=subtopologies_of({"own": 0, "silent": 0}))
-    )
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as found:
-            yield found
+    world = World(app_spec(*specs))
+    with served(world.reader) as client:
+        yield client
 
 
 def test_keys_and_parameters_are_read_by_their_types(client: httpx2.Client) -> None:
@@ -101,7 +98,7 @@ def test_keys_and_parameters_are_read_by_their_types(client: httpx2.Client) -> N
     assert (bad["error"], bad["message"]) == ("bad_parameter", "count='many' is not a bigint.")
 
 
-def test_an_error_of_the_users_code_is_named_as_such(client: httpx2.Client) -> None:
+def test_an_error_in_the_users_query_names_its_function(client: httpx2.Client) -> None:
     failed = client.get("/own/first/7?count=10")
     assert (failed.status_code, failed.json()["error"]) == (500, "query_failed")
     assert failed.json()["message"] == "The query 'first' of store 'own' raised RuntimeError: too many"
@@ -110,12 +107,12 @@ def test_an_error_of_the_users_code_is_named_as_such(client: httpx2.Client) -> N
 
 def test_a_kind_without_queries_says_how_to_declare_some(client: httpx2.Client) -> None:
     for path in ("/silent/keys/a", "/silent/first/a"):
-        told = client.get(path).json()
-        assert told["error"] == "wrong_kind"
-        assert "Silent.QUERIES = (Query(...),)" in told["what_to_do"]
+        answer = client.get(path).json()
+        assert answer["error"] == "wrong_kind"
+        assert "Silent.QUERIES = (Query(...),)" in answer["what_to_do"]
 
 
-def test_options_of_an_own_kind_stand_in_the_log() -> None:
+def test_options_of_an_own_kind_are_kept_in_the_log() -> None:
     assert WORDS.describe().splitlines()[1] == "  4 rows of 128 counters"
     [line] = differences([WORDS.spec()], [CountMinSketch("words", width=256).spec()])
     assert line.startswith("store 'words' has width 128 in the log and 256 in the code. Not possible in place")
@@ -124,6 +121,6 @@ def test_options_of_an_own_kind_stand_in_the_log() -> None:
 
 
 @pytest.mark.parametrize(("name", "parameter"), [("keys", "a"), ("a/b", "a"), ("mine", "limit")])
-def test_a_query_that_no_url_could_have_is_refused(name: str, parameter: str) -> None:
+def test_a_query_that_cannot_be_a_url_is_refused(name: str, parameter: str) -> None:
     with pytest.raises(TopologyError, match="Take another name"):
         Query(name, lambda view, key: [], required={parameter: str})

@@ -1,4 +1,4 @@
-"""The reader: the right task for a key, every task for a range, one version for an answer."""
+"""The reader: a key is read from its task, a range from all tasks, and each answer is of one version."""
 
 from operator import itemgetter
 
@@ -12,7 +12,7 @@ from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import decode_key, encode_key
 from holdfast.words import TaskId, Version
-from tests.query.held import APP, LEVELS, NUMBERS, World
+from tests.query.fake_tasks import APP, LEVELS, NUMBERS, World
 
 NAMES = [f"player-{n}" for n in range(40)]
 
@@ -23,30 +23,30 @@ def _filled(version: int = 1, *, remote: tuple[TaskId, ...] = ()) -> World:
     return world
 
 
-def test_a_lookup_asks_only_the_task_that_has_the_key() -> None:
+def test_a_lookup_reads_only_the_task_of_the_key() -> None:
     world = _filled()
     owner = world.task_of(NUMBERS, (7,))
-    for task, held in world.tasks.items():
+    for task, fake in world.tasks.items():
         if task != owner:
-            held.error = NotReady("not here")
+            fake.error = NotReady("not here")
     found = world.reader.get(world.reader.find("numbers", (7,)))
     assert found.task == owner
     assert found.version == 1
     assert found.cell is not None
 
 
-def test_a_key_that_is_not_there_still_has_a_version() -> None:
+def test_a_missing_key_has_a_version_too() -> None:
     found = _filled(9).reader.get(_filled(9).reader.find("numbers", (-1,)))
     assert (found.version, found.cell) == (9, None)
 
 
-def test_an_unknown_store_names_those_there_are() -> None:
+def test_an_unknown_store_is_an_error_with_the_existing_ones() -> None:
     with pytest.raises(UnknownStore, match=r"no store 'scroes'\. It has levels, numbers, scores") as caught:
         World().reader.find("scroes", ("a",))
     assert caught.value.stores == ["levels", "numbers", "scores"]
 
 
-def test_a_task_that_nobody_holds_is_not_ready() -> None:
+def test_a_task_that_no_instance_hosts_is_not_ready() -> None:
     reader = StoreReader(APP, lambda task: None)
     with pytest.raises(NotReady, match="No instance is known to hold task 1_"):
         reader.get(reader.find("numbers", (7,)))
@@ -60,20 +60,20 @@ def test_a_range_merges_all_partitions_in_key_order(remote: tuple[TaskId, ...]) 
     assert (page.version, page.consistent, page.more) == (1, True, True)
 
 
-def test_the_last_page_knows_that_it_is() -> None:
+def test_the_last_page_has_no_more_entries() -> None:
     page = _filled().reader.range("numbers", FIRST_KEY, None, limit=40)
     assert (len(page.entries), page.more) == (40, False)
 
 
-def test_replicas_that_are_ahead_answer_at_the_version_all_have() -> None:
+def test_replicas_that_are_ahead_answer_at_the_version_that_all_have() -> None:
     world = _filled(1)
     ahead = world.tasks[TaskId(1, 0)]
-    ahead.write(2, "numbers", dict.fromkeys(ahead.versions[1]["numbers"]))  # version 2 deletes all it has
+    ahead.write(2, "numbers", dict.fromkeys(ahead.versions[1]["numbers"]))  # version 2 deletes its entries
     page = world.reader.range("numbers", FIRST_KEY, None, limit=100)
     assert (page.version, page.consistent, len(page.entries)) == (1, True, 40)
 
 
-def test_where_no_version_is_held_by_all_the_answer_says_so() -> None:
+def test_an_answer_without_a_common_version_is_not_consistent() -> None:
     world = _filled(1)
     ahead = world.tasks[TaskId(1, 0)]
     for version in range(2, 6):
@@ -83,7 +83,7 @@ def test_where_no_version_is_held_by_all_the_answer_says_so() -> None:
     assert 0 < len(page.entries) < 40
 
 
-def test_a_wanted_version_is_read_while_it_is_held_and_then_the_newest() -> None:
+def test_a_given_version_is_read_while_available_and_then_the_newest() -> None:
     world = _filled(1)
     world.commit(2, NUMBERS, {(3,): None})
     at_1 = world.reader.range("numbers", FIRST_KEY, None, limit=100, version=Version(1))
@@ -94,7 +94,7 @@ def test_a_wanted_version_is_read_while_it_is_held_and_then_the_newest() -> None
     assert (later.version, later.consistent, len(later.entries)) == (7, True, 39)
 
 
-def test_a_probe_reads_each_partition_and_tells_which_failed() -> None:
+def test_a_probe_reads_each_partition_and_reports_failures() -> None:
     world = _filled()
     broken = NotReady("task 1_2 restores")
     world.tasks[TaskId(1, 2)].error = broken
@@ -107,7 +107,7 @@ def test_a_probe_reads_each_partition_and_tells_which_failed() -> None:
     assert world.errors == [("numbers", broken)]
 
 
-def test_a_probe_notices_a_damaged_value() -> None:
+def test_a_probe_finds_a_damaged_value() -> None:
     world = World()
     for task in world.tasks.values():
         task.write(1, "numbers", {b"\x01key": b"\x09garbage"})
@@ -119,7 +119,7 @@ _keys = st.tuples(st.sampled_from(["", "a", "a\x00", "ab", "b", "ä"]), st.integ
 
 @settings(max_examples=50)
 @given(st.dictionaries(_keys, st.integers(0, 9), max_size=30), _keys, _keys, st.integers(1, 12))
-def test_pages_one_after_the_other_are_the_range(
+def test_all_pages_together_are_the_range(
     entries: dict[tuple[str, int], int], low: tuple[str, int], high: tuple[str, int], limit: int
 ) -> None:
     world = World()

@@ -1,4 +1,4 @@
-"""Values as JSON: nothing is lost, and nothing is what JSON can't hold."""
+"""Values as JSON: nothing is lost, and every value is valid JSON."""
 
 import datetime as dt
 import json
@@ -19,7 +19,7 @@ from tests.stores.making import columns_of
 KEY = Schema.of(k="string")
 
 
-def test_every_type_of_a_row() -> None:
+def test_every_type_of_column_is_shown() -> None:
     types = {
         "s": "string",
         "b": "binary",
@@ -68,7 +68,7 @@ class Session(msgspec.Struct):
     marks: dict[int, float]
 
 
-def test_a_value_of_ones_own_is_shown_as_it_was_packed() -> None:
+def test_a_value_of_a_users_type_is_shown_as_it_was_packed() -> None:
     session = Session(dt.datetime(2026, 1, 31, tzinfo=dt.UTC), Decimal("0.10"), uuid.UUID(int=7), {1: math.nan})
     spec = StoreSpec(name="x", key=KEY, codec="msgpack/1")
     assert renderer(spec)(msgspec.msgpack.encode(session)) == {
@@ -83,7 +83,7 @@ def test_a_decimal_has_all_its_digits_and_no_exponent() -> None:
     assert to_json([Decimal("1E+3"), Decimal("0.0000000000"), Decimal("-1.10")]) == ["1000", "0.0000000000", "-1.10"]
 
 
-def test_a_codec_that_is_not_known_here_shows_its_bytes() -> None:
+def test_a_value_of_an_unknown_codec_is_shown_as_bytes() -> None:
     assert renderer(StoreSpec(name="x", key=KEY, codec="pickle/9"))(b"hello") == "aGVsbG8="
     for codec in ("rows/9", "nowhere.at.all:Codec"):
         spec = StoreSpec(name="x", key=KEY, value=RowValues(Schema.of(n="bigint")), codec=codec)
@@ -97,11 +97,11 @@ _packable = st.recursive(
 
 
 @given(_packable)
-def test_whatever_was_packed_is_json_that_any_parser_reads(value: object) -> None:
+def test_any_packed_value_is_valid_json(value: object) -> None:
     rendered = to_json(msgspec.msgpack.decode(msgspec.msgpack.encode(value)))
     text = msgspec.json.encode(rendered)
     assert json.loads(text, parse_constant=_no_constant) == rendered
 
 
 def _no_constant(name: str) -> None:
-    raise AssertionError(f"{name} is no JSON")
+    raise AssertionError(f"{name} is not JSON")

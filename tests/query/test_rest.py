@@ -14,7 +14,7 @@ from holdfast import metrics
 from holdfast.query.rest import AppStateInfo, TaskInfo, create_app
 from holdfast.query.server import serve
 from holdfast.query.task_reader import NotReady
-from tests.query.held import LEVELS, NUMBERS, SCORES, World
+from tests.query.fake_tasks import LEVELS, NUMBERS, SCORES, World, served
 
 STATE = AppStateInfo(
     app="game",
@@ -54,7 +54,7 @@ def _problem(response: httpx2.Response, status: int, error: str) -> dict[str, An
     return body
 
 
-def test_a_row_comes_as_an_object_of_its_columns(rest: httpx2.Client, world: World) -> None:
+def test_a_row_is_an_object_of_its_columns(rest: httpx2.Client, world: World) -> None:
     response = rest.get("/v1/stores/scores/keys/alice")
     assert response.status_code == 200
     assert response.headers["content-type"] == "application/json"
@@ -67,7 +67,7 @@ def test_a_row_comes_as_an_object_of_its_columns(rest: httpx2.Client, world: Wor
     }
 
 
-def test_a_key_may_have_any_letters(rest: httpx2.Client) -> None:
+def test_a_key_may_have_any_characters(rest: httpx2.Client) -> None:
     body = rest.get("/v1/stores/scores/keys/" + quote("bob/ü ?", safe="")).json()
     assert body["key"] == "bob/ü ?"
     assert body["value"] == {"points": None, "best": "-Infinity", "money": None, "day": None}
@@ -80,7 +80,7 @@ def test_a_key_of_several_components_is_an_array(rest: httpx2.Client) -> None:
     assert (body["key"], body["value"]) == (["alice", -2], {"n": -2, "raw": "aGVsbG8="})
 
 
-def test_a_missing_key_says_so_with_its_version(rest: httpx2.Client) -> None:
+def test_a_missing_key_is_404_with_the_version(rest: httpx2.Client) -> None:
     body = _problem(rest.get("/v1/stores/scores/keys/carol"), 404, "key_not_found")
     assert body["version"] == 3
     assert body["key"] == "carol"
@@ -89,14 +89,14 @@ def test_a_missing_key_says_so_with_its_version(rest: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/v1/stores/scroes/keys/a", "/v1/stores/scroes/range"])
-def test_an_unknown_store_lists_those_there_are(rest: httpx2.Client, path: str) -> None:
+def test_an_unknown_store_is_404_with_the_existing_ones(rest: httpx2.Client, path: str) -> None:
     body = _problem(rest.get(path), 404, "unknown_store")
     assert body["stores"] == ["levels", "numbers", "scores"]
     assert "levels, numbers, scores" in body["message"]
 
 
 @pytest.mark.parametrize("path", ["keys/seven", "range?from=seven", "range?to=7.5", "keys/9223372036854775808"])
-def test_a_key_of_another_type_shows_schema_and_example(rest: httpx2.Client, path: str) -> None:
+def test_a_key_of_another_type_is_400_with_schema_and_example(rest: httpx2.Client, path: str) -> None:
     body = _problem(rest.get(f"/v1/stores/numbers/{path}"), 400, "bad_key")
     assert (body["schema"], body["example"]) == ("n bigint", "42")
     assert "n bigint" in body["message"]
@@ -105,11 +105,11 @@ def test_a_key_of_another_type_shows_schema_and_example(rest: httpx2.Client, pat
 
 
 @pytest.mark.parametrize("path", ["keys/%FF", "keys/a%00%C3"])
-def test_a_key_that_is_no_text_is_refused_and_not_changed(rest: httpx2.Client, path: str) -> None:
+def test_a_key_that_is_not_utf_8_is_refused(rest: httpx2.Client, path: str) -> None:
     _problem(rest.get(f"/v1/stores/scores/{path}"), 400, "bad_key")
 
 
-def test_a_range_is_in_key_order_and_both_ends_belong_to_it(rest: httpx2.Client) -> None:
+def test_a_range_is_in_key_order_and_includes_both_ends(rest: httpx2.Client) -> None:
     body = rest.get("/v1/stores/numbers/range?from=140&to=143").json()
     assert body == {
         "store": "numbers",
@@ -120,7 +120,7 @@ def test_a_range_is_in_key_order_and_both_ends_belong_to_it(rest: httpx2.Client)
     }
 
 
-def test_a_range_without_bounds_has_a_hundred_and_a_cursor(rest: httpx2.Client) -> None:
+def test_a_range_without_bounds_has_100_entries_and_a_cursor(rest: httpx2.Client) -> None:
     first = rest.get("/v1/stores/numbers/range").json()
     assert [entry["key"] for entry in first["entries"]] == list(range(100))
     second = rest.get("/v1/stores/numbers/range", params={"cursor": first["cursor"]}).json()
@@ -128,25 +128,25 @@ def test_a_range_without_bounds_has_a_hundred_and_a_cursor(rest: httpx2.Client) 
     assert (second["cursor"], second["moved_on"]) == (None, False)
 
 
-def test_the_first_components_bound_a_range(rest: httpx2.Client) -> None:
+def test_the_first_components_of_a_key_can_bound_a_range(rest: httpx2.Client) -> None:
     body = rest.get("/v1/stores/levels/range", params={"from": '["alice"]', "to": '["alice"]'}).json()
     assert [entry["key"] for entry in body["entries"]] == [["alice", n] for n in range(-2, 3)]
     body = rest.get("/v1/stores/levels/range", params={"from": '["alice", 2]'}).json()
     assert [entry["key"] for entry in body["entries"]] == [["alice", 2], ["bob", 0]]
 
 
-def test_a_range_that_is_empty_is_empty(rest: httpx2.Client) -> None:
+def test_a_range_whose_end_is_before_its_start_is_empty(rest: httpx2.Client) -> None:
     body = rest.get("/v1/stores/numbers/range?from=9&to=3").json()
     assert (body["entries"], body["cursor"]) == ([], None)
 
 
 @pytest.mark.parametrize("limit", ["0", "-1", "10001", "many", "", "1e3", "٣"])
-def test_a_limit_is_a_number_in_its_bounds(rest: httpx2.Client, limit: str) -> None:
+def test_an_invalid_limit_is_refused(rest: httpx2.Client, limit: str) -> None:
     body = _problem(rest.get("/v1/stores/numbers/range", params={"limit": limit}), 400, "bad_limit")
     assert "1 to 10000" in body["what_to_do"]
 
 
-def test_a_cursor_belongs_to_its_range(rest: httpx2.Client) -> None:
+def test_a_cursor_is_valid_for_its_own_range_only(rest: httpx2.Client) -> None:
     cursor = rest.get("/v1/stores/numbers/range?from=5&to=90&limit=2").json()["cursor"]
     same = rest.get("/v1/stores/numbers/range", params={"from": "5", "to": "90", "limit": "3", "cursor": cursor})
     assert [entry["key"] for entry in same.json()["entries"]] == [7, 8, 9]
@@ -158,12 +158,12 @@ def test_a_cursor_belongs_to_its_range(rest: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("query", ["form=1", "from=1&from=2", "from=%FF", "limit=1&x"])
-def test_a_parameter_that_would_be_ignored_is_refused(rest: httpx2.Client, query: str) -> None:
+def test_an_unknown_parameter_is_refused(rest: httpx2.Client, query: str) -> None:
     body = _problem(rest.get(f"/v1/stores/numbers/range?{query}"), 400, "bad_parameter")
     assert "from, to, limit, cursor" in body["what_to_do"] or "twice" in body["message"]
 
 
-def test_the_stores_there_are(rest: httpx2.Client) -> None:
+def test_the_list_of_stores(rest: httpx2.Client) -> None:
     body = rest.get("/v1/stores").json()
     assert body["version"] == 7
     assert [store["store"] for store in body["stores"]] == ["levels", "numbers", "scores"]
@@ -193,61 +193,61 @@ def test_the_state(rest: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v1/stores/scores", "/v2/stores", "/v1/stores/a/b"])
-def test_a_path_that_is_none_lists_those_there_are(rest: httpx2.Client, path: str) -> None:
+def test_an_unknown_path_is_404_with_the_existing_ones(rest: httpx2.Client, path: str) -> None:
     assert "/v1/stores/{store}/keys/{key}" in _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
 
 
-def test_stores_are_not_written_here(rest: httpx2.Client) -> None:
+def test_stores_cannot_be_written_over_rest(rest: httpx2.Client) -> None:
     response = rest.put("/v1/stores/scores/keys/alice", content=b"{}")
     _problem(response, 405, "method_not_allowed")
     assert "GET" in response.headers["allow"]
     assert rest.head("/v1/stores/scores/keys/alice").status_code == 200
 
 
-def test_a_cursor_survives_versions_moving_on_and_says_so() -> None:
+def test_a_cursor_continues_at_a_newer_version_and_says_so() -> None:
     world = World()
     world.commit(1, NUMBERS, {(n,): n for n in range(10)})
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        first = httpx2.get(server.url + "/v1/stores/numbers/range?limit=4").json()
+    with served(world.reader) as client:
+        first = client.get("/numbers/range?limit=4").json()
         world.commit(2, NUMBERS, {(3,): None, (5,): None, (7,): -7})
         params = {"limit": 2, "cursor": first["cursor"]}
-        held = httpx2.get(server.url + "/v1/stores/numbers/range", params=params).json()
-        assert [entry["value"] for entry in held["entries"]] == [4, 5]
-        assert (held["version"], held["moved_on"]) == (1, False)
+        second = client.get("/numbers/range", params=params).json()
+        assert [entry["value"] for entry in second["entries"]] == [4, 5]
+        assert (second["version"], second["moved_on"]) == (1, False)
         for version in range(3, 9):
             world.commit(version, NUMBERS, {})
-        moved = httpx2.get(server.url + "/v1/stores/numbers/range", params={"cursor": held["cursor"]}).json()
+        moved = client.get("/numbers/range", params={"cursor": second["cursor"]}).json()
         assert [entry["value"] for entry in moved["entries"]] == [6, -7, 8, 9]
         assert (moved["version"], moved["moved_on"]) == (8, True)
 
 
-def test_what_is_not_ready_is_503_with_retry_after() -> None:
+def test_a_task_that_is_not_ready_is_503_with_retry_after() -> None:
     world = World()
-    for held in world.tasks.values():
-        held.error = NotReady("task 1_1 restores: version 3 of 9.")
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+    for task in world.tasks.values():
+        task.error = NotReady("task 1_1 restores: version 3 of 9.")
+    with served(world.reader) as client:
         for path in ("keys/7", "range"):
-            response = httpx2.get(f"{server.url}/v1/stores/numbers/{path}")
+            response = client.get(f"/numbers/{path}")
             assert "version 3 of 9" in _problem(response, 503, "not_ready")["message"]
             assert response.headers["retry-after"] == "1"
 
 
-def test_a_value_that_cannot_be_read_is_named_and_leaves_the_others_readable() -> None:
+def test_an_unreadable_value_is_named_and_the_others_are_shown() -> None:
     world = World()
     world.commit(1, NUMBERS, {(1,): 1, (2,): 2, (3,): 3})
     task = world.tasks[world.task_of(NUMBERS, (2,))]
     cells = task.versions[1]["numbers"]
     damaged = next(key for key in cells if key[-1] == 2)
     cells[damaged] = cells[damaged][:-1]
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        body = _problem(httpx2.get(server.url + "/v1/stores/numbers/keys/2"), 500, "damaged_data")
+    with served(world.reader) as client:
+        body = _problem(client.get("/numbers/keys/2"), 500, "damaged_data")
         assert "'2' in store 'numbers'" in body["message"]
-        entries = httpx2.get(server.url + "/v1/stores/numbers/range").json()["entries"]
+        entries = client.get("/numbers/range").json()["entries"]
         assert [entry["value"] for entry in entries] == [1, None, 3]
         assert "can't be read" in entries[1]["error"]
 
 
-def test_a_fault_of_ours_is_500_without_its_insides(caplog: pytest.LogCaptureFixture) -> None:
+def test_an_internal_error_is_500_without_details(caplog: pytest.LogCaptureFixture) -> None:
     def broken() -> AppStateInfo:
         raise RuntimeError("secret insides")
 

@@ -1,23 +1,17 @@
-"""Values whose shape changes while instances run: each shows what it can without the code, and says what it can't."""
+"""Values whose schema changes while instances run: instances show what they can without the app's code."""
 
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import httpx2
 import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import StoreReader
 from holdfast.query.render import answered, renderer
-from holdfast.query.rest import AppStateInfo, create_app
-from holdfast.query.server import serve
-from holdfast.query.service import RestService
 from holdfast.query.store_specs import StoreSpecs
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
@@ -28,9 +22,9 @@ from holdfast.stores.layouts.rewriter import RewriteProgress, note_of
 from holdfast.stores.schema.history import merged
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import Version
-from tests.log.making import subtopologies_of
-from tests.query.held import World
-from tests.query.instances import Driver, config, replicas_of, rest
+from tests.log.making import app_spec, subtopologies_of
+from tests.query.fake_tasks import World, served
+from tests.query.instances import Driver, Group, started
 from tests.stores.schemas import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
 
 NARROW = StoreSpec(
@@ -49,13 +43,13 @@ def app_of(counts: StoreSpec, type_: Any) -> AppSpec:
 
 
 def shown(log: StoreSpec, value: Any, codec: str = "msgpack/1") -> dict[str, object]:
-    """A value as it is answered by who knows what the log knows, and nothing else."""
+    """A value as an instance shows it that knows only the log."""
     written = typed(type(value), codec)
     return answered(renderer(log)(written.encode(value), written.schema))
 
 
 @pytest.mark.parametrize("codec", ["msgpack/1", "json/1"])
-def test_renamed_and_lost_fields_need_no_code(codec: str) -> None:
+def test_renamed_and_removed_fields_are_shown_without_code(codec: str) -> None:
     log = history(First, Gained, Renamed, codec=codec)
     assert shown(log, First("Ann", 3), codec) == {"value": {"player": "Ann", "score": 3}}
     assert shown(log, Gained("Bob", 4, ["x"], 1.5), codec) == {"value": {"player": "Bob", "score": 4, "tags": ["x"]}}
@@ -75,18 +69,18 @@ def test_avro_is_read_in_the_shape_it_was_written_in_and_shown_in_the_newest() -
     assert shown(log, AvroRenamed("Bob", ["x"]), "avro/1") == {"value": {"player": "Bob", "tags": ["x"]}}
 
 
-def test_a_value_that_only_an_upcaster_could_lift_says_so() -> None:
+def test_a_value_that_needs_an_upcaster_is_shown_with_its_own_schema() -> None:
     log = history(First, Renamed, Tenths)
     assert shown(log, First("Ann", 30)) == {"value": {"user": "Ann", "score": 30}, "schema": 1, "upcast": False}
     assert shown(log, Tenths("Bob", 2.5)) == {"value": {"player": "Bob", "score": 2.5, "tags": []}}
     later = merged(log, spec_of(Named))
     assert shown(later, Tenths("Bob", 2.5))["schema"] == 2
     assert shown(later, Named({"first": "Cat"}, 1.0)) == {"value": {"player": {"first": "Cat"}, "score": 1.0}}
-    # Of a number that the file doesn't have nothing is known.
+    # The file has no schema 7.
     assert answered(renderer(history(First))(b"\x01", 7)) == {"value": 1, "schema": 7, "upcast": False}
 
 
-def test_what_is_no_record_of_named_fields_is_shown_as_it_is() -> None:
+def test_values_without_named_fields_are_shown_as_they_are() -> None:
     class Row(msgspec.Struct, array_like=True):
         a: int
         b: str = ""
@@ -107,19 +101,17 @@ def test_windows_and_histories_are_shown_the_same_way() -> None:
         VersionedKeyValueStore("scores", value=Tenths, retention="1m"),
     )
     specs = tuple(merged(one.spec(), other.spec()) for one, other in zip(old, renamed, strict=True))
-    world = World(
-        AppSpec(id="game", partitions=1, stores=specs, subtopologies=subtopologies_of({"plays": 0, "scores": 0}))
-    )
+    world = World(app_spec(*specs))
     [task] = world.tasks.values()
     task.now = Now(20_000, 20_000)
     for version, (store, spec) in enumerate(zip(old, specs, strict=True), 1):
         bytes_ = DictBytes()
         store.bind(bytes_, task.now, spec=spec).put("ann", First("Ann", 30), 10_000)
         task.write(version, spec.name, dict(bytes_.entries))
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
-        [window] = client.get("/v1/stores/plays/windows/ann").json()["windows"]
-        [record] = client.get("/v1/stores/scores/history/ann").json()["history"]
-        latest = client.get("/v1/stores/scores/keys/ann").json()
+    with served(world.reader) as client:
+        [window] = client.get("/plays/windows/ann").json()["windows"]
+        [record] = client.get("/scores/history/ann").json()["history"]
+        latest = client.get("/scores/keys/ann").json()
     assert window == {"start": 10_000, "end": 20_000, "value": {"player": "Ann", "score": 30}}
     for answer in (record, latest):
         assert (answer["value"], answer["schema"], answer["upcast"]) == ({"user": "Ann", "score": 30}, 1, False)
@@ -127,106 +119,68 @@ def test_windows_and_histories_are_shown_the_same_way() -> None:
 
 # Instances that run while the code changes
 
-STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
 
-
-@dataclass
-class Group:
-    """Two instances, each with half of the tasks, started under the first release and never again."""
-
-    folder: Path
-    instances: list[Instance]
-    rests: list[RestService]
-    client: httpx2.Client
-
-    def release(self, counts: StoreSpec, type_: Any) -> Driver:
-        """A start of the app with other code: a driver on the same log."""
-        return Driver(str(self.folder / "log"), app_of(counts, type_))
-
-    def settle(self, driver: Driver) -> None:
-        for instance in self.instances:
-            assert instance.wait_ready(30)
-            instance.committed(driver.version)
-        replicas = [replica for instance in self.instances for replica in replicas_of(instance)]
-        eventually(lambda: all(replica.published.version == driver.version for replica in replicas))
-
-    def held(self, store: str) -> dict[str, Any]:
-        """What a store holds, by key and by range; both instances agree on it."""
-        told = []
-        for beside in self.rests:
-            page = self.client.get(f"{beside.url}/v1/stores/{store}/range").json()
-            entries = {entry.pop("key"): entry for entry in page["entries"]}
-            for key, entry in entries.items():
-                single = self.client.get(f"{beside.url}/v1/stores/{store}/keys/{key}").json()
-                assert {name: single.get(name) for name in entry} == entry
-            told.append(entries)
-        assert told[0] == told[1]
-        return told[0]
-
-
-def eventually(holds: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 30
-    while not holds():
-        assert time.monotonic() < deadline, "it never came to hold"
-        time.sleep(0.01)
+def entries_of(group: Group, store: str) -> dict[str, Any]:
+    """A store's entries, by key and by range; both instances give the same."""
+    answers = []
+    for at in range(2):
+        page = group.get(f"/v1/stores/{store}/range", at).json()
+        entries = {entry.pop("key"): entry for entry in page["entries"]}
+        for key, entry in entries.items():
+            single = group.get(f"/v1/stores/{store}/keys/{key}", at).json()
+            assert {name: single.get(name) for name in entry} == entry
+        answers.append(entries)
+    assert answers[0] == answers[1]
+    return answers[0]
 
 
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    app = app_of(NARROW, First)
-    Driver(str(tmp_path / "log"), app)
-    tasks = list(app.tasks())
-    instances = [Instance(config(tmp_path, f"game-{n}", tasks[n::2])) for n in range(2)]
-    for instance in instances:
-        instance.start()
-    for instance in instances:
-        instance.peers = {str(task): each.address for each in instances for task in each.config.tasks}
-    rests = [rest(instance) for instance in instances]
-    with httpx2.Client(timeout=20) as client:
-        yield Group(tmp_path, instances, rests, client)
-    for beside in rests:
-        beside.stop()
-    for instance in instances:
-        instance.stop()
+    with started(tmp_path, app_of(NARROW, First)) as group:
+        yield group
 
 
-def test_instances_from_before_show_what_newer_code_writes_and_the_other_way_round(group: Group) -> None:
+def test_older_instances_show_what_newer_code_writes_and_the_reverse(group: Group, tmp_path: Path) -> None:
     def plain(value: Any) -> Any:
         return msgspec.msgpack.decode(typed(type(value)).encode(value))
 
+    def release(counts: StoreSpec, type_: Any) -> Driver:
+        group.driver = Driver(str(tmp_path / "log"), app_of(counts, type_))
+        return group.driver
+
     players = [f"p{n}" for n in range(6)]  # some in each partition
-    driver = group.release(NARROW, First)
+    driver = group.driver
     driver.commit(NARROW, {(player,): (1,) for player in players})
     driver.commit(people(First), {(player,): plain(First(player, 30)) for player in players})
-    group.settle(driver)
-    assert group.held("counts") == {player: {"value": {"n": 1}} for player in players}
-    assert group.held("people")["p0"] == {"value": {"user": "p0", "score": 30}}
+    group.settle()
+    assert entries_of(group, "counts") == {player: {"value": {"n": 1}} for player in players}
+    assert entries_of(group, "people")["p0"] == {"value": {"user": "p0", "score": 30}}
 
-    driver = group.release(WIDE, Renamed)
+    driver = release(WIDE, Renamed)
     driver.commit(WIDE, {(player,): (2, 1.5) for player in players[:3]}, schema=2)
     driver.commit(people(Renamed), {("p0",): plain(Renamed("p0", 31))})
-    group.settle(driver)
-    # The rename has no number of its own: that the file has the next one is enough.
-    assert group.held("people")["p0"] == {"value": {"player": "p0", "score": 31, "tags": []}}
-    assert group.held("people")["p1"] == {"value": {"player": "p1", "score": 30}}
-    found = group.held("counts")
+    group.settle()
+    # The rename has no schema number of its own: the app file's next number is enough.
+    assert entries_of(group, "people")["p0"] == {"value": {"player": "p0", "score": 31, "tags": []}}
+    assert entries_of(group, "people")["p1"] == {"value": {"player": "p1", "score": 30}}
+    found = entries_of(group, "counts")
     assert [found[player]["value"] for player in players] == [{"n": 2, "peak": 1.5}] * 3 + [{"n": 1, "peak": None}] * 3
 
-    driver = group.release(NARROW, Tenths)  # the table's older code starts again, with newer code for the rest
+    driver = release(NARROW, Tenths)  # older code for the table, newer code for the rest
     driver.commit(NARROW, {("p0",): (9,)}, schema=3)
     driver.commit(people(Tenths), {("p1",): plain(Tenths("p1", 3.5))}, schema=2)
-    group.settle(driver)
-    assert group.held("counts")["p0"] == {"value": {"n": 9}}
-    assert group.held("counts")["p1"] == {"value": {"n": 2}}
-    assert group.held("people")["p1"] == {"value": {"player": "p1", "score": 3.5, "tags": []}}
-    assert group.held("people")["p2"] == {"value": {"user": "p2", "score": 30}, "schema": 1, "upcast": False}
-    [counts, known] = group.client.get(f"{group.rests[0].url}/v1/stores").json()["stores"]
+    group.settle()
+    assert entries_of(group, "counts")["p0"] == {"value": {"n": 9}}
+    assert entries_of(group, "counts")["p1"] == {"value": {"n": 2}}
+    assert entries_of(group, "people")["p1"] == {"value": {"player": "p1", "score": 3.5, "tags": []}}
+    assert entries_of(group, "people")["p2"] == {"value": {"user": "p2", "score": 30}, "schema": 1, "upcast": False}
+    [counts, known] = group.get("/v1/stores").json()["stores"]
     assert (counts["value"], counts["schema"]) == ("n bigint", 3)
     assert (known["value"], known["schema"]) == ("{player: str, score: float, tags?: list[str]}", 2)
 
 
 class File:
-    """The app's file as a test keeps it: what is known of it, and what it is when someone looks."""
+    """The app's file: the known one, and the one in storage."""
 
     def __init__(self, app: AppSpec, written: AppSpec) -> None:
         self.app = app
@@ -241,39 +195,38 @@ class File:
         return self.app
 
 
-def test_a_schema_that_another_instance_is_ahead_with_has_the_file_read_once() -> None:
+def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> None:
     wide = merged(NARROW, WIDE)
     before, after = app_of(NARROW, First), app_of(wide, First)
     world, file = World(before), File(before, after)
     reader = StoreReader(before, world.tasks.get, newest=file)
     key = ("ann",)
     world.commit(1, wide, {key: (4, 2.5)})
-    held = world.tasks[world.task_of(wide, key)]
-    [(stored, cell)] = held.versions[1]["counts"].items()
-    held.write(2, "counts", {stored: b"\x02\x00\x02" + cell[1:], stored + b"!": b"\x02\x00\x09" + cell[1:]})
+    fake = world.tasks[world.task_of(wide, key)]
+    [(stored, cell)] = fake.versions[1]["counts"].items()
+    fake.write(2, "counts", {stored: b"\x02\x00\x02" + cell[1:], stored + b"!": b"\x02\x00\x09" + cell[1:]})
     for task in world.tasks.values():
         task.write(2, "counts")
-    with serve(create_app(reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
-        assert client.get("/v1/stores/counts/keys/ann").json()["value"] == {"n": 4, "peak": 2.5}
+    with served(reader) as client:
+        assert client.get("/counts/keys/ann").json()["value"] == {"n": 4, "peak": 2.5}
         assert file.looks == 1
         for _ in range(3):
-            [good, bad] = client.get("/v1/stores/counts/range").json()["entries"]
+            [good, bad] = client.get("/counts/range").json()["entries"]
             assert good["value"] == {"n": 4, "peak": 2.5}
             assert "has schema 9, and this process knows up to 2" in bad["error"]
-    assert file.looks == 2, "once for the number that came to be known, once for the one that never does"
+    assert file.looks == 2, "once for the number that the file has, once for the number that it does not have"
 
 
-def test_a_store_that_was_added_is_not_this_instances_to_show() -> None:
-    before = AppSpec(id="game", partitions=1, stores=(NARROW,), subtopologies=subtopologies_of({"counts": 0}))
-    specs = StoreSpecs(before, File(app_of(NARROW, First), app_of(NARROW, First)))
+def test_a_store_that_was_added_later_is_not_shown() -> None:
+    specs = StoreSpecs(app_spec(NARROW), File(app_of(NARROW, First), app_of(NARROW, First)))
     assert list(specs) == ["counts"]
     assert specs["counts"] == NARROW
 
 
-# How far the pass is
+# Progress of the pass over old entries
 
 
-def test_how_far_the_pass_is_can_be_asked() -> None:
+def test_the_progress_of_a_rewrite_can_be_queried() -> None:
     wide = merged(NARROW, WIDE)
     app = app_of(wide, First)
     lifted = merged(people(First), people(Tenths))
@@ -281,13 +234,13 @@ def test_how_far_the_pass_is_can_be_asked() -> None:
     for n, task in enumerate(sorted(each for each in world.tasks if each.topology == 0)):
         done = RewriteProgress(schema=2, seen=3, rewritten=2, unreadable=n, total=6, finished=bool(n))
         world.tasks[task].write(1, "counts", {REWRITE_NOTE: note_of(done)})
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server, httpx2.Client(base_url=server.url) as client:
-        told = client.get("/v1/stores/counts/rewriting").json()
-        assert client.get("/v1/stores/counts/range").json()["entries"] == [], "a note is no entry"
-        none = client.get("/v1/stores/people/rewriting").json()
-        assert client.get("/v1/stores/nothing/rewriting").status_code == 404
+    with served(world.reader) as client:
+        answer = client.get("/counts/rewriting").json()
+        assert client.get("/counts/range").json()["entries"] == [], "the note is not an entry"
+        none = client.get("/people/rewriting").json()
+        assert client.get("/nothing/rewriting").status_code == 404
     one = {"seen": 3, "rewritten": 2, "unreadable": 0, "total": 6, "share": 0.5, "finished": False}
-    assert told == {
+    assert answer == {
         "store": "counts",
         "schema": 2,
         "begun": True,
@@ -306,24 +259,24 @@ def test_how_far_the_pass_is_can_be_asked() -> None:
 
 def test_a_store_that_never_changed_has_nothing_to_rewrite() -> None:
     world = World(app_of(NARROW, First))
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
+    with served(world.reader) as client:
         for store in ("counts", "people"):
-            told = httpx2.get(f"{server.url}/v1/stores/{store}/rewriting").json()
-            assert (told["begun"], told["finished"], told["share"]) == (False, True, 1.0)
-            assert "hint" not in told
+            answer = client.get(f"/{store}/rewriting").json()
+            assert (answer["begun"], answer["finished"], answer["share"]) == (False, True, 1.0)
+            assert "hint" not in answer
 
 
-def test_a_pass_to_an_earlier_schema_is_not_how_far_this_one_is() -> None:
+def test_a_rewrite_to_an_earlier_schema_does_not_count() -> None:
     wider = merged(merged(NARROW, WIDE), NARROW)
     world = World(app_of(wider, First))
     for task in world.tasks:
         world.tasks[task].write(1, "counts", {REWRITE_NOTE: note_of(RewriteProgress(schema=2, finished=True))})
-    with serve(create_app(world.reader, lambda: STATE), port=0) as server:
-        told = httpx2.get(f"{server.url}/v1/stores/counts/rewriting").json()
-    assert (told["schema"], told["begun"], told["finished"]) == (3, False, False)
+    with served(world.reader) as client:
+        answer = client.get("/counts/rewriting").json()
+    assert (answer["schema"], answer["begun"], answer["finished"]) == (3, False, False)
 
 
-def test_a_cell_of_the_first_schema_needs_nobody_to_look() -> None:
+def test_a_cell_of_schema_1_does_not_load_the_app_file() -> None:
     file = File(app_of(NARROW, First), app_of(NARROW, First))
     specs = StoreSpecs(file.app, file)
     specs.load_schema("counts", 1)

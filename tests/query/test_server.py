@@ -1,4 +1,4 @@
-"""The server: it starts where it was told, only there, and ends when it is told, whatever is under way."""
+"""The REST server: it listens on the given address only, and stops although requests are running."""
 
 import asyncio
 import socket
@@ -21,11 +21,11 @@ async def _hello(request: Request) -> Response:
 
 
 class Slow:
-    """An endpoint that answers when it is let go, and tells when it was reached."""
+    """An endpoint that sets `reached` and answers once `release` is set."""
 
     def __init__(self) -> None:
         self.reached = threading.Event()
-        self.let_go = threading.Event()
+        self.release = threading.Event()
 
     async def on_a_thread(self, request: Request) -> Response:
         await asyncio.to_thread(self._wait)
@@ -33,20 +33,20 @@ class Slow:
 
     async def on_the_loop(self, request: Request) -> Response:
         self.reached.set()
-        while not self.let_go.is_set():
+        while not self.release.is_set():
             await asyncio.sleep(0.01)
         return PlainTextResponse("done")
 
     def _wait(self) -> None:
         self.reached.set()
-        self.let_go.wait(30)
+        self.release.wait(30)
 
 
 @pytest.fixture
 def slow() -> Iterator[Slow]:
     endpoint = Slow()
     yield endpoint
-    endpoint.let_go.set()
+    endpoint.release.set()
 
 
 @pytest.fixture
@@ -56,17 +56,17 @@ def rest(slow: Slow) -> Iterator[RestServer]:
         yield server
 
 
-def test_it_answers_as_soon_as_it_is_started(rest: RestServer) -> None:
+def test_it_answers_once_it_is_started(rest: RestServer) -> None:
     assert httpx2.get(rest.url).text == "hello"
 
 
-def test_it_binds_to_loopback_unless_told_otherwise(rest: RestServer) -> None:
+def test_it_binds_to_loopback_by_default(rest: RestServer) -> None:
     assert rest.host == "127.0.0.1"
     with socket.socket() as other:
-        other.bind(("127.0.0.2", rest.port))  # every other address has the port free
+        other.bind(("127.0.0.2", rest.port))  # the port is free on other addresses
 
 
-def test_it_listens_on_the_port_it_is_given(rest: RestServer) -> None:
+def test_it_listens_on_the_given_port(rest: RestServer) -> None:
     port = rest.port
     rest.stop()
     with serve(Starlette(routes=[Route("/", _hello)]), port=port) as again:
@@ -74,85 +74,85 @@ def test_it_listens_on_the_port_it_is_given(rest: RestServer) -> None:
         assert httpx2.get(again.url).text == "hello"
 
 
-def test_a_taken_port_is_an_error_that_says_what_to_do(rest: RestServer) -> None:
+def test_a_port_in_use_is_an_error_with_the_setting(rest: RestServer) -> None:
     with pytest.raises(AddressUnusable, match=f"port {rest.port}: Address already in use.*rest.port"):
         serve(Starlette(), port=rest.port)
 
 
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
-def test_an_address_that_is_not_ours_is_an_error(host: str) -> None:
+def test_an_address_of_another_machine_is_an_error(host: str) -> None:
     with pytest.raises(AddressUnusable, match=r"rest\.host"):
         serve(Starlette(), host=host, port=0)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 70_000])
-def test_a_port_that_is_none_is_an_error(port: int) -> None:
+def test_an_invalid_port_is_an_error(port: int) -> None:
     with pytest.raises(AddressUnusable, match=r"rest\.port"):
         serve(Starlette(), port=port)
 
 
-def test_listening_where_others_can_read_is_said(caplog: pytest.LogCaptureFixture) -> None:
+def test_listening_on_all_addresses_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
     with serve(Starlette(routes=[Route("/", _hello)]), host="0.0.0.0", port=0):
         pass
     assert "other machines can read every store" in caplog.text
 
 
-def test_it_stops_at_once_also_with_an_idle_connection_open(rest: RestServer) -> None:
+def test_it_stops_at_once_although_a_connection_is_idle(rest: RestServer) -> None:
     with httpx2.Client(base_url=rest.url) as client:
         assert client.get("/").text == "hello"
-        began = time.monotonic()
+        start = time.monotonic()
         rest.stop()
-        assert time.monotonic() - began < 0.5
+        assert time.monotonic() - start < 0.5
         assert not rest.running
         with pytest.raises(httpx2.TransportError):
             client.get("/")
     rest.stop()
 
 
-def test_a_request_under_way_may_finish(rest: RestServer, slow: Slow) -> None:
-    with _Asked(rest.url + "/loop") as asked:
+def test_a_running_request_may_finish(rest: RestServer, slow: Slow) -> None:
+    with _Request(rest.url + "/loop") as request:
         assert slow.reached.wait(10)
         stopping = threading.Thread(target=rest.stop, args=(30.0,))
         stopping.start()
         _wait_until_refused(rest)
-        slow.let_go.set()
+        slow.release.set()
         stopping.join(10)
-    assert asked.response is not None
-    assert asked.response.text == "done"
+    assert request.response is not None
+    assert request.response.text == "done"
     assert not rest.running
 
 
 @pytest.mark.parametrize("path", ["/loop", "/thread"])
-def test_a_request_that_does_not_finish_is_cut_off_with_an_answer(rest: RestServer, slow: Slow, path: str) -> None:
-    with _Asked(rest.url + path) as asked:
+def test_a_request_that_does_not_finish_is_answered_with_503(rest: RestServer, slow: Slow, path: str) -> None:
+    with _Request(rest.url + path) as request:
         assert slow.reached.wait(10)
-        began = time.monotonic()
+        start = time.monotonic()
         rest.stop()
-        assert time.monotonic() - began < 2
+        assert time.monotonic() - start < 2
         assert not rest.running
-    assert asked.response is not None
-    assert asked.response.status_code == 503
-    assert asked.response.headers["retry-after"] == "1"
-    assert asked.response.json()["error"] == "stopping"
+    assert request.response is not None
+    assert request.response.status_code == 503
+    assert request.response.headers["retry-after"] == "1"
+    assert request.response.json()["error"] == "stopping"
 
 
-def test_nothing_of_it_is_written_to_stdout(rest: RestServer, capfd: pytest.CaptureFixture[str]) -> None:
+def test_it_writes_nothing_to_stdout(rest: RestServer, capfd: pytest.CaptureFixture[str]) -> None:
     httpx2.get(rest.url)
     rest.stop()
     assert capfd.readouterr().out == ""
 
 
-class _Asked:
+class _Request:
     """A request made by another thread."""
 
     def __init__(self, url: str) -> None:
         self.response: httpx2.Response | None = None
-        self._thread = threading.Thread(target=self._ask, args=(url,))
+        self._thread = threading.Thread(target=self._get, args=(url,))
 
-    def _ask(self, url: str) -> None:
+    def _get(self, url: str) -> None:
         self.response = httpx2.get(url, timeout=30)
 
-    def __enter__(self) -> "_Asked":
+    def __enter__(self) -> "_Request":
         self._thread.start()
         return self
 
@@ -164,5 +164,5 @@ def _wait_until_refused(rest: RestServer) -> None:
     while True:
         try:
             socket.create_connection((rest.host, rest.port), timeout=10).close()
-        except (ConnectionRefusedError, ConnectionResetError):  # reset: accepted by the kernel just before the end
+        except (ConnectionRefusedError, ConnectionResetError):  # reset: accepted by the kernel just before the stop
             return

@@ -1,10 +1,7 @@
-"""REST beside real instances: one app, its tasks on two of them, each answering for all."""
+"""REST on real instances: two of them host the tasks of one app, and each answers for all."""
 
 import math
-import signal
-import time
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
@@ -17,13 +14,13 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import AppStateMessage
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
-from holdfast.query.service import RestService, store_reader
+from holdfast.query.service import store_reader
 from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
-from holdfast.words import TaskId
+from tests.instance.processes import until
 from tests.log.making import subtopologies_of
-from tests.query.held import APP, LEVELS, NUMBERS, SCORES
-from tests.query.instances import Driver, config, eventually, process, replicas_of, rest
+from tests.query.fake_tasks import APP, LEVELS, NUMBERS, SCORES
+from tests.query.instances import Driver, Group, config, process, rest, started
 
 GAME = AppSpec(
     id="game",
@@ -33,50 +30,10 @@ GAME = AppSpec(
 )
 
 
-@dataclass
-class Group:
-    """Two instances that know of each other, and their driver."""
-
-    driver: Driver
-    instances: list[Instance]
-    rests: list[RestService]
-    client: httpx2.Client
-
-    def get(self, path: str, at: int = 0, **params: str) -> httpx2.Response:
-        return self.client.get(self.rests[at].url + path, params=params or None)
-
-    def settle(self) -> None:
-        """Waits until all replicas are at the newest version."""
-        for instance in self.instances:
-            assert instance.wait_ready(30)
-            instance.committed(self.driver.version)
-        eventually(
-            lambda: all(
-                replica.published.version == self.driver.version
-                for instance in self.instances
-                for replica in replicas_of(instance)
-            )
-        )
-
-
 @pytest.fixture
 def group(tmp_path: Path) -> Iterator[Group]:
-    driver = Driver(str(tmp_path / "log"), GAME)
-    tasks = list(GAME.tasks())
-    instances = [Instance(config(tmp_path, f"game-{n}", tasks[n::2])) for n in range(2)]
-    rests = []
-    for instance in instances:
-        instance.start()
-    peers = {str(task): instance.address for instance in instances for task in instance.config.tasks}
-    for instance in instances:
-        instance.peers = peers
-        rests.append(rest(instance))
-    with httpx2.Client(timeout=20) as client:
-        yield Group(driver, instances, rests, client)
-    for beside in rests:
-        beside.stop()
-    for instance in instances:
-        instance.stop()
+    with started(tmp_path, GAME) as group:
+        yield group
 
 
 def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> None:
@@ -95,13 +52,13 @@ def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> 
     for instance in instances:
         instance.start()
     try:
-        for instance in instances:  # none has been told of the others
+        for instance in instances:  # none knows the others
             assert instance.wait_ready(30)
-            beside = rest(instance)
-            assert httpx2.get(f"{beside.url}/v1/stores/numbers/keys/7").json()["value"] == 49
-            entries = httpx2.get(f"{beside.url}/v1/stores/numbers/range").json()["entries"]
+            service = rest(instance)
+            assert httpx2.get(f"{service.url}/v1/stores/numbers/keys/7").json()["value"] == 49
+            entries = httpx2.get(f"{service.url}/v1/stores/numbers/range").json()["entries"]
             assert [entry["key"] for entry in entries] == list(range(20))
-            beside.stop()
+            service.stop()
         roles = [{hosted.replica.task: hosted.role for hosted in instance.hosted()} for instance in instances]
         assert roles == dealt
         active = [role for each in roles for role in each.values()].count(Role.ACTIVE)
@@ -122,19 +79,19 @@ def test_any_instance_answers_for_any_key(group: Group) -> None:
         assert group.get("/v1/stores/numbers/keys/-1", at).json()["error"] == "key_not_found"
 
 
-def test_a_range_over_both_instances_is_in_order_and_at_one_version(group: Group) -> None:
+def test_a_range_over_two_instances_is_in_key_order_and_at_one_version(group: Group) -> None:
     group.driver.commit(LEVELS, {("alice", n): n for n in range(30)})
     group.driver.commit(LEVELS, {("alice", n): None for n in range(0, 30, 3)})
     group.settle()
     for at in range(2):
         first = group.get("/v1/stores/levels/range", at, limit="7").json()
         assert (first["version"], first["consistent"]) == (2, True)
-        rest_of_it = group.get("/v1/stores/levels/range", 1 - at, cursor=first["cursor"]).json()
-        keys = [entry["key"] for entry in first["entries"] + rest_of_it["entries"]]
+        second = group.get("/v1/stores/levels/range", 1 - at, cursor=first["cursor"]).json()
+        keys = [entry["key"] for entry in first["entries"] + second["entries"]]
         assert keys == [["alice", n] for n in range(30) if n % 3]
 
 
-def test_pages_stay_at_the_version_of_the_first_while_it_is_held(group: Group) -> None:
+def test_pages_are_read_at_the_version_of_the_first_while_it_is_available(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): 0 for n in range(20)})
     group.settle()
     first = group.get("/v1/stores/numbers/range", limit="5").json()
@@ -152,14 +109,14 @@ def test_pages_stay_at_the_version_of_the_first_while_it_is_held(group: Group) -
     assert {entry["value"] for entry in third["entries"]} == {2}
 
 
-def test_an_aggregates_row_comes_without_its_hidden_columns(group: Group) -> None:
+def test_hidden_columns_of_an_aggregate_are_not_shown(group: Group) -> None:
     group.driver.commit(SCORES, {("alice",): (7, math.inf, None, None, 3)})
     group.settle()
     value = group.get("/v1/stores/scores/keys/alice").json()["value"]
     assert value == {"points": 7, "best": "Infinity", "money": None, "day": None}
 
 
-def test_health_and_state_tell_how_it_is(group: Group) -> None:
+def test_health_and_state_of_a_running_app(group: Group) -> None:
     group.driver.commit(NUMBERS, {(1,): 1})
     group.settle()
     assert group.get("/health/live").json() == {"status": "live", "version": 1}
@@ -176,13 +133,13 @@ def test_health_and_state_tell_how_it_is(group: Group) -> None:
     assert "holdfast_rest_requests_total" in group.get("/metrics").text
 
 
-def test_the_state_is_what_the_driver_last_told(group: Group) -> None:
+def test_the_state_is_what_the_driver_last_reported(group: Group) -> None:
     group.instances[0].set_app_state(AppStateMessage("error", "the disk is full"))
     state = group.get("/v1/state").json()
     assert (state["state"], state["cause"]) == ("error", "the disk is full")
 
 
-def test_a_peer_that_is_gone_is_503_for_its_keys_and_nothing_else(group: Group) -> None:
+def test_a_stopped_instance_makes_only_its_own_keys_unavailable(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): n for n in range(20)})
     group.settle()
     group.rests[1].stop()
@@ -206,33 +163,33 @@ def test_a_peer_that_is_gone_is_503_for_its_keys_and_nothing_else(group: Group) 
     assert "can't be reached" in numbers["last_error"]["message"]
 
 
-def test_a_restoring_replica_is_not_ready_instead_of_empty(tmp_path: Path) -> None:
+def test_a_restoring_replica_answers_not_ready(tmp_path: Path) -> None:
     driver = Driver(str(tmp_path / "log"), GAME, inline_limit=0)
     driver.commit(NUMBERS, {(n,): n for n in range(20)})
     segments = {path: path.read_bytes() for path in (tmp_path / "log" / "segments").rglob("*.arrow")}
     for path, whole in segments.items():
-        path.write_bytes(whole[:-20])  # no task can come to version 1 with these
+        path.write_bytes(whole[:-20])  # so that no task can reach version 1
     instance = Instance(config(tmp_path, "game-0", list(GAME.tasks())))
     instance.start()
-    beside = rest(instance)
+    service = rest(instance)
     try:
-        response = httpx2.get(beside.url + "/v1/stores/numbers/keys/7")
+        response = httpx2.get(service.url + "/v1/stores/numbers/keys/7")
         assert (response.status_code, response.json()["error"]) == (503, "not_ready")
-        ready = httpx2.get(beside.url + "/health/ready")
+        ready = httpx2.get(service.url + "/health/ready")
         assert ready.status_code == 503
         assert "Task 1_0 is" in ready.json()["message"]
-        assert httpx2.get(beside.url + "/health/live").status_code == 200
+        assert httpx2.get(service.url + "/health/live").status_code == 200
         for path, whole in segments.items():
             path.write_bytes(whole)
         assert instance.wait_ready(30)
-        eventually(lambda: httpx2.get(beside.url + "/health/ready").status_code == 200)
-        assert httpx2.get(beside.url + "/v1/stores/numbers/keys/7").json()["value"] == 7
+        until(lambda: httpx2.get(service.url + "/health/ready").status_code == 200, "ready")
+        assert httpx2.get(service.url + "/v1/stores/numbers/keys/7").json()["value"] == 7
     finally:
-        beside.stop()
+        service.stop()
         instance.stop()
 
 
-def test_a_task_does_not_go_back(group: Group) -> None:
+def test_a_task_is_never_read_at_an_earlier_version(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): n for n in range(20)})
     group.settle()
     reader = store_reader(group.instances[0])
@@ -249,7 +206,7 @@ def test_a_task_does_not_go_back(group: Group) -> None:
         reader.get(lookup)
 
 
-def test_readers_beside_a_moving_replica_see_whole_versions_only(group: Group) -> None:
+def test_readers_see_complete_versions_while_replicas_catch_up(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): 1 for n in range(60)})
     group.settle()
     reader = store_reader(group.instances[0])
@@ -267,16 +224,13 @@ def test_readers_beside_a_moving_replica_see_whole_versions_only(group: Group) -
     assert seen > 0
 
 
-def test_an_instance_process_says_where_rest_is_and_ends_on_sigterm(tmp_path: Path) -> None:
+def test_an_instance_process_reports_its_rest_address_and_ends_on_sigterm(tmp_path: Path) -> None:
     driver = Driver(str(tmp_path / "log"), GAME)
     driver.commit(NUMBERS, {(7,): 49})
-    tasks = [TaskId.parse(str(task)) for task in GAME.tasks()]
-    with process(config(tmp_path, "game-0", tasks)) as (started, url):
+    with process(config(tmp_path, "game-0", list(GAME.tasks()))) as started:
+        url = started.addresses()["rest"]
         assert url.startswith("http://127.0.0.1:")
+        until(lambda: httpx2.get(url + "/health/ready").status_code == 200, "ready")
         assert httpx2.get(url + "/v1/stores/numbers/keys/7").json()["value"] == 49
-        began = time.monotonic()
-        started.send_signal(signal.SIGTERM)
-        assert started.wait(10) == 0
-        assert time.monotonic() - began < 5
-        assert started.stdout is not None
-        assert started.stdout.read() == b""
+        assert started.terminate() < 5
+        assert started.output() == (0, b"")

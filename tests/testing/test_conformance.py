@@ -1,4 +1,4 @@
-"""The conformance classes: Holdfast's own engines and kinds pass them, and engines that lie don't."""
+"""The conformance classes: Holdfast's own engines and kinds pass them, and incorrect ones don't."""
 
 import random
 from pathlib import Path
@@ -23,7 +23,7 @@ class TestMemory(EngineConformance):
     engine = "memory"
 
 
-def test_every_engine_of_ours_is_held_to_it() -> None:
+def test_every_registered_engine_is_tested() -> None:
     assert {TestRocksDB.engine, TestMemory.engine} == set(ENGINES)
 
 
@@ -32,7 +32,7 @@ class LosesDrops(MemoryEngine):
         pass
 
 
-class Forgets(MemoryEngine):
+class ForgetsUnfinishedApply(MemoryEngine):
     def mark(self) -> Mark | None:
         mark = super().mark()
         return None if mark is None else Mark(mark.version, mark.commit, mark.log)
@@ -48,11 +48,11 @@ class Unsorted(MemoryEngine):
     [
         (LosesDrops, "test_a_dropped_range_is_gone_at_once"),
         (LosesDrops, "test_it_agrees_with_a_dictionary"),
-        (Forgets, "test_an_interrupted_apply_is_reported"),
+        (ForgetsUnfinishedApply, "test_an_interrupted_apply_is_reported"),
         (Unsorted, "test_it_agrees_with_a_dictionary"),
     ],
 )
-def test_an_engine_that_lies_is_found_out(engine: type, test: str, tmp_path: Path) -> None:
+def test_an_incorrect_engine_fails(engine: type, test: str, tmp_path: Path) -> None:
     class Suite(EngineConformance):
         pass
 
@@ -62,7 +62,7 @@ def test_an_engine_that_lies_is_found_out(engine: type, test: str, tmp_path: Pat
         getattr(suite, test)(tmp_path)
 
 
-def test_the_speed_report_names_both(tmp_path: Path) -> None:
+def test_the_speed_report_names_both_engines(tmp_path: Path) -> None:
     report = speed_report("memory", tmp_path, rows=2_000)
     assert "rocksdb" in report
     assert report.count("\n") == 4
@@ -83,8 +83,8 @@ class TestKeyValue(StoreConformance):
         return list(store.items())
 
 
-class Remembering(hf.KeyValueStore[str, int]):
-    """A store that keeps something where no replica has it."""
+class HidesState(hf.KeyValueStore[str, int]):
+    """A store with state outside of its bytes, which no replica has."""
 
     total = 0
 
@@ -93,13 +93,13 @@ class Remembering(hf.KeyValueStore[str, int]):
         super().put(key, type(self).total, ttl)
 
 
-Remembering.KIND = None
+HidesState.KIND = None
 
 
-def test_a_kind_that_keeps_something_for_itself_is_found_out() -> None:
+def test_a_kind_with_state_outside_of_its_bytes_fails() -> None:
     class Suite(TestKeyValue):
         def declared(self) -> hf.KeyValueStore[str, int]:
-            return Remembering("scores", value=int)
+            return HidesState("scores", value=int)
 
     with pytest.raises(AssertionError, match="different bytes"):
         Suite().test_all_it_knows_is_in_its_bytes()

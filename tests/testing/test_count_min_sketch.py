@@ -1,4 +1,4 @@
-"""The worked example of a kind of one's own: it conforms, its counts are never too low, and a processor can use it."""
+"""The example of a user's own kind of store: it conforms, its counts are never too low, and processors can use it."""
 
 import random
 from typing import Any
@@ -29,7 +29,7 @@ def sketch() -> CountMinSketch:
     return CountMinSketch("visits").bind(hf.DictBytes(), hf.Now(wall=0))
 
 
-def test_a_count_is_never_too_low_and_seldom_much_too_high(sketch: CountMinSketch) -> None:
+def test_a_count_is_never_too_low_and_rarely_much_too_high(sketch: CountMinSketch) -> None:
     dice = random.Random(3)
     truth: dict[str, int] = {}
     for _ in range(5_000):
@@ -40,18 +40,18 @@ def test_a_count_is_never_too_low_and_seldom_much_too_high(sketch: CountMinSketc
     assert sketch.total("home") == total
     over = {item: sketch.estimate("home", item) - count for item, count in truth.items()}
     assert min(over.values()) >= 0
-    bound = 2.72 * total / WIDTH  # exceeded with a probability of e to the power of minus the rows
+    bound = 2.72 * total / WIDTH  # exceeded with probability e**-ROWS
     assert sum(each > bound for each in over.values()) <= 0.0184 * len(truth)
     assert ROWS == 4
 
 
-def test_keys_do_not_mix(sketch: CountMinSketch) -> None:
+def test_keys_are_separate(sketch: CountMinSketch) -> None:
     sketch.add("home", "ann", 5)
     assert sketch.estimate("shop", "ann") == 0
     assert sketch.total("shop") == 0
 
 
-def test_what_it_reads_ahead_covers_what_it_reads(sketch: CountMinSketch) -> None:
+def test_the_prefetched_range_covers_all_reads(sketch: CountMinSketch) -> None:
     wanted = sketch.prefetch(["home", "home"], [1, 2])
     assert len(wanted.ranges) == 1
     start, stop = wanted.ranges[0]
@@ -61,7 +61,7 @@ def test_what_it_reads_ahead_covers_what_it_reads(sketch: CountMinSketch) -> Non
     assert len([key for key in written if start <= key < stop]) == len(list(places("ann")))
 
 
-def test_its_view_has_no_way_to_write(sketch: CountMinSketch) -> None:
+def test_its_read_only_view_cannot_write(sketch: CountMinSketch) -> None:
     sketch.add("home", "ann", 2)
     view = sketch.read_only()
     assert type(view) is ReadOnlyCountMinSketch

@@ -1,4 +1,4 @@
-"""`ProcessorTest` where something goes wrong: what an app would do, a test does too."""
+"""`ProcessorTest` fails where an app would fail."""
 
 import dataclasses
 from typing import Any
@@ -39,7 +39,7 @@ class Careless(hf.Processor):
             self.scores.put(key, {"points": 1})  # type: ignore[arg-type]
 
 
-def test_nothing_of_a_version_counts_in_which_process_raised() -> None:
+def test_a_version_in_which_process_raised_is_discarded() -> None:
     test = ProcessorTest(Careless)
     test.pipe("ann", {"what": ""})
     test.commit()
@@ -52,7 +52,7 @@ def test_nothing_of_a_version_counts_in_which_process_raised() -> None:
     assert test.counts == {"seen": 1}
 
 
-def test_a_store_that_is_written_over_is_told() -> None:
+def test_assigning_to_a_store_attribute_is_an_error() -> None:
     test = ProcessorTest(Careless)
     test.pipe("ann", {"what": "shadow"})
     with pytest.raises(ProcessorFailed, match=r"self.counts is no longer .*Write self.counts\[key\] = value"):
@@ -75,8 +75,9 @@ class NoId:
 
 
 @pytest.mark.parametrize(
-    ("codec", "says"), [(5, "codec=5 has the id None"), (NoId(), "has the id None"), ("__main__:Mine", "into a module")]
+    ("codec", "message"),
+    [(5, "codec=5 has the id None"), (NoId(), "has the id None"), ("__main__:Mine", "into a module")],
 )
-def test_a_codec_that_cannot_be_found_again_is_refused(codec: Any, says: str) -> None:
-    with pytest.raises(TopologyError, match=says):
+def test_a_codec_that_cannot_be_imported_is_refused(codec: Any, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
         hf.KeyValueStore("s", value=int, codec=codec)

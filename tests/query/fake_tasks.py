@@ -1,14 +1,17 @@
-"""Tasks whose state a test writes down: sorted cells at a few versions, read as a replica's are."""
+"""Fake tasks whose entries a test writes, and REST on them."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
+import httpx2
 import msgspec
 
 from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import StoreReader
+from holdfast.query.rest import AppStateInfo, create_app
+from holdfast.query.server import serve
 from holdfast.query.task_reader import KeyRead, TaskStore
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack
@@ -42,8 +45,8 @@ APP = AppSpec(
 )
 
 
-class HeldTask:
-    """One task at its last few versions. `error` makes every read fail with it."""
+class FakeTask:
+    """One task at its last few versions. If `error` is set, every read raises it."""
 
     def __init__(self, task: TaskId, *, local: bool = True) -> None:
         self.task = task
@@ -53,7 +56,7 @@ class HeldTask:
         self.now = Now(wall=0)
 
     def write(self, version: int, store: str, changes: Mapping[bytes, bytes | None] = {}, *, keep: int = 3) -> None:
-        """A new version: the last one with these changes. Only the last `keep` stay readable."""
+        """Adds a version: the last one with these changes. Only the last `keep` versions stay readable."""
         stores = {name: dict(cells) for name, cells in self.versions[max(self.versions)].items()}
         cells = stores.setdefault(store, {})
         for key, value in changes.items():
@@ -81,17 +84,17 @@ class HeldTask:
             raise self.error
         at = max(self.versions) if version is None else version
         if at not in self.versions:
-            held = (Version(min(self.versions)), Version(max(self.versions)))
-            raise VersionNotAvailable(self.task, version, held, "the test moved on")
+            available = (Version(min(self.versions)), Version(max(self.versions)))
+            raise VersionNotAvailable(self.task, version, available, "the test moved on")
         return Version(at), self.versions[at]
 
 
 class World:
-    """An app with every task held by the test."""
+    """An app whose tasks are all fakes."""
 
     def __init__(self, app: AppSpec = APP, *, remote: Sequence[TaskId] = ()) -> None:
         self.app = app
-        self.tasks = {task: HeldTask(task, local=task not in remote) for task in app.tasks()}
+        self.tasks = {task: FakeTask(task, local=task not in remote) for task in app.tasks()}
         self.errors: list[tuple[str, HoldfastError]] = []
         self.reader = StoreReader(app, self.tasks.get, on_error=lambda store, error: self.errors.append((store, error)))
 
@@ -99,14 +102,14 @@ class World:
         return TaskId(self.app.number_of(store.name), partition_of(store.key, key, self.app.partitions))
 
     def commit(self, version: int, store: StoreSpec, entries: Mapping[tuple[object, ...], object | None]) -> None:
-        """Moves every task to the version, each with the entries that are its own; None deletes."""
-        for task, held in self.tasks.items():
+        """Brings every task to the version, each with its own entries; None deletes."""
+        for task, fake in self.tasks.items():
             own = {
                 encode_key(store.key, key): None if value is None else pack(Cell(payload(store, value)))
                 for key, value in entries.items()
                 if self.task_of(store, key) == task
             }
-            held.write(version, store.name, own)
+            fake.write(version, store.name, own)
 
 
 def payload(store: StoreSpec, value: object) -> bytes:
@@ -114,3 +117,14 @@ def payload(store: StoreSpec, value: object) -> bytes:
         assert store.value is not None
         return encode_row(store.columns, value)
     return msgspec.msgpack.encode(value)
+
+
+STATE = AppStateInfo(app="game", instance="game-0", state="running", version=1, committed=1, ready=True)
+
+
+@contextmanager
+def served(reader: StoreReader) -> Iterator[httpx2.Client]:
+    """A client of REST on these stores; its paths start after /v1/stores."""
+    with serve(create_app(reader, lambda: STATE), port=0) as server:
+        with httpx2.Client(base_url=server.url + "/v1/stores", timeout=20) as client:
+            yield client
