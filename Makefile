@@ -7,7 +7,7 @@ SHELL := /bin/bash
 BIN := .venv/bin
 PY := $(BIN)/python
 CODE := $(wildcard src tests benchmarks examples scripts)
-TYPED := $(wildcard src tests benchmarks examples)
+TYPED := $(wildcard src tests benchmarks examples scripts)
 
 # The S3 server of the tests, where set-up could build it; tests say so when it is missing.
 export HOLDFAST_VERSITYGW ?= $(CURDIR)/.tools/bin/versitygw
@@ -54,7 +54,7 @@ lock: setup ## the newest versions that fit pyproject.toml, into requirements.lo
 	    --no-header --no-annotate --quiet --output-file requirements.lock
 
 docs: setup ## docs/configuration.md from the settings themselves
-	$(PY) -m holdfast.settings.page > docs/configuration.md
+	$(PY) -m scripts.settings_page > docs/configuration.md
 
 clean: ## removes what set-up, tests and the demo made
 	rm -rf .venv .tools .holdfast .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache \

@@ -22,7 +22,7 @@ from benchmarks.histories import OTHER_KINDS, SPEC, History, grown
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role, encode
-from holdfast.settings import LogSettings, MemorySettings, Restore, RestSettings, SnapshotSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, Restore, RestSettings, SnapshotSettings
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.partition import partitions_of
 

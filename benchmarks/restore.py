@@ -14,7 +14,7 @@ from benchmarks.common import finish, median, scratch, show
 from benchmarks.histories import History, grown
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
-from holdfast.settings import LogSettings, Restore, RestSettings, SnapshotSettings
+from holdfast.settings.sections import LogSettings, Restore, RestSettings, SnapshotSettings
 
 PARTITIONS = 4
 

@@ -22,7 +22,8 @@ from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role, encode
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.settings import RestSettings, all_settings
+from holdfast.settings.model import all_settings
+from holdfast.settings.sections import RestSettings
 from tests.log.making import app_spec
 
 

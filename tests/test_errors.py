@@ -13,7 +13,7 @@ import pytest
 import holdfast
 from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, StorageUnavailable
 from holdfast.retry import Retried, is_retryable, retrying
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 
 SOURCES = sorted(Path(holdfast.__file__).parent.rglob("*.py"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."))

@@ -11,24 +11,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.errors import SettingsError
-from holdfast.settings import (
+from holdfast.settings.load import load, variable_of
+from holdfast.settings.model import Settings, all_settings
+from holdfast.settings.sections import (
     BatchSettings,
     LogSettings,
     MemorySettings,
-    RedactedOptions,
     Restore,
     RestSettings,
     RetrySettings,
-    Settings,
     SparkSettings,
-    all_settings,
-    format_duration,
-    format_size,
-    load,
-    parse_duration,
-    parse_size,
-    variable_of,
 )
+from holdfast.settings.units import RedactedOptions, format_duration, format_size, parse_duration, parse_size
 
 
 @pytest.fixture(autouse=True)

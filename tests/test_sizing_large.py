@@ -29,7 +29,7 @@ from holdfast.log.commits import Clocks, Commit, Writer
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
-from holdfast.settings import LogSettings, MemorySettings, RestSettings, SnapshotSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, RestSettings, SnapshotSettings
 from holdfast.sizing import SNAPSHOTS, Load, estimate, shown
 from holdfast.stores.formats.byte_columns import from_matrix
 from holdfast.stores.formats.cells import pack_many

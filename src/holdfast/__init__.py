@@ -12,14 +12,14 @@ if TYPE_CHECKING:
     from holdfast.errors import ErrorCategory, HoldfastError
     from holdfast.instance.events import RestoreEvent, RestorePhase
     from holdfast.pipeline.sinks.builtin import console, files, foreach, memory
-    from holdfast.settings import (
+    from holdfast.settings.model import Settings
+    from holdfast.settings.sections import (
         BatchSettings,
         LogSettings,
         MemorySettings,
         Restore,
         RestSettings,
         RetrySettings,
-        Settings,
         SnapshotSettings,
         SparkSettings,
         StateSettings,
@@ -49,14 +49,14 @@ _HOMES = {
     "holdfast.errors": ("ErrorCategory", "HoldfastError"),
     "holdfast.instance.events": ("RestoreEvent", "RestorePhase"),
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
-    "holdfast.settings": (
+    "holdfast.settings.model": ("Settings",),
+    "holdfast.settings.sections": (
         "BatchSettings",
         "LogSettings",
         "MemorySettings",
         "RestSettings",
         "Restore",
         "RetrySettings",
-        "Settings",
         "SnapshotSettings",
         "SparkSettings",
         "StateSettings",

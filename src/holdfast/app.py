@@ -27,7 +27,8 @@ from holdfast.listeners import ListenerPool
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session
 from holdfast.runtime import Description, OnEvent, RunningApp, start
-from holdfast.settings import LoadedSettings, Settings, load
+from holdfast.settings.load import LoadedSettings, load
+from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateListener, StateMachine
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.sink import Sink

@@ -20,7 +20,7 @@ from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import counts_of_stores, users_name
 from holdfast.retry import retrying
-from holdfast.settings import Settings
+from holdfast.settings.model import Settings
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

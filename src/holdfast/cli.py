@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.errors import HoldfastError, SettingsError
-from holdfast.settings import load
+from holdfast.settings.load import load
 from holdfast.settings.units import parse_bytes, parse_duration, parse_number, parse_whole
 
 app = typer.Typer(

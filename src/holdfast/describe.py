@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from holdfast.settings import Settings
+from holdfast.settings.model import Settings
 from holdfast.stores.kinds import store_class
 from holdfast.topology.outputs import OF_STORE
 from holdfast.topology.topology import SubTopology, Topology

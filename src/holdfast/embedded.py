@@ -29,7 +29,8 @@ from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instances import InstanceFailed, Interrupted
 from holdfast.launching import Launched, launch, launch_patiently
 from holdfast.retry import backoff
-from holdfast.settings import RetrySettings, Settings
+from holdfast.settings.model import Settings
+from holdfast.settings.sections import RetrySettings
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
 

@@ -20,7 +20,7 @@ import msgspec
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instances import InstanceFailed, Interrupted
-from holdfast.settings import Settings
+from holdfast.settings.model import Settings
 
 _STANDARD_ERROR = 2
 

@@ -20,7 +20,7 @@ from holdfast import metrics
 from holdfast.chance import SYSTEM_RANDOM, Random
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 
 T = TypeVar("T")
 

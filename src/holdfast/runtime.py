@@ -41,7 +41,7 @@ from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
 from holdfast.pipeline.spark import check_session
 from holdfast.retry import retrying
-from holdfast.settings import Settings
+from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
 from holdfast.topology.topology import Topology
 from holdfast.words import TaskId, Version

@@ -38,7 +38,7 @@ from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
-from holdfast.settings import SnapshotSettings
+from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.cells import unpack

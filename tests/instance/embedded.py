@@ -4,7 +4,7 @@ from holdfast.embedded import EmbeddedInstances
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.settings import Settings
+from holdfast.settings.model import Settings
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId
 from tests.log.making import subtopologies_of

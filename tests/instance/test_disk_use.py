@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from holdfast.errors import SettingsError
-from holdfast.settings import StateSettings
+from holdfast.settings.sections import StateSettings
 from holdfast.stores.engines.rocksdb_options import written_options
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_spec

@@ -16,7 +16,7 @@ from holdfast.instance.config import Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
-from holdfast.settings import LogSettings
+from holdfast.settings.sections import LogSettings
 from holdfast.words import TaskId
 from tests.apps import settings
 from tests.instance.app_log import AppLog, key_of

@@ -20,7 +20,7 @@ from holdfast.log.log import Log
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.results import TaskResult, decode, encode
-from holdfast.settings import Restore, RetrySettings, SnapshotSettings
+from holdfast.settings.sections import Restore, RetrySettings, SnapshotSettings
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.partition import partitions_of

@@ -18,7 +18,7 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.task_readers import PeerBytes
-from holdfast.settings import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of

@@ -19,7 +19,7 @@ from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
 from holdfast.log import names
-from holdfast.settings import SnapshotSettings
+from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.log.commits import Clocks
-from holdfast.settings import SnapshotSettings
+from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.access import Now
 from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, new_url

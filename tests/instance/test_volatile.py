@@ -9,7 +9,7 @@ from holdfast.instance.replica import ReplicaSettings
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.log import names
 from holdfast.metrics import REGISTRY
-from holdfast.settings import SnapshotSettings
+from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version

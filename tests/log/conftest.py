@@ -9,7 +9,7 @@ import pytest
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 from tests import s3
 from tests.log.making import app_spec
 

@@ -10,7 +10,7 @@ from holdfast.instance.messages import InstanceUnavailable
 from holdfast.pipeline import remote_state
 from holdfast.pipeline.remote_state import StateLocations, state_before
 from holdfast.pipeline.task_state import NO_ENTRIES
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 from holdfast.words import TaskId, Version
 
 TASK = TaskId(0, 1)

@@ -18,7 +18,7 @@ from holdfast.log.storage import open_storage
 from holdfast.observe.endpoints import endpoints
 from holdfast.observe.health import LastErrors
 from holdfast.query.service import RestService, not_ready, readable_version, store_reader
-from holdfast.settings import LogSettings, MemorySettings, RestSettings, SnapshotSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, RestSettings, SnapshotSettings
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of

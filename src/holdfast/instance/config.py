@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from holdfast.errors import SettingsError
-from holdfast.settings import (
+from holdfast.settings.sections import (
     LogSettings,
     MemorySettings,
     Restore,

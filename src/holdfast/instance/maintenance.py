@@ -16,7 +16,7 @@ from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.events import Events, report_problem
 from holdfast.instance.replica import Replica
 from holdfast.retry import backoff
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 from holdfast.stores.engines.base import DamagedState
 from holdfast.words import TaskId
 

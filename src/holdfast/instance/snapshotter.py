@@ -12,7 +12,7 @@ from holdfast.instance.log_reader import state_bytes
 from holdfast.instance.replica import Replica
 from holdfast.log.log import Log
 from holdfast.log.snapshot_policy import snapshot_due
-from holdfast.settings import SnapshotSettings
+from holdfast.settings.sections import SnapshotSettings
 from holdfast.words import NOTHING, Version
 
 _LOG = logging.getLogger(__name__)

@@ -28,7 +28,7 @@ from holdfast.log.objects import (
     StorageRefused,
 )
 from holdfast.retry import DEFAULT_RETRY, retrying
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 
 T = TypeVar("T")
 _CHUNK = 8 << 20

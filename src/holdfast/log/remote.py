@@ -35,7 +35,7 @@ from holdfast.log.objects import (
     StorageRefused,
 )
 from holdfast.retry import DEFAULT_RETRY, retrying
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore

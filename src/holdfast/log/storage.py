@@ -14,7 +14,7 @@ from holdfast.log.local import LocalStorage
 from holdfast.log.objects import Storage
 from holdfast.log.remote import open_memory, open_remote
 from holdfast.retry import DEFAULT_RETRY
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 
 _REMOTE = ("s3", "s3a", "gs", "az", "azure", "abfs", "abfss")
 _NO_OPTIONS: Mapping[str, str] = {}

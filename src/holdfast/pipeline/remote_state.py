@@ -15,7 +15,7 @@ from holdfast.instance.client import StateClient
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
 from holdfast.retry import retrying
-from holdfast.settings import RetrySettings
+from holdfast.settings.sections import RetrySettings
 from holdfast.words import NOTHING, TaskId, Version
 
 T = TypeVar("T")

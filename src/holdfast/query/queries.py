@@ -20,7 +20,7 @@ from holdfast.query.keytext import BadKeyText, parse_key
 from holdfast.query.problems import Problem
 from holdfast.query.render import answered, shown, to_json
 from holdfast.query.task_reader import TaskPart, TaskStore
-from holdfast.settings import parse_duration
+from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema

@@ -1,5 +1,7 @@
 """How a setting is declared: a dataclass field whose annotation has its meaning and its allowed values.
 
+    retention: Annotated[Duration, "How long ... are kept.", InKafkaStreams("`retention.ms`"), Between("0s")]
+
 The annotation is used by the check below, by `load`, by `holdfast config` and by docs/configuration.md, so a setting is
 described in one place. An impossible value is rejected when the section is created, in code as from a file.
 """
@@ -23,12 +25,10 @@ from holdfast.settings.units import (
 
 
 @dataclass(frozen=True)
-class About:
-    """What a setting means, and its counterpart in Kafka Streams or why there is none."""
+class InKafkaStreams:
+    """The counterpart of a setting in Kafka Streams, or `none: ` and why there is none."""
 
-    meaning: str
-    kafka: str | None = None
-    why_none: str | None = None
+    counterpart: str
 
 
 @dataclass(frozen=True)
@@ -61,7 +61,8 @@ class Setting:
 
     name: str
     type: Any
-    about: About
+    meaning: str
+    kafka: str
     between: Between | None
     default: Any
 
@@ -151,9 +152,8 @@ class Section:
             hint = hints[f.name]
             if get_origin(hint) is Annotated:
                 base, *extras = get_args(hint)
-                about = next(e for e in extras if isinstance(e, About))
-                between = next((e for e in extras if isinstance(e, Between)), None)
-                found[f.name] = Setting(f.name, base, about, between, f.default)
+                meaning, kafka, *rest = extras
+                found[f.name] = Setting(f.name, base, meaning, kafka.counterpart, rest[0] if rest else None, f.default)
         return found
 
     def __repr__(self) -> str:

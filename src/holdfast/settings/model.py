@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
 
 from holdfast.errors import SettingsError
-from holdfast.settings.declare import About, Between, Section, Setting
+from holdfast.settings.declare import Between, InKafkaStreams, Section, Setting
 from holdfast.settings.sections import (
     BatchSettings,
     LogSettings,
@@ -32,39 +32,32 @@ class Settings(Section):
 
     partitions: Annotated[
         int,
-        About(
-            "The number of partitions of the app's stores. It can't be changed once the log exists.",
-            why_none="the input topics determine it",
-        ),
+        "The number of partitions of the app's stores. It can't be changed once the log exists.",
+        InKafkaStreams("none: the input topics determine it"),
         Between(1, 65_536),
     ] = 4
     instances: Annotated[
         int,
-        About("The number of instances (processes) that `app.run()` starts.", kafka="num.stream.threads"),
+        "The number of instances (processes) that `app.run()` starts.",
+        InKafkaStreams("`num.stream.threads`"),
         Between(1, 256),
     ] = 1
     base_dir: Annotated[
         str,
-        About(
-            "The folder for the log, local state and Spark's checkpoint, unless they have settings of their own.",
-            why_none="only state is local there, see `state.dir`",
-        ),
+        "The folder for the log, local state and Spark's checkpoint, unless they have settings of their own.",
+        InKafkaStreams("none: only state is local there, see `state.dir`"),
     ] = "./.holdfast"
     on_new_checkpoint: Annotated[
         Literal["refuse", "restart_sources"],
-        About(
-            "What to do if the log has versions but Spark's checkpoint is new: `refuse` stops with the recorded "
-            "positions in the message; `restart_sources` keeps the state and reads the sources from the start of "
-            "the new checkpoint.",
-            kafka="auto.offset.reset",
-        ),
+        "What to do if the log has versions but Spark's checkpoint is new: `refuse` stops with the recorded "
+        "positions in the message; `restart_sources` keeps the state and reads the sources from the start of "
+        "the new checkpoint.",
+        InKafkaStreams("`auto.offset.reset`"),
     ] = "refuse"
     stop_timeout: Annotated[
         Duration,
-        About(
-            "How long `app.stop()` waits for the app and its instances before it kills them.",
-            why_none="an argument of `KafkaStreams.close()`",
-        ),
+        "How long `app.stop()` waits for the app and its instances before it kills them.",
+        InKafkaStreams("none: an argument of `KafkaStreams.close()`"),
         Between("100ms", "1h"),
     ] = Duration("5s")
 

@@ -1,6 +1,6 @@
 """Generates docs/configuration.md from the settings.
 
-    python -m holdfast.settings.page > docs/configuration.md
+    python -m scripts.settings_page > docs/configuration.md
 
 A test compares the page with the settings.
 """
@@ -61,10 +61,8 @@ def _part(title: str, section: type[Section]) -> str:
 def _row(name: str, setting: Setting) -> str:
     empty = setting.default is None or (isinstance(setting.default, RedactedOptions) and not setting.default)
     default = "not set" if empty else f"`{setting.show(setting.default)}`"
-    about = setting.about
-    kafka = f"`{about.kafka}`" if about.kafka else f"none: {about.why_none}"
     variable = f"<br>`{variable_of(name)}`"
-    return f"| `{name}`{variable} | {default} | {setting.allowed} | {about.meaning} | {kafka} |"
+    return f"| `{name}`{variable} | {default} | {setting.allowed} | {setting.meaning} | {setting.kafka} |"
 
 
 if __name__ == "__main__":
