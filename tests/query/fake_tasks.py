@@ -6,11 +6,13 @@ from contextlib import contextmanager
 import httpx2
 import msgspec
 
+from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
+from holdfast.query.health import AppStateInfo
 from holdfast.query.reader import StoreReader
-from holdfast.query.rest import AppStateInfo, create_app
+from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.query.task_reader import KeyRead, TaskStore
 from holdfast.stores.access import DictBytes, Now
@@ -20,7 +22,7 @@ from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
-from holdfast.words import TaskId, Version
+from holdfast.words import Millis, TaskId, Version
 from tests.log.making import subtopologies_of
 from tests.stores.making import columns_of
 
@@ -89,14 +91,27 @@ class FakeTask:
         return Version(at), self.versions[at]
 
 
+class Files:
+    """The app files of an app whose code never changes."""
+
+    def __init__(self, app: AppSpec) -> None:
+        self.app = app
+
+    def look_at_app(self) -> None:
+        pass
+
+    def app_of(self, version: Version) -> AppSpec:
+        return self.app
+
+
 class World:
     """An app whose tasks are all fakes."""
 
     def __init__(self, app: AppSpec = APP, *, remote: Sequence[TaskId] = ()) -> None:
         self.app = app
         self.tasks = {task: FakeTask(task, local=task not in remote) for task in app.tasks()}
-        self.errors: list[tuple[str, HoldfastError]] = []
-        self.reader = StoreReader(app, self.tasks.get, on_error=lambda store, error: self.errors.append((store, error)))
+        self.clock = ManualClock(Millis(1_000))
+        self.reader = StoreReader(app, Files(app), self.tasks.get, self.clock)
 
     def task_of(self, store: StoreSpec, key: Sequence[object]) -> TaskId:
         return TaskId(self.app.number_of(store.name), partition_of(store.key, key, self.app.partitions))

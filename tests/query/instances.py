@@ -7,7 +7,6 @@ from pathlib import Path
 
 import httpx2
 
-from holdfast.clock import SystemClock
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.replica import Replica
@@ -15,9 +14,7 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, SegmentRef, seal
 from holdfast.log.storage import open_storage
-from holdfast.observe.endpoints import endpoints
-from holdfast.observe.health import LastErrors
-from holdfast.query.service import RestService, not_ready, readable_version, store_reader
+from holdfast.query.service import RestService
 from holdfast.settings.sections import LogSettings, MemorySettings, RestSettings, SnapshotSettings
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
@@ -117,7 +114,7 @@ def started(folder: Path, app: AppSpec) -> Iterator[Group]:
         peers = {str(task): instance.address for instance in instances for task in instance.config.tasks}
         for instance in instances:
             instance.peers = peers
-        rests = [rest(instance) for instance in instances]
+        rests = [RestService(instance) for instance in instances]
         for service in rests:
             stack.callback(service.stop)
         yield Group(driver, instances, rests, stack.enter_context(httpx2.Client(timeout=20)))
@@ -125,17 +122,3 @@ def started(folder: Path, app: AppSpec) -> Iterator[Group]:
 
 def replicas_of(instance: Instance) -> list[Replica]:
     return [hosted.replica for hosted in instance.hosted()]
-
-
-def rest(instance: Instance) -> RestService:
-    """REST with health and metrics, as the `holdfast instance` command starts it."""
-    errors = LastErrors(SystemClock())
-    reader = store_reader(instance, errors.record)
-    more = endpoints(
-        stores=reader.names(),
-        read=reader.probe,
-        errors=errors,
-        not_ready=lambda: not_ready(instance),
-        version=lambda: readable_version(instance),
-    )
-    return RestService(instance, reader, more)

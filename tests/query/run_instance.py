@@ -4,7 +4,7 @@ import sys
 
 from holdfast.instance.config import decode
 from holdfast.instance.process import main
-from tests.query.instances import rest
+from holdfast.query.service import RestService
 
 if __name__ == "__main__":
-    main(decode(sys.stdin.buffer.readline()), rest)
+    main(decode(sys.stdin.buffer.readline()), RestService)

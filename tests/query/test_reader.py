@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import HoldfastError
-from holdfast.query.reader import StoreReader, UnknownStore
+from holdfast.query.reader import LastError, StoreReader
+from holdfast.query.store_specs import UnknownStore
 from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import decode_key, encode_key
-from holdfast.words import TaskId, Version
-from tests.query.fake_tasks import APP, LEVELS, NUMBERS, World
+from holdfast.words import Millis, TaskId, Version
+from tests.query.fake_tasks import APP, LEVELS, NUMBERS, Files, World
 
 NAMES = [f"player-{n}" for n in range(40)]
 
@@ -47,7 +48,7 @@ def test_an_unknown_store_is_an_error_with_the_existing_ones() -> None:
 
 
 def test_a_task_that_no_instance_hosts_is_not_ready() -> None:
-    reader = StoreReader(APP, lambda task: None)
+    reader = StoreReader(APP, Files(APP), lambda task: None)
     with pytest.raises(NotReady, match="No instance is known to hold task 1_"):
         reader.get(reader.find("numbers", (7,)))
 
@@ -104,7 +105,7 @@ def test_a_probe_reads_each_partition_and_reports_failures() -> None:
         ("1_1", 1, None),
         ("1_2", None, broken),
     ]
-    assert world.errors == [("numbers", broken)]
+    assert world.reader.last_errors == {"numbers": LastError(str(broken), Millis(1_000))}
 
 
 def test_a_probe_finds_a_damaged_value() -> None:

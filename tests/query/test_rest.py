@@ -11,7 +11,8 @@ import httpx2
 import pytest
 
 from holdfast import metrics
-from holdfast.query.rest import AppStateInfo, TaskInfo, create_app
+from holdfast.query.health import AppStateInfo, TaskInfo
+from holdfast.query.rest import create_app
 from holdfast.query.server import serve
 from holdfast.query.task_reader import NotReady
 from tests.query.fake_tasks import LEVELS, NUMBERS, SCORES, World, served

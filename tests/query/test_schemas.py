@@ -199,7 +199,7 @@ def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> Non
     wide = merged(NARROW, WIDE)
     before, after = app_of(NARROW, First), app_of(wide, First)
     world, file = World(before), File(before, after)
-    reader = StoreReader(before, world.tasks.get, newest=file)
+    reader = StoreReader(before, file, world.tasks.get)
     key = ("ann",)
     world.commit(1, wide, {key: (4, 2.5)})
     fake = world.tasks[world.task_of(wide, key)]
@@ -219,7 +219,7 @@ def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> Non
 
 def test_a_store_that_was_added_later_is_not_shown() -> None:
     specs = StoreSpecs(app_spec(NARROW), File(app_of(NARROW, First), app_of(NARROW, First)))
-    assert list(specs) == ["counts"]
+    assert specs.names() == ["counts"]
     assert specs["counts"] == NARROW
 
 

@@ -14,13 +14,13 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import AppStateMessage
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
-from holdfast.query.service import store_reader
+from holdfast.query.service import RestService
 from holdfast.query.task_reader import NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from tests.instance.processes import until
 from tests.log.making import subtopologies_of
 from tests.query.fake_tasks import APP, LEVELS, NUMBERS, SCORES
-from tests.query.instances import Driver, Group, config, process, rest, started
+from tests.query.instances import Driver, Group, config, process, started
 
 GAME = AppSpec(
     id="game",
@@ -54,7 +54,7 @@ def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> 
     try:
         for instance in instances:  # none knows the others
             assert instance.wait_ready(30)
-            service = rest(instance)
+            service = RestService(instance)
             assert httpx2.get(f"{service.url}/v1/stores/numbers/keys/7").json()["value"] == 49
             entries = httpx2.get(f"{service.url}/v1/stores/numbers/range").json()["entries"]
             assert [entry["key"] for entry in entries] == list(range(20))
@@ -151,7 +151,7 @@ def test_a_stopped_instance_makes_only_its_own_keys_unavailable(group: Group) ->
         if response.status_code == 503:
             assert response.json()["error"] == "not_ready"
             assert response.headers["retry-after"] == "1"
-    lookup = store_reader(group.instances[0]).find
+    lookup = group.rests[0].reader.find
     assert statuses == {n: 200 if lookup("numbers", (n,)).local else 503 for n in range(20)}
     assert set(statuses.values()) == {200, 503}
     assert group.get("/v1/stores/numbers/range").status_code == 503
@@ -171,7 +171,7 @@ def test_a_restoring_replica_answers_not_ready(tmp_path: Path) -> None:
         path.write_bytes(whole[:-20])  # so that no task can reach version 1
     instance = Instance(config(tmp_path, "game-0", list(GAME.tasks())))
     instance.start()
-    service = rest(instance)
+    service = RestService(instance)
     try:
         response = httpx2.get(service.url + "/v1/stores/numbers/keys/7")
         assert (response.status_code, response.json()["error"]) == (503, "not_ready")
@@ -192,7 +192,7 @@ def test_a_restoring_replica_answers_not_ready(tmp_path: Path) -> None:
 def test_a_task_is_never_read_at_an_earlier_version(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): n for n in range(20)})
     group.settle()
-    reader = store_reader(group.instances[0])
+    reader = group.rests[0].reader
     here = next(n for n in range(20) if reader.find("numbers", (n,)).local)
     lookup = reader.find("numbers", (here,))
     assert reader.get(lookup).version == 1
@@ -209,7 +209,7 @@ def test_a_task_is_never_read_at_an_earlier_version(group: Group) -> None:
 def test_readers_see_complete_versions_while_replicas_catch_up(group: Group) -> None:
     group.driver.commit(NUMBERS, {(n,): 1 for n in range(60)})
     group.settle()
-    reader = store_reader(group.instances[0])
+    reader = group.rests[0].reader
     seen = 0
     for version in range(2, 30):
         group.driver.commit(NUMBERS, {(n,): version for n in range(60)})

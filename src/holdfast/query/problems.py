@@ -17,7 +17,7 @@ from starlette.responses import Response
 from holdfast.errors import BadKey, ErrorCategory, HoldfastError
 from holdfast.query.cursor import BadCursor
 from holdfast.query.keytext import BadKeyText
-from holdfast.query.reader import UnknownStore
+from holdfast.query.store_specs import UnknownStore
 
 log = logging.getLogger(__name__)
 

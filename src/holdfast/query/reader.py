@@ -18,7 +18,10 @@ from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
 
-from holdfast.errors import ErrorCategory, HoldfastError
+import msgspec
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.store_specs import AppFiles, StoreSpecs
@@ -31,23 +34,12 @@ from holdfast.stores.layouts.base import AFTER_OWN_KEYS
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import TaskId, Version
+from holdfast.words import Millis, TaskId, Version
 
 Entry = tuple[bytes, bytes]
 T = TypeVar("T")
 
 _PEER_THREADS = 8
-
-
-class UnknownStore(HoldfastError):
-    """The app has no store of that name. `stores` has the names of those it has."""
-
-    category = ErrorCategory.INVALID
-
-    def __init__(self, store: str, app: AppSpec) -> None:
-        self.stores = sorted(spec.name for spec in app.stores)
-        there = f"It has {', '.join(self.stores)}" if self.stores else "It has no stores"
-        super().__init__(f"{app.id!r} has no store {store!r}. {there}.")
 
 
 @dataclass(frozen=True)
@@ -92,63 +84,45 @@ class Probe:
     error: HoldfastError | None
 
 
+class LastError(msgspec.Struct, frozen=True):
+    """The last error of a store, kept after the store has recovered: people usually look after the failure."""
+
+    message: str
+    at: Millis
+
+
 class StoreReader:
     """All stores of an app, read through one `TaskReader` per task.
 
     `tasks` finds a task's reader, None while no instance is known to host it; it is called at each read, since tasks
-    move. `on_error` is called with the store and the error of each failed read. `newest` has the app's newest file.
+    move. `files` has the app's newest file.
     """
 
     def __init__(
         self,
         app: AppSpec,
+        files: AppFiles,
         tasks: Callable[[TaskId], TaskReader | None],
-        on_error: Callable[[str, HoldfastError], None] = lambda store, error: None,
-        on_close: Callable[[], None] = lambda: None,
-        newest: AppFiles | None = None,
+        clock: Clock = SYSTEM_CLOCK,
     ) -> None:
         self.app = app
-        self._specs = StoreSpecs(app, newest)
+        self.specs = StoreSpecs(app, files)
+        self.last_errors: dict[str, LastError] = {}
         self._tasks = tasks
-        self._on_error = on_error
-        self._on_close = on_close
+        self._clock = clock
         self._peers = ThreadPoolExecutor(_PEER_THREADS, thread_name_prefix="holdfast-peers")
 
     def close(self) -> None:
         self._peers.shutdown(wait=False, cancel_futures=True)
-        self._on_close()
-
-    def names(self) -> list[str]:
-        return sorted(self._specs)
-
-    def specs(self) -> list[StoreSpec]:
-        return [self._specs[name] for name in self.names()]
-
-    def spec(self, store: str) -> StoreSpec:
-        if store not in self._specs:
-            raise UnknownStore(store, self.app)
-        return self._specs[store]
-
-    def spec_at(self, store: str, version: Version) -> StoreSpec:
-        """The same, with how long things are kept as it was at a version. May read the log: not for an event loop."""
-        return self._specs.at(store, version)
-
-    def is_unknown_schema(self, store: str, schema: int) -> bool:
-        """Whether a value's schema isn't in the store's spec and nobody has looked for it yet: `load_schema` does."""
-        return self._specs.is_unknown_schema(store, schema)
-
-    def load_schema(self, store: str, schema: int) -> None:
-        """Has the app's file read if a value's schema isn't known: newer code has come. Once for each number."""
-        self._specs.load_schema(store, schema)
 
     def tasks_of(self, store: str) -> list[TaskId]:
         """The tasks that hold a part of the store, one per partition."""
-        topology = self.app.number_of(self.spec(store).name)
+        topology = self.app.number_of(self.specs[store].name)
         return [TaskId(topology, partition) for partition in range(self.app.partitions)]
 
     def find(self, store: str, values: Sequence[object]) -> Lookup:
         """Where the key is. Reads nothing."""
-        spec = self.spec(store)
+        spec = self.specs[store]
         task = self.tasks_of(store)[partition_of(spec.key, values, self.app.partitions)]
         reader = self._tasks(task)
         return Lookup(spec, task, encode_key(spec.key, values), reader is None or reader.local)
@@ -158,7 +132,7 @@ class StoreReader:
         try:
             return self._found(lookup, version)
         except HoldfastError as error:
-            self._on_error(lookup.spec.name, error)
+            self._record(lookup.spec.name, error)
             raise
 
     def search(self, lookup: Lookup, missed: LookupResult) -> LookupResult:
@@ -167,7 +141,7 @@ class StoreReader:
         try:
             found = self._on_each(others, lambda task: self._found(replace(lookup, task=task), None))
         except HoldfastError as error:
-            self._on_error(lookup.spec.name, error)
+            self._record(lookup.spec.name, error)
             raise
         return next((each for each in found if each.cell is not None), missed)
 
@@ -181,7 +155,7 @@ class StoreReader:
         try:
             return self._at_one_version(self.tasks_of(store), part, None)
         except HoldfastError as error:
-            self._on_error(store, error)
+            self._record(store, error)
             raise
 
     def range(
@@ -192,7 +166,7 @@ class StoreReader:
 
         def scan(task: TaskId, at: Version | None) -> TaskPart[Entry]:
             with self._task(task).at(store, at) as found:
-                spec = self.spec_at(store, found.version)
+                spec = self.specs.at(store, found.version)
                 entries = layout_of(spec).reader(found.bytes, found.now)
                 batches = entries.scan(start, stop or AFTER_OWN_KEYS, reverse=False)
                 with Closing(batches):
@@ -202,7 +176,7 @@ class StoreReader:
         try:
             slices = self._at_one_version(tasks, scan, version)
         except HoldfastError as error:
-            self._on_error(store, error)
+            self._record(store, error)
             raise
         entries = list(itertools.islice(merged(part.entries for part in slices), limit + len(tasks)))
         shown = limit
@@ -220,7 +194,7 @@ class StoreReader:
             return LookupResult(got.version, task, layout.visible(got.value, got.now))
         with reader.at(spec.name, version) as store:
             # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
-            spec = self.spec(spec.name) if reader.local else self.spec_at(spec.name, store.version)
+            spec = self.specs[spec.name] if reader.local else self.specs.at(spec.name, store.version)
             data = layout_of(spec).reader(store.bytes, store.now).find(lookup.key)
             return LookupResult(store.version, task, None if data is None else layout.cell(data))
 
@@ -234,7 +208,7 @@ class StoreReader:
                         for _, value in itertools.islice(entries, 1):
                             unpack(value)
             except HoldfastError as error:
-                self._on_error(store, error)
+                self._record(store, error)
                 return Probe(task, None, error)
             return Probe(task, found.version, None)
 
@@ -270,6 +244,9 @@ class StoreReader:
             if (reader := self._tasks(task)) is not None and not reader.local
         }
         return [remote[task].result() if task in remote else read(task) for task in tasks]
+
+    def _record(self, store: str, error: HoldfastError) -> None:
+        self.last_errors[store] = LastError(str(error), self._clock.now())
 
     def _task(self, task: TaskId) -> TaskReader:
         if (reader := self._tasks(task)) is None:

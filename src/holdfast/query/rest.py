@@ -1,26 +1,25 @@
 """The paths under /v1: requests as calls of the reader, and results as JSON.
 
 Every answer has the version it is from. Lookups in a replica of this process are done on the event loop, since they
-take microseconds; everything that waits (ranges, other instances) runs on a thread. /health and /metrics belong to
-`observe` and are passed in as routes.
+take microseconds; everything that waits (ranges, other instances) runs on a thread.
 """
 
 import asyncio
 import functools
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
-import msgspec
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import BaseRoute, Route
+from starlette.routing import Route
 
 from holdfast import metrics
-from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.query import rewrite_progress
 from holdfast.query.cursor import Cursor, encode_cursor
+from holdfast.query.health import AppStateInfo, health_routes
 from holdfast.query.keytext import example, key_text, parse_key, render_key
 from holdfast.query.problems import Problem, answer_problem, json_response, problem_of
 from holdfast.query.queries import Asked, Kinds
@@ -43,39 +42,10 @@ _seconds = metrics.histogram("holdfast_rest_request_seconds", "How long REST req
 Endpoint = Callable[[Request], Awaitable[Response]]
 
 
-class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """One task that this instance hosts."""
-
-    task: str
-    phase: str
-    version: int
-    ready: bool
-    error: str | None = None
-
-
-class AppStateInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """What /v1/state answers: the app's state as its driver last sent it, and the progress of this instance."""
-
-    app: str
-    instance: str
-    state: str
-    version: int
-    committed: int
-    ready: bool
-    tasks: tuple[TaskInfo, ...] = ()
-    cause: str | None = None
-
-
-def create_app(
-    reader: StoreReader,
-    state: Callable[[], AppStateInfo],
-    more: Sequence[BaseRoute] = (),
-    clock: Clock = SYSTEM_CLOCK,
-) -> Starlette:
-    """The ASGI application. `more` are further routes, such as those of `observe`."""
-    kinds = Kinds(reader.specs())
+def create_app(reader: StoreReader, state: Callable[[], AppStateInfo]) -> Starlette:
+    """The ASGI application."""
+    kinds = Kinds(reader.specs.all())
     queries = _Endpoints(reader, state, kinds)
-    counted = _RequestMetrics(clock)
     paths: Mapping[str, Endpoint] = {
         "/v1/stores": queries.stores,
         "/v1/stores/{store}/keys/{key:path}": queries.key,
@@ -86,7 +56,10 @@ def create_app(
         "/v1/state": queries.state,
     }
     app = Starlette(
-        routes=[*(Route(path, counted(path, endpoint)) for path, endpoint in paths.items()), *more],
+        routes=[
+            *(Route(path, _counted(path, endpoint)) for path, endpoint in paths.items()),
+            *health_routes(reader, state),
+        ],
         exception_handlers=dict.fromkeys((Problem, HoldfastError, HTTPException, Exception), answer_problem),
     )
     app.router.redirect_slashes = False  # a key may end with a slash
@@ -98,13 +71,14 @@ class _Endpoints:
 
     def __init__(self, reader: StoreReader, state: Callable[[], AppStateInfo], kinds: Kinds) -> None:
         self._reader = reader
+        self._specs = reader.specs
         self._kinds = kinds
         self._state = state
         self._renderers: dict[str, tuple[StoreSpec, Renderer]] = {}
 
     async def stores(self, request: Request) -> Response:
         parameters(request, allowed=())
-        described = [self._describe(spec) for spec in self._reader.specs()]
+        described = [self._describe(spec) for spec in self._specs.all()]
         return json_response({"version": self._state().version, "stores": described})
 
     async def state(self, request: Request) -> Response:
@@ -113,20 +87,20 @@ class _Endpoints:
 
     async def key(self, request: Request) -> Response:
         parameters(request, allowed=())
-        spec = self._reader.spec(request.path_params["store"])
+        spec = self._specs[request.path_params["store"]]
         self._kinds.check_by_key(spec)
         values = parse_key(spec.key, key_in_path(request, spec.key))
         lookup = self._reader.find(spec.name, values)
         found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
         if found.cell is None and _kept_by_user(spec):
             found = await asyncio.to_thread(self._reader.search, lookup, found)
-        if found.cell is not None and self._reader.is_unknown_schema(spec.name, found.cell.schema):
-            await asyncio.to_thread(self._reader.load_schema, spec.name, found.cell.schema)
+        if found.cell is not None and self._specs.is_unknown_schema(spec.name, found.cell.schema):
+            await asyncio.to_thread(self._specs.load_schema, spec.name, found.cell.schema)
         return self._answer(lookup, found, values)
 
     async def rewriting(self, request: Request) -> Response:
         parameters(request, allowed=())
-        spec = self._reader.spec(request.path_params["store"])
+        spec = self._specs[request.path_params["store"]]
         parts = await asyncio.to_thread(self._reader.read, spec.name, rewrite_progress.read)
         return json_response(rewrite_progress.summary(spec, parts))
 
@@ -134,12 +108,12 @@ class _Endpoints:
         """The endpoint of a query that a kind declares; without a name, of the query that the path names."""
 
         async def answer(request: Request) -> Response:
-            spec = self._reader.spec(request.path_params["store"])
+            spec = self._specs[request.path_params["store"]]
             query = self._kinds.query(spec, name or request.path_params["query"])
             given = parameters(request, allowed=(*query.parameters, "limit"))
             limit = limit_of(given.get("limit"))
             asked = Asked(self._kinds, spec, query, key_in_path(request, spec.key), given)
-            read = asked.reader(functools.partial(self._reader.spec_at, spec.name), limit)
+            read = asked.reader(functools.partial(self._specs.at, spec.name), limit)
 
             def answered() -> Response:
                 parts = self._reader.read(spec.name, read)
@@ -159,7 +133,7 @@ class _Endpoints:
         return answer
 
     async def range(self, request: Request) -> Response:
-        spec = self._reader.spec(request.path_params["store"])
+        spec = self._specs[request.path_params["store"]]
         given = parameters(request, allowed=("from", "to", "limit", "cursor"))
         self._kinds.check_by_key(spec)
         limit = limit_of(given.get("limit"))
@@ -241,45 +215,40 @@ class _Endpoints:
             return {"key": None, "value": None, "error": f"key {key.hex()} can't be read: {error}"}
         try:
             cell = layout_of(spec).cell(value)
-            self._reader.load_schema(spec.name, cell.schema)
+            self._specs.load_schema(spec.name, cell.schema)
             return {"key": shown_key, **_shown(self._renderer(spec.name), cell)}
         except HoldfastError as error:
             return {"key": shown_key, "value": None, "error": _unreadable(spec.name, str(shown_key), error).message}
 
     def _renderer(self, store: str) -> Renderer:
         """How the store's values are shown, by its newest known spec."""
-        spec = self._reader.spec(store)
+        spec = self._specs[store]
         known = self._renderers.get(store)
         if known is None or known[0] is not spec:
             known = self._renderers[store] = (spec, renderer(spec))
         return known[1]
 
 
-class _RequestMetrics:
-    """Counts and times the requests of each path."""
+def _counted(path: str, endpoint: Endpoint) -> Endpoint:
+    """The endpoint, with its requests counted and timed."""
+    path = path.replace(":path", "")
+    seconds = _seconds.labels(path)
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    async def answer(request: Request) -> Response:
+        began = SYSTEM_CLOCK.monotonic()
+        status = 500
+        try:
+            response = await endpoint(request)
+            status = response.status_code
+        except Exception as error:
+            status = problem_of(error).status
+            raise
+        finally:
+            seconds.observe(SYSTEM_CLOCK.monotonic() - began)
+            _requests.labels(path, str(status)).inc()
+        return response
 
-    def __call__(self, path: str, endpoint: Endpoint) -> Endpoint:
-        path = path.replace(":path", "")
-        seconds = _seconds.labels(path)
-
-        async def answer(request: Request) -> Response:
-            began = self._clock.monotonic()
-            status = 500
-            try:
-                response = await endpoint(request)
-                status = response.status_code
-            except Exception as error:
-                status = problem_of(error).status
-                raise
-            finally:
-                seconds.observe(self._clock.monotonic() - began)
-                _requests.labels(path, str(status)).inc()
-            return response
-
-        return answer
+    return answer
 
 
 def _shown(render: Renderer, cell: Cell) -> dict[str, object]:

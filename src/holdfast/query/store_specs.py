@@ -10,18 +10,29 @@ the file that the version was made under, on every instance.
 """
 
 import threading
-from collections.abc import Iterator, Mapping
 from typing import Protocol
 
 import msgspec
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.appfile import AppSpec
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
 
+class UnknownStore(HoldfastError):
+    """The app has no store of that name. `stores` has the names of those it has."""
+
+    category = ErrorCategory.INVALID
+
+    def __init__(self, store: str, app: str, stores: list[str]) -> None:
+        self.stores = stores
+        there = f"It has {', '.join(stores)}" if stores else "It has no stores"
+        super().__init__(f"{app!r} has no store {store!r}. {there}.")
+
+
 class AppFiles(Protocol):
-    """The app files that are known; an instance's source has them."""
+    """The app files that are known; `LogReader` of an instance has them."""
 
     @property
     def app(self) -> AppSpec: ...
@@ -33,47 +44,50 @@ class AppFiles(Protocol):
         """The file a version was made under."""
 
 
-class StoreSpecs(Mapping[str, StoreSpec]):
+class StoreSpecs:
     """The specs of the stores an instance was started with."""
 
-    def __init__(self, app: AppSpec, newest: AppFiles | None = None) -> None:
+    def __init__(self, app: AppSpec, files: AppFiles) -> None:
         self._app = app
-        self._newest = newest
+        self._files = files
         self._specs = {spec.name: spec for spec in app.stores}
         self._met: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
 
     def __getitem__(self, store: str) -> StoreSpec:
-        if self._newest is not None and self._newest.app is not self._app:
-            self._renew(self._newest.app)
+        if self._files.app is not self._app:
+            self._renew(self._files.app)
+        if store not in self._specs:
+            raise UnknownStore(store, self._app.id, self.names())
         return self._specs[store]
 
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._specs)
+    def names(self) -> list[str]:
+        return sorted(self._specs)
 
-    def __len__(self) -> int:
-        return len(self._specs)
+    def all(self) -> list[StoreSpec]:
+        return [self[name] for name in self.names()]
 
     def at(self, store: str, version: Version) -> StoreSpec:
-        """The spec in the newest file, with TTL, retention and clock as in the file of that version."""
-        if self._newest is None:
-            return self[store]
-        then, newest = self._newest.app_of(version).store(store), self[store]
+        """The spec in the newest file, with TTL, retention and clock as in the file of that version.
+
+        This may read the log, so an event loop must not call it.
+        """
+        then, newest = self._files.app_of(version).store(store), self[store]
         if then is None or _kept(then) == _kept(newest):
             return newest
         return msgspec.structs.replace(newest, ttl_ms=then.ttl_ms, retention_ms=then.retention_ms, clock=then.clock)
 
     def is_unknown_schema(self, store: str, schema: int) -> bool:
         """Whether a value's schema isn't known, and the newest file hasn't been read for it yet."""
-        return self._newest is not None and schema > self[store].schema and (store, schema) not in self._met
+        return schema > self[store].schema and (store, schema) not in self._met
 
     def load_schema(self, store: str, schema: int) -> None:
         """Reads the newest file if the schema is unknown."""
-        if self._newest is None or not self.is_unknown_schema(store, schema):
+        if not self.is_unknown_schema(store, schema):
             return
         with self._lock:
             if self.is_unknown_schema(store, schema):
-                self._newest.look_at_app()
+                self._files.look_at_app()
                 self._met.add((store, schema))
 
     def _renew(self, app: AppSpec) -> None:

@@ -1,1 +1,0 @@
-"""Observing a running instance: its health and its metrics."""

@@ -1,0 +1,113 @@
+"""What /health, /metrics and /v1/state answer.
+
+Live: the process answers. Ready: its tasks have caught up, so it can take requests. Stores: each one has just been
+read. They are three questions because each "no" has another consequence: restart the process, send requests elsewhere,
+look for the cause.
+"""
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from holdfast import metrics
+from holdfast.query.problems import Problem, json_response
+from holdfast.query.reader import LastError, StoreReader
+
+
+class TaskInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """One task that this instance hosts."""
+
+    task: str
+    phase: str
+    version: int
+    ready: bool
+    error: str | None = None
+
+
+class AppStateInfo(msgspec.Struct, frozen=True, kw_only=True):
+    """What /v1/state answers: the app's state as its driver last sent it, and the progress of this instance."""
+
+    app: str
+    instance: str
+    state: str
+    version: int
+    """The version that every task of this instance can be read at."""
+    committed: int
+    ready: bool
+    tasks: tuple[TaskInfo, ...] = ()
+    cause: str | None = None
+
+
+class Partitions(msgspec.Struct, frozen=True):
+    all: int
+    available: int
+
+
+class StoreHealth(msgspec.Struct, frozen=True):
+    """One store's health: it is available when every one of its partitions answers.
+
+    `version` is the smallest over its partitions, None while none can be read.
+    """
+
+    store: str
+    available: bool
+    partitions: Partitions
+    version: int | None
+    unavailable: dict[str, str]
+    last_error: LastError | None
+
+
+def health_routes(reader: StoreReader, state: Callable[[], AppStateInfo]) -> list[Route]:
+    """The routes of /health and /metrics."""
+
+    async def live(request: Request) -> Response:
+        return json_response({"status": "live", "version": state().version})
+
+    async def ready(request: Request) -> Response:
+        now = state()
+        if reasons := [_not_ready(task, now.committed) for task in now.tasks if not task.ready]:
+            what = "Ask again after the time in Retry-After; /v1/state shows how far each task is."
+            raise Problem(503, "not_ready", " ".join(reasons), what, {"version": now.version})
+        return json_response({"status": "ready", "version": now.version})
+
+    async def stores(request: Request) -> Response:
+        healths = await asyncio.to_thread(lambda: [health_of(reader, store) for store in reader.specs.names()])
+        body = {"version": state().version, "stores": healths}
+        if missing := [health.store for health in healths if not health.available]:
+            what = "See `unavailable` of each store for its partitions and their errors."
+            raise Problem(503, "stores_unavailable", f"{', '.join(missing)} can't be read in full.", what, body)
+        return json_response({"status": "available", **body})
+
+    async def metrics_text(request: Request) -> Response:
+        text, content_type = metrics.expose(request.headers.get("accept", ""))
+        return Response(text, headers={"Content-Type": content_type})
+
+    return [
+        Route("/health/live", live),
+        Route("/health/ready", ready),
+        Route("/health/stores", stores),
+        Route("/metrics", metrics_text),
+    ]
+
+
+def health_of(reader: StoreReader, store: str) -> StoreHealth:
+    """The health of a store, found out by reading each of its partitions."""
+    probes = reader.probe(store)
+    versions = [probe.version for probe in probes if probe.version is not None]
+    return StoreHealth(
+        store=store,
+        available=len(versions) == len(probes),
+        partitions=Partitions(all=len(probes), available=len(versions)),
+        version=min(versions, default=None),
+        unavailable={str(probe.task): str(probe.error) for probe in probes if probe.error is not None},
+        last_error=reader.last_errors.get(store),
+    )
+
+
+def _not_ready(task: TaskInfo, newest: int) -> str:
+    why = f" ({task.error})" if task.error else ""
+    return f"Task {task.task} is {task.phase}: version {task.version} of {newest}{why}."
