@@ -109,7 +109,7 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
         "options by tests.hooks:smaller",
         "not durable: in no snapshot, never restored",
         "everywhere: every instance has the whole of it",
-        "sink recent (memory) of what changes in recent",
+        "sink recent (memory) of the changes in recent",
     ):
         assert line in text
     with app:

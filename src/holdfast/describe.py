@@ -1,4 +1,4 @@
-"""An app as text: what `app.describe()` says, read off the description itself so that it can't say otherwise."""
+"""An app as text, for `app.describe()`."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def _lines(app: str, settings: Settings, topology: Topology) -> Iterator[str]:
     yield f"  state       {settings.state_dir(app)}"
     yield f"  checkpoint  {settings.checkpoint(app)}"
     for each in topology.subtopologies:
-        # The numbers of tasks are the log's to say.
+        # The log assigns the numbers of tasks.
         last = settings.partitions - 1
         tasks = f", tasks {each.number}_0 to {each.number}_{last}" if topology.is_numbered else ""
         yield f"  Sub-topology {each.name}{tasks}"
@@ -29,7 +29,7 @@ def _lines(app: str, settings: Settings, topology: Topology) -> Iterator[str]:
         for node in topology.sinks:
             if node.source in outputs:
                 store = node.source.partition(OF_STORE)[2]
-                yield f"    sink {node.name} ({node.sink.kind})" + (f" of what changes in {store}" if store else "")
+                yield f"    sink {node.name} ({node.sink.kind})" + (f" of the changes in {store}" if store else "")
 
 
 def _subtopology(each: SubTopology) -> Iterator[str]:

@@ -1,7 +1,7 @@
-"""The aggregates a user names in `.aggregate(...)`: what to compute of which column.
+"""The aggregates for `.aggregate(...)`: a function and the column it is applied to.
 
-They are plain values. `topology.reducers` turns one into columns once the type of its input is known, and
-`pipeline.aggregation_plan` into Spark expressions. One with `from_now=True` may be added to a table that has records.
+They are plain values. `topology.reducers` turns an aggregate into columns once the type of its input is known;
+`pipeline.aggregation_plan` turns it into Spark expressions.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 _COLUMN = re.compile(r"Column<'[\w.]+'>")
-"""How Spark writes a Column that is nothing but a name."""
+"""The text of a Spark Column that is only a name."""
 
 
 class Function(Enum):
@@ -33,41 +33,41 @@ class Function(Enum):
 
 @dataclass(frozen=True)
 class Aggregate:
-    """One aggregate of one column; `column` is a name, a SQL expression or a Spark Column. None: whole rows."""
+    """One aggregate. `column` is a name, a SQL expression or a Spark Column; None means whole rows."""
 
     function: Function
     column: str | Column | None = None
     from_now: bool = False
-    """Whether it may be added to a table that has records already: it then leaves those out."""
+    """Whether it may be added to a table that already has records. It leaves out those records."""
 
     @property
     def needs_time(self) -> bool:
-        """Whether which record wins depends on event time."""
+        """Whether the result depends on the records' event times."""
         return self.function in (Function.FIRST, Function.LAST)
 
     @property
     def meaning(self) -> str:
-        """What is computed of what, as the app's file keeps it: two starts with the same meaning count the same.
+        """The aggregate as text for the app's file. Aggregates with the same text compute the same.
 
-        A Column that is more than a name stands as `...`: how Spark writes an expression differs from release to
-        release, and some are numbered anew each time they are made.
+        A Column that is more than a name becomes `...`: Spark's text of an expression differs between releases, and
+        some expressions get a new number each time they are created.
 
         >>> Aggregate(Function.SUM, "a  +\\n b").meaning
         'sum(a + b)'
         """
         if self.column is None or isinstance(self.column, str):
-            told = "*" if self.column is None else " ".join(self.column.split())
+            column = "*" if self.column is None else " ".join(self.column.split())
         else:
             text = str(self.column)
-            told = text.removeprefix("Column<'").removesuffix("'>") if _COLUMN.fullmatch(text) else UNTOLD
-        return f"{self.function.value}({told})"
+            column = text.removeprefix("Column<'").removesuffix("'>") if _COLUMN.fullmatch(text) else UNTOLD
+        return f"{self.function.value}({column})"
 
     def __str__(self) -> str:
         return f"{self.function.value}({'*' if self.column is None else self.column})"
 
 
 def count(column: str | Column | None = None, *, from_now: bool = False) -> Aggregate:
-    """How many records; of a column, how many where it isn't null.
+    """The number of records; with a column, the number of records where it isn't null.
 
     >>> str(count()), str(count("bpm"))
     ('count(*)', 'count(bpm)')
@@ -76,7 +76,7 @@ def count(column: str | Column | None = None, *, from_now: bool = False) -> Aggr
 
 
 def sum(column: str | Column, *, from_now: bool = False) -> Aggregate:
-    """The sum, null when every value is null. Whole numbers that leave 64 bits stop the app with the key."""
+    """The sum, null when every value is null. A sum of whole numbers beyond 64 bits stops the app and names the key."""
     return Aggregate(Function.SUM, column, from_now)
 
 

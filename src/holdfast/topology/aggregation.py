@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from holdfast.errors import TopologyError
-from holdfast.stores.formats.keys import encode_keys
-from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
-from holdfast.topology.frames import input_type, type_of
+from holdfast.topology.frames import input_type, key_of, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.sink import Sink
@@ -28,7 +26,7 @@ Aggregates = tuple[tuple[str, Aggregate], ...]
 
 @dataclass(frozen=True)
 class Aggregation:
-    """Named aggregates, and how each is merged into what its key has."""
+    """Named aggregates, and how each is merged into the row of its key."""
 
     aggregates: Aggregates
     reducers: tuple[Reducer, ...]
@@ -44,7 +42,7 @@ class Aggregation:
 
 @dataclass(frozen=True)
 class Table:
-    """An aggregation in an app: a store that the stream keeps up to date."""
+    """An aggregation of an app: a store that the stream keeps up to date."""
 
     topology: Topology
     name: str
@@ -60,7 +58,7 @@ class Table:
         return Schema(self.spec.key.fields + tuple(f for f in self.spec.columns.fields if not f.hidden_in))
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:
-        """Sends every version's changed rows to `sink`, after the version exists. Returns the table again."""
+        """Sends the changed rows of every version to `sink`, after the version is committed. Returns this table."""
         self.topology.add_sink(self.name, sink, name)
         return self
 
@@ -68,12 +66,11 @@ class Table:
 def add_aggregation(
     stream: Stream, columns: tuple[str, ...], aggregates: Aggregates, name: str, make: Callable[..., StoreSpec]
 ) -> Table:
-    """An aggregation by these columns, in the store that `make` gives for its key and value."""
+    """Adds an aggregation by these columns. `make` returns the spec of its store, given key and value."""
     topology = stream.topology
-    for column in (*columns, *([stream.timestamp] if stream.timestamp else [])):
-        type_of(stream.frame, column)
-    key = Schema(tuple(Field(column, type_of(stream.frame, column)) for column in columns))
-    encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is not a key
+    key = key_of(stream.frame, columns)
+    if stream.timestamp:
+        type_of(stream.frame, stream.timestamp)
     in_time = any(aggregate.needs_time for _, aggregate in aggregates)
     position = [type_of(stream.frame, column) for column in stream.position] if in_time else []
     reducers = tuple(
@@ -88,8 +85,8 @@ def add_aggregation(
     )
     if spec.max_entries and DELETED in (field.name for field in key.fields + results):
         raise TopologyError(
-            f"store({name!r}): a column is named {DELETED!r}, which is how sinks are told of a key that "
-            "max_entries evicted. Give it another name."
+            f"store({name!r}): a column is named {DELETED!r}, the column in which sinks see that "
+            "max_entries evicted a key. Give your column another name."
         )
     topology.check_free(name, (spec,), "Give the store another name: .store('...').")
     topology.add(name, stream, key, (spec,), Aggregation(aggregates, reducers))

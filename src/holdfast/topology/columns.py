@@ -1,7 +1,7 @@
 """Arithmetic on nullable Arrow columns by Spark's rules.
 
-Null meets a value: the value stays. NaN is larger than every number. Whole numbers and decimals that don't fit raise
-`pa.ArrowInvalid`; the caller, who has the keys, says which one it was.
+Null combined with a value is the value. NaN is larger than every number. Whole numbers and decimals that don't fit
+raise `pa.ArrowInvalid`; the caller, which has the keys, names the key.
 """
 
 from collections.abc import Sequence
@@ -43,7 +43,7 @@ def larger(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def smaller(left: pa.Array, right: pa.Array) -> pa.Array:
-    """The smaller of two, null only where both are; NaN only where there is nothing else.
+    """The smaller of two, null only where both are; NaN only where neither is a number.
 
     >>> smaller(pa.array([1.0, None]), pa.array([float("nan"), 2.0])).to_pylist()
     [1.0, 2.0]
@@ -60,12 +60,12 @@ def smaller(left: pa.Array, right: pa.Array) -> pa.Array:
 
 
 def _ticks(moments: pa.Array) -> pa.Array:
-    """Days or microseconds as the numbers they are: Arrow can't compare moments with a time zone element by element."""
+    """Moments as whole numbers: Arrow can't compare moments with a time zone element by element."""
     return moments.view(pa.int32() if moments.type.bit_width == 32 else pa.int64())
 
 
 def quotient(total: pa.Array, number: pa.Array, kind: pa.DataType) -> pa.Array:
-    """`total / number`, null where nothing was counted; decimals rounded half up, as Spark's average.
+    """`total / number`, null where the number is 0. Decimals are rounded half up, like Spark's average.
 
     >>> from decimal import Decimal
     >>> quotient(pa.array([Decimal("2.0")], pa.decimal128(20, 1)), pa.array([3]), pa.decimal128(14, 5)).to_pylist()
@@ -74,7 +74,7 @@ def quotient(total: pa.Array, number: pa.Array, kind: pa.DataType) -> pa.Array:
     counted = pc.if_else(pc.greater(number, 0), number, pa.scalar(None, pa.int64()))
     if not pa.types.is_decimal(kind):
         return pc.divide(total, counted.cast(pa.float64()))
-    # Arrow cuts the quotient off some 20 digits on, which leaves half up the digit it looks at.
+    # Arrow cuts off the quotient some 20 digits later, so rounding half up still sees the digit it needs.
     exact = pc.divide(total.cast(pa.decimal256(38, total.type.scale)), counted.cast(pa.decimal256(19, 0)))
     return pc.round(exact, ndigits=kind.scale, round_mode="half_towards_infinity").cast(kind)
 

@@ -1,7 +1,7 @@
 """Events: a record as a processor sees it, with its columns as attributes.
 
 Without an annotation an event has every column of the stream. With one, `def process(self, key, event: Scored, ctx)`,
-it is an object of that Struct or dataclass, and only the columns it names are carried to the task.
+it is an object of that Struct or dataclass, and only the columns of its fields are sent to the task.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ _NOTHING = object()
 
 @dataclass(frozen=True)
 class EventShape:
-    """The columns of an event in the order they make one, and the class it is of (None: one made for them)."""
+    """The columns of an event in the order of its fields, and its class. None: a class made from the columns."""
 
     columns: tuple[str, ...]
     type: type | None = None
     converted: tuple[Any, ...] = ()
-    """For each column the type that its values are made into one by one; None where they come as they are."""
+    """Per column the type that its values are converted to one by one; None where they need no conversion."""
     required: tuple[str, ...] = ()
-    """The columns whose type has no None: a record with a null in one can't be such an event."""
+    """The columns whose type has no None. A record with a null in one of them can't become an event."""
 
     def maker(self) -> Callable[..., object]:
-        """Makes an event of its columns' values, given in their order."""
+        """Returns a function that makes an event from the columns' values, in their order."""
         if self.type is None:
             return _struct(self.columns)
         if _takes_in_order(self.type, self.columns):
@@ -107,21 +107,21 @@ def annotation_of(process: Callable[..., object]) -> type | None:
             raw = typing.get_type_hints(alone, getattr(process, "__globals__", {}))["event"]
         except NameError as error:
             raise TopologyError(
-                f"The event of {process.__qualname__} is to be {raw}, which can't be found: {error}. Define it in the "
-                "module, not inside a function, and not for type checkers alone."
+                f"The event of {process.__qualname__} is annotated with {raw}, which can't be found: {error}. Define "
+                "it in the module, not inside a function and not only under TYPE_CHECKING."
             ) from error
     if raw is Any or raw is object:
         return None
     if isinstance(raw, type) and (issubclass(raw, msgspec.Struct) or dataclasses.is_dataclass(raw)):
         return raw
     raise TopologyError(
-        f"{process.__qualname__} wants its event as {raw}. Annotate it with a msgspec.Struct or a dataclass whose "
-        "fields are columns of the stream, or not at all."
+        f"The event of {process.__qualname__} is annotated with {raw}. Annotate it with a msgspec.Struct or a "
+        "dataclass whose fields are columns of the stream, or not at all."
     )
 
 
 def _fields(annotated: Any) -> list[tuple[str, object]]:
-    """The fields a constructor takes, and each one's default, or what makes it; `_NOTHING` where it has to be given."""
+    """The fields a constructor takes, each with its default or default factory, `_NOTHING` where it has neither."""
     struct = issubclass(annotated, msgspec.Struct)
     absent = msgspec.NODEFAULT if struct else dataclasses.MISSING
     fields: Sequence[Any] = (
@@ -139,23 +139,23 @@ def _takes_none(wanted: Any) -> bool:
         return True
     try:
         msgspec.convert(None, wanted)
-    except (msgspec.ValidationError, TypeError):  # some unions are a type to Python and not to msgspec
+    except (msgspec.ValidationError, TypeError):  # msgspec does not know some unions
         return False
     return True
 
 
 def _conversion(annotated: type, name: str, wanted: Any, column: str) -> Any:
-    """None where a column's values are of the wanted type as they come; else the type to make of them."""
+    """None where a column's values are already of the wanted type; else the type to convert them to."""
     try:
         given: type = FieldType.parse(column).python
     except TopologyError:
-        return wanted  # arrays, maps and structs: msgspec makes lists, dicts and objects of them
+        return wanted  # msgspec converts arrays, maps and structs to lists, dicts and objects
     options = _options(wanted)
     if wanted is Any or given in options or (given is int and float in options):
         return None
     raise TopologyError(
-        f"{annotated.__name__}.{name} is to be {wanted}, and the column {name!r} is of type {column}, which is "
-        f"{given.__name__} in Python. Change one of the two."
+        f"{annotated.__name__}.{name} is annotated with {wanted}, but the column {name!r} is of type {column}, which "
+        f"is {given.__name__} in Python. Change one of the two."
     )
 
 
@@ -168,7 +168,7 @@ def _options(wanted: Any) -> Sequence[Any]:
 
 
 def _takes_in_order(chosen: type, columns: tuple[str, ...]) -> bool:
-    """Whether the constructor takes just these columns by position."""
+    """Whether the constructor takes exactly these columns by position."""
     parameters = list(inspect.signature(chosen).parameters.values())[: len(columns)]
     return [p.name for p in parameters] == list(columns) and all(
         p.kind is inspect.Parameter.POSITIONAL_OR_KEYWORD for p in parameters

@@ -1,4 +1,4 @@
-"""What sinks can be fed from. `pipeline.sinks.outputs` reads the rows of each out of a commit."""
+"""The outputs of an app, which sinks take. `pipeline.sinks.outputs` reads the rows of each from a commit."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ if TYPE_CHECKING:
     from holdfast.topology.processor import DeclaredStore
 
 OF_STORE: Final = "~"
-"""Between a sub-topology and its store, where a store's changes are named. Neither has one in its own name."""
+"""Separates sub-topology and store in the name of a store's changes. Neither may contain it."""
 
 DELETED: Final = "_deleted"
-"""The column that says a key is deleted, in the rows of a store that can delete."""
+"""The column that is true for a deleted key, in the rows of a store that can delete."""
 
 DEAD_LETTERS: Final = "dead-letters"
 
 
 @dataclass(frozen=True)
 class AggregateRows:
-    """The changed rows of an aggregate: its key, and its results."""
+    """The changed rows of an aggregation: key columns, then results, then `_deleted` where the store can delete."""
 
     name: str
     topology: int
@@ -30,7 +30,7 @@ class AggregateRows:
 
 @dataclass(frozen=True)
 class ForwardedRows:
-    """The rows that a processor forwarded."""
+    """The rows that a processor forwarded, in its order within a task."""
 
     name: str
     topology: int
@@ -38,7 +38,11 @@ class ForwardedRows:
 
 @dataclass(frozen=True)
 class ChangedEntries:
-    """What changed in a store of a processor."""
+    """The changed entries of a processor's key-value store: key columns, the value as JSON, and `_deleted`.
+
+    Deleted are the keys that the processor deleted and those that were evicted. Keys that expired are too, except in a
+    store with a TTL and without `max_entries`, which drops expired entries in whole slices.
+    """
 
     name: str
     topology: int

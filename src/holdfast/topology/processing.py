@@ -1,4 +1,4 @@
-"""Processing: the operator that hands records to a processor of the user's own."""
+"""Processing: the operator that passes records to a user's processor."""
 
 from __future__ import annotations
 
@@ -7,15 +7,13 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
-import pyarrow as pa
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.formats.keys import encode_keys
-from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec
 from holdfast.topology.events import EventShape, shape_of
-from holdfast.topology.frames import type_of
+from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.outputs import OF_STORE, ChangedEntries, ForwardedRows, Output
 from holdfast.topology.processor import (
     Processor,
@@ -35,12 +33,12 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Processing:
-    """The processor's class, what its events are, and the columns of what it forwards."""
+    """The processor's class, the shape of its events, and the columns of the rows it forwards."""
 
     processor: type[Processor]
     event: EventShape
     attributes: tuple[str, ...]
-    """The attributes of the class that the sub-topology's stores are, in their order."""
+    """The class attributes of the sub-topology's stores, in their order."""
     output: Schema | None
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
@@ -59,7 +57,7 @@ class Processing:
 
 @dataclass(frozen=True)
 class Processed:
-    """A processor in an app."""
+    """A processor of an app."""
 
     topology: Topology
     name: str
@@ -75,17 +73,17 @@ class Processed:
         return operator
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
-        """Sends what each version forwarded to `sink`, after the version exists. Returns the same again."""
+        """Sends the rows that each version forwarded to `sink`, after the version is committed. Returns this object."""
         if self._operator.output is None:
             raise TopologyError(
-                f"{self._operator.processor.__name__} forwards nothing yet. Name the columns of what it forwards: "
+                f"{self._operator.processor.__name__} has no output yet. Name the columns of the rows it forwards: "
                 "stream.process(..., output='player string, n bigint')."
             )
         self.topology.add_sink(self.name, sink, name)
         return self
 
     def sink_changes(self, store: str, sink: Sink, *, name: str | None = None) -> Processed:
-        """Sends what each version changed in a key-value store to `sink`, deletes too. Returns the same again.
+        """Sends each version's changes of a key-value store to `sink`, deletes included. Returns this object.
 
         Rows have the key's columns, `value` as JSON, `timestamp` if the store keeps one, and `_deleted`, which is true
         for a key that was deleted or evicted, or that has expired. A store with `ttl=` and without `max_entries=`
@@ -97,14 +95,14 @@ class Processed:
             what = "has no such store" if spec is None else f"has a {spec.kind} store of that name"
             raise TopologyError(
                 f"sink_changes({store!r}): {self._operator.processor.__name__} {what}. Its key-value stores are: "
-                f"{there}. What changes in others a processor can forward."
+                f"{there}. Forward the changes of other stores: ctx.forward()."
             )
         self.topology.add_sink(changes_of(self.name, spec.name), sink, name)
         return self
 
 
 def changes_of(name: str, store: str) -> str:
-    """The name of the output that a store's changes are.
+    """The name of the output with a store's changes.
 
     >>> changes_of("visits", "seen")
     'visits~seen'
@@ -113,20 +111,19 @@ def changes_of(name: str, store: str) -> str:
 
 
 def add_processing(stream: Stream, processor: type[Processor], output: str | None, name: str | None) -> Processed:
-    """A processor over the stream, by its key."""
+    """Adds a processor that reads the stream by its key."""
     topology = stream.topology
     check_processor(processor)
     chosen = name or name_of(processor)
-    for column in (*stream.key, *([stream.timestamp] if stream.timestamp else []), *stream.position):
+    key = key_as_python(key_of(stream.frame, stream.key))
+    for column in (*([stream.timestamp] if stream.timestamp else []), *stream.position):
         type_of(stream.frame, column)
-    key = key_as_python(Schema(tuple(Field(column, type_of(stream.frame, column)) for column in stream.key)))
-    encode_keys(key, [pa.array([], field.field_type.arrow) for field in key.fields])  # raises for what is not a key
     declared, stores = stores_of(processor), specs_of(processor, topology.engine)
     topology.check_free(
         chosen, tuple(spec for _, spec in stores), "Give the processor another name: process(..., name='...')."
     )
     for attribute, spec in stores:
-        # Tried here, since it raises for a codec that isn't there.
+        # Raises here, and not in a task, if a codec is missing.
         declared[attribute].bind(DictBytes(), Now(wall=0), lambda name, number: None, spec=spec)
     columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
     operator = Processing(

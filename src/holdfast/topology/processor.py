@@ -1,8 +1,8 @@
-"""Processors: a user's own Python, one record after the other, over any number of stores.
+"""Processors: a user's own Python, record by record, over any number of stores.
 
-A processor is a class. Its stores are class attributes, its work is `process(key, event, ctx)`, and what it forwards is
-an output that sinks can take. Nothing here runs anything: `pipeline.processing_task` makes an object of the class in
-each task of each version, gives it its stores and hands it the task's records in the order of their event times.
+A processor is a class. Its stores are class attributes, its work is `process(key, event, ctx)`, and the rows it
+forwards are an output for sinks. `pipeline.processing_task` creates one object of the class per task and version, binds
+its stores and passes it the task's records in the order of their event times.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Count = Callable[[str, int], None]
 
 @runtime_checkable
 class DeclaredStore(Protocol):
-    """A store as a class attribute of a processor: it says what it is, and is given its bytes in a task."""
+    """A store as a class attribute of a processor. A task binds it to its bytes."""
 
     @property
     def name(self) -> str: ...
@@ -39,18 +39,18 @@ class DeclaredStore(Protocol):
 
 
 class Context:
-    """What a processor is told about the record at hand, and what it hands on."""
+    """What a processor knows about the current record, and where it forwards rows."""
 
     __slots__ = ("_columns", "_count", "_pick", "now", "partition", "rows", "timestamp", "version")
 
     def __init__(self, version: Version, now: Now, partition: int, output: Schema | None, count: Count) -> None:
         self.version = version
-        """The version this task is a part of."""
+        """The version that this task computes a part of."""
         self.now = now
-        """The clocks of this version: `now.wall`, and `now.event`, the event time of the version before."""
+        """The clocks of this version: `now.wall`, and `now.event`, the event time of the previous version."""
         self.partition = partition
         self.timestamp = now.wall
-        """The record's event time in milliseconds; the wall clock's in a stream without event times."""
+        """The record's event time in milliseconds; the wall clock in a stream without event times."""
         self.rows: list[tuple[object, ...]] = []
         self._columns = None if output is None else output.names
         self._count = count
@@ -59,8 +59,8 @@ class Context:
     def forward(self, key: object, value: Mapping[str, object] | object) -> None:
         """Sends a row to the processor's output: the key in its first columns, the value in the others.
 
-        A tuple as key fills as many columns as it has parts, None fills none. The value has one entry a column left: a
-        mapping, a Struct or a dataclass.
+        A tuple as key fills one column per part, None fills none. The value, a mapping, a Struct or a dataclass, has
+        one entry per remaining column.
         """
         parts = key if isinstance(key, tuple) else () if key is None else (key,)
         row = value if isinstance(value, dict) else as_mapping(value)
@@ -75,11 +75,11 @@ class Context:
 
     @property
     def has_output(self) -> bool:
-        """Whether columns were named for what is forwarded."""
+        """Whether the processor has output columns."""
         return self._columns is not None
 
     def count(self, name: str, number: int = 1) -> None:
-        """Adds to a number of the user's own, which the commit and the metrics have by this name."""
+        """Adds to a count of the user's own, which is in the commit and the metrics under this name."""
         self._count(name, number)
 
     def _picker(self, parts: int) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
@@ -103,13 +103,13 @@ class Context:
         columns = self._columns or ()
         return BadValue(
             f"ctx.forward() got the key {shown(parts)} and the value {shown(dict(row))}; the output has the columns "
-            f"{', '.join(columns)}. The key fills the first {len(parts)}, the value must have just "
+            f"{', '.join(columns)}. The key fills the first {len(parts)}, the value must have exactly "
             f"{', '.join(columns[len(parts) :]) or 'nothing'}."
         )
 
 
 class Processor:
-    """A user's own step. Derive from it, name the stores as class attributes, and write `process`.
+    """A user's own step. Derive from it, declare its stores as class attributes, and write `process`.
 
         class Visits(hf.Processor):
             visits = hf.KeyValueStore("visits", value=int)
@@ -118,20 +118,20 @@ class Processor:
                 self.visits[key] = self.visits.get(key, 0) + 1
                 ctx.forward(key, {"visits": self.visits[key]})
 
-    One object works through one partition of one version. What must outlast it belongs in a store; what it does to the
-    outside world may happen more than once.
+    One object processes one partition of one version. State that must outlive it belongs in a store. Its side effects
+    may happen more than once.
     """
 
     def init(self, ctx: Context) -> None:
-        """Called once before the first record of a version, also where there is none."""
+        """Called once before the first record of a version, and in a version without records."""
 
     def process(self, key: Any, event: Any, ctx: Context) -> None:
-        """One record: its key, its columns as attributes of `event`, and what else there is to know."""
+        """Processes one record: its key, its columns as attributes of `event`, and its context."""
 
     def prefetch(self, key: Any, event: Any) -> Iterable[tuple[Any, Any]]:
-        """Which entries `process` will look up under other keys than the record's: pairs of a store and a key.
+        """The entries that `process` will look up under other keys than the record's, as pairs of a store and a key.
 
-        They are read in bulk before `process` runs, so that it needn't ask for each by itself:
+        They are read in bulk before `process` runs, instead of one by one:
 
             def prefetch(self, key, event):
                 yield self.orders, event.order_id
@@ -143,7 +143,7 @@ class Processor:
 
 
 def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:
-    """The stores among a class's attributes, those of its base classes first, in the order they are written."""
+    """The stores among a class's attributes in the order of declaration, those of base classes first."""
     found: dict[str, DeclaredStore] = {}
     for each in reversed(processor.__mro__):
         for attribute, value in vars(each).items():
@@ -155,7 +155,7 @@ def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:
 
 
 def specs_of(processor: type[Processor], engine: str = ROCKSDB) -> tuple[tuple[str, StoreSpec], ...]:
-    """The attribute and the spec of each store, on the app's engine where it names none."""
+    """The attribute and the spec of each store. `engine` is for stores that name none."""
     found: dict[str, tuple[str, StoreSpec]] = {}
     for attribute, declared in stores_of(processor).items():
         spec = declared.spec(default_engine=engine)
@@ -170,12 +170,12 @@ def two_stores(name: str) -> TopologyError:
 
 
 def check_processor(processor: object) -> type[Processor]:
-    """Raises for what is no processor that could run."""
+    """Raises if this is not a processor that can run."""
     if not isinstance(processor, type) or not issubclass(processor, Processor):
         shown = processor.__name__ if isinstance(processor, type) else repr(processor)
         raise TopologyError(
-            f"stream.process() takes a class that derives from hf.Processor, and got {shown}. Hand over the class "
-            "itself; every task makes an object of it."
+            f"stream.process() takes a class that derives from hf.Processor, and got {shown}. Pass the class "
+            "itself; every task creates an object of it."
         )
     if processor.process is Processor.process:
         raise TopologyError(f"{processor.__name__} has no process(self, key, event, ctx). Write one.")
@@ -183,7 +183,7 @@ def check_processor(processor: object) -> type[Processor]:
 
 
 def name_of(processor: type[Processor]) -> str:
-    """The name of a processor that was given none, from its class's.
+    """The default name of a processor, from the name of its class.
 
     >>> name_of(type("UserSessions", (Processor,), {}))
     'user-sessions'
@@ -194,7 +194,7 @@ def name_of(processor: type[Processor]) -> str:
 
 
 def parse_output(text: str | Schema) -> Schema:
-    """The columns of an output, as Spark writes them.
+    """The columns of an output, written as in Spark.
 
     >>> print(parse_output("player string, paid decimal(10, 2), n long"))
     player string, paid decimal(10,2), n bigint
@@ -217,7 +217,7 @@ _AS_PYTHON = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float
 
 
 def key_as_python(key: Schema) -> Schema:
-    """The key's types as a store's key in Python has them, so that both hash to the same partition.
+    """The key with the types that a store's key has in Python, so that both hash to the same partition.
 
     >>> print(key_as_python(Schema.of(player="string", level="int")))
     player string, level bigint

@@ -1,10 +1,10 @@
-"""Aggregates as columns: what a store keeps for one, and how what it holds meets what a batch brings.
+"""Aggregates as columns: what a store keeps for an aggregate, and how a batch is merged into it.
 
-A reducer works on whole Arrow columns: `old` is what the store had (null where the key is new), `new` is what Spark
-pre-aggregated from the batch. Every merge is associative and commutative over records, so where batches are cut never
-changes the final state; `first` and `last` break the last tie by the value itself for that reason.
+A reducer works on whole Arrow columns: `old` comes from the store (null where the key is new), `new` was pre-aggregated
+from the batch by Spark. Every merge is associative and commutative over records, so batch boundaries never change the
+final state. That is why `first` and `last` break the last tie by the value itself.
 
-A store's row has the results first, under the names the user gave, and then hidden columns that only the merges need.
+A store's row has the results first, under the user's names, and then hidden columns that only the merges need.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Overflow(HoldfastError):
 class Reducer:
     """One aggregate, bound to the type of its input.
 
-    `fields` is what the store's row has of it: the result first, hidden ones after it. `partials` is what Spark's
+    `fields` are its columns in the store's row: the result, then hidden ones. `partials` are the columns that Spark's
     pre-aggregation delivers, in this order.
     """
 
@@ -103,7 +103,7 @@ def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequ
 
 
 def _hidden(aggregate: str, what: str, type_: str) -> Field:
-    """A column that only the merges of an aggregate need, under a name that no column of a user's has."""
+    """A column that only the merges of an aggregate need. No column of a user can have this name."""
     return Field(f"{aggregate}#{what}", type_, aggregate)
 
 
@@ -137,11 +137,11 @@ def _storable(name: str, aggregate: Aggregate, text: str) -> str:
     try:
         return str(FieldType.parse(text))
     except HoldfastError as error:
-        raise TopologyError(f"{name}={aggregate}: a column of type {text} can't be kept. {error}") from error
+        raise TopologyError(f"{name}={aggregate}: a column of type {text} can't be stored. {error}") from error
 
 
 def _not_a_number(name: str, aggregate: Aggregate, text: str) -> TopologyError:
     return TopologyError(
-        f"{name}={aggregate} needs numbers, and its column is of type {text}. Cast it first, or take hf.count, "
-        "hf.min, hf.max, hf.first or hf.last, which take other types."
+        f"{name}={aggregate} needs numbers, and its column is of type {text}. Cast it first, or use hf.count, "
+        "hf.min, hf.max, hf.first or hf.last, which accept other types."
     )

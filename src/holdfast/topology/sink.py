@@ -1,7 +1,7 @@
-"""What a sink is: told a version and its rows, after that version exists.
+"""The protocol of sinks: a sink gets each version's rows after the version is committed.
 
-An implementation must be able to see the same version twice, since a crash can come between the write and the mark
-of it; `pipeline.sinks` has the ones that come with Holdfast.
+A sink may get the same version twice, since a crash can come between the write and the mark of it. `pipeline.sinks`
+has the built-in sinks.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from holdfast.words import TaskId, Version
 
 @dataclass(frozen=True)
 class Rows:
-    """The rows that one task changed in one version, or a part of them: the `number`-th."""
+    """The rows that one task changed in one version, or the `number`-th part of them."""
 
     task: TaskId
     number: int
@@ -28,10 +28,10 @@ class Sink(Protocol):
 
     @property
     def kind(self) -> str:
-        """One word for the name of a sink that the user gave none."""
+        """One word for the default name of the sink."""
 
     def open(self, log: str) -> None:
-        """Called once before the first version, with the id of the log the versions are from."""
+        """Called once before the first version, with the id of the versions' log."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
-        """Writes one version whole. When this returns, the version counts as written."""
+        """Writes one whole version. When this returns, the version counts as written."""

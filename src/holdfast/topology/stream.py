@@ -1,8 +1,7 @@
-"""Streams and groups: the words a user writes a pipeline with.
+"""Streams and groups: the DSL of a pipeline.
 
-Streams are DataFrames: every stateless step is plain PySpark, taken down as a function and applied twice, once to the
-streaming DataFrame, so that a wrong column is an error on the line that wrote it, and once to each batch. Nothing
-here starts or reads anything.
+Streams are DataFrames, and every stateless step is plain PySpark. A step is kept as a function and applied to the
+streaming DataFrame at once, so that a wrong column is an error on its own line, and later to each batch.
 """
 
 from __future__ import annotations
@@ -32,12 +31,12 @@ if TYPE_CHECKING:
 Step = Callable[["DataFrame"], "DataFrame"]
 
 KAFKA_POSITION = ("partition", "offset")
-"""Spark's Kafka source names a record's place with these columns; where a stream has them they break ties."""
+"""The columns in which Spark's Kafka source has a record's position. Where a stream has them, they break ties."""
 
 
 @dataclass(frozen=True, eq=False)
 class Filter:
-    """A step that keeps some records as they are."""
+    """A step that keeps some records, unchanged."""
 
     condition: str | Column
 
@@ -52,14 +51,14 @@ class Stream:
     topology: Topology
     source: Source
     frame: DataFrame
-    """The source with all steps so far: for its columns and types."""
+    """The source with all steps so far, for its columns and types."""
     key: tuple[str, ...]
     timestamp: str | None
     position: tuple[str, ...]
     steps: tuple[Step, ...] = ()
 
     def transform(self, step: Step) -> Stream:
-        """Any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
+        """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
         return replace(self, frame=step(self.frame), steps=(*self.steps, step))
 
     def where(self, condition: str | Column) -> Stream:
@@ -93,15 +92,15 @@ class Stream:
         return Grouped(self, tuple(columns) or self.key)
 
     def process(self, processor: type[Processor], *, output: str | None = None, name: str | None = None) -> Processed:
-        """Hands every record to a processor of the user's own, by the stream's key.
+        """Passes every record to a user's processor, by the stream's key.
 
-        `output` names the columns of what it forwards, `"player string, n bigint"`, key first; `name` is what its
-        output goes by, the class's unless given.
+        `output` names the columns of the rows it forwards, key first: `"player string, n bigint"`. `name` names the
+        output; the default is made from the class's name.
         """
         return add_processing(self, processor, output, name)
 
     def timed(self, spec: StoreSpec) -> StoreSpec:
-        """The spec of a store of this stream: its retention goes by event time if the stream has one."""
+        """The spec of a store of this stream: its retention is measured by event time if the stream has one."""
         if not spec.retention_ms:
             return spec
         return msgspec.structs.replace(spec, clock="wall" if self.timestamp is None else "event")
@@ -109,31 +108,31 @@ class Stream:
 
 @dataclass(frozen=True)
 class Grouped:
-    """A stream whose records meet by key."""
+    """A stream grouped by key."""
 
     stream: Stream
     columns: tuple[str, ...]
 
     def aggregate(self, **aggregates: Aggregate) -> Aggregated:
-        """Any number of aggregates at once: `.aggregate(beats=hf.count(), peak=hf.max("bpm"))`."""
+        """Computes any number of aggregates: `.aggregate(beats=hf.count(), peak=hf.max("bpm"))`."""
         if not aggregates:
             raise TopologyError("aggregate() needs at least one aggregate, such as aggregate(n=hf.count()).")
         for name, aggregate in aggregates.items():
             if not isinstance(aggregate, Aggregate):
-                raise TopologyError(f"{name}={aggregate!r} is no aggregate. Take hf.count(), hf.sum('column') ...")
+                raise TopologyError(f"{name}={aggregate!r} is not an aggregate. Use hf.count(), hf.sum('column') ...")
             if name in self.columns:
                 raise TopologyError(
                     f"{name!r} is both a group column and an aggregate. Give the aggregate another name."
                 )
             if aggregate.needs_time and self.stream.timestamp is None:
                 raise TopologyError(
-                    f"{name}={aggregate} goes by event time, and the stream has none. "
+                    f"{name}={aggregate} depends on event time, and the stream has none. "
                     "Name its column: app.stream(df, key=..., timestamp=...)."
                 )
         return Aggregated(self, tuple(aggregates.items()))
 
     def count(self) -> Aggregated:
-        """How many records each key has, as `count`."""
+        """Counts the records per key, as `count`."""
         from holdfast.topology.aggregates import count
 
         return self.aggregate(count=count())
@@ -141,7 +140,7 @@ class Grouped:
 
 @dataclass(frozen=True)
 class Aggregated:
-    """Aggregates without a home yet; `.store(name)` gives them one."""
+    """Aggregates that `.store(name)` keeps in a store."""
 
     grouped: Grouped
     aggregates: Aggregates
@@ -163,12 +162,11 @@ class Aggregated:
         """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries.
 
         `ttl="1h"`: a key that got no record in that time expires, and starts over with its next one. Nothing is sent to
-        sinks when it expires. `max_entries=1000`: each partition keeps the keys touched last; one that is evicted, or
-        has expired where there is a `ttl` too, is a delete in the log and in the sinks, where `_deleted` is true.
+        sinks when it expires. `max_entries=1000`: each partition keeps the keys touched last. A key that is evicted, or
+        expires where there is a `ttl` too, is deleted in the log and in the sinks, where `_deleted` is true.
         `history="7d"`: next to its latest results a key keeps its former results, one row per version, for that long by
         event time; `/v1/stores/{name}/history/{key}` returns them, and sinks get the latest. Not with the other two.
-        `engine` is the setting `state.engine` unless named here. The other options mean what they mean for a
-        processor's store.
+        `engine` is the setting `state.engine` by default. The other options are those of a processor's store.
         """
         where = f"store({name!r})"
         if "retention" in unknown:
@@ -215,7 +213,7 @@ def open_stream(
     position: str | Iterable[str],
     name: str | None = None,
 ) -> Stream:
-    """A streaming DataFrame as a stream of the app."""
+    """Adds a streaming DataFrame to the app as a stream."""
     if not frame.isStreaming:
         raise TopologyError("app.stream() takes a streaming DataFrame, from spark.readStream. This one is a batch.")
     keys = (key,) if isinstance(key, str) else tuple(key)
@@ -226,7 +224,7 @@ def open_stream(
         type_of(frame, column)
     if timestamp is not None and (kind := type_of(frame, timestamp)) not in ("timestamp", "timestamp_ntz"):
         raise TopologyError(
-            f"The event time {timestamp!r} is of type {kind}, and has to be a timestamp. For milliseconds since "
+            f"The event time {timestamp!r} is of type {kind}, and must be a timestamp. For milliseconds since "
             f"1970: df.withColumn({timestamp!r}, F.timestamp_millis({timestamp!r}))."
         )
     return Stream(topology, topology.add_source(frame, name), frame, keys, timestamp, positions)

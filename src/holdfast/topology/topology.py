@@ -1,8 +1,8 @@
-"""What an app consists of: sources, sub-topologies that read them, and sinks that are fed from those.
+"""What an app consists of: sources, sub-topologies that read them, and sinks that take their outputs.
 
-A sub-topology is one run of operators between two exchanges: it reads a stream by a key, keeps stores that are
-partitioned by that key, and has outputs. What it does with a record is its operator; everything else here is the same
-for all operators. Nothing here starts or reads anything.
+A sub-topology is one run of operators between two shuffles: it reads a stream by a key, keeps stores that are
+partitioned by that key, and has outputs. Its operator defines what it does with a record; everything else here is the
+same for all operators.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ if TYPE_CHECKING:
     from holdfast.topology.stream import Stream
 
 FIRST_SOURCE = "main"
-"""The name of a source that was given none."""
+"""The default name of a source."""
 
 LONGEST_SINK_NAME = 100
 
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """A streaming DataFrame under a name, by which commits keep its clock."""
+    """A streaming DataFrame with a name, under which commits keep its clock."""
 
     name: str
     frame: DataFrame
 
 
 class Operator(Protocol):
-    """What a sub-topology does with its records. `pipeline.planners` has how each operator runs on Spark."""
+    """What a sub-topology does with its records. `pipeline.planners` knows how each operator runs on Spark."""
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
-        """What sinks can be fed from."""
+        """The outputs that sinks can take."""
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         """The operator as `app.describe()` shows it."""
@@ -51,14 +51,14 @@ class Operator(Protocol):
 
 @dataclass(frozen=True)
 class SubTopology:
-    """What it reads, what it keeps, and what it does."""
+    """A stream, the stores that are kept from it, and the operator that does so."""
 
     name: str
     number: int
-    """Its tasks are `<number>_<partition>`. Until the app starts it is the place in the order of declarations."""
+    """Its tasks are `<number>_<partition>`. Until the app starts, it is the position in the order of declaration."""
     stream: Stream
     key: Schema
-    """What its records meet by; its stores are partitioned by it."""
+    """Its records are shuffled and its stores partitioned by this key."""
     stores: tuple[StoreSpec, ...]
     operator: Operator
 
@@ -72,7 +72,7 @@ class SubTopology:
 
 @dataclass(frozen=True)
 class SinkNode:
-    """A sink, what it is fed from, and the name under which the log keeps its position."""
+    """A sink, the output it takes, and the name under which the log keeps its position."""
 
     name: str
     source: str
@@ -80,7 +80,7 @@ class SinkNode:
 
 
 class Topology:
-    """What an app has so far. It turns into tasks, stores and sinks at start."""
+    """What an app consists of so far. Its start turns this into tasks, stores and sinks."""
 
     def __init__(self, engine: str = ROCKSDB) -> None:
         self.engine = known_engine(engine, "the setting state.engine")
@@ -96,7 +96,7 @@ class Topology:
 
     @property
     def outputs(self) -> dict[str, Output]:
-        """What sinks can be fed from, by name."""
+        """The outputs that sinks can take, by name."""
         found: tuple[Output, ...] = (DeadLetters(), *(output for each in self.subtopologies for output in each.outputs))
         return {output.name: output for output in found}
 
@@ -108,7 +108,7 @@ class Topology:
         return next(each for each in self.subtopologies if each.name == name)
 
     def add_source(self, frame: DataFrame, name: str | None) -> Source:
-        """The source of this DataFrame, which is a new one or one that is there already."""
+        """The source of this DataFrame, added if it is new."""
         known = next((source for source in self.sources if source.frame is frame), None)
         if known is None:
             if self.sources:
@@ -127,7 +127,7 @@ class Topology:
         return known
 
     def check_free(self, name: str, stores: tuple[StoreSpec, ...], rename: str) -> None:
-        """Raises for a sub-topology whose name or stores are in use; `rename` says how to name it."""
+        """Raises for a sub-topology whose name or stores are in use. `rename` is the next step in the message."""
         check_name(name)
         twice = {store.name for store in self.stores} & {store.name for store in stores}
         if name not in twice and name in self.outputs:
@@ -136,11 +136,11 @@ class Topology:
             raise two_stores(min(twice))
 
     def add(self, name: str, stream: Stream, key: Schema, stores: tuple[StoreSpec, ...], operator: Operator) -> None:
-        """A sub-topology whose name and stores are free."""
+        """Adds a sub-topology whose name and stores were checked."""
         self.subtopologies.append(SubTopology(name, len(self.subtopologies), stream, key, stores, operator))
 
     def adopt(self, numbers: Mapping[str, int], known: Callable[[StoreSpec], StoreSpec]) -> None:
-        """Takes over what the log knows: each sub-topology's number, and of each store what it has recorded."""
+        """Takes over each sub-topology's number and each store's recorded spec from the log."""
         self.subtopologies = [
             replace(each, number=numbers[each.name], stores=tuple(known(store) for store in each.stores))
             for each in self.subtopologies
@@ -150,7 +150,7 @@ class Topology:
     def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
         if not isinstance(sink, Sink):
             raise TopologyError(
-                f"{sink!r} is not a sink. Take hf.files('folder/'), hf.console(), hf.foreach(function) ..."
+                f"{sink!r} is not a sink. Use hf.files('folder/'), hf.console(), hf.foreach(function) ..."
             )
         chosen = name or f"{source.replace(OF_STORE, '.')}.{sink.kind}"
         if name is None and len(chosen) > LONGEST_SINK_NAME:
@@ -160,7 +160,7 @@ class Topology:
             )
         if any(node.name == chosen for node in self.sinks):
             raise TopologyError(
-                f"There are two sinks named {chosen!r}. The name is where the log keeps how far a sink has come: "
-                "give one of them its own with .sink(..., name='...')."
+                f"There are two sinks named {chosen!r}. The log keeps a sink's position under its name: "
+                "give one of them another with .sink(..., name='...')."
             )
         self.sinks.append(SinkNode(chosen, source, sink))
