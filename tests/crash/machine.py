@@ -34,7 +34,7 @@ from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import BatchResult, Driver, Step
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
-from holdfast.pipeline.sinks.outputs import Output, TableOutput
+from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
@@ -48,6 +48,7 @@ from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
 from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregates import count, sum
+from holdfast.topology.outputs import AggregateRows, Output
 from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, Millis, TaskId, Version
 from tests.log.making import subtopologies_of
@@ -182,7 +183,7 @@ class Machine:
 
     def output(self) -> Output:
         """What the sinks get."""
-        return TableOutput(self.spec, 0)
+        return AggregateRows(self.spec.name, 0, self.spec)
 
     def new_driver(self) -> Driver:
         """A driver on this log, as a second process would have it."""
@@ -243,7 +244,7 @@ class Machine:
         table = pa.table(
             {"key": pa.array([k for k, _ in rows], pa.binary()), "value": pa.array([v for _, v in rows], pa.binary())}
         )
-        decoded = TableOutput(self.spec, 0).decode(table).to_pylist()
+        decoded = aggregate_rows(self.spec, table).to_pylist()
         if self.spec.kind == VERSIONED:
             return {row["player"]: self._told(row["player"], dict(rows)) for row in decoded}
         return {row["player"]: (row["n"], row["total"]) for row in decoded}

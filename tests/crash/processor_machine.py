@@ -15,11 +15,11 @@ from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.shipping import ship
-from holdfast.pipeline.sinks.outputs import Output, ProcessorOutput
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.partition import partition_of, partitions_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
+from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.processor import Processor, parse_output, stores_of
 from holdfast.words import Version
 from tests.crash.machine import KEY, PARTITIONS, START, TASKS, Machine, Record
@@ -70,7 +70,7 @@ class ProcessorMachine(Machine):
         return tuple(store.spec() for store in stores_of(self.processor).values())
 
     def output(self) -> Output:
-        return ProcessorOutput("visits", 0)
+        return ForwardedRows("visits", 0)
 
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
         work = ProcessingWork(

@@ -15,7 +15,6 @@ from holdfast.log.appfile import effective
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.results import TaskResult, decode, encode
-from holdfast.pipeline.sinks.outputs import Output, TableOutput
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.access import Now
 from holdfast.stores.codecs.values import codec_of
@@ -26,6 +25,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.rewriter import RewriteProgress, progress_in
 from holdfast.stores.spec import RowValues, StoreSpec
+from holdfast.topology.outputs import AggregateRows, Output
 from holdfast.words import TaskId, Version
 from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
 from tests.crash.processor_machine import ProcessorMachine
@@ -77,7 +77,7 @@ class TableMachine(ChangingMachine):
 
     def output(self) -> Output:
         self.spec = effective(self.log.app, self.specs()[0])
-        return TableOutput(self.spec, 0)
+        return AggregateRows(self.spec.name, 0, self.spec)
 
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
         results = []

@@ -13,7 +13,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.results import TaskDone, TaskResult
-from holdfast.pipeline.sinks.outputs import TableOutput
+from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.stores.access import Now
@@ -23,6 +23,7 @@ from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregates import count, sum
+from holdfast.topology.outputs import AggregateRows
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version
 from tests.log.making import next_commit, subtopologies_of
@@ -98,7 +99,8 @@ class OneTask:
     def sent(self) -> list[dict[str, Any]]:
         """What sinks get of the last version."""
         commit = next_commit(self.log, None, {"0_0": self.written})
-        return [row for rows in TableOutput(self.spec, 0).rows(self.log, commit) for row in rows.table.to_pylist()]
+        output = AggregateRows(self.spec.name, 0, self.spec)
+        return [row for rows in rows_of(output, self.log, commit) for row in rows.table.to_pylist()]
 
     def area(self, first: int) -> dict[bytes, bytes]:
         """The bytes of one area of the store's key space."""

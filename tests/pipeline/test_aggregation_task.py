@@ -12,7 +12,7 @@ from holdfast.log.segments import DEAD
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.results import FastPlanRejected, decode, encode
-from holdfast.pipeline.sinks.outputs import TableOutput
+from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import DictBytes, Now
@@ -94,7 +94,7 @@ class State(HeldState):
         part = pa.table(
             {"key": pa.array(list(self.cells), pa.binary()), "value": pa.array(list(self.cells.values()), pa.binary())}
         )
-        decoded = TableOutput(SPEC, 0).decode(part).to_pylist()
+        decoded = aggregate_rows(SPEC, part).to_pylist()
         return {row["player"]: (row["n"], row["total"]) for row in decoded}
 
 

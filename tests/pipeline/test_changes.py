@@ -12,11 +12,12 @@ from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processing_task import Code
 from holdfast.pipeline.shipping import ship
-from holdfast.pipeline.sinks.outputs import StoreChanges
+from holdfast.pipeline.sinks.outputs import changed_entries
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.stores.access import DictBytes
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
+from holdfast.topology.outputs import ChangedEntries
 from holdfast.topology.processing import Processed, Processing
 from holdfast.topology.processor import stores_of
 from holdfast.topology.topology import Topology
@@ -64,7 +65,9 @@ class Task:
         )
         self.log = Log.create_or_open(open_storage(f"memory://changes-{name}"), app)
         self.held = HeldState({spec.name: DictBytes() for spec in specs})
-        self.outputs = {spec.name: StoreChanges(spec, 0, DECLARED[attribute]) for attribute, spec in STORES}
+        self.outputs = {
+            spec.name: ChangedEntries(spec.name, 0, spec, DECLARED[attribute]) for attribute, spec in STORES
+        }
 
     def run(self, version: int, *records: tuple[str, int], time: int = 0) -> dict[str, list[dict[str, Any]]]:
         code = ship(Code(Plays, EventShape(("player", "points"))))
@@ -74,7 +77,8 @@ class Task:
         for ref in result.segments:
             for store, table in self.log.state_parts(ref):
                 if store in ("last", "online", "seen", "few"):
-                    sent[store] = self.outputs[store].decode(table).to_pylist()
+                    output = self.outputs[store]
+                    sent[store] = changed_entries(output.store, output.declared, table).to_pylist()
                 for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
                     if value is None:
                         self.held.stores[store].delete(key)

@@ -13,13 +13,14 @@ from holdfast.log.storage import open_storage
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.results import TaskDone
 from holdfast.pipeline.shipping import ship
-from holdfast.pipeline.sinks.outputs import StoreChanges
+from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
+from holdfast.topology.outputs import ChangedEntries
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
 from tests.log.making import next_commit, subtopologies_of
@@ -121,9 +122,9 @@ class OneTask:
                         self.held.delete(key)
                     else:
                         self.held.put(key, value)
-        output = StoreChanges(declared.spec(), 0, declared)
+        output = ChangedEntries("seen", 0, declared.spec(), declared)
         commit = next_commit(self.log, None, {"0_0": result.segments})
-        self.sent = [row for rows in output.rows(self.log, commit) for row in rows.table.to_pylist()]
+        self.sent = [row for rows in rows_of(output, self.log, commit) for row in rows.table.to_pylist()]
         return result
 
     def schemas(self) -> list[int]:

@@ -1,8 +1,8 @@
-"""Brings every sink up to the newest version, in order, and marks in the log how far each has come.
+"""Writes every version to every sink, in order, and marks each sink's position in the log.
 
-A sink that a crash cut off is brought up at the next start from the segments, before anything new is committed; the
-cleaner never takes what the slowest sink still needs. Writing is off the batch's path: `offer` hands a commit to a
-thread, and the next commit waits in `catch_up` until the sinks have it.
+A sink that a crash interrupted catches up from the segments at the next start, before any new commit. The cleaner keeps
+the segments that the slowest sink still needs. A batch does not wait for its own sinks: `offer` passes a commit to a
+thread, and the next commit waits in `catch_up` until the sinks have written it.
 """
 
 import logging
@@ -15,7 +15,8 @@ from holdfast import faults
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
-from holdfast.pipeline.sinks.outputs import Output, output_of
+from holdfast.pipeline.sinks.outputs import rows_of
+from holdfast.topology.outputs import Output
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import Topology
 from holdfast.words import NOTHING, Version
@@ -24,7 +25,7 @@ logger = logging.getLogger(__name__)
 
 
 class SinkFailed(HoldfastError):
-    """A sink did not take a version. The version exists; the sink gets it again at the next start."""
+    """A sink failed to write a version. The version exists; the sink gets it again at the next start."""
 
     category = ErrorCategory.INVALID
 
@@ -37,7 +38,7 @@ class VersionCleaned(HoldfastError):
 
 @dataclass(frozen=True)
 class Feed:
-    """One sink, its name in the log, and what of a commit it gets."""
+    """One sink, its name in the log, and the output it takes."""
 
     name: str
     output: Output
@@ -45,13 +46,13 @@ class Feed:
 
 
 def feeds_of(topology: Topology) -> list[Feed]:
-    """The app's sinks with what each is fed from."""
+    """The app's sinks, each with its output."""
     outputs = topology.outputs
-    return [Feed(node.name, output_of(outputs[node.source]), node.sink) for node in topology.sinks]
+    return [Feed(node.name, outputs[node.source], node.sink) for node in topology.sinks]
 
 
 Retry = Callable[[Callable[[], None]], None]
-"""Runs a call again where its error has the category RETRY, up to a limit."""
+"""Repeats a call whose error has the category RETRY, up to a limit."""
 
 
 def once(call: Callable[[], None]) -> None:
@@ -59,7 +60,7 @@ def once(call: Callable[[], None]) -> None:
 
 
 class SinkRunner:
-    """All sinks of an app. Starts nothing by itself: `run()` is the body of its thread."""
+    """All sinks of an app."""
 
     def __init__(
         self,
@@ -83,24 +84,24 @@ class SinkRunner:
 
     @property
     def positions(self) -> dict[str, Version]:
-        """How far each sink has come."""
+        """The newest version that each sink has written."""
         with self._changed:
             return dict(self._positions)
 
     def start(self) -> None:
-        """From here on `offer` returns at once and a thread writes."""
+        """Starts the thread that writes; from then on `offer` returns at once."""
         self._thread = threading.Thread(target=self._run, name="holdfast-sinks", daemon=True)
         self._thread.start()
 
     def offer(self, commit: Commit) -> None:
-        """A version exists now. Without a thread it is written here and then."""
+        """Writes a new version, in the thread if it was started."""
         if self._thread is None:
             self._bring_to(Version(commit.version), commit)
         else:
             self._waiting.put(commit)
 
     def catch_up(self, version: Version) -> None:
-        """Returns when every sink has `version`; raises what kept one from it."""
+        """Returns when every sink has written `version`. Raises the error of a sink that failed."""
         if self._thread is None:
             self._bring_to(version)
             return
@@ -110,12 +111,12 @@ class SinkRunner:
                 raise self._failure
 
     def check(self) -> None:
-        """Raises what has stopped a sink, if anything has."""
+        """Raises the error that stopped a sink, if there is one."""
         if self._failure is not None:
             raise self._failure
 
     def stop(self, timeout: float | None = None) -> None:
-        """Writes what was offered, then ends the thread; one that hangs is left behind, and gets its version again."""
+        """Writes the offered versions, then ends the thread. A sink that hangs longer gets its version again."""
         if self._thread is not None:
             self._waiting.put(None)
             self._thread.join(timeout)
@@ -128,8 +129,8 @@ class SinkRunner:
         while (commit := self._waiting.get()) is not None:
             try:
                 self._bring_to(Version(commit.version), commit)
-            except BaseException as error:  # noqa: BLE001  SystemExit too: nobody else would hear of the thread's end
-                failure = SinkFailed(str(error) or repr(error))  # it was tried again already, if that could help
+            except BaseException as error:  # noqa: BLE001  SystemExit too: it would end the thread unnoticed
+                failure = SinkFailed(str(error) or repr(error))  # `_retry` has repeated it already
                 logger.error("%s", failure)
                 with self._changed:
                     self._failure = failure
@@ -154,7 +155,7 @@ class SinkRunner:
 
         def attempt() -> None:
             faults.point("sink.before")
-            feed.sink.write(version, feed.output.rows(self._log, commit))
+            feed.sink.write(version, rows_of(feed.output, self._log, commit))
             faults.point("sink.middle")
             self._log.sinks.mark(feed.name, version)
             faults.point("sink.after")
@@ -166,20 +167,20 @@ class SinkRunner:
         except Exception as error:  # a user's function may raise anything
             raise SinkFailed(
                 f"Sink {feed.name!r} raised {type(error).__name__} at version {version}: {error}. The version "
-                "exists and is handed to the sink again when the app starts."
+                "exists and the sink gets it again when the app starts."
             ) from error
         with self._changed:
             self._positions[feed.name] = version
             self._changed.notify_all()
 
     def _starting_position(self, feed: Feed) -> Version:
-        """Where the log says the sink is; a sink that is new to a log with history starts at its newest version."""
+        """The sink's position in the log. A new sink starts at the log's newest version."""
         known = self._log.sinks.newest(feed.name)
         if known is not None:
             return known
         newest = self._log.newest()
         at = Version(newest.version) if newest else NOTHING
         if at != NOTHING:
-            logger.warning("sink %r is new: it gets what comes after version %d", feed.name, at)
+            logger.warning("sink %r is new: it gets the versions after version %d", feed.name, at)
         self._log.sinks.mark(feed.name, at)
         return at
