@@ -18,7 +18,7 @@ from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.results import counts_of_stores, users_name
+from holdfast.pipeline.results import USER, labelled_counts
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 
@@ -196,11 +196,9 @@ def count_commit(commit: Commit) -> None:
     _versions.inc()
     _records.inc(commit.counts.get("records", 0))
     _newest.set(commit.version)
-    for name, number in commit.counts.items():
-        if (own := users_name(name)) is not None:
-            _of_user.labels(own).inc(number)
-    for (what, store), number in counts_of_stores(commit.counts).items():
-        _entries.labels(store, what).inc(number)
+    for (what, label), number in labelled_counts(commit.counts).items():
+        counter = _of_user.labels(label) if what == USER else _entries.labels(label, what)
+        counter.inc(number)
     if dead := commit.counts.get("dead", 0):
         _dead.inc(dead)
         logger.warning("version %d: %d record(s) went to the dead letters", commit.version, dead)

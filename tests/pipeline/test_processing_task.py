@@ -411,7 +411,7 @@ def test_a_row_forwarded_without_an_output_is_told_with_the_processor_and_what_t
 
 def test_a_forwarded_row_that_does_not_fit_is_named() -> None:
     schema = parse_output("player string, n int")
-    with pytest.raises(BadValue, match=r"\('bob', 'many'\).*n, which is to be int32"):
+    with pytest.raises(BadValue, match=r"\('bob', 'many'\).*n, which must be int32"):
         output_table(schema, [("ann", 1), ("bob", "many")])
     ctx = hf.Context(Version(1), Now(0), 0, schema, lambda name, number: None)
     ctx.forward("ann", {"n": 1})

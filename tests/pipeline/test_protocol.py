@@ -60,7 +60,7 @@ def test_the_next_batch_is_the_next_version() -> None:
 def test_a_log_that_lacks_what_spark_has_done_stops_the_app() -> None:
     with pytest.raises(MissingVersions, match="at batch 5 and the log ends with batch 0"):
         History.of(batch(0)).decide(batch(5))
-    with pytest.raises(MissingVersions, match="at batch 57 and the log holds none"):
+    with pytest.raises(MissingVersions, match="at batch 57 and the log has none"):
         History().decide(batch(57))
     with pytest.raises(MissingVersions):
         check_checkpoint(None, lambda v: None, "q", restart_sources=False, done=True)

@@ -7,7 +7,7 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.processing_task import Code
-from holdfast.pipeline.results import counts_of_stores
+from holdfast.pipeline.results import labelled_counts
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import Now
@@ -48,10 +48,10 @@ def test_writes_that_come_too_late_are_refused_and_counted() -> None:
     made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000), code=code)
     records = [rows(("ann", 1), time=1_000), rows(("ann", 2), time=595_000), rows(("ann", 3), time=594_000)]
     result = done(made.run(TaskId(0, 0), records, log, EmptyState()))
-    assert counts_of_stores(result.counts) == {
+    assert labelled_counts(result.counts) == {
         ("expired", "history"): 1,
         ("expired", "minutes"): 1,
         ("expired", "visits"): 1,
         ("late", "latest"): 1,
+        ("user", "refused"): 2,
     }
-    assert result.counts["user/refused"] == 2

@@ -34,7 +34,7 @@ class Client:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Client]:
     found = {address: Client(address) for address in ("away", "there")}
-    monkeypatch.setattr(remote_state, "_client", lambda address, locations: found[address])
+    monkeypatch.setattr(remote_state, "_client", lambda address, deadline, log_id: found[address])
     return found
 
 

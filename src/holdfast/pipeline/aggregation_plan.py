@@ -1,13 +1,13 @@
-"""An aggregation's batch as DataFrame work: an exchange by key, one Python task per partition, and three plans for it.
+"""How an aggregation runs on Spark: a shuffle by key, one Python task per partition, and three plans for them.
 
-Most batches have no record that can't be used: one without a key, without an event time or too far ahead. The two fast
-plans rely on that. Such a record loses its key there; the task that meets a row without one rejects the plan, and the
-batch is computed once more, with dead letters. There the record travels as JSON in the column `_dead`, which is null
-for all others and is grouped by like a key, so that one job reads the source once and yields both. The exchange stays
-as it should be: Spark's hash passes over nulls, so `hash(key, null) = hash(key)`, and every live row is where
-`repartition(n, *key)` would have put it. The task checks just that, row by row.
+Most batches have no unusable record: one without a key, without an event time or too far ahead. The two fast plans rely
+on that. They set the key of an unusable record to null; a task that gets a row without a key rejects the plan, and the
+batch is computed again by the plan with dead letters. In that plan an unusable record is JSON in the column `_dead`,
+which is null in all other rows. `_dead` is grouped by like a key, so one job yields both results and dead letters. Rows
+still are in the right partition: Spark's hash ignores nulls, so `hash(key, null) = hash(key)`. The task checks the
+partition of every row.
 
-What a batch needs no column for has none: turning a JVM row into Arrow costs by the cell.
+A batch has as few columns as possible: converting a JVM row to Arrow costs time per cell.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ _batches = metrics.counter("holdfast_table_batches", "Batches of a table, by pla
 
 
 class AggregationPlanner:
-    """An aggregation on Spark: by the plan that suits its batches, or with dead letters if a task rejects that one."""
+    """Runs an aggregation by the plan that suits its batches, or with dead letters if a task rejects that plan."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         self._subtopology = subtopology
@@ -75,11 +75,11 @@ class AggregationPlanner:
     def _fast(
         self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan
     ) -> list[TaskResult] | None:
-        """The results of a plan that can't carry every record; None if it was rejected."""
+        """The results of a fast plan; None if a task rejected it."""
         try:
             results = self._by(records, step, locations, plan)
         except PySparkException as error:
-            # A record that can't be used may be what went wrong, say in a sum over all of them.
+            # An unusable record may be the cause, for example in a sum that overflows.
             logger.info("%s, %s: %s", self._subtopology.name, plan.value, in_short(str(error)))
             return None
         for result in results:
@@ -113,7 +113,7 @@ class AggregationPlanner:
 
 
 def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPlan, TaskColumns]:
-    """The columns of the tasks, by the plans it can take."""
+    """The columns of the tasks in each possible plan."""
     partials = tuple(f"p{n}" for n in range(sum(len(reducer.partials) for reducer in operator.reducers)))
     counting, at = ROWS, 0
     for (_, aggregate), reducer in zip(operator.aggregates, operator.reducers, strict=True):
@@ -136,10 +136,7 @@ def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPla
 
 
 class AggregationFrames:
-    """The DataFrames of one aggregation.
-
-    Its expressions are made once: each is a few calls into the JVM, and a batch is short.
-    """
+    """The DataFrames of one aggregation. Expressions are made once, since each takes several calls into the JVM."""
 
     def __init__(self, subtopology: SubTopology, partitions: int, max_ahead_millis: int) -> None:
         assert isinstance(subtopology.operator, Aggregation)
@@ -156,9 +153,9 @@ class AggregationFrames:
         self._aggregates = self._partial_aggregates()
 
     def rows(self, records: DataFrame, wall: Millis, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
-        """The batch's rows, each where its key belongs: one per key, or by the raw plan one per record.
+        """The batch's rows, partitioned by key: one per key, or in the raw plan one per record.
 
-        The aggregation's own exchange is the one by key, unless the plan turns out otherwise: then `shuffle` adds one.
+        Spark's aggregation shuffles by key itself, except where `is_by_key` is false: then `shuffle` adds a shuffle.
         """
         with _ansi(records.sparkSession):
             frame = records.select(*self._columns(wall, plan))
@@ -170,11 +167,11 @@ class AggregationFrames:
     def is_by_key(self, frame: DataFrame, plan: BatchPlan) -> bool:
         """Whether the physical plan ends hash-partitioned by the key (and `_dead`) in this order.
 
-        A `groupBy` alone may reuse another partitioning. The plan asked is the one that will run, so it is made once.
+        A `groupBy` alone may reuse another partitioning.
         """
         partitioning = frame._jdf.queryExecution().executedPlan().outputPartitioning()
         by = ", ".join(self.keys if plan is BatchPlan.RAW else self._groups(plan))
-        # Attributes print as name#id; the ids differ from plan to plan.
+        # Attributes print as name#id; the ids differ between plans.
         found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
         named = ", ".join(found[:-1])
         return (
@@ -190,12 +187,12 @@ class AggregationFrames:
         return cases_of(self._fields, self._stream.timestamp, wall, self._max_ahead_millis)
 
     def _columns(self, wall: Millis, plan: BatchPlan) -> list[Column]:
-        """What a batch is computed from. A record that can't be used has a column of its own, or else no key."""
+        """The input columns. An unusable record has a value in `_dead`, or no key in a plan without that column."""
         cases = self.unusable(wall)
         good = f"NOT {is_unusable(cases)}"
         if plan is BatchPlan.WITH_DEAD_LETTERS:
             dead = F.expr(f"{dead_letter(cases)} AS {DEAD}")
-            # Not even the sum over many equal ones may leave its range.
+            # Otherwise a sum over many equal dead letters could overflow.
             values = [F.when(F.expr(good), value).alias(name) for name, value in self._values[plan].items()]
             return [*self._key, dead, *self._time, *values]
         key = [F.expr(f"CASE WHEN {good} THEN {quoted(f.name)} END AS k{n}") for n, f in enumerate(self._fields)]
@@ -232,10 +229,7 @@ class AggregationFrames:
 
 @contextlib.contextmanager
 def _ansi(session: SparkSession) -> Iterator[None]:
-    """ANSI mode for expressions of ours: sums must fail on overflow, also for a user who has it off for theirs.
-
-    The session lives as long as the query, so what was set before is put back.
-    """
+    """ANSI mode for our own expressions: sums must fail on overflow, whatever the user's setting, which is restored."""
     before = session.conf.get("spark.sql.ansi.enabled")
     session.conf.set("spark.sql.ansi.enabled", "true")
     try:
@@ -245,7 +239,7 @@ def _ansi(session: SparkSession) -> Iterator[None]:
 
 
 def _value_inputs(operator: Aggregation, plan: BatchPlan) -> dict[str, Column]:
-    """The columns the aggregates read, as x0, x1 ... For a count in the task it is enough whether there is a value."""
+    """The columns the aggregates read, as x0, x1 ... A count in the task needs no value, only whether there is one."""
     inputs = {}
     for n, (_, aggregate) in enumerate(operator.aggregates):
         if (column := aggregate.column) is not None:
@@ -256,7 +250,7 @@ def _value_inputs(operator: Aggregation, plan: BatchPlan) -> dict[str, Column]:
 
 
 def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, positions: list[str]) -> list[str]:
-    """The SQL of what Spark aggregates before the exchange, in the order of the reducer's partials."""
+    """The SQL of the partial aggregates before the shuffle, in the order of the reducer's partials."""
     match aggregate.function:
         case Function.COUNT:
             return ["count(1)" if aggregate.column is None else f"count({column})"]

@@ -1,9 +1,8 @@
-"""One task of an aggregation: read the state of its keys at `v-1`, merge the batch into it, seal a segment.
+"""One task of an aggregation: reads the state of its keys at `v-1`, merges the batch into it, writes segments.
 
-Runs in Spark's Python workers, on whole Arrow columns. Each key comes once, from Spark or from `grouping`, so a task
-works through its rows in chunks, each chunk a segment of its own, and needs the memory of one chunk whatever the
-batch's size. It writes nothing but segments, under names nobody else has: Spark may run it twice, or after its driver
-has gone.
+It runs in Spark's Python workers, on whole Arrow columns. Each key comes once, from Spark or from `grouping`. So a task
+processes its rows in chunks, writes one segment per chunk, and needs the memory of one chunk for any size of batch. It
+writes only segments, under unique names: Spark may run it twice, or after its driver has ended.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -37,7 +36,7 @@ from holdfast.words import TaskId, Version
 
 @dataclass(frozen=True)
 class AggregationWork:
-    """What every task of an aggregation does in one version. Travels from the driver to the workers."""
+    """What every task of an aggregation does in one version. The driver sends it to the workers."""
 
     topology: int
     version: Version
@@ -52,7 +51,6 @@ class AggregationWork:
     rewrite_entries: int = 0
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
-        """The whole task."""
         tally = Tally()
         before = state.store(self.store.name)
         volatile = () if self.store.durable else (self.store.name,)
@@ -62,7 +60,7 @@ class AggregationWork:
                 batches = grouped(self.columns, self.reducers, batches, self.chunk_rows)
             segments = _segments(self, task, batches, self._writer(before, tally), tally)
             if self.rewrite_entries:
-                segments = _begun_with(_rewritten(self, before, tally), segments)
+                segments = _preceded_by(_rewritten(self, before, tally), segments)
             for parts in segments:
                 written += log.write_parts(task, self.version, parts, inline_limit=self.inline_limit, volatile=volatile)
         except RejectFastPlan as reason:
@@ -72,8 +70,6 @@ class AggregationWork:
         return tally.done(task, self.source, written)
 
     def _writer(self, before: StoreColumns, tally: Tally) -> BatchWriter:
-        """What merges rows into this store, over its state at `v-1`."""
-
         def counted(what: str, number: int) -> None:
             tally.add(of_store(self.store.name, what), number)
 
@@ -83,10 +79,10 @@ class AggregationWork:
 def _segments(
     work: AggregationWork, task: TaskId, batches: Iterable[pa.RecordBatch], writer: BatchWriter, tally: Tally
 ) -> Iterator[list[Part]]:
-    """The parts of one segment after the other, each of about `chunk_rows` keys.
+    """The parts of each segment, of about `chunk_rows` keys each.
 
-    Within a segment the state is asked for in steps that bound a message. Smaller ones, which overlap with the
-    JVM still turning rows into Arrow, were no faster (docs/decisions/0005).
+    The state is read in steps that bound the size of a message. Smaller steps, which overlap with the JVM's conversion
+    of rows to Arrow, were no faster (docs/decisions/0005).
     """
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
     rows = 0
@@ -104,7 +100,7 @@ def _segments(
 
 
 def _rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
-    """Some rows of older schemas in the newest, as they were at `v-1`."""
+    """Some rows of older schemas, converted to the newest, as of `v-1`."""
     spec = work.store
     step = Rewriter(spec, work.now).step(before, work.rewrite_entries)
     if step is None:
@@ -114,8 +110,8 @@ def _rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> lis
     return [(STATE, spec.name, step.part)]
 
 
-def _begun_with(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[list[Part]]:
-    """Puts some parts before all others: of two changes of one key the later one counts, and that is the batch's."""
+def _preceded_by(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[list[Part]]:
+    """Puts some parts before all others: of two changes of one key the later one counts, which must be the batch's."""
     yield [*first, *next(segments, [])]
     yield from segments
 
@@ -151,7 +147,7 @@ def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWr
 
 
 def _merged(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array) -> pa.Array:
-    """The rows of the chunk's keys after the batch; `payloads` is what they were before."""
+    """The rows of the chunk's keys after the batch; `payloads` are the rows before it."""
     spec = work.store
     held = dict(zip((f.name for f in spec.columns.fields), decode_rows(spec.columns, payloads), strict=True))
     columns: dict[str, pa.Array] = {}
@@ -174,7 +170,7 @@ def _overflow(
     partials: list[pa.Array],
     error: pa.ArrowInvalid,
 ) -> HoldfastError:
-    """Says which key it was: the merge of a column only knows that there was one."""
+    """The error with the key, which the merge of a whole column does not know."""
     for n in range(len(keys)):
         try:
             reducer.merge([held[f.name].slice(n, 1) for f in reducer.fields], [p.slice(n, 1) for p in partials])

@@ -1,4 +1,4 @@
-"""A task's record batches as tables of a size that bounds its memory."""
+"""A task's record batches as tables of limited size, which bounds its memory."""
 
 from collections.abc import Iterable, Iterator
 
@@ -6,7 +6,7 @@ import pyarrow as pa
 
 
 def chunks(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int | None = None) -> Iterator[pa.Table]:
-    """Tables of about `rows` rows or `most_bytes`: as many batches as it takes to get to the one or the other.
+    """Tables of as many batches as it takes to reach `rows` rows or `most_bytes`.
 
     >>> batches = [pa.RecordBatch.from_pydict({"n": [n]}) for n in range(5)]
     >>> [table.num_rows for table in chunks(batches, 2)]

@@ -1,8 +1,8 @@
-"""The driver's side of a version: decide, compute, commit, tell.
+"""The driver's side of a version: decide, compute, commit, notify.
 
-The order is the whole point. Segments are written by the tasks before the commit; the commit makes the version exist;
-sinks and replicas hear of it afterwards. One lock spans it all. Sinks run behind the commit in a thread of their own,
-and the next commit waits for them, so they are never more than one version behind.
+The order matters. Tasks write segments before the commit; the commit makes the version exist; sinks and replicas are
+notified afterwards. One lock covers all steps. Sinks write in a thread of their own, and the next commit waits for
+them, so they are never more than one version behind.
 """
 
 import logging
@@ -27,30 +27,30 @@ steps = metrics.histogram("holdfast_batch_step_seconds", "How long the steps of 
 
 
 class TaskFailed(HoldfastError):
-    """A task refused its rows for a reason that another try would not change."""
+    """A task rejected its rows, and would reject them again."""
 
     category = ErrorCategory.INVALID
 
 
 class TaskUnavailable(HoldfastError):
-    """A task could not reach what it needs; another try may."""
+    """A task could not reach its state or the log. Another attempt may succeed."""
 
     category = ErrorCategory.RETRY
 
 
 @dataclass(frozen=True)
 class Step:
-    """A version to be computed, and the clocks it runs by."""
+    """A version to compute, and its clocks."""
 
     version: Version
     wall: Millis
     event: Millis | None = None
-    """The event clock of the version before."""
+    """The event clock of the previous version."""
 
 
 @dataclass
 class BatchResult:
-    """What a version's tasks came to, and how many records each source had."""
+    """The results of a version's tasks, and the number of records per source."""
 
     tasks: list[TaskResult] = field(default_factory=list)
     records: dict[str, int] = field(default_factory=dict)
@@ -60,7 +60,7 @@ ComputeTasks = Callable[[Step], BatchResult]
 
 
 class Driver:
-    """Makes versions. One at a time in an app; a second one loses the race for a commit and is told so."""
+    """Makes versions, one at a time. A second driver on the same log gets an error when it commits."""
 
     def __init__(
         self,
@@ -86,16 +86,16 @@ class Driver:
 
     @property
     def newest(self) -> Commit | None:
-        """The newest commit this driver knows of."""
+        """The newest commit that this driver has made or found."""
         return self._newest
 
     def process(self, batch: SparkBatch, compute: ComputeTasks) -> Commit | None:
-        """Turns a Spark batch into a version. None when the log holds it already."""
+        """Turns a Spark batch into a version. None when the log already has it."""
         with self._lock:
-            self._look_again()
+            self._resolve_uncertain_commit()
             match decide(batch, self._newest, self._log.commit, self._restart_sources):
                 case AlreadyCommitted(version):
-                    logger.info("batch %d is version %d already: not computed again", batch.batch, version)
+                    logger.info("batch %d is already version %d and is not computed again", batch.batch, version)
                     self._sinks.catch_up(version_of(self._newest))
                     return None
                 case Compute(version, note):
@@ -103,8 +103,8 @@ class Driver:
                         logger.warning("%s", note)
                     return self._make(version, batch, compute)
 
-    def _look_again(self) -> None:
-        """After a commit whose outcome is unknown (storage went away in the middle): it may exist by now."""
+    def _resolve_uncertain_commit(self) -> None:
+        """Finds out whether a commit exists whose outcome is unknown because the storage failed during the call."""
         if not self._uncertain:
             return
         known = version_of(self._newest)
@@ -162,11 +162,11 @@ def _event(previous: Commit | None) -> Millis | None:
 
 
 def _done(results: Sequence[TaskResult]) -> list[TaskDone]:
-    """The results of a version all of whose tasks did their part; raises for one that didn't."""
+    """The results of tasks that are all done. Raises for a task that isn't."""
     done = [result for result in results if isinstance(result, TaskDone)]
     if len(done) < len(results):
         others = [result for result in results if not isinstance(result, TaskDone)]
-        # A refusal that stays outweighs one that another try may not meet.
+        # A permanent error is more important than one that a retry may avoid.
         first = next((each for each in others if not _is_retryable(each)), others[0])
         kind = TaskUnavailable if _is_retryable(first) else TaskFailed
         raise kind(f"Task {first.task}: {first.message}")

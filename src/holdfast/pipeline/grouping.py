@@ -1,8 +1,8 @@
-"""One row a key out of raw records, as columns: what Spark's aggregation would have delivered, in the task.
+"""Groups raw records to one row per key in the task, as columns, with the same result as Spark's aggregation.
 
-Records are grouped a piece at a time, and the pieces' groups once more at the end, so memory goes with the keys of a
-task and not with its records. Whatever this can't do as Spark does it (too many keys for one chunk, a sum beyond
-64 bits) is rejected: the batch is then computed by the plan with dead letters, which can or says why not.
+Records are grouped piece by piece, and the groups of all pieces once more at the end, so memory depends on the number
+of keys of a task and not on its records. Batches that this can't group like Spark (too many keys for one chunk, a sum
+beyond 64 bits) are rejected. They are then computed by the plan with dead letters.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -30,16 +30,16 @@ _ALL_ROWS = "count_all"
 
 
 class RejectFastPlan(HoldfastError):
-    """The batch can't be computed by the fast plan it came by; the task's result says so."""
+    """This fast plan can't compute the batch. The task returns `FastPlanRejected`."""
 
     category = ErrorCategory.RETRY
 
 
 def can_group(key: Schema, reducers: Sequence[Reducer]) -> bool:
-    """Whether records of this key can be grouped here with the outcome that Spark has.
+    """Whether grouping records of this key here gives the same result as Spark.
 
-    Not where Arrow differs: floating-point keys, of which Spark has one NaN and one zero, minima with NaN, text,
-    decimals; and not for the first and last of records, which Spark compares as tuples.
+    Not where Arrow differs: floating-point keys, for which Spark has one NaN and one zero; minima and maxima of
+    floating-point numbers, text and decimals; first and last, which Spark compares as tuples.
     """
     return all(field.field_type.name not in ("float", "double") for field in key.fields) and all(
         _can_reduce(reducer) for reducer in reducers
@@ -60,7 +60,7 @@ def _can_reduce(reducer: Reducer) -> bool:
 
 @dataclass(frozen=True)
 class _Measure:
-    """A column of groups: what to do with a column of records, and with one of groups. None counts rows."""
+    """A column of groups: the function for a column of records (None: all rows), and the one for columns of groups."""
 
     name: str
     of: pa.ChunkedArray | None
@@ -71,7 +71,7 @@ class _Measure:
 def grouped(
     names: TaskColumns, reducers: Sequence[Reducer], batches: Iterable[pa.RecordBatch], most_keys: int
 ) -> Iterator[pa.RecordBatch]:
-    """The rows of a task, each key once, with the columns of `names`."""
+    """The rows of a task, one per key, with the columns of `names`."""
     again: dict[str, str] = {}
     gathered: list[pa.Table] = []
     for piece in chunks(batches, PIECE_ROWS, PIECE_BYTES):
@@ -81,7 +81,7 @@ def grouped(
         if sum(table.num_rows for table in gathered) > most_keys:
             gathered = [_together(names, gathered, again)]
             if gathered[0].num_rows > most_keys:
-                raise RejectFastPlan(f"A task got more than {most_keys} keys, too many to group in one go.")
+                raise RejectFastPlan(f"A task got more than {most_keys} keys, too many to group at once.")
     if gathered:
         groups = _together(names, gathered, again)
         yield from _finished(names, groups).to_batches()
@@ -113,7 +113,7 @@ def _measures(names: TaskColumns, reducers: Sequence[Reducer], records: pa.Table
 
 
 def _halves(name: str, values: pa.ChunkedArray | None) -> list[_Measure]:
-    """A sum of whole numbers as two that can't overflow, of the upper halves and of the lower ones."""
+    """A sum of whole numbers as two sums that can't overflow: of the upper halves and of the lower halves."""
     assert values is not None
     wide = values.cast(pa.int64())
     return [
@@ -139,7 +139,7 @@ def _group(names: TaskColumns, records: pa.Table, measures: Sequence[_Measure]) 
 
 
 def _together(names: TaskColumns, groups: Sequence[pa.Table], again: Mapping[str, str]) -> pa.Table:
-    """The groups of all pieces, each key once."""
+    """The groups of all pieces, one row per key."""
     if len(groups) == 1:
         return groups[0]
     by_key = pa.concat_tables(groups).group_by(list(names.keys), use_threads=False)
@@ -149,16 +149,16 @@ def _together(names: TaskColumns, groups: Sequence[pa.Table], again: Mapping[str
 
 
 def _finished(names: TaskColumns, groups: pa.Table) -> pa.Table:
-    """With every sum in one piece again."""
+    """The groups with the two halves of every sum added."""
     columns = {name: groups[name] for name in groups.column_names if not name.endswith((_UPPER, _LOWER))}
     try:
         columns |= {name: _whole(groups, name) for name in names.partials if name not in columns}
     except pa.ArrowInvalid as error:
-        raise RejectFastPlan(f"A sum in the batch leaves 64 bits: {error}") from error
+        raise RejectFastPlan(f"A sum in the batch exceeds 64 bits: {error}") from error
     return pa.table(columns)
 
 
 def _whole(groups: pa.Table, name: str) -> pa.ChunkedArray:
     upper, lower = groups[name + _UPPER], groups[name + _LOWER]
-    upper = pc.add(upper, pc.shift_right(lower, _HALF))  # what the lower halves carry over
+    upper = pc.add(upper, pc.shift_right(lower, _HALF))  # the carry of the lower halves
     return pc.add_checked(pc.multiply_checked(upper, 2**_HALF), pc.bit_wise_and(lower, _LOWER_BITS))

@@ -1,8 +1,8 @@
-"""Nulls where an event has no place for them, as SQL: such a record goes to the dead letters and not to `process`.
+"""SQL that finds nulls which the type of an event does not allow. Such a record goes to the dead letters.
 
-A column's own null is seen at a glance. One inside an array, a map or a struct is looked for along the type that the
-event's field has: `list[str]` has no null among its items, `list[str | None]` may. Spark's own word that there can be
-none saves the looking. What msgspec can't tell (a union of several types, a class of its own) is left to the event.
+Nulls inside arrays, maps and structs are found by the type of the event's field: the items of `list[str]` can't be
+null, those of `list[str | None]` can. Where Spark's schema excludes nulls, there is no check. Types that msgspec can't
+inspect (a union of several types, a user's class) are checked when the event is made.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 def unusable_nulls(event: EventShape, columns: StructType) -> list[Case]:
-    """When a null makes a record unusable, given the stream's columns. None where the event has no type of its own."""
+    """The nulls that make a record unusable, given the stream's columns. An event without an annotation has none."""
     if event.type is None:
         return []
     name = event.type.__name__
@@ -36,7 +36,7 @@ def unusable_nulls(event: EventShape, columns: StructType) -> list[Case]:
 
 
 def nulls_inside(info: Any, kind: DataType, sql: str, place: str, depth: int = 0) -> Iterator[Case]:
-    """For each place inside a value of type `info`: SQL that is true if a null is where none may be, and the place.
+    """For each place inside a value of type `info`: SQL that is true for a null that is not allowed, and the place.
 
     >>> info = inspect.type_info(list[list[int] | None])
     >>> list(nulls_inside(info, ArrayType(ArrayType(DataType())), "`n`", "n"))
@@ -73,7 +73,7 @@ def nulls_inside(info: Any, kind: DataType, sql: str, place: str, depth: int = 0
 
 
 def _nulls(info: Any, kind: DataType, some: bool, sql: str, place: str, depth: int) -> Iterator[Case]:
-    """The same for the value itself and what is inside it. `some`: whether Spark says that it can be null."""
+    """The same for a value and the places inside it. `some`: whether it can be null by Spark's schema."""
     if some and not _takes_none(info):
         yield f"{sql} IS NULL", place
     yield from nulls_inside(info, kind, sql, place, depth)
@@ -95,5 +95,5 @@ def _takes_none(info: Any) -> bool:
 def _info(wanted: Any) -> Any:
     try:
         return inspect.type_info(wanted)
-    except TypeError:  # some unions are a type to Python and not to msgspec
+    except TypeError:  # msgspec does not know some unions
         return None

@@ -1,7 +1,7 @@
-"""Spark's checkpoint, read: the query's id and a batch's entry in the offset log, verbatim.
+"""Reads Spark's checkpoint: the query's id and a batch's entry in the offset log, verbatim.
 
-Spark writes the entry before it calls `foreachBatch`. The files are read through Hadoop's file systems, so that a
-checkpoint may be wherever Spark can have one.
+Spark writes the entry before it calls `foreachBatch`. The files are read through Hadoop's file systems, so a checkpoint
+may be in any storage that Spark supports.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class Checkpoint:
             return str(json.loads(text)["id"])
         except (ValueError, KeyError) as error:
             raise CheckpointUnreadable(
-                f"{self._location}/metadata holds {text[:200]!r}, which is no id of a query. "
-                "Put the checkpoint back from a copy, or remove it whole."
+                f"{self._location}/metadata holds {text[:200]!r}, which is not the id of a query. "
+                "Restore the checkpoint from a copy, or remove all of it."
             ) from error
 
     def has_done_batches(self) -> bool:
@@ -54,8 +54,8 @@ class Checkpoint:
         query, offsets = self.query_id(), self._read(f"offsets/{number}")
         if query is None or offsets is None:
             raise CheckpointUnreadable(
-                f"Spark runs batch {number} and {self._location} has no entry of it: did something remove the folder "
-                "while the app ran? Start the app again."
+                f"Spark runs batch {number} and {self._location} has no entry of it: was the folder removed while the "
+                "app ran? Start the app again."
             )
         return SparkBatch(query=query, batch=number, offsets=offsets)
 
@@ -74,7 +74,7 @@ class Checkpoint:
             stream.close()
 
     def _hadoop(self, name: str) -> tuple[Any, Any]:
-        """A path below the checkpoint and its file system, as the JVM has them."""
+        """A path below the checkpoint and its file system, as objects of the JVM."""
         jvm: Any = self._session._jvm
         path = jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
         return path, path.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())

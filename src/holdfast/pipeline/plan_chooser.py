@@ -1,7 +1,7 @@
-"""Which plan a table's next batch takes, by what its last ones were like.
+"""Chooses the plan of an aggregation's next batch from its last batches.
 
-A stream is much the same from batch to batch. So the last batch tells how many records share a key, and whether a
-record can't be used now and then, for which a fast plan would be tried in vain.
+Batches of a stream are similar. The last ones show how many records share a key, and whether there are unusable
+records, for which a fast plan would fail.
 """
 
 from dataclasses import dataclass
@@ -9,15 +9,15 @@ from dataclasses import dataclass
 from holdfast.pipeline.task_columns import BatchPlan
 
 SHARED = 2.0
-"""From how many records per key on aggregating before the exchange pays (docs/decisions/0012)."""
+"""From this many records per key, aggregating before the shuffle is faster (docs/decisions/0012)."""
 
 DEAD_LETTER_BATCHES = 100
-"""How many batches take the plan with dead letters after one that needed it: a rejected plan costs more."""
+"""How many batches use the plan with dead letters after one that needed it. A rejected plan costs more."""
 
 
 @dataclass
 class PlanChooser:
-    """What one table's batches were like, and the plan of the next.
+    """Chooses the plan of the next batch of one aggregation.
 
     >>> chooser = PlanChooser(can_be_raw=True)
     >>> chooser.plan
@@ -38,7 +38,7 @@ class PlanChooser:
         return BatchPlan.RAW if self.can_be_raw and self.records_per_key < SHARED else BatchPlan.GROUPED
 
     def saw(self, records: int, keys: int, *, dead_letters: bool = False) -> None:
-        """What the batch turned out to be. One without keys tells nothing about them."""
+        """Records the numbers of a batch."""
         if keys:
             self.records_per_key = records / keys
         self.dead_letters_for = DEAD_LETTER_BATCHES if dead_letters else max(0, self.dead_letters_for - 1)

@@ -1,6 +1,6 @@
-"""How each operator runs on Spark, and the one place that runs them all.
+"""The planner of each operator, and the one place that runs them all.
 
-An operator of its own is a class in `topology`, a module with its planner, and a line in `PLANNERS`.
+A new operator needs a class in `topology/`, a module with its planner, and a line in `PLANNERS`.
 """
 
 from __future__ import annotations
@@ -33,13 +33,13 @@ _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}
 
 
 class SparkUnavailable(HoldfastError):
-    """A Spark job was lost: a worker or an executor died, a stage could not be finished. Another try may work."""
+    """A Spark job failed because a worker or an executor died. Another attempt may succeed."""
 
     category = ErrorCategory.RETRY
 
 
 class SparkRefused(HoldfastError):
-    """Spark can't run the batch, and would not the next time either."""
+    """Spark can't run the batch, and another attempt would fail too."""
 
     category = ErrorCategory.INVALID
 
@@ -65,7 +65,7 @@ class BatchTasks:
                 results, found.records[source] = readers.run(batch, step, locations)
                 found.tasks += results
         except PySparkException as error:
-            # PySpark gives an error a class of its own when its cause is the plan, the data or Python code.
+            # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
             raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
         except Py4JJavaError as error:
             raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error

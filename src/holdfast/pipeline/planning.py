@@ -1,4 +1,4 @@
-"""What all planning modules have in common: what bounds a task, and how tasks run as a Spark job."""
+"""Shared by all planners: the limits of a task, and how tasks run as a Spark job."""
 
 from __future__ import annotations
 
@@ -26,52 +26,47 @@ BY_BYTES = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": str(READ_ROWS),
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
 }
-"""How many rows come to a task in one Arrow batch when a row may be large."""
+"""The size of Arrow batches when rows may be large."""
 
 BY_ROWS = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(2**31 - 1),
 }
-"""When none can. Any limit in bytes makes Spark add up the batch's size after every row, which
-was 14 % of the JVM's time in the count benchmark (docs/decisions/0005)."""
+"""The same when no row can be large. Any limit in bytes makes Spark add up the batch's size after every row, which was
+14 % of the JVM's time in the count benchmark (docs/decisions/0005)."""
 
 ROW_BY_ROW = {
     "spark.sql.execution.arrow.maxRecordsPerBatch": "10000",
     "spark.sql.execution.arrow.maxBytesPerBatch": str(64 << 20),
 }
-"""For a processor whose records may be large: small batches, so that it can begin while Spark still makes the next."""
+"""For a processor whose records may be large: it can start on a small batch while Spark prepares the next."""
 
 _RESULT = StructType([StructField("result", BinaryType())])
 
 
 @dataclass(frozen=True)
 class Limits:
-    """What bounds the tasks of an app, the same for all its sub-topologies."""
+    """The limits of an app's tasks, the same in all sub-topologies."""
 
     partitions: int
     chunk_rows: int
     inline_limit: int
-    """How many bytes a task may put into the commit itself."""
+    """How many bytes of segments a task may put into the commit itself."""
     max_ahead_millis: int
     state_bytes: int = 0
     rewrite_entries: int = 0
 
 
 class Planner(Protocol):
-    """A sub-topology on Spark. An operator's planning module has one."""
+    """Runs one sub-topology on Spark. Every operator has a planner."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None: ...
 
     def unusable(self, wall: Millis) -> list[Case]:
-        """Which records of its stream it can't use, at this wall clock."""
+        """The cases in which it can't use a record, at this wall clock."""
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         """Runs its tasks over the records of one batch of its stream."""
-
-
-def run_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> list[TaskResult]:
-    """The results of a job with one task per partition of `frame`; none if Spark can tell that it is empty."""
-    return collect(with_tasks(frame, work, locations))
 
 
 def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:
@@ -87,7 +82,7 @@ def run_idle_tasks(
 
 
 def collect(tasks: DataFrame) -> list[TaskResult]:
-    # As Arrow, since rows through collect() take 25 ms more before the first of them is here.
+    # As Arrow: collect() takes 25 ms more until the first row.
     return [decode(result) for result in tasks.toArrow()["result"].to_pylist()]
 
 
@@ -97,6 +92,6 @@ def configure(session: SparkSession, options: Mapping[str, str]) -> None:
 
 
 def in_short(text: str, first: int = 4, last: int = 4) -> str:
-    """The beginning of a long message, and the end, where a Python traceback has its error; without Java's stack."""
+    """The first and last lines of a long message, where a Python traceback has its error, without Java's stack."""
     lines = [line for line in text.splitlines() if line.strip() and not line.lstrip().startswith("at ")]
     return "\n".join(lines if len(lines) <= first + last else [*lines[:first], "...", *lines[-last:]])

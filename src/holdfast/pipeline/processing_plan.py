@@ -1,7 +1,7 @@
-"""A processor's batch as DataFrame work: an exchange by key, each partition in the order of event times.
+"""How a processor runs on Spark: a shuffle by key, and each partition sorted by event time.
 
-The exchange is always an explicit one, by the key as Python has it: a column of type int is hashed as the bigint it
-will be in a store, so that a query finds the task that has it. Records that can't be used come along, as in `plan`.
+The shuffle uses the key's types in Python: a column of type int is hashed as bigint, its type in a store, so that a
+query finds the task that has the key. Unusable records are JSON in the column `_dead`, as in `aggregation_plan`.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.planning import BY_ROWS, ROW_BY_ROW, Limits, configure, run_idle_tasks, run_tasks
+from holdfast.pipeline.planning import BY_ROWS, ROW_BY_ROW, Limits, collect, configure, run_idle_tasks, with_tasks
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 class ProcessingPlanner:
-    """A processor on Spark. It runs in every version, also in one without records: time has to pass in all tasks."""
+    """Runs a processor in every version, also without records: entries expire by the clock in all tasks."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         assert isinstance(subtopology.operator, Processing)
@@ -67,8 +67,8 @@ class ProcessingPlanner:
         with steps.labels("plan").time():
             frame = self._frames.records(records, step.wall)
         with steps.labels("tasks").time():
-            # A plan that Spark can tell to be empty runs no task at all.
-            return run_tasks(frame, work, locations) or run_idle_tasks(
+            # Spark runs no task where it knows that a frame is empty.
+            return collect(with_tasks(frame, work, locations)) or run_idle_tasks(
                 session, self._limits.partitions, work, locations
             )
 
@@ -106,13 +106,13 @@ class ProcessingFrames:
         self._carried = list(carried)
         self._nulls = unusable_nulls(self.operator.event, frame.schema)
         self.bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
-        """Whether no record can be large, but for its key, which has a longest length."""
+        """Whether no record can be large. Keys have a maximum length."""
 
     def unusable(self, wall: Millis) -> list[Case]:
         return [*cases_of(self._key.fields, self._timestamp, wall, self._max_ahead_millis), *self._nulls]
 
     def records(self, records: DataFrame, wall: Millis) -> DataFrame:
-        """The records where and in the order in which the tasks want them."""
+        """The records, partitioned by key and in order."""
         frame = records.select(*self._inputs, F.expr(f"{dead_letter(self.unusable(wall))} AS {DEAD}"))
         frame = frame.repartition(self._partitions, *self.columns.keys)
         if self._order:

@@ -1,14 +1,13 @@
 """One task of a processor: a user's Python over the records of one partition, in one version.
 
-Records come in the order of their event times. For each chunk of them the stores are prefetched in bulk, then `process`
-runs record by record over memory alone, and at the end all changes and all forwarded rows are sealed into a segment.
-As in every task nothing else is written, so Spark may run it twice. It runs in every version, also without records:
-what expires and what is evicted depends on the clock, not on who writes.
+Records come in the order of their event times. For each chunk of records, entries are prefetched in bulk; then
+`process` runs record by record in memory. At the end all changes and all forwarded rows are written to a segment, and
+nothing else is written, so Spark may run the task twice. It runs in every version, also without records: entries expire
+by the clock.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -36,12 +35,12 @@ from holdfast.topology.processor import Context, Processor
 from holdfast.words import TaskId, Version
 
 CHUNK_ROWS = 50_000
-"""How many records are Python objects at a time, and prefetched for at once."""
+"""How many records are Python objects at the same time, with their entries prefetched."""
 
 
 @dataclass(frozen=True)
 class RecordColumns:
-    """Which columns a task gets, by name; a column of the key may be one of the event's."""
+    """The names of a task's columns. A key column may also be an event column."""
 
     event: tuple[str, ...]
     keys: tuple[str, ...]
@@ -50,7 +49,7 @@ class RecordColumns:
 
 @dataclass(frozen=True)
 class Code:
-    """What a task runs of the user's: the processor's class, and what its events are."""
+    """The user's code in a task: the processor's class, and the shape of its events."""
 
     processor: type[Processor]
     event: EventShape
@@ -58,7 +57,7 @@ class Code:
 
 @dataclass(frozen=True)
 class ProcessingWork:
-    """What every task of a processor does in one version. Travels from the driver to the workers."""
+    """What every task of a processor does in one version. The driver sends it to the workers."""
 
     topology: int
     version: Version
@@ -78,7 +77,6 @@ class ProcessingWork:
     rewrite_entries: int = 0
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
-        """The whole task."""
         volatile = [spec.name for _, spec in self.stores if not spec.durable]
         written = WrittenSegments()
         try:
@@ -105,13 +103,17 @@ class ProcessingTask:
         self._states = {spec.name: StoreState(spec.name, self.before, budget) for _, spec in self.work.stores}
 
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
-        """The parts of one segment after the other. The stores' changes are in the last."""
+        """The parts of each segment. The stores' changes are in the last."""
         work, tally = self.work, self.tally
+
+        def count_user(name: str, number: int) -> None:
+            tally.add(of_user(name), number)
+
         running = RunningProcessor(
             self.code.processor,
             work.stores,
             self._states,
-            Context(work.version, work.now, self.id.partition, work.output, partial(_add, tally)),
+            Context(work.version, work.now, self.id.partition, work.output, count_user),
             key=work.key,
             event_times=work.columns.time is not None,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
@@ -127,12 +129,13 @@ class ProcessingTask:
         gathered += self._forwarded(running)
         gathered += self._changed()
         if work.rewrite_entries:
-            gathered += self._rewritten(running)
+            # In parts of their own, by which sinks distinguish them from changes.
+            gathered += [(STATE, name, part) for name, part in running.rewritten(work.rewrite_entries)]
         if gathered:
             yield gathered
 
     def _records(self, running: RunningProcessor, chunk: pa.Table) -> list[Part]:
-        """Works through a chunk; its dead letters and what it forwarded are parts."""
+        """Processes a chunk. Returns its dead letters and forwarded rows."""
         parts: list[Part] = []
         self.tally.records += chunk.num_rows
         if chunk[DEAD].null_count < chunk.num_rows:
@@ -172,14 +175,6 @@ class ProcessingTask:
                 self.tally.add("keys", len(state.changes))
         return parts
 
-    def _rewritten(self, running: RunningProcessor) -> list[Part]:
-        """Old entries in the newest schema, in parts of their own, by which sinks distinguish them from changes."""
-        return [(STATE, name, part) for name, part in running.rewritten(self.work.rewrite_entries)]
-
-
-def _add(tally: Tally, name: str, number: int) -> None:
-    tally.add(of_user(name), number)
-
 
 def output_table(schema: Schema, rows: Sequence[tuple[object, ...]]) -> pa.Table:
     """Forwarded rows as columns.
@@ -198,13 +193,13 @@ def output_table(schema: Schema, rows: Sequence[tuple[object, ...]]) -> pa.Table
 
 
 def _misfit(column: pa.Field, place: int, rows: Sequence[tuple[object, ...]], error: Exception) -> BadValue:
-    """Says which row it was: a column only knows that there was one."""
+    """The error with the row, which the conversion of a whole column does not know."""
     for row in rows:
         try:
             pa.array([row[place]], column.type)
         except (pa.ArrowException, TypeError, ValueError, OverflowError):
             return BadValue(
-                f"The forwarded row {shown(row)} has {shown(row[place])} as {column.name}, which is to be "
+                f"The forwarded row {shown(row)} has {shown(row[place])} as {column.name}, which must be "
                 f"{column.type}. Forward a value of that type, or change it in stream.process(..., output=...)."
             )
     return BadValue(f"The forwarded column {column.name} can't be {column.type}: {error}.")

@@ -1,12 +1,12 @@
-"""A task's state as its replicas answer for it, from one of Spark's Python workers.
+"""A task's state, read from its replicas by one of Spark's Python workers.
 
-Connections are kept from one task to the next in the same process; workers come and go, so they are a cache and nothing
-more.
+A worker process keeps its connections from one task to the next.
 """
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import cache
 from typing import TypeVar
 
 import pyarrow as pa
@@ -37,18 +37,16 @@ class StateLocations:
 
 _READ_RETRY = RetrySettings(first="50ms", longest="1s")
 
-_clients: dict[tuple[str, str], StateClient] = {}
-
 
 def state_before(locations: StateLocations, task: TaskId, version: Version) -> TaskState:
-    """The state that a task of this version starts from."""
+    """The state at `v-1`, for a task of version `v`."""
     before = Version(version - 1)
     return EmptyState() if before == NOTHING else RemoteState(locations, task, before)
 
 
 @dataclass(frozen=True)
 class RemoteState(TaskState):
-    """A task's stores at a version. Each question has a deadline; each try asks the next replica."""
+    """A task's stores at a version. Each request has a deadline, and each attempt asks the next replica."""
 
     locations: StateLocations
     task: TaskId
@@ -79,13 +77,9 @@ class RemoteState(TaskState):
             nonlocal attempt
             address = addresses[attempt % len(addresses)]
             attempt += 1
-            return call(_client(address, self.locations))
+            return call(_client(address, self.locations.deadline, self.locations.log_id))
 
         return retrying(ask, _READ_RETRY, deadline=self.locations.deadline)
 
 
-def _client(address: str, locations: StateLocations) -> StateClient:
-    known = (address, locations.log_id)
-    if known not in _clients:
-        _clients[known] = StateClient(address, locations.deadline, locations.log_id)
-    return _clients[known]
+_client = cache(StateClient)

@@ -1,4 +1,4 @@
-"""What a task hands back to the driver: one small message, whatever the batch's size."""
+"""What a task returns to the driver: one small message for any size of batch."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -10,7 +10,7 @@ from holdfast.log.log import WrittenSegments
 from holdfast.log.segments import SegmentRef
 from holdfast.words import TaskId
 
-_USER = "user"
+USER = "user"
 
 
 class TaskDone(msgspec.Struct, frozen=True, tag="done"):
@@ -19,7 +19,7 @@ class TaskDone(msgspec.Struct, frozen=True, tag="done"):
     task: str
     segments: tuple[SegmentRef, ...] = ()
     records: int = 0
-    """How many records it read. Sub-topologies that read one source read the same ones."""
+    """How many records it read. Sub-topologies with the same source read the same records."""
     counts: dict[str, int] = {}
     event_times: dict[str, int] = {}
     """Source → the largest event time of its records."""
@@ -28,7 +28,7 @@ class TaskDone(msgspec.Struct, frozen=True, tag="done"):
 
 
 class TaskRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """A task that can't do its part, and why. Not an exception in Spark, which would only run the task again."""
+    """A task that failed, and why. It raises no exception, since Spark would only run the task again."""
 
     task: str
     category: ErrorCategory
@@ -36,7 +36,7 @@ class TaskRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class FastPlanRejected(msgspec.Struct, frozen=True, tag="fast-plan-rejected"):
-    """A task of a fast plan met a record that only the plan with dead letters can carry, or more than it can group."""
+    """A task of a fast plan got an unusable record, or more than it can group."""
 
     task: str
     message: str
@@ -46,13 +46,13 @@ TaskResult = TaskDone | TaskRefused | FastPlanRejected
 
 
 def refused(task: TaskId, error: HoldfastError) -> TaskRefused:
-    """What a task hands back for an error: its type is part of the message."""
+    """A task's result for an error. The message includes the error's type."""
     return TaskRefused(str(task), error.category, f"{type(error).__name__}: {error}")
 
 
 @dataclass
 class Tally:
-    """What a task counts as it goes."""
+    """The counts of a running task."""
 
     records: int = 0
     counts: dict[str, int] = field(default_factory=dict)
@@ -72,7 +72,7 @@ class Tally:
 
 
 def of_store(store: str, name: str) -> str:
-    """The name in a commit's counts of something that a store counts, such as entries that expired.
+    """The name of a store's count in a commit, such as of entries that expired.
 
     >>> of_store("user-sessions", "expired")
     'expired/user-sessions'
@@ -81,32 +81,18 @@ def of_store(store: str, name: str) -> str:
 
 
 def of_user(name: str) -> str:
-    """The name in a commit's counts of a number of the user's own.
-
-    >>> of_user("cheaters")
-    'user/cheaters'
-    """
-    return f"{_USER}/{name}"
+    """The name of a user's count in a commit."""
+    return f"{USER}/{name}"
 
 
-def users_name(name: str) -> str | None:
-    """The user's own name of a number in a commit's counts; None if it isn't one of the user's.
+def labelled_counts(counts: Mapping[str, int]) -> dict[tuple[str, str], int]:
+    """A commit's counts of stores and of users, by (what, store) and by ("user", name).
 
-    >>> users_name(of_user("cheaters")), users_name("records")
-    ('cheaters', None)
-    """
-    beginning = f"{_USER}/"
-    return name.removeprefix(beginning) if name.startswith(beginning) else None
-
-
-def counts_of_stores(counts: Mapping[str, int]) -> dict[tuple[str, str], int]:
-    """What stores counted in a commit: (what, store) and how many.
-
-    >>> counts_of_stores({"records": 9, of_store("user-sessions", "expired"): 2, of_user("cheaters"): 1})
-    {('expired', 'user-sessions'): 2}
+    >>> labelled_counts({"records": 9, of_store("user-sessions", "expired"): 2, of_user("cheaters"): 1})
+    {('expired', 'user-sessions'): 2, ('user', 'cheaters'): 1}
     """
     named = ((name.partition("/"), number) for name, number in counts.items())
-    return {(what, store): number for (what, _, store), number in named if store and what != _USER}
+    return {(what, label): number for (what, _, label), number in named if label}
 
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,11 +1,11 @@
-"""A processor at work: an object of the user's class, its stores bound, fed one record after the other.
+"""A running processor: an object of the user's class with bound stores, which gets record after record.
 
-This is all there is to running a processor, with Spark or without: a task feeds it chunks of its partition,
-`holdfast.testing.ProcessorTest` single records.
+Tasks pass it chunks of their partition; `holdfast.testing.ProcessorTest` passes it single records.
 """
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from holdfast.topology.processor import Context, Processor, stores_of
 
 _OWN_CODE = str(Path(__file__).parents[1])
 _LONGEST = 1_000
-"""Of what a user's exception says, so many characters are told: it may hold a whole record."""
+"""The maximum length of a user's exception in a message: it may contain a whole record."""
 
 
 class ProcessorFailed(HoldfastError):
@@ -49,14 +49,14 @@ class RunningProcessor:
         self._count = count
         self._states = states
         self._name = processor.__name__
-        self._names_more = processor.prefetch is not Processor.prefetch
+        self._has_prefetch = processor.prefetch is not Processor.prefetch
         declared = stores_of(processor)
         self._bound: dict[str, Any] = {}
         self._prefetched: list[tuple[Any, StoreState]] = []
         now = now_of_stores(context.now, event_times=event_times)
         for attribute, spec in stores:
             state = states[spec.name]
-            bound = declared[attribute].bind(state, now, _counter(count, spec.name), spec=spec)
+            bound = declared[attribute].bind(state, now, partial(count, spec.name), spec=spec)
             if isinstance(bound, Store):
                 bound.follow_records(lambda: context.timestamp)
             self._bound[attribute] = bound
@@ -70,7 +70,7 @@ class RunningProcessor:
             setattr(self._object, attribute, bound)
 
     def store(self, attribute: str) -> Any:
-        """A bound store by the attribute it is of the class."""
+        """The bound store of an attribute of the class."""
         return self._bound[attribute]
 
     def begin(self) -> None:
@@ -82,13 +82,14 @@ class RunningProcessor:
             raise self._failed("init()", error) from error
 
     def work(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
-        """A chunk of records, in their order."""
+        """Processes a chunk of records, in order."""
         for state in self._states.values():
             state.forget()
         for bound, state in self._prefetched:
-            _prefetch(bound, state, keys, times)
-        if self._names_more:
-            self._read_named(keys, events, times)
+            wanted = bound.prefetch(keys, times)
+            state.prefetch(wanted.keys, wanted.ranges)
+        if self._has_prefetch:
+            self._prefetch_named(keys, events, times)
         key: Any = None
         event: Any = None
         context, process = self.context, self._object.process
@@ -98,8 +99,8 @@ class RunningProcessor:
         except Exception as error:
             raise self._failed("process()", error, (key, event)) from error
 
-    def _read_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
-        """Prefetches what the processor itself says it will look up."""
+    def _prefetch_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
+        """Prefetches the entries that the processor's own `prefetch` names."""
         named: dict[int, tuple[list[Any], list[int]]] = {}
         key: Any = None
         event: Any = None
@@ -116,7 +117,7 @@ class RunningProcessor:
             if id(bound) in named:
                 try:
                     known = bound.prefetch(*named[id(bound)])
-                except Exception as error:  # a key it named may be none of that store's
+                except Exception as error:  # the key may have the wrong type for that store
                     raise self._failed("prefetch()", error) from error
                 self._states[bound.name].prefetch(known.keys, known.ranges)
 
@@ -126,25 +127,22 @@ class RunningProcessor:
         except Exception as error:
             raise self._failed("close()", error) from error
         for attribute, bound in self._bound.items():
-            if self._replaced(attribute):
+            if getattr(self._object, attribute, None) is not self._bound[attribute]:
                 raise ProcessorFailed(
-                    f"{self._name} has put something else in the place of its store: self.{attribute} is no longer "
-                    f"{bound!r}. What was to be kept there would be lost. Nothing of the batch was committed. Write "
-                    f"self.{attribute}[key] = value, or give what isn't a store another name."
+                    f"{self._name} has assigned something else to its store's attribute: self.{attribute} is no longer "
+                    f"{bound!r}, and its entries would be lost. Nothing of the batch was committed. Write "
+                    f"self.{attribute}[key] = value, or use another attribute for what isn't a store."
                 )
             bound.end_of_version()
         for bound in self._bound.values():
             if isinstance(bound, Store):
                 bound.check_written(self._states[bound.name].changes)
 
-    def _replaced(self, attribute: str) -> bool:
-        return getattr(self._object, attribute, None) is not self._bound[attribute]
-
     def rewritten(self, entries: int) -> Iterator[tuple[str, pa.Table]]:
-        """Some entries of each store in the newest schema of its values, from where the last version ended."""
+        """Some entries of each store, rewritten to the newest schema, from where the last version ended."""
         for bound in self._bound.values():
             if not isinstance(bound, Store):
-                continue  # a kind of the user's own keeps its values as it likes
+                continue  # a user's own kind has values of its own
             step = bound.rewriter().step(BytesAsColumns(self._states[bound.name]), entries)
             if step is None:
                 continue
@@ -160,21 +158,16 @@ class RunningProcessor:
     def _failed(self, what: str, error: Exception, record: tuple[object, object] | None = None) -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
-        said = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
+        message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
         of = "" if record is None else f" for the key {shown(record[0])} and the event {shown(record[1])}"
         return ProcessorFailed(
-            f"{self._name}.{what} raised {said}{_place(error)}{of}. Nothing of the batch was committed. Mend the "
-            "processor, or filter such records out before process(); the app goes on with this batch at its next start."
+            f"{self._name}.{what} raised {message}{_place(error)}{of}. Nothing of the batch was committed. Fix the "
+            "processor, or filter out such records before process(). The app repeats this batch at its next start."
         )
 
 
-def _prefetch(bound: Any, state: StoreState, keys: Sequence[Any], times: Sequence[int]) -> None:
-    wanted = bound.prefetch(keys, times)
-    state.prefetch(wanted.keys, wanted.ranges)
-
-
 def now_of_stores(now: Now, *, event_times: bool) -> Now:
-    """The time the stores go by. Before the first event nothing is too old, whatever the wall clock says.
+    """The clocks of the stores. Before the first event nothing is too old, whatever the wall clock.
 
     >>> now_of_stores(Now(wall=9), event_times=True).stream == BEGINNING, now_of_stores(Now(wall=9), event_times=False)
     (True, Now(wall=9, event=None))
@@ -182,12 +175,8 @@ def now_of_stores(now: Now, *, event_times: bool) -> Now:
     return Now(now.wall, BEGINNING) if event_times and now.event is None else now
 
 
-def _counter(count: Callable[[str, str, int], None], store: str) -> Callable[[str, int], None]:
-    return lambda name, number: count(store, name, number)
-
-
 def _place(error: Exception) -> str:
-    """Where in the user's own code it happened: its deepest line that isn't Holdfast's."""
+    """The place in the user's own code: the innermost line that isn't Holdfast's."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
     if not frames:
         return ""

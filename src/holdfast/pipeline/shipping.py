@@ -1,9 +1,9 @@
-"""A user's classes on their way to Spark's workers.
+"""Sends a user's classes to Spark's workers.
 
-What stands in an importable module travels by name. What stands in the script or notebook itself, `__main__`, has no
-name a worker could import and travels as a whole. Spark's pickler does that for plain classes, but makes a
-`msgspec.Struct` without fields, leaves annotations as text that means nothing in a worker, and makes another object of
-`dataclasses.MISSING`, so that a field without a default seems to have one. All three are seen to here.
+Classes in an importable module are pickled by name. Those in the script or notebook itself, `__main__`, can't be
+imported by a worker and are pickled by value. Spark's pickler does that for plain classes, with three faults that are
+corrected here: a `msgspec.Struct` loses its fields, annotations stay text that a worker can't resolve, and
+`dataclasses.MISSING` becomes another object, so that a field without a default seems to have one.
 """
 
 import dataclasses
@@ -25,13 +25,13 @@ _OWN = frozenset({_CACHE, "__dict__", "__weakref__", "__doc__", "__match_args__"
 
 
 def ship(code: object) -> bytes:
-    """Classes, or something with classes in it, ready to travel with every task."""
+    """Pickles classes, or an object with classes in it."""
     sink = io.BytesIO()
     try:
         _Pickler(sink).dump(code)  # type: ignore[no-untyped-call]
     except HoldfastError:
         raise
-    except Exception as error:  # pickling runs code of whatever it meets
+    except Exception as error:  # pickling runs the user's code
         raise TopologyError(
             f"A processor can't be sent to Spark's workers: {error}. Keep connections, locks and sessions out of the "
             f"class and of the globals that it uses; open them in init(). It was {code}."
@@ -41,7 +41,7 @@ def ship(code: object) -> bytes:
 
 @lru_cache(maxsize=64)
 def unship(data: bytes) -> Any:
-    """The same again. The same bytes give the same classes, so what is cached for a class stays."""
+    """Unpickles it. The same bytes give the same classes, so caches by class stay valid."""
     return cloudpickle.loads(data)
 
 
@@ -52,7 +52,7 @@ class _Pickler(cloudpickle.CloudPickler):
                 return _empty_struct, _skeleton(obj), _members(obj), None, None, _fill
             _resolve(obj)
             if _CACHE in vars(obj):
-                delattr(obj, _CACHE)  # msgspec makes it anew
+                delattr(obj, _CACHE)  # msgspec creates it again
         if obj is dataclasses.MISSING:
             return _missing, ()
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
@@ -67,18 +67,18 @@ def _is_local(obj: type) -> bool:
 
 
 def _resolve(obj: type) -> None:
-    """Replaces annotations that are text by what they mean, while their names can still be looked up."""
+    """Replaces annotations that are text by their types, while the names can still be resolved."""
     texts = inspect.get_annotations(obj)
     if any(isinstance(text, str) for text in texts.values()):
         try:
             hints = typing.get_type_hints(obj, include_extras=True)
         except NameError:
-            return  # names of the function the class stands in: whoever needs the types says so
+            return  # names local to a function; whatever needs the types raises later
         obj.__annotations__ = {name: hints[name] for name in texts}
 
 
 def _skeleton(obj: type[msgspec.Struct]) -> tuple[Any, ...]:
-    """What makes a Struct of the same fields. Types and methods come after, since they may name the class itself."""
+    """The arguments for a Struct with the same fields. Types and methods follow: they may name the class itself."""
     config = obj.__struct_config__
     names = ("frozen", "eq", "order", "array_like", "gc", "omit_defaults", "forbid_unknown_fields", "weakref", "dict")
     options = {name: getattr(config, name) for name in names}
@@ -92,7 +92,7 @@ def _skeleton(obj: type[msgspec.Struct]) -> tuple[Any, ...]:
 
 
 def _members(obj: type[msgspec.Struct]) -> dict[str, Any]:
-    """Methods, properties and constants, those of Struct base classes too, and the fields' types."""
+    """Methods, properties and constants, including those of Struct base classes, and the fields' types."""
     members: dict[str, Any] = {}
     for each in reversed(obj.__mro__):
         if issubclass(each, msgspec.Struct) and each is not msgspec.Struct:

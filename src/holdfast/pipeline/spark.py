@@ -1,6 +1,6 @@
-"""Spark's session: what an app needs of one, and one made by the settings.
+"""Creates and checks Spark sessions.
 
-The user's own session stays as it is: what a fixed partitioning needs is set on the session of the batch, which Spark
+A user's own session is not changed: options for a fixed partitioning are set on the session of the batch, which Spark
 clones for each query.
 """
 
@@ -17,14 +17,14 @@ from pyspark.sql import SparkSession
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 
 SHUFFLE_CHECKS = {
-    # A stage that runs again with other rows (a random key, a lost executor) must not be mixed with its first run.
+    # The output of a stage that runs again with other rows must not be mixed with that of its first run.
     "spark.sql.shuffle.orderIndependentChecksum.enabled": "true",
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
 
 _SESSION = {
     "spark.ui.showConsoleProgress": "false",
-    # Between Spark and its Python workers; through TCP a task waits some 30 ms for delayed acknowledgements.
+    # For Python workers. Through TCP a task waits some 30 ms for delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
     **SHUFFLE_CHECKS,
 }
@@ -35,7 +35,7 @@ class JavaMissing(HoldfastError):
 
 
 def check_java(environment: Mapping[str, str] = os.environ) -> None:
-    """Raises where no Java 17 or newer is to be found, with how to get it."""
+    """Raises if there is no Java."""
     home = environment.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java", path=environment.get("PATH"))
     if java is None or not Path(java).exists():
@@ -46,7 +46,7 @@ def check_java(environment: Mapping[str, str] = os.environ) -> None:
 
 
 def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSession:
-    """A Spark session for an app that was handed none."""
+    """Creates a Spark session for an app without one."""
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).master(master)
@@ -56,9 +56,9 @@ def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSes
 
 
 def check_session(session: SparkSession) -> None:
-    """Raises for a session that can't carry an app."""
+    """Raises for a session that can't run an app."""
     if not hasattr(session, "_jsparkSession"):
         raise TopologyError(
-            "Spark Connect can't run an app: foreachBatch would run on the server. Take a classic session, "
+            "Spark Connect can't run an app: foreachBatch would run on the server. Use a classic session, "
             "SparkSession.builder.master(...)."
         )

@@ -1,8 +1,8 @@
-"""A task's state: each store as it was at `v-1`, under what the task has written since.
+"""A store in a task: its state at `v-1`, and over it the task's own writes.
 
-A read sees the task's own writes first, then what was prefetched for the records at hand, and asks the instance only
-for what neither has. Writes stay here until the task seals them, so many of one key become one. The bytes of `v-1`
-never change, so whatever was read once is true for as long as the task runs.
+A read looks into the task's writes, then into the prefetched entries, and asks the instance only for entries in
+neither. Writes stay in memory until the end of the task, so several writes of one key become one. Entries at `v-1`
+never change, so a read entry stays valid while the task runs.
 """
 
 from bisect import bisect_left, bisect_right
@@ -19,16 +19,16 @@ from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.stores.formats.keys import after_prefix
 
 FIRST_PAGE: Final = 1_000
-"""How many entries of a range that was not prefetched are asked for first. A range with fewer is remembered."""
+"""How many entries of a range that was not prefetched are read first. A range with fewer is cached."""
 LATER_PAGES: Final = 20_000
 ENTRY_BYTES: Final = 150
-"""What an entry takes in memory beside its key and value, by measurement: two objects and a place in a dictionary."""
+"""The measured memory of an entry beside its key and value: two objects and a place in a dictionary."""
 
 Entries = Sequence[tuple[bytes, bytes]]
 
 
 class TooMuchState(HoldfastError):
-    """A task wrote more in one version than it may keep in memory."""
+    """A task changed more in one version than it may keep in memory."""
 
     category = ErrorCategory.INVALID
 
@@ -41,7 +41,7 @@ UNKNOWN: Final = _Unknown.UNKNOWN
 
 
 class Budget:
-    """How many bytes of changes a task may still hold; all its stores share it."""
+    """How many bytes of changes a task may still keep. All its stores share it."""
 
     __slots__ = ("left", "limit")
 
@@ -51,7 +51,7 @@ class Budget:
     def exceeded(self, store: str) -> TooMuchState:
         return TooMuchState(
             f"A task holds more than {self.limit:,} bytes of changes in one version (the last was to store {store!r}), "
-            "which is the setting batch.state_bytes. Raise it, or take smaller batches (batch.max_records, "
+            "which is the setting batch.state_bytes. Raise it, or use smaller batches (batch.max_records, "
             "batch.max_files) or more partitions."
         )
 
@@ -71,15 +71,15 @@ class StoreState:
     def __init__(self, name: str, before: TaskState, budget: Budget) -> None:
         self.name = name
         self.changes: dict[bytes, bytes | None] = {}
-        """What the task has written; None is a delete."""
+        """The task's writes; None is a delete."""
         self._before = before
         self._budget = budget
         self._ends: dict[bytes, bytes] = {}
-        """The last key of each area at `v-1`, where it was asked for; areas are told by a key's first byte."""
+        """Area → its last key at `v-1`, where that was read. A key's first byte is its area."""
         self._read: dict[bytes, bytes | None] = {}
         self._spans = Spans()
         self._written: SortedList[bytes] | None = None
-        """The keys of the changes in order, from the first scan that needs them on."""
+        """The sorted keys of the changes, from the first scan that needs them."""
 
     # Reading
 
@@ -99,7 +99,7 @@ class StoreState:
         return [changes[key] if key in changes else read[key] for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries in order. Whoever iterates may write: keys are those of the call, values those of the moment."""
+        """Entries in order. Writes are allowed meanwhile: keys are those at the call, values are the current ones."""
         if stop is not None and start >= stop:
             return iter(())
         own = self._own(start, stop)
@@ -146,10 +146,7 @@ class StoreState:
         changes.update(new)
         if self._written is not None:
             self._written.update(new)
-        budget = self._budget
-        budget.left -= sum(map(len, new)) + sum(map(len, new.values())) + ENTRY_BYTES * len(new)
-        if budget.left < 0:
-            raise budget.exceeded(self.name)
+        self.hold(len(new), sum(map(len, new)) + sum(map(len, new.values())))
 
     def delete(self, key: bytes) -> None:
         self.put(key, b"")
@@ -164,7 +161,7 @@ class StoreState:
     # Around a chunk of records
 
     def prefetch(self, keys: Iterable[bytes], ranges: Iterable[Range] = ()) -> None:
-        """Asks for these in bulk, leaving out what is known already."""
+        """Reads keys and ranges in bulk, without those that are already known."""
         changes, read = self.changes, self._read
         wanted = sorted({key for key in keys if key not in changes and key not in read})
         if wanted:
@@ -175,7 +172,7 @@ class StoreState:
             self._remember(spans, _pairs(self._before.scan_many(self.name, spans)))
 
     def forget(self) -> None:
-        """Drops what was read, for the next chunk."""
+        """Drops the entries that were read, for the next chunk."""
         self._read = {}
         self._spans = Spans()
 
@@ -187,7 +184,7 @@ class StoreState:
     def _own(self, start: bytes, stop: bytes | None) -> list[bytes]:
         """The keys of the changes within a range, in order."""
         if not self.changes:
-            return []  # a store that is only scanned before its first write needs no order
+            return []  # no need to sort before the first write
         if self._written is None:
             self._written = SortedList(self.changes)
         return list(self._written.irange(start, stop, inclusive=(True, False)))
@@ -200,10 +197,10 @@ class StoreState:
         return value
 
     def _is_new(self, start: bytes, stop: bytes | None) -> bool:
-        """Whether a range lies behind everything its area had at `v-1`.
+        """Whether a range is after all entries that its area had at `v-1`.
 
-        As time goes on windows, sessions and entries with a TTL come to slices that nobody has written to yet. To know
-        where the last one ends is one question for all of them.
+        With time, windows, sessions and entries with a TTL get to slices that are still empty. One read of the area's
+        last key answers for all of them.
         """
         area = start[:1]
         after = after_prefix(area)
@@ -222,7 +219,7 @@ class StoreState:
         self._spans.add(spans, [key for key, _ in entries])
 
     def _entries(self, keys: Iterable[bytes], read: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of keys that were either read or written."""
+        """The entries of keys that were read or written."""
         changes = self.changes
         for key in keys:
             value = changes[key] if key in changes else read[key]
@@ -232,7 +229,7 @@ class StoreState:
     def _paged(
         self, start: bytes, stop: bytes | None, page: Entries, own: Sequence[bytes], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
-        """A long range, a page at a time, with the task's own writes in their places."""
+        """A long range, page by page, merged with the task's own writes."""
         waiting = list(own) if reverse else list(reversed(own))
         while page:
             last = page[-1][0]
@@ -254,7 +251,7 @@ class StoreState:
 
 
 class Spans:
-    """Ranges of which everything is known: where they begin and end, and the keys in them."""
+    """Ranges that were read completely: their starts, their stops, and the keys in them."""
 
     __slots__ = ("_keys", "_starts", "_stops")
 
@@ -279,7 +276,7 @@ class Spans:
         return stop is None or key < stop
 
     def add(self, spans: Sequence[Range], keys: Sequence[bytes]) -> None:
-        """More of them, in order and apart from each other, with all their keys in order."""
+        """Adds spans, sorted and not overlapping, with all their keys, sorted."""
         if not self._starts:
             self._starts, self._stops = [start for start, _ in spans], [stop for _, stop in spans]
             self._keys = list(keys)
@@ -289,7 +286,7 @@ class Spans:
             self._insert(start, stop, there)
 
     def _insert(self, start: bytes, stop: bytes | None, keys: Sequence[bytes]) -> None:
-        """One span, in place: those it touches become one with it."""
+        """Adds one span and unites it with those it touches."""
         at = bisect_left(self._keys, start)
         self._keys[at : len(self._keys) if stop is None else bisect_left(self._keys, stop)] = keys
         first = bisect_left(self._starts, start)
@@ -306,7 +303,7 @@ class Spans:
 
 
 def united(ranges: Iterable[Range]) -> list[Range]:
-    """The same ranges in order, with those that touch made one.
+    """The same ranges, sorted, with those that touch united.
 
     >>> united([(b"c", b"d"), (b"a", b"b"), (b"a", b"c"), (b"x", None)])
     [(b'a', b'd'), (b'x', None)]
@@ -324,12 +321,12 @@ def united(ranges: Iterable[Range]) -> list[Range]:
 
 
 def _reaches(stop: bytes | None, to: bytes | None) -> bool:
-    """Whether a span that ends at `stop` goes as far as `to`."""
+    """Whether a span that ends at `stop` reaches `to`."""
     return stop is None or (to is not None and to <= stop)
 
 
 def _merged(one: Sequence[bytes], other: Sequence[bytes]) -> list[bytes]:
-    """Two ordered lists of keys as one, each key once."""
+    """Two sorted lists of keys as one, without duplicates."""
     if not other:
         return list(one)
     return sorted({*one, *other}) if one else list(other)

@@ -1,4 +1,4 @@
-"""What the tasks of all operators share: parts of segments, and the check that the exchange was by key."""
+"""Shared by the tasks of all operators: parts of segments, and the check that the shuffle was by key."""
 
 from collections.abc import Sequence
 
@@ -10,20 +10,20 @@ from holdfast.stores.formats.types import Schema
 from holdfast.words import TaskId
 
 Part = tuple[str, str, pa.Table]
-"""The kind of a segment's part, the name it has in there, and its rows."""
+"""The type of a segment's part, its name in the segment, and its rows."""
 
 READ_ROWS = 200_000
-"""How many keys a task asks for at once."""
+"""How many keys a task reads at once."""
 
 
 class WrongPartition(HoldfastError):
-    """A key came to a task that doesn't own it: the exchange was not by key."""
+    """A task got a key of another partition: the shuffle was not by key."""
 
     category = ErrorCategory.BUG
 
 
 def check_own(schema: Schema, key: Sequence[pa.Array], task: TaskId, partitions: int) -> None:
-    """That the exchange was by key: each key hashes to this very partition."""
+    """Checks that the shuffle was by key: each key hashes to this partition."""
     where = partitions_of(schema, key, partitions)
     strays = (where != task.partition).nonzero()[0]
     if len(strays):

@@ -1,4 +1,4 @@
-"""Which columns a table's tasks get, and by which of three plans the rows come to them."""
+"""The three plans of an aggregation's batch, and the columns that its tasks get."""
 
 from dataclasses import dataclass
 from enum import Enum
@@ -7,30 +7,30 @@ DEAD, ROWS, TIME = "_dead", "_rows", "_time"
 
 
 class BatchPlan(Enum):
-    """How a batch becomes one row per key. The state is the same by all three."""
+    """How a batch becomes one row per key. The resulting state is the same."""
 
     GROUPED = "grouped"
-    """Aggregated in the JVM before and after the exchange. Right where records share keys."""
+    """Aggregated in the JVM before and after the shuffle. Best where records share keys."""
     RAW = "raw"
-    """Exchanged record by record and aggregated in the task, as columns. Right where few records share a key: Spark's
-    aggregation is a third of a batch's time then, and takes away next to nothing."""
+    """Shuffled record by record and aggregated in the task, as columns. Best where few records share a key: Spark's
+    aggregation would take a third of the batch's time and hardly reduce the rows."""
     WITH_DEAD_LETTERS = "with-dead-letters"
-    """Grouped, with the records that can't be used as groups of their own."""
+    """Grouped, with unusable records as groups of their own."""
 
 
 @dataclass(frozen=True)
 class TaskColumns:
-    """Columns by name: those of every row, the key's and the partial aggregates'."""
+    """The names of the columns of a task."""
 
     keys: tuple[str, ...]
     partials: tuple[str, ...]
     rows: str
-    """How many records a row stands for: a column of its own, or a partial that counts just that."""
+    """The column with the number of records per row: an extra one, or a partial `count()`."""
     time: str | None
     """The latest event time in milliseconds; None for a stream without one."""
     bounded: bool = False
-    """Whether no row can be large: a key has a longest length, so it is up to the partials."""
+    """Whether no row can be large. Keys have a maximum length, so only partials matter."""
     dead: bool = True
-    """Whether records that can't be used have a column; without it they are rows that lack a key."""
+    """Whether unusable records have a column. Without it they are rows without a key."""
     inputs: tuple[str | None, ...] | None = None
     """For raw records: the column each reducer aggregates, None for one that counts rows."""

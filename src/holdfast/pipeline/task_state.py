@@ -1,7 +1,7 @@
 """A task's state: its stores at `v-1`, as Arrow columns.
 
-Whatever runs in a task reads through this: aggregates by the columns of one store, processors through the records
-they keep in memory (`store_state`). Where the bytes are is the implementation's business.
+Every operator reads through `TaskState`: aggregations read the columns of one store, processors read through
+`store_state`, which keeps entries in memory.
 """
 
 from abc import ABC, abstractmethod
@@ -16,7 +16,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.stores.access import StoreColumns
 
 Range = tuple[bytes, bytes | None]
-"""From the first key to before the second one, or to the end."""
+"""From the first key up to, but not including, the second one, or to the end."""
 
 NO_ENTRIES: Final = STATE_SCHEMA.empty_table()
 
@@ -26,7 +26,7 @@ class TaskState(ABC):
 
     @abstractmethod
     def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
-        """The cells of these keys, null where there is none."""
+        """The values of these keys, null where there is none."""
 
     @abstractmethod
     def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
@@ -34,7 +34,7 @@ class TaskState(ABC):
 
     @abstractmethod
     def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        """All entries of several ranges that don't overlap, given in order, in the order of their keys."""
+        """All entries of several ranges in the order of their keys. The ranges are sorted and don't overlap."""
 
     @abstractmethod
     def approximate_count(self, store: str) -> int:

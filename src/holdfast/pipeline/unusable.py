@@ -1,4 +1,4 @@
-"""Records that can't be used, as SQL: when one is, why, and what of it goes to the dead letters."""
+"""SQL that finds unusable records, and makes dead letters from them."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from holdfast.stores.formats.keys import MAX_KEY_BYTES
 from holdfast.stores.formats.types import Field
 
 LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
-"""Text and bytes of a key together. Encoding at most doubles them, and the other components have room in the rest."""
+"""The maximum of a key's text and bytes together. Encoding at most doubles them; the rest is for other columns."""
 
 Case = tuple[str, str]
-"""A condition in SQL that is true for a record that can't be used and never null, and why it can't."""
+"""A condition in SQL that is true for an unusable record and never null, and the reason."""
 
 
 def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahead_millis: int) -> list[Case]:
-    """A record needs a key, and an event time that is not too far ahead of the wall clock."""
+    """The cases of a record without a key, or without an event time that is not too far ahead of the wall clock."""
     missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
     names = ", ".join(field.name for field in fields)
     cases = [(missing, f"no key: one of {names} is null")]
@@ -30,12 +30,12 @@ def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahea
 
 
 def is_unusable(cases: Sequence[Case]) -> str:
-    """SQL that is true for a record that can't be used."""
+    """SQL that is true for an unusable record."""
     return f"({' OR '.join(condition for condition, _ in cases)})"
 
 
 def dead_letter(cases: Sequence[Case]) -> str:
-    """SQL that is null for a good record, else JSON: why it can't be used, and the record."""
+    """SQL that is null for a usable record, else JSON with the reason and the record."""
     keep_nulls = "map('ignoreNullFields', 'false')"
     whens = [
         f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"

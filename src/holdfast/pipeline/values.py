@@ -1,7 +1,7 @@
-"""Arrow columns as Python values, quickly: what a processor's events are made of.
+"""Fast conversion of Arrow columns to Python values, for a processor's events.
 
-A row at a time through pyarrow costs microseconds a value; a column at a time through numpy costs tens of nanoseconds
-for numbers and times, which is what most events have.
+Row by row, pyarrow takes microseconds per value. Column by column, numpy takes tens of nanoseconds for numbers and
+times, which most events consist of.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from holdfast.topology.events import EventShape
 
 _UTC_MICROS = pa.timestamp("us", "UTC")
 _YEAR_1, _YEAR_9999 = -62_135_596_800_000_000, 253_402_300_799_999_999
-"""The moments that Python's datetime can be, in microseconds since 1970."""
+"""The range of Python's datetime, in microseconds since 1970."""
 
 
 def values_of(column: pa.Array) -> list[Any]:
@@ -33,11 +33,11 @@ def values_of(column: pa.Array) -> list[Any]:
         return list(column.to_numpy().tolist())
     if pa.types.is_nested(kind):
         return list(column.to_pylist(maps_as_pydicts="strict"))
-    return list(column.to_pylist())  # with the word on maps it would take ten times as long
+    return list(column.to_pylist())  # with `maps_as_pydicts` it takes ten times as long
 
 
 def events_of(shape: EventShape, columns: Sequence[pa.Array], rows: int) -> list[object]:
-    """One event a row."""
+    """One event per row."""
     make = shape.maker()
     if not columns:
         return [make() for _ in range(rows)]
@@ -45,13 +45,13 @@ def events_of(shape: EventShape, columns: Sequence[pa.Array], rows: int) -> list
     for n, wanted in enumerate(shape.converted):
         if wanted is not None:
             column = shape.columns[n]
-            # A null that comes as far as here is one that the event may have.
+            # The type allows this null: records with other nulls are dead letters.
             lists[n] = [None if value is None else _converted(value, wanted, column) for value in lists[n]]
     return list(map(make, *lists))
 
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
-    """One key a row: the value itself, or a tuple where there are several columns."""
+    """One key per row: the value itself, or a tuple where there are several columns."""
     lists = [values_of(column) for column in columns]
     return lists[0] if len(lists) == 1 else list(zip(*lists, strict=True))
 
@@ -62,8 +62,8 @@ def _moments(column: pa.Array, *, aware: bool) -> list[Any]:
     ends = pc.min_max(ticks)
     if ends["min"].as_py() is not None and (ends["min"].as_py() < _YEAR_1 or ends["max"].as_py() > _YEAR_9999):
         raise BadValue(
-            "A timestamp lies outside the years 1 to 9999, which is what Python's datetime can be. Filter such records "
-            "out, or cast the column to a bigint, before process()."
+            "A timestamp is outside the years 1 to 9999, the range of Python's datetime. Filter out such records, or "
+            "cast the column to a bigint, before process()."
         )
     naive = micros.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype("datetime64[us]", copy=False).tolist()
     if not aware:
@@ -77,4 +77,4 @@ def _converted(value: object, wanted: Any, column: str) -> object:
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
-        raise BadValue(f"The column {column!r} has {shown(value)}, which can't be made {wanted}: {error}.") from error
+        raise BadValue(f"The column {column!r} has {shown(value)}, which can't become {wanted}: {error}.") from error

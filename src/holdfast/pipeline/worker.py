@@ -1,11 +1,11 @@
-"""What runs in Spark's Python workers: the shell around a task.
+"""Runs a task in one of Spark's Python workers.
 
-Workers come and go, so nothing here is more than a cache: the log's handle is kept from one task to the next in the
-same process. Everything a task needs to know travels with it.
+Everything a task needs is sent with it. A worker process only keeps the log's handle from one task to the next.
 """
 
 import gc
 from collections.abc import Iterable, Iterator
+from functools import cache
 from typing import Protocol
 
 import pyarrow as pa
@@ -22,7 +22,7 @@ from holdfast.words import TaskId, Version
 
 
 class TaskWork(Protocol):
-    """What every task of one sub-topology does in one version. Travels from the driver to the workers."""
+    """What every task of one sub-topology does in one version. The driver sends it to the workers."""
 
     @property
     def topology(self) -> int: ...
@@ -31,12 +31,10 @@ class TaskWork(Protocol):
     def version(self) -> Version: ...
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
-        """One task over the rows of its partition. A refusal is a result too: Spark would try the same rows again."""
+        """Runs one task over the rows of its partition. Failures are results too: Spark would only repeat the task."""
 
 
 _logs: dict[str, Log] = {}
-_started = False
-_frozen = False
 
 
 def run_partition(
@@ -58,29 +56,24 @@ def run_partition(
 def run_idle_partition(
     work: TaskWork, locations: StateLocations, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """A partition in a version without records; what comes in only made Spark start the task."""
+    """A partition in a version without records; `batches` only make Spark start the task."""
     for _ in batches:
         pass
     yield from run_partition(work, locations, iter(()))
 
 
+@cache
 def _freeze_once() -> None:
-    """Takes what is imported by now out of the garbage collector's sight.
+    """Excludes the imported modules from garbage collection.
 
-    Spark collects garbage in full after every task, which takes 30 ms of a core with all our modules to look through,
-    and 1 ms without.
+    Spark runs a full collection after every task, which takes 30 ms with all our modules and 1 ms without.
     """
-    global _frozen
-    if not _frozen:
-        gc.freeze()
-        _frozen = True
+    gc.freeze()
 
 
+@cache
 def _start_once() -> None:
-    global _started
-    if not _started:
-        faults.load_from_environment("worker")
-        _started = True
+    faults.load_from_environment("worker")
 
 
 def _log(locations: StateLocations) -> Log:

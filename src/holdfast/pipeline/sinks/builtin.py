@@ -1,4 +1,4 @@
-"""The sinks that come with Holdfast: files, memory, the console, and a function of the user's."""
+"""The built-in sinks: files, memory, the console, and a user's function."""
 
 import io
 import json
@@ -23,12 +23,14 @@ Format = Literal["parquet", "json"]
 
 
 class Files:
-    """Parquet or JSON files in a folder or bucket, each version exactly once.
+    """Parquet or JSON files under `path`, a folder or an `s3://` address: each version exactly once.
 
-    A version's files are named by version, task and number and created if absent, so writing it a second time changes
-    nothing. When all of them are there, `_versions/<version>.json` lists them: a reader that wants whole versions
-    only goes by these. Spark and Arrow pass over folders that begin with an underscore.
+    A version's files are named by version, task and number and created if absent, so writing it again changes nothing.
+    When all of them exist, `_versions/<version>.json` lists them; a reader of whole versions uses only listed files.
+    Spark and Arrow ignore folders that start with an underscore.
     """
+
+    kind = "files"
 
     def __init__(self, path: str, format: Format = "parquet", options: Mapping[str, str] | None = None) -> None:
         if format not in ("parquet", "json"):
@@ -38,19 +40,15 @@ class Files:
         self._options = dict(options or {})
         self._storage: Storage | None = None
 
-    @property
-    def kind(self) -> str:
-        return "files"
-
     def open(self, log: str) -> None:
-        """Claims the folder for this log: versions of two logs have the same names."""
+        """Claims the folder for this log, since two logs use the same names of files."""
         self._storage = open_storage(self._path, self._options)
         if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.EXISTS:
             found = json.loads(self._storage.get("_log.json")).get("log")
             if found != log:
                 raise FolderTaken(
-                    f"{self._storage.place} holds the files of another log ({found}); this one is {log}. Give the sink "
-                    "a folder of its own, or remove what is there."
+                    f"{self._storage.place} has the files of another log ({found}); this one is {log}. Give the sink "
+                    "another folder, or empty this one."
                 )
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
@@ -67,7 +65,7 @@ class Files:
         if self._format == "json":
             return msgspec.json.Encoder(decimal_format="string").encode_lines(_json_rows(table))
         buffer = io.BytesIO()
-        # Rows of changed keys hardly repeat a value, so a dictionary of them costs time and saves no room.
+        # Rows of changed keys rarely repeat a value, so a dictionary costs time and saves no space.
         pq.write_table(table, buffer, compression="snappy", use_dictionary=False)
         return buffer.getvalue()
 
@@ -82,7 +80,7 @@ _NOT_NUMBERS = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}
 
 
 def _json_rows(table: pa.Table) -> list[dict[str, object]]:
-    """Rows as JSON can hold them: what no number of JSON stands for is text, as in queries."""
+    """Rows for JSON: numbers that JSON does not have are text, as in queries."""
     rows: list[dict[str, object]] = table.to_pylist()
     for name, column in zip(table.column_names, table.columns, strict=True):
         if pa.types.is_floating(column.type) and not pc.all(pc.is_finite(column)).as_py():
@@ -94,13 +92,11 @@ def _json_rows(table: pa.Table) -> list[dict[str, object]]:
 class Memory:
     """Rows in this process, for tests: `sink.versions` has each version's rows, `sink.rows()` all of them in order."""
 
+    kind = "memory"
+
     def __init__(self) -> None:
         self.versions: dict[Version, list[dict[str, object]]] = {}
         self._lock = threading.Lock()
-
-    @property
-    def kind(self) -> str:
-        return "memory"
 
     def open(self, log: str) -> None:
         """Nothing to prepare."""
@@ -119,13 +115,11 @@ class Memory:
 class ConsoleSink:
     """The first rows of each version as a table in the terminal."""
 
+    kind = "console"
+
     def __init__(self, limit: int = 20) -> None:
         self._limit = limit
         self._console = Console()
-
-    @property
-    def kind(self) -> str:
-        return "console"
 
     def open(self, log: str) -> None:
         """Nothing to prepare."""
@@ -144,18 +138,16 @@ class ConsoleSink:
 
 
 class Foreach:
-    """A user's function, told the version: `hf.foreach(lambda version, rows: ...)`; `rows` is an Arrow table.
+    """A user's function, called with each version and an Arrow table: `hf.foreach(lambda version, rows: ...)`.
 
-    At least once: after a crash the last version comes again. Writing by version makes that once; see
-    `examples/sqlite_upsert.py`.
+    It is called at least once per version: after a crash it gets the last version again. `examples/sqlite_upsert.py`
+    shows how to write each version exactly once.
     """
+
+    kind = "function"
 
     def __init__(self, function: Callable[[int, pa.Table], None]) -> None:
         self._function = function
-
-    @property
-    def kind(self) -> str:
-        return "function"
 
     def open(self, log: str) -> None:
         """Nothing to prepare."""
@@ -166,21 +158,4 @@ class Foreach:
             self._function(version, pa.concat_tables(tables))
 
 
-def files(path: str, format: Format = "parquet", options: Mapping[str, str] | None = None) -> Files:
-    """Files under `path`, a folder or an `s3://` address, in Parquet or JSON: each version exactly once."""
-    return Files(path, format, options)
-
-
-def memory() -> Memory:
-    """Rows kept in this process, for tests."""
-    return Memory()
-
-
-def console(limit: int = 20) -> ConsoleSink:
-    """The first rows of each version in the terminal."""
-    return ConsoleSink(limit)
-
-
-def foreach(function: Callable[[int, pa.Table], None]) -> Foreach:
-    """A function that gets each version's number and rows, at least once."""
-    return Foreach(function)
+files, memory, console, foreach = Files, Memory, ConsoleSink, Foreach
