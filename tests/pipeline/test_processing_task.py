@@ -332,7 +332,7 @@ def test_a_key_of_another_type_is_told_how_the_store_could_take_it() -> None:
         def process(self, key: Any, event: Any, ctx: hf.Context) -> None:
             self.games[key] = 1
 
-    with pytest.raises(ProcessorFailed, match="key=1 is an int, .*: give a str, or declare the store with key=int"):
+    with pytest.raises(ProcessorFailed, match="key=1 is an int, .*Give a str, or declare the store with key=int"):
         ProcessorTest(ByText).pipe(1, {})
 
 

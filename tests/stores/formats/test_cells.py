@@ -10,20 +10,20 @@ from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, pack, pack_
 
 _I64 = st.integers(-(2**63), 2**63 - 1)
 _CELLS = st.lists(st.none() | st.builds(Cell, st.binary(max_size=20), _I64, _I64), max_size=10)
-_SHAPED = st.lists(
+_NUMBERED = st.lists(
     st.none() | st.builds(Cell, st.binary(max_size=20), _I64, _I64, st.integers(1, 3) | st.just(65535)), max_size=10
 )
-_NO_SHAPED = [pack(Cell(b"", schema=2))[:18], b"\x02\x00\x01" + bytes(16), b"\x02\x00\x00" + bytes(20)]
-"""One that is too short, and two that say a schema that format 1 is for."""
+_NOT_NUMBERED = [pack(Cell(b"", schema=2))[:18], b"\x02\x00\x01" + bytes(16), b"\x02\x00\x00" + bytes(20)]
+"""One that is too short, and two with a schema number that needs format 1."""
 
 
-def test_format_1_reads_as_it_always_did() -> None:
+def test_format_1_never_changes() -> None:
     assert unpack(bytes.fromhex("0100000000000000070000000000000000616263")) == Cell(b"abc", timestamp=7, expires=NEVER)
     assert pack(Cell(b"")).hex() == "0180000000000000000000000000000000"
     assert pack(Cell(b"x", timestamp=-1, expires=2**40)).hex() == "01ffffffffffffffff000001000000000078"
 
 
-def test_format_2_reads_as_it_always_did() -> None:
+def test_format_2_never_changes() -> None:
     golden = "02000200000000000000070000000000000000616263"
     assert unpack(bytes.fromhex(golden)) == Cell(b"abc", timestamp=7, expires=NEVER, schema=2)
     assert pack(Cell(b"abc", timestamp=7, schema=2)).hex() == golden
@@ -34,7 +34,7 @@ def test_format_2_reads_as_it_always_did() -> None:
 
 
 @pytest.mark.parametrize("schema", [0, -1, 65536])
-def test_a_schema_that_has_no_room_is_refused(schema: int) -> None:
+def test_an_impossible_schema_number_is_rejected(schema: int) -> None:
     with pytest.raises(TopologyError, match="from 1 to 65535"):
         pack(Cell(b"a", schema=schema))
     with pytest.raises(TopologyError, match="from 1 to 65535"):
@@ -42,13 +42,13 @@ def test_a_schema_that_has_no_room_is_refused(schema: int) -> None:
 
 
 @given(_CELLS, st.integers(1, 65535))
-def test_a_column_of_one_schema_is_packed_as_single_cells_are(cells: list[Cell | None], schema: int) -> None:
+def test_a_column_of_one_schema_is_packed_like_single_cells(cells: list[Cell | None], schema: int) -> None:
     packed = pack_many(pa.array([None if cell is None else cell.payload for cell in cells], pa.binary()), schema=schema)
     assert packed.to_pylist() == [None if cell is None else pack(Cell(cell.payload, schema=schema)) for cell in cells]
 
 
-@given(_SHAPED)
-def test_schemas_stand_side_by_side_in_a_column(cells: list[Cell | None]) -> None:
+@given(_NUMBERED)
+def test_a_column_may_have_cells_of_several_schemas(cells: list[Cell | None]) -> None:
     column = pa.array([None if cell is None else pack(cell) for cell in cells], pa.binary())
     for each in (column, pa.concat_arrays([column, column]).slice(len(cells))):
         parts = unpack_many(each)
@@ -59,7 +59,7 @@ def test_schemas_stand_side_by_side_in_a_column(cells: list[Cell | None]) -> Non
 
 
 @given(_CELLS)
-def test_columns_give_what_single_cells_give(cells: list[Cell | None]) -> None:
+def test_columns_give_the_same_bytes_as_single_cells(cells: list[Cell | None]) -> None:
     payloads = pa.array([None if cell is None else cell.payload for cell in cells], pa.binary())
     timestamps = pa.array([0 if cell is None else cell.timestamp for cell in cells], pa.int64())
     expires = pa.array([0 if cell is None else cell.expires for cell in cells], pa.int64())
@@ -74,14 +74,16 @@ def test_columns_give_what_single_cells_give(cells: list[Cell | None]) -> None:
         assert parts.expires.to_pylist() == [None if cell is None else cell.expires for cell in cells]
 
 
-def test_without_timestamp_and_expiry() -> None:
+def test_a_cell_may_have_no_timestamp_and_no_expiry() -> None:
     assert unpack(pack_many(pa.array([b"a"]))[0].as_py()) == Cell(b"a", NO_TIMESTAMP, NEVER)
     some = pack_many(pa.array([b"a", b"b"]), pa.array([None, 5], pa.int64()), pa.array([9, None], pa.int64()))
     assert [unpack(each) for each in some.to_pylist()] == [Cell(b"a", NO_TIMESTAMP, 9), Cell(b"b", 5, NEVER)]
 
 
-@pytest.mark.parametrize("data", [b"", b"\x01", pack(Cell(b"a"))[:16], b"\x03" + pack(Cell(b"abc"))[1:], *_NO_SHAPED])
-def test_what_is_no_cell_is_never_a_value(data: bytes) -> None:
+@pytest.mark.parametrize(
+    "data", [b"", b"\x01", pack(Cell(b"a"))[:16], b"\x03" + pack(Cell(b"abc"))[1:], *_NOT_NUMBERED]
+)
+def test_bytes_that_are_not_a_cell_are_an_error(data: bytes) -> None:
     with pytest.raises(DamagedObject):
         unpack(data)
     with pytest.raises(DamagedObject):

@@ -1,4 +1,4 @@
-"""Partitions: Python's answer is Spark's, for every key type and for several columns."""
+"""Partitions are the same as Spark's, for every key type and for several columns."""
 
 import datetime as dt
 import math
@@ -15,7 +15,7 @@ from holdfast.stores.formats.partition import partition_of, partitions_of
 from holdfast.stores.formats.types import Schema
 from tests.stores.making import KEY_TYPES, VALUES, columns, keys, schema_of
 
-# What Spark 4.2.0 gave for pmod(hash(...), 1000); never edited.
+# Results of Spark 4.2.0 for pmod(hash(...), 1000); never edited.
 NOON = dt.datetime(2024, 2, 29, 12, 0, 0, 1, tzinfo=dt.UTC)
 GOLDEN: list[tuple[Schema, tuple[Any, ...], int]] = [
     (Schema.of(k="string"), ("añ😀x",), 854),
@@ -38,19 +38,19 @@ GOLDEN: list[tuple[Schema, tuple[Any, ...], int]] = [
 
 
 @pytest.mark.parametrize(("schema", "values", "partition"), GOLDEN)
-def test_partitions_are_what_they_always_were(schema: Schema, values: tuple[Any, ...], partition: int) -> None:
+def test_partitions_never_change(schema: Schema, values: tuple[Any, ...], partition: int) -> None:
     assert partition_of(schema, values, 1_000) == partition
     assert partitions_of(schema, columns(schema, [values]), 1_000).tolist() == [partition]
 
 
 @given(keys(rows=0))
-def test_columns_give_what_single_keys_give(made: tuple[Schema, list[tuple[Any, ...]]]) -> None:
+def test_columns_give_the_same_partitions_as_single_keys(made: tuple[Schema, list[tuple[Any, ...]]]) -> None:
     schema, rows = made
     found = partitions_of(schema, columns(schema, rows), 1_000_003)
     assert found.tolist() == [partition_of(schema, row, 1_000_003) for row in rows]
 
 
-def test_a_decimal_and_a_wrong_count_are_refused() -> None:
+def test_a_decimal_and_a_wrong_number_of_parts_are_rejected() -> None:
     with pytest.raises(BadKey, match="decimal can't be a key"):
         partition_of(Schema.of(k="decimal(4,2)"), (1,), 4)
     with pytest.raises(BadKey, match="decimal can't be a key"):
@@ -82,7 +82,9 @@ def test_partitions_are_sparks_own(spark: SparkSession, types: list[str]) -> Non
         columns(schema, list(zip(*(examples(each, 300) for each in types), strict=True))), schema=schema.arrow
     )
     frame = spark.createDataFrame(table)
-    frame = frame.select([F.col(field.name).cast(field.type) for field in schema.fields])  # a naive time needs it
+    frame = frame.select(
+        [F.col(field.name).cast(field.type) for field in schema.fields]
+    )  # for timestamps without a time zone
     assert [field.dataType.simpleString() for field in frame.schema] == types
     keyed = frame.select("*", F.pmod(F.hash(*schema.names), F.lit(1_000)).alias("hashed"))
     placed = keyed.repartition(7, *schema.names).withColumn("placed", F.spark_partition_id()).toArrow()

@@ -1,4 +1,4 @@
-"""Rows: columns as one value, the same bytes alone and in columns, nulls and all types."""
+"""Rows of all types, with nulls: columns give the same bytes as single rows."""
 
 import datetime as dt
 from decimal import Decimal
@@ -33,14 +33,16 @@ def tables(draw: st.DrawFn) -> tuple[Schema, list[tuple[Any, ...]]]:
 
 
 @pytest.mark.parametrize(("schema", "values", "data"), GOLDEN)
-def test_rows_1_reads_and_writes_as_it_always_did(schema: Schema, values: tuple[Any, ...], data: str) -> None:
+def test_format_rows_1_never_changes(schema: Schema, values: tuple[Any, ...], data: str) -> None:
     assert encode_row(schema, values).hex() == data
     assert decode_row(schema, bytes.fromhex(data)) == values
     assert encode_rows(schema, columns(schema, [values])).to_pylist() == [bytes.fromhex(data)]
 
 
 @given(tables(), st.lists(st.booleans(), min_size=6, max_size=6))
-def test_columns_give_what_single_rows_give(made: tuple[Schema, list[tuple[Any, ...]]], there: list[bool]) -> None:
+def test_columns_give_the_same_bytes_as_single_rows(
+    made: tuple[Schema, list[tuple[Any, ...]]], there: list[bool]
+) -> None:
     schema, rows = made
     encoded = encode_rows(schema, columns(schema, rows))
     single = [encode_row(schema, row) for row in rows]
@@ -57,7 +59,7 @@ def test_columns_give_what_single_rows_give(made: tuple[Schema, list[tuple[Any, 
             assert all(map(same, column.to_pylist(), wanted))
 
 
-def test_columns_of_a_slice_and_of_a_related_type_are_taken() -> None:
+def test_sliced_columns_and_columns_of_a_related_type_are_encoded() -> None:
     schema = Schema.of(n="bigint", who="string", spent="decimal(10,2)", on="boolean")
     given_ = [
         pa.array([9, 1, None], pa.int32()),
@@ -73,12 +75,12 @@ def test_columns_of_a_slice_and_of_a_related_type_are_taken() -> None:
 
 
 @pytest.mark.parametrize("value", [Decimal("0.001"), Decimal(10**8), Decimal("NaN"), 0.5, True, "1"])
-def test_a_decimal_that_does_not_fit_is_refused(value: object) -> None:
+def test_a_decimal_that_does_not_fit_is_rejected(value: object) -> None:
     with pytest.raises(BadValue, match="spent"):
         encode_row(Schema.of(spent="decimal(10,2)"), (value,))
 
 
-def test_values_that_do_not_fit_are_refused() -> None:
+def test_values_that_do_not_fit_are_rejected() -> None:
     with pytest.raises(BadValue, match="n="):
         encode_row(Schema.of(n="int"), ("1",))
     with pytest.raises(BadValue, match="column n"):
@@ -101,7 +103,7 @@ def test_values_that_do_not_fit_are_refused() -> None:
         (Schema.of(a="string"), bytes.fromhex("00" + "0000000001000000" + "ff")),
     ],
 )
-def test_damaged_rows_are_never_a_wrong_answer(schema: Schema, data: bytes) -> None:
+def test_damaged_rows_are_an_error_and_never_a_wrong_answer(schema: Schema, data: bytes) -> None:
     with pytest.raises(DamagedObject):
         decode_row(schema, data)
     with pytest.raises(DamagedObject):
@@ -118,7 +120,7 @@ def test_damaged_rows_are_never_a_wrong_answer(schema: Schema, data: bytes) -> N
         (Schema.of(a="string"), bytes(9), bytes.fromhex("00" + "0000000001000000" + "ff")),
     ],
 )
-def test_a_damaged_row_is_named_by_its_place_in_the_column(schema: Schema, good: bytes, damaged: bytes) -> None:
+def test_a_damaged_row_is_reported_with_its_number_in_the_column(schema: Schema, good: bytes, damaged: bytes) -> None:
     with pytest.raises(DamagedRow) as raised:
         decode_rows(schema, pa.array([good, None, good, damaged, good]))
     assert raised.value.row == 3

@@ -1,1 +1,1 @@
-"""Codecs, one a module. `holdfast.stores.codecs.values` has the table of them and finds the one of a store."""
+"""Codecs, one per module. `holdfast.stores.codecs.values` finds the codec of a store."""

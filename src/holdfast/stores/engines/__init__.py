@@ -1,1 +1,1 @@
-"""Engines: ordered bytes on one machine, at a version. RocksDB, memory, and the table that names them."""
+"""Engines: ordered bytes on one machine, at a version. RocksDB and memory, and the registry of both."""

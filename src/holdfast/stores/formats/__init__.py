@@ -1,1 +1,1 @@
-"""Formats: how keys, rows and values stand as bytes, and which partition a key belongs to."""
+"""Formats: keys, rows and values as bytes, and the partition of a key."""

@@ -1,7 +1,7 @@
-"""Columns of bytes, handled whole: what the codecs share so that none of them makes a Python object a row.
+"""Functions on whole columns of bytes, shared by the formats so that none of them makes a Python object per row.
 
-Arrow's binary arrays are one run of bytes and one of offsets. Cutting a part out of every row is then a matter of new
-offsets and one `take` (measured at 150M rows/s), and a fixed-width part is a numpy view of the same bytes.
+An Arrow binary array is one buffer of bytes and one of offsets. Cutting a part out of every row takes new offsets and
+one `take` (150M rows/s), and a fixed-width part is a numpy view of the same bytes.
 """
 
 from collections.abc import Callable
@@ -17,10 +17,11 @@ from holdfast.errors import ErrorCategory, HoldfastError
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 LARGEST = 2**31 - 1
+_EMPTY = pa.scalar(b"", pa.binary())
 
 
 class TooManyBytes(HoldfastError):
-    """More bytes in one column than a binary array's 32-bit offsets can address."""
+    """One column has more bytes than the 32-bit offsets of a binary array can address."""
 
     category = ErrorCategory.INVALID
 
@@ -38,12 +39,12 @@ def as_type(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
-    """A column of a table as one array, without a copy where it is one already."""
+    """A column of a table as one array, without a copy if it is one already."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def offsets_of(array: pa.Array) -> Offsets:
-    """Where each row of a binary or string array begins in `bytes_of`, and the last one ends."""
+    """Where each row of a binary or string array begins in `bytes_of`, and where the last row ends."""
     buffer = array.buffers()[1]
     if buffer is None or (len(array) == 0 and buffer.size == 0):
         return np.zeros(1, dtype=np.int32)
@@ -63,10 +64,28 @@ def from_offsets(offsets: Offsets, data: Bytes | pa.Buffer) -> pa.BinaryArray:
 def from_matrix(matrix: Bytes) -> pa.BinaryArray:
     """Rows of one width as a binary array, without a copy."""
     rows, width = matrix.shape
-    if rows * width > LARGEST:
-        raise TooManyBytes(rows * width)
+    _check_size(rows * width)
     offsets = np.arange(0, rows * width + 1, width, dtype=np.int32) if width else np.zeros(rows + 1, dtype=np.int32)
     return from_offsets(offsets, matrix.reshape(-1))
+
+
+def join_rows(*parts: pa.Array | pa.Scalar, null_as_empty: bool = False) -> pa.BinaryArray:
+    """The parts of each row, one after the other. A null part makes the row null, unless it counts as empty.
+
+    >>> join_rows(pa.scalar(b"a", pa.binary()), pa.array([b"b", None], pa.binary())).to_pylist()
+    [b'ab', None]
+    """
+    arrays = [part for part in parts if isinstance(part, pa.Array)]
+    constant = sum(len(part.as_py()) for part in parts if isinstance(part, pa.Scalar))
+    ends = [offsets_of(array)[[0, -1]].tolist() for array in arrays]
+    _check_size(constant * len(arrays[0]) + sum(stop - start for start, stop in ends))
+    nulls = "replace" if null_as_empty else "emit_null"
+    return pc.binary_join_element_wise(*parts, _EMPTY, null_handling=nulls, null_replacement=b"")
+
+
+def _check_size(total: int) -> None:
+    if total > LARGEST:
+        raise TooManyBytes(total)
 
 
 def lengths_of(array: pa.Array) -> npt.NDArray[np.int32]:
@@ -74,14 +93,14 @@ def lengths_of(array: pa.Array) -> npt.NDArray[np.int32]:
 
 
 def cut(array: pa.Array, starts: Offsets, stops: Offsets) -> pa.BinaryArray:
-    """From each row the bytes between two places, given as places in `bytes_of(array)`. Ignores validity.
+    """The bytes between two positions of each row. Positions are those in `bytes_of(array)`; nulls are ignored.
 
     >>> rows = pa.array([b"abc", b"defg"])
     >>> cut(rows, np.array([1, 4], np.int32), np.array([3, 7], np.int32)).to_pylist()
     [b'bc', b'efg']
     """
     rows = len(starts)
-    # The parts and the gaps between them, end to end, are an array of twice the rows; the parts are every other one.
+    # The parts and the gaps between them make an array of twice the rows; the parts are every other row of it.
     both = np.empty(2 * rows + 1, dtype=np.int32)
     both[0:-1:2] = starts
     both[1::2] = stops
@@ -92,7 +111,7 @@ def cut(array: pa.Array, starts: Offsets, stops: Offsets) -> pa.BinaryArray:
 
 
 def numbers_at(array: pa.Array, places: Offsets, dtype: str) -> npt.NDArray[Any]:
-    """The number of that type at each place of `bytes_of(array)`, aligned or not."""
+    """The number of that type at each position of `bytes_of(array)`, aligned or not."""
     kind = np.dtype(dtype)
     data = bytes_of(array)
     if not len(places):
@@ -108,17 +127,17 @@ def is_sorted(keys: pa.BinaryArray) -> bool:
 
 
 def key_order(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
-    """The rows in the order of their keys. Arrow's own sort compares strings: 35 ms for 158,000 keys, this 8.
+    """The rows in the order of their keys. For 158,000 keys this takes 8 ms, and Arrow's own sort 35 ms.
 
-    The eight bytes after what all keys begin with are sorted as numbers; only rows that are equal in those are compared
-    in full, and they stand together already.
+    The eight bytes after the keys' common prefix are sorted as numbers; only rows with equal numbers are then compared
+    as bytes.
 
     >>> key_order(pa.array([b"k2", b"k10", b"k1"], pa.binary())).tolist()
     [2, 1, 0]
     """
     if len(keys) < 2:
         return np.arange(len(keys))
-    words = _telling_words(keys)
+    words = _differing_words(keys)
     order = np.argsort(words)
     sorted_words = words[order]
     equal = sorted_words[1:] == sorted_words[:-1]
@@ -130,7 +149,7 @@ def key_order(keys: pa.BinaryArray) -> npt.NDArray[np.int64]:
 
 
 def read_in_key_order(keys: pa.BinaryArray, read: Callable[[pa.BinaryArray], pa.Array]) -> pa.Array:
-    """What `read` answers, asked with sorted keys and put back into the order of `keys`."""
+    """The result of `read` for sorted keys, in the order of `keys`."""
     if is_sorted(keys):
         return read(keys)
     order = key_order(keys)
@@ -140,11 +159,11 @@ def read_in_key_order(keys: pa.BinaryArray, read: Callable[[pa.BinaryArray], pa.
 
 
 _LAST_BYTES = np.array([~((1 << (8 * (8 - n))) - 1) & (2**64 - 1) for n in range(9)], dtype=np.uint64)
-"""By number of bytes that are there: what of a big-endian word they cover."""
+"""Masks for the first n bytes of a big-endian word, by n."""
 
 
-def _telling_words(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
-    """Of each key eight bytes as a number, from the first place where the keys differ; zeros after a key's end."""
+def _differing_words(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
+    """Eight bytes of each key as a number, from the first byte where keys differ; zeros after a key's end."""
     offsets = offsets_of(keys)
     first, end = int(offsets[0]), int(offsets[-1])
     data = np.zeros(end - first + 8, dtype=np.uint8)
@@ -164,32 +183,39 @@ def _telling_words(keys: pa.BinaryArray) -> npt.NDArray[np.uint64]:
 
 
 def with_nulls(values: npt.NDArray[Any], type_: pa.DataType, nulls: npt.NDArray[np.bool_] | None) -> pa.Array:
-    """A fixed-width numpy array as Arrow array of a type of the same width, null where told."""
-    rows = len(values)
-    mask = None
-    if nulls is not None and nulls.any():
-        mask = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    """A fixed-width numpy array as an Arrow array of a type of the same width, with nulls."""
     if pa.types.is_boolean(type_):
         data = pa.py_buffer(np.packbits(values.astype(bool), bitorder="little"))
     else:
         data = pa.py_buffer(np.ascontiguousarray(values))
-    return pa.Array.from_buffers(type_, rows, [mask, data])
+    return pa.Array.from_buffers(type_, len(values), [_validity(nulls), data])
 
 
 def retyped(array: pa.Array, type_: pa.DataType, nulls: npt.NDArray[np.bool_] | None = None) -> pa.Array:
-    """A binary array as string or binary, null where told. Text is checked to be UTF-8."""
+    """A binary array as string or binary, with nulls. Text is checked to be UTF-8."""
     _, offsets, data = array.buffers()
-    mask = None
-    if nulls is not None and nulls.any():
-        mask = pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+    mask = _validity(nulls)
     result = pa.Array.from_buffers(type_, len(array), [mask, offsets, data], offset=array.offset if mask is None else 0)
     if pa.types.is_string(type_):
         result.validate(full=True)
     return result
 
 
+def spread(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
+    """One value per row: these in the rows that are there, zero in the others."""
+    rows = np.zeros(len(there), dtype=values.dtype)
+    rows[there] = values
+    return rows
+
+
+def _validity(nulls: npt.NDArray[np.bool_] | None) -> pa.Buffer | None:
+    if nulls is None or not nulls.any():
+        return None
+    return pa.py_buffer(np.packbits(~nulls, bitorder="little"))
+
+
 def valid_of(array: pa.Array) -> npt.NDArray[np.bool_] | None:
-    """Which rows are there; None when all are."""
+    """Which rows aren't null; None if no row is null."""
     if array.null_count == 0:
         return None
     return cast(npt.NDArray[np.bool_], array.is_valid().to_numpy(zero_copy_only=False))

@@ -1,38 +1,36 @@
-"""Cells: the envelope every stored value is in.
+"""Cells: the envelope of every stored value.
 
-A value carries its format number and has room for a timestamp and an expiry from the first release on, so that adding
-either to a store changes no stored byte. Formats 1 and 2 are
+A cell has a format number, a timestamp and an expiry. A store that starts to use one of them changes no stored byte.
+Formats 1 and 2 are
 
     0x01 |                              timestamp, 8 bytes big-endian | expires, 8 bytes big-endian | payload
     0x02 | schema, 2 bytes big-endian | timestamp, 8 bytes big-endian | expires, 8 bytes big-endian | payload
 
-Both times are in milliseconds since 1970; no timestamp is the smallest number there is, no expiry is 0. The schema is
-the number of the schema the payload was written in. Format 1 is schema 1 and format 2 any later one, so a cell has one
-form only, and a store whose values never had another schema pays nothing for those that did.
+Both times are in milliseconds since 1970; no timestamp is the smallest integer, no expiry is 0. The schema is the
+number of the schema the payload was written in. Format 1 has schema 1 and format 2 any later one, so every cell has one
+encoding, and a store whose schema never changed needs no bytes for it.
 """
 
 import struct
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import RESTORE_AGAIN, DamagedObject, TopologyError
 from holdfast.stores.formats.byte_columns import (
-    LARGEST,
-    TooManyBytes,
     as_type,
     bytes_of,
     cut,
     from_matrix,
-    lengths_of,
+    join_rows,
     numbers_at,
     offsets_of,
     retyped,
+    spread,
     valid_of,
     with_nulls,
 )
@@ -52,7 +50,6 @@ _NUMBERED_HEADER = struct.Struct(">BHqq")
 _COLUMNS = [("timestamp", ">i8"), ("expires", ">i8")]
 _HEADERS = np.dtype([("format", "u1"), *_COLUMNS])
 _NUMBERED_HEADERS = np.dtype([("format", "u1"), ("schema", ">u2"), *_COLUMNS])
-_NOTHING = pa.scalar(b"", pa.binary())
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +63,7 @@ class Cell:
 
 
 class Cells(NamedTuple):
-    """A column of stored values, taken apart; null in all four where there was none."""
+    """The parts of a column of cells; all four are null for a null cell."""
 
     payloads: pa.BinaryArray
     timestamps: pa.Int64Array
@@ -105,7 +102,7 @@ def pack_many(
     *,
     schema: int = FIRST_SCHEMA,
 ) -> pa.BinaryArray:
-    """A column of cells of one schema; a null payload gives a null cell, a null timestamp or expiry none."""
+    """A column of cells of one schema. A null payload gives a null cell; a null timestamp or expiry means none."""
     payloads = as_type(payloads, pa.binary())
     rows = len(payloads)
     if schema == FIRST_SCHEMA:
@@ -116,16 +113,13 @@ def pack_many(
         headers = np.empty(rows, dtype=_NUMBERED_HEADERS)
         headers["format"], headers["schema"] = NUMBERED_FORMAT, schema
     width = headers.dtype.itemsize
-    total = rows * width + int(lengths_of(payloads).sum(dtype=np.int64))
-    if total > LARGEST:
-        raise TooManyBytes(total)
     headers["timestamp"] = _numbers(timestamps, NO_TIMESTAMP)
     headers["expires"] = _numbers(expires, NEVER)
-    return pc.binary_join_element_wise(from_matrix(headers.view(np.uint8).reshape(rows, width)), payloads, _NOTHING)
+    return join_rows(from_matrix(headers.view(np.uint8).reshape(rows, width)), payloads)
 
 
 def unpack_many(cells: pa.BinaryArray) -> Cells:
-    """The parts of a column of cells, of whatever schemas."""
+    """The parts of a column of cells of any schemas."""
     cells = as_type(cells, pa.binary())
     offsets = offsets_of(cells)
     there = valid_of(cells)
@@ -148,25 +142,19 @@ def unpack_many(cells: pa.BinaryArray) -> Cells:
     all_begins[there] = begins
     return Cells(
         retyped(cut(cells, all_begins, offsets[1:]), pa.binary(), nulls),
-        with_nulls(_spread(timestamps, there), pa.int64(), nulls),
-        with_nulls(_spread(expires, there), pa.int64(), nulls),
-        with_nulls(_spread(schemas, there), pa.uint16(), nulls),
+        with_nulls(spread(timestamps, there), pa.int64(), nulls),
+        with_nulls(spread(expires, there), pa.int64(), nulls),
+        with_nulls(spread(schemas, there), pa.uint16(), nulls),
     )
 
 
 def all_begin_with(beginning: bytes, found: Sequence[bytes]) -> bool:
-    """Whether all of these cells do. In order, the others are between the first and the last: two looks are enough.
+    """Whether all cells begin with these bytes. It is enough to check the smallest and the largest.
 
     >>> all_begin_with(b"a", [b"ab", b"a", b"ac"]), all_begin_with(b"a", [b"ab", b"ba", b"ac"])
     (True, False)
     """
     return not found or (min(found).startswith(beginning) and max(found).startswith(beginning))
-
-
-def _spread(values: npt.NDArray[Any], there: npt.NDArray[np.bool_]) -> npt.NDArray[Any]:
-    whole = np.zeros(len(there), dtype=values.dtype)
-    whole[there] = values
-    return whole
 
 
 def _numbers(column: pa.Int64Array | None, default: int) -> npt.NDArray[np.int64] | int:
@@ -179,21 +167,21 @@ def _numbers(column: pa.Int64Array | None, default: int) -> npt.NDArray[np.int64
 def _checked_schemas(
     cells: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32]
 ) -> npt.NDArray[np.uint16] | None:
-    """The schema of each cell, None where all are of the first; an error for the first that is no cell."""
+    """The schema of each cell, None if all have the first; raises for bytes that aren't a cell."""
     lengths = stops - starts
-    _refuse(cells, starts, stops, lengths < HEADER_BYTES)
+    _raise_if_any(cells, starts, stops, lengths < HEADER_BYTES)
     formats = bytes_of(cells)[starts]
     numbered = formats != FORMAT
     if not numbered.any():
         return None
-    _refuse(cells, starts, stops, numbered & ((formats != NUMBERED_FORMAT) | (lengths < NUMBERED_HEADER_BYTES)))
+    _raise_if_any(cells, starts, stops, numbered & ((formats != NUMBERED_FORMAT) | (lengths < NUMBERED_HEADER_BYTES)))
     schemas = np.full(len(starts), FIRST_SCHEMA, dtype=np.uint16)
     schemas[numbered] = numbers_at(cells, starts[numbered] + np.int32(1), ">u2")
-    _refuse(cells, starts, stops, numbered & (schemas <= FIRST_SCHEMA))
+    _raise_if_any(cells, starts, stops, numbered & (schemas <= FIRST_SCHEMA))
     return schemas
 
 
-def _refuse(
+def _raise_if_any(
     cells: pa.BinaryArray,
     starts: npt.NDArray[np.int32],
     stops: npt.NDArray[np.int32],
@@ -205,7 +193,7 @@ def _refuse(
 
 def _check_schema(number: int) -> None:
     if not FIRST_SCHEMA <= number <= LAST_SCHEMA:
-        raise TopologyError(f"a schema has a number from {FIRST_SCHEMA} to {LAST_SCHEMA}, not {number}.")
+        raise TopologyError(f"schema number {number} is not possible. Use one from {FIRST_SCHEMA} to {LAST_SCHEMA}.")
 
 
 def _damaged(data: bytes) -> DamagedObject:

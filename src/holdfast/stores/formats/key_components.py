@@ -1,7 +1,7 @@
-"""The components of a key: for each kind of type, one value and a whole column as ordered bytes, and back.
+"""The components of a key: one value or a whole column as ordered bytes, and back, for each group of types.
 
-`keys` puts components one after the other; what a component's bytes look like stands in its module docstring. The
-scalar and the columnar form of each kind stand side by side here because they must never differ.
+A key is a sequence of components; the docstring of `keys` has their bytes. The functions for one value and for a column
+are side by side here because their results must never differ.
 """
 
 import struct
@@ -51,20 +51,20 @@ class Component(Protocol):
     def encode(self, value: object) -> bytes: ...
 
     def encode_beginning(self, value: object) -> bytes:
-        """Bytes with which every value that begins with this one begins."""
+        """The common prefix of all values that begin with this one."""
 
     def decode(self, data: bytes, place: int) -> tuple[object, int]:
-        """The value at a place, and the place after it."""
+        """The value at a position, and the position after it."""
 
     def encode_column(self, column: pa.Array) -> Bytes | pa.BinaryArray:
-        """A matrix if every value has one width, else an array."""
+        """A matrix if all values have the same width, otherwise an array."""
 
     def decode_column(self, keys: pa.BinaryArray, at: Offsets, stops: Offsets) -> tuple[pa.Array, Offsets]:
-        """The values at a place of each key, and the places after them."""
+        """The values at a position of each key, and the positions after them."""
 
 
 class _Fixed(ABC):
-    """What components of one width have in common."""
+    """A component of fixed width."""
 
     field: Field
     width: int
@@ -135,7 +135,7 @@ class Truth(_Fixed):
 
 @dataclass(frozen=True)
 class Real(_Fixed):
-    """Floats and doubles: the IEEE bits of the double, made to sort; one zero, one NaN, the NaN last."""
+    """Floats and doubles: the IEEE bits of the double, changed to sort; one zero, one NaN, the NaN last."""
 
     field: Field
     width = 8
@@ -168,7 +168,7 @@ class Real(_Fixed):
 
 @dataclass(frozen=True)
 class Rest:
-    """Text or bytes as the last component: as they are."""
+    """Text or bytes as the last component: unchanged."""
 
     field: Field
 
@@ -190,7 +190,7 @@ class Rest:
 
 @dataclass(frozen=True)
 class EndedComponent:
-    """Text or bytes before other components: escaped, with an end that sorts before everything."""
+    """Text or bytes before other components: escaped, with an end marker that sorts before everything."""
 
     field: Field
 
@@ -241,7 +241,7 @@ def component_of(field: Field, *, last: bool) -> Component:
 
 
 def key_column(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """A column as the field's own Arrow type, without nulls."""
+    """A column in the field's Arrow type. Nulls are rejected."""
     try:
         typed = as_type(column, field.field_type.arrow)
     except pa.ArrowInvalid as error:
@@ -256,13 +256,13 @@ def key_column(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
 
 
 def numpy_type(field: Field) -> np.dtype[Any]:
-    """The numpy type that an Arrow array of this fixed-width field has in its buffer."""
+    """The numpy type of the buffer of an Arrow array of this fixed-width field."""
     names = {"tinyint": "i1", "smallint": "i2", "int": "i4", "date": "i4", "float": "f4", "double": "f8"}
     return np.dtype(names.get(field.type, "i8"))
 
 
 def fixed_numbers(column: pa.Array) -> npt.NDArray[Any]:
-    """The numbers in a fixed-width array's buffer, dates and timestamps as integers; whatever stands under a null."""
+    """The numbers in a fixed-width array's buffer, dates and timestamps as integers, and anything for a null."""
     width = column.type.bit_width // 8
     kind = "f" if pa.types.is_floating(column.type) else "i"
     if len(column) == 0:

@@ -1,16 +1,16 @@
-"""Keys as bytes that sort like the values they stand for.
+"""Keys as bytes that sort like their values.
 
-An engine orders bytes; ranges, prefixes and window scans are plain scans only if bytes and values have one order. A key
-is the byte 0x01 (this format) and its components, one after the other:
+Engines order bytes. Ranges, prefixes and windows can be scanned only if bytes and values have the same order. A key is
+the byte 0x01 (this format) and its components, one after the other:
 
     integers, date, timestamps   8 bytes, big-endian, sign bit flipped (days, microseconds since 1970)
     boolean                      1 byte
-    float, double                8 bytes: the IEEE bits, all flipped if negative, else the sign; -0.0 is 0.0, and there
-                                 is one NaN, greater than every number
-    string (UTF-8), binary       last component: as it is. Before others: 0x00 becomes 0x00FF, and 0x0000 ends it, so
+    float, double                8 bytes: the IEEE bits, all flipped if negative, otherwise only the sign; -0.0 is 0.0,
+                                 and there is one NaN, greater than every number
+    string (UTF-8), binary       last component: unchanged. Before others: 0x00 becomes 0x00FF, and 0x0000 ends it, so
                                  that "a" sorts before "a\\0" and both before "aa", whatever comes next
 
-Keys beginning with 0x00 belong to the engines. Decimals are no keys: their bytes would depend on the scale.
+Keys beginning with 0x00 belong to the engines. A decimal can't be a key: its bytes would depend on the scale.
 """
 
 import datetime as dt
@@ -20,16 +20,14 @@ from typing import Any, get_args, get_origin
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import BadKey, TopologyError
 from holdfast.stores.formats.byte_columns import (
-    LARGEST,
     Bytes,
-    TooManyBytes,
     as_type,
     bytes_of,
     from_matrix,
+    join_rows,
     lengths_of,
     offsets_of,
 )
@@ -39,7 +37,6 @@ from holdfast.stores.formats.types import Field, Schema
 FORMAT = b"\x01"
 MAX_KEY_BYTES = 64 * 1024
 
-_NOTHING = pa.scalar(b"", pa.binary())
 _KEY_TYPES: dict[Any, str] = {
     str: "string",
     bytes: "binary",
@@ -63,7 +60,7 @@ def key_schema(python: Any) -> Schema:
         return Schema((Field("key", _key_type(python)),))
     parts = get_args(python)
     if not parts or Ellipsis in parts:
-        raise TopologyError(f"{python} is no key type: a tuple key names each of its parts, as in tuple[str, int].")
+        raise TopologyError(f"{python} is not a key type: a tuple names the type of each part, as in tuple[str, int].")
     return Schema(tuple(Field(f"key_{n}", _key_type(part)) for n, part in enumerate(parts, start=1)))
 
 
@@ -103,10 +100,10 @@ def decode_key(schema: Schema, data: bytes) -> tuple[object, ...]:
 def prefix_range(
     schema: Schema, prefix_values: Sequence[object], *, partial: bool | None = None
 ) -> tuple[bytes, bytes | None]:
-    """The keys that begin with these components, as start and stop of a scan.
+    """The start and stop of a scan over the keys that begin with these components.
 
-    The last value given may be only the beginning of a text or of bytes. It is taken so where it is the key's last
-    component, since a whole key is no prefix; for an earlier component say `partial=True`.
+    The last value may be only the beginning of a text or of bytes. That is the default for the key's last component;
+    for an earlier component, pass `partial=True`.
 
     >>> prefix_range(key_schema(str), ["ab"])
     (b'\\x01ab', b'\\x01ac')
@@ -127,7 +124,7 @@ def prefix_range(
 
 
 def after_prefix(prefix: bytes) -> bytes | None:
-    """The smallest bytes greater than everything that begins with the prefix; None if there are none.
+    """The smallest bytes greater than all bytes with this prefix; None if there are none.
 
     >>> after_prefix(b"a\\xff"), after_prefix(b"\\xff")
     (b'b', None)
@@ -137,7 +134,7 @@ def after_prefix(prefix: bytes) -> bytes | None:
 
 
 def encode_keys(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-    """Whole columns of keys at once; row by row what `encode_key` gives."""
+    """`encode_key` for whole columns."""
     components = _components(schema)
     if len(columns) != len(components):
         raise BadKey(f"{len(columns)} key columns were given, and the store's key has {len(components)}: {schema}.")
@@ -154,7 +151,7 @@ def encode_keys(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
             lead, run = b"\x00\x00" if n < len(components) else b"", []
     if run or lead:
         pieces.append(_fixed(rows, lead, run))
-    keys = pieces[0] if len(pieces) == 1 else _join(pieces)
+    keys = pieces[0] if len(pieces) == 1 else join_rows(*pieces)
     longest = int(lengths_of(keys).max(initial=0))
     if longest > MAX_KEY_BYTES:
         raise _too_long(longest)
@@ -165,7 +162,7 @@ def decode_keys(schema: Schema, keys: pa.Array) -> list[pa.Array]:
     """The columns of stored keys."""
     keys = as_type(keys, pa.binary())
     if keys.null_count:
-        raise BadKey(f"{keys.null_count} of {len(keys)} keys are null, and no stored key is. Leave them out.")
+        raise BadKey(f"{keys.null_count} of {len(keys)} keys are null, but stored keys never are. Leave them out.")
     offsets = offsets_of(keys)
     at, stops = offsets[:-1], offsets[1:]
     if (at == stops).any() or (bytes_of(keys)[at] != FORMAT[0]).any():
@@ -189,7 +186,7 @@ def _components(schema: Schema) -> tuple[Component, ...]:
 
 
 def _fixed(rows: int, lead: bytes, run: Sequence[Bytes]) -> pa.Array | pa.Scalar:
-    """Constant bytes and the fixed-width components after them, as one piece of every row."""
+    """Constant bytes and the fixed-width components after them, as one part of every row."""
     if not run:
         return pa.scalar(lead, pa.binary())
     matrix = np.empty((rows, len(lead) + sum(part.shape[1] for part in run)), dtype=np.uint8)
@@ -201,20 +198,12 @@ def _fixed(rows: int, lead: bytes, run: Sequence[Bytes]) -> pa.Array | pa.Scalar
     return from_matrix(matrix)
 
 
-def _join(pieces: Sequence[pa.Array | pa.Scalar]) -> pa.BinaryArray:
-    arrays = [piece for piece in pieces if isinstance(piece, pa.Array)]
-    total = sum(int(lengths_of(array).sum(dtype=np.int64)) for array in arrays) + 3 * len(arrays[0]) * len(pieces)
-    if total > LARGEST:
-        raise TooManyBytes(total)
-    return pc.binary_join_element_wise(*pieces, _NOTHING)
-
-
 def _key_type(python: Any) -> str:
     name = _KEY_TYPES.get(python)
     if name is None:
         known = ", ".join(each.__name__ for each in _KEY_TYPES)
         raise TopologyError(
-            f"{getattr(python, '__name__', python)} is no key type. Use one of {known}, or a tuple of them."
+            f"{getattr(python, '__name__', python)} is not a key type. Use one of {known}, or a tuple of them."
         )
     return name
 

@@ -1,12 +1,12 @@
-"""Which partition a key belongs to: Spark's own hash, in Python.
+"""The partition of a key: Spark's own hash, in Python.
 
-Spark shuffles by `pmod(hash(key columns), partitions)`, where `hash` is its variant of Murmur3 with seed 42, each
-column's hash being the seed of the next. Queries must find the same partition, so this module computes the same
-numbers, one key or whole columns at a time; a test compares it with Spark for every key type. Particular to Spark:
+Spark shuffles by `pmod(hash(key columns), partitions)`. `hash` is its variant of Murmur3 with seed 42; each column's
+hash is the seed of the next. Queries must find the same partition, so this module computes the same numbers, for one
+key or for whole columns. A test compares it with Spark for every key type. Specific to Spark:
 
 - integers up to 32 bits and dates hash as one 32-bit word, bigint and timestamps as two: 5 and 5L hash differently;
-- the last 1 to 3 bytes of a text are each mixed in as a whole, signed word, unlike in Murmur3 itself;
-- -0.0 hashes as 0.0 and every NaN as one.
+- each of the last 1 to 3 bytes of a text is mixed in as a signed word of its own, unlike in Murmur3;
+- -0.0 hashes like 0.0, and all NaNs hash alike.
 """
 
 import struct
@@ -50,7 +50,7 @@ def partition_of(schema: Schema, values: Sequence[object], partitions: int) -> i
 
 
 def partitions_of(schema: Schema, columns: Sequence[pa.Array], partitions: int) -> npt.NDArray[np.int32]:
-    """The partitions of whole columns of keys; row by row what `partition_of` gives."""
+    """`partition_of` for whole columns."""
     _check(schema)
     if len(columns) != len(schema.fields):
         raise BadKey(f"{len(columns)} key columns were given, and the store's key has {len(schema.fields)}: {schema}.")
@@ -63,7 +63,7 @@ def partitions_of(schema: Schema, columns: Sequence[pa.Array], partitions: int) 
 
 @lru_cache(maxsize=256)
 def _check(schema: Schema) -> None:
-    """Refuses what can't be a key, in the same words as its encoding does."""
+    """Rejects fields that can't be in a key, with the same error as their encoding."""
     for field in schema.fields:
         component_of(field, last=True)
 
@@ -137,7 +137,7 @@ def _hash_column(field: Field, column: pa.Array, seeds: Words) -> Words:
 
 
 def _hash_texts(column: pa.Array, seeds: Words) -> Words:
-    """All texts in step: the first words of all, the second words of those that have one, and so on."""
+    """Hashes the first words of all texts, then the second words of all texts that have one, and so on."""
     lengths, starts = lengths_of(column), offsets_of(column)[:-1].astype(np.int64)
     data = bytes_of(column)
     hashed = seeds.copy()

@@ -1,14 +1,13 @@
-"""Rows: several typed columns as one value, and back, for whole columns at once.
+"""Rows: several typed columns as one value, and back, for one row or for whole columns.
 
-Aggregates keep all their results for a key in one value. A row of format rows/1 is
+A table stores all aggregates of a key in one value. A row of format rows/1 is
 
-    null bitmap, one bit a field, lowest first, 1 = null
-    one slot a field: 8 bytes little-endian (decimal: 16, text and bytes: u32 offset into the tail, u32 length)
+    null bitmap, one bit per field, lowest first, 1 = null
+    one slot per field: 8 bytes little-endian (decimal: 16, text and bytes: u32 offset into the tail, u32 length)
     the tail: texts and bytes, in the order of the fields
 
-Numbers stand in the widest form of their kind (64 bits), so a slot's place depends on the fields before it only by
-their number. A null's slot is zero: equal rows have equal bytes. A row has no format byte of its own; the store's codec
-name has it.
+Numbers other than decimals have 64 bits, whatever their type. A null's slot is zero: equal rows have equal bytes. The
+format number isn't in the row but in the name of the store's codec.
 """
 
 import struct
@@ -20,22 +19,21 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import RESTORE_AGAIN, BadValue, DamagedObject
 from holdfast.stores.formats import scalars
 from holdfast.stores.formats.byte_columns import (
-    LARGEST,
     Offsets,
-    TooManyBytes,
     as_type,
     bytes_of,
     cut,
     from_matrix,
+    join_rows,
     lengths_of,
     numbers_at,
     offsets_of,
     retyped,
+    spread,
     valid_of,
     with_nulls,
 )
@@ -44,7 +42,6 @@ from holdfast.stores.formats.types import Field, Schema
 
 ROWS: Final = "rows/1"
 
-_NOTHING = pa.scalar(b"", pa.binary())
 _I64 = struct.Struct("<q")
 _F64 = struct.Struct("<d")
 _PAIR = struct.Struct("<II")
@@ -52,7 +49,7 @@ Nulls = npt.NDArray[np.bool_]
 
 
 class DamagedRow(DamagedObject):
-    """A stored row that can't be read: which of its column, and why. `where` says what the row belongs to."""
+    """A stored row that can't be read: its number in the column, and why. `where` names the store."""
 
     def __init__(self, row: int, fact: str, where: str = "") -> None:
         self.row, self.fact = row, fact
@@ -61,7 +58,7 @@ class DamagedRow(DamagedObject):
 
 @dataclass(frozen=True)
 class _Layout:
-    """Where things stand in a row of one schema."""
+    """The positions of the parts of a row of one schema."""
 
     fields: tuple[Field, ...]
     bitmap: int
@@ -104,7 +101,7 @@ def _layout(schema: Schema) -> _Layout:
 
 
 def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
-    """Columns as rows; row by row what `encode_row` gives."""
+    """`encode_row` for whole columns."""
     layout = _layout(schema)
     if len(columns) != len(layout.fields):
         raise BadValue(f"{len(columns)} columns were given, and a row has {len(layout.fields)}: {schema}.")
@@ -122,7 +119,7 @@ def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
             case "string" | "binary":
                 lengths = lengths_of(column).astype(np.int64)
                 if valid is not None:
-                    lengths *= valid  # under a null any length may stand
+                    lengths *= valid  # a null's length in the buffer may be anything
                 slot[:, 0] = tail if valid is None else tail * valid
                 slot[:, 1] = lengths
                 tail += lengths
@@ -133,17 +130,14 @@ def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
                 slot[:] = _masked(column.cast(pa.uint8()), valid)
             case _:
                 slot[:] = _masked(column, valid)
-    total = rows * layout.width + int(tail.sum())
-    if total > LARGEST:
-        raise TooManyBytes(total)
     fixed = from_matrix(records.view(np.uint8).reshape(rows, layout.width))
     if not tails:
         return fixed
-    return pc.binary_join_element_wise(fixed, *tails, _NOTHING, null_handling="replace", null_replacement=b"")
+    return join_rows(fixed, *tails, null_as_empty=True)
 
 
 def decode_rows(schema: Schema, rows: pa.Array) -> list[pa.Array]:
-    """Rows as columns. A null row is null in all of them."""
+    """`decode_row` for whole columns. A null row is null in all of them."""
     layout = _layout(schema)
     rows = as_type(rows, pa.binary())
     offsets = offsets_of(rows)
@@ -167,7 +161,7 @@ def decode_rows(schema: Schema, rows: pa.Array) -> list[pa.Array]:
 
 
 class _Reader:
-    """The slots at one place of all rows, whether the rows have one width or not; zero for a null row."""
+    """Reads the slots at one position of all rows, of fixed width or not; zero for a null row."""
 
     def __init__(self, rows: pa.BinaryArray, starts: Offsets, stops: Offsets, there: Nulls | None) -> None:
         self.rows, self.starts, self.stops, self.there = rows, starts, stops, there
@@ -183,9 +177,7 @@ class _Reader:
         found = numbers_at(self.rows, self._at + np.int32(place), dtype)
         if self.there is None:
             return found
-        whole = np.zeros(len(self.there), dtype=found.dtype)
-        whole[self.there] = found
-        return whole
+        return spread(found, self.there)
 
 
 def _decode_column(reader: _Reader, layout: _Layout, field: Field, place: int, nulls: Nulls | None) -> pa.Array:
@@ -264,11 +256,11 @@ def decode_row(schema: Schema, data: bytes) -> tuple[object, ...]:
 
 
 def row_of(schema: Schema, value: Mapping[str, object]) -> list[object]:
-    """A mapping's values in the schema's order; a field left out is null, an unknown one an error."""
+    """A mapping's values in the schema's order. A missing field is null, an unknown one an error."""
     unknown = sorted(set(value) - set(schema.names))
     if unknown:
         raise BadValue(
-            f"the value has {', '.join(unknown)}, and the store has {schema}. Leave it out, or add the field."
+            f"the value has {', '.join(unknown)}, but the store has {schema}. Leave it out, or add the field."
         )
     return [value.get(name) for name in schema.names]
 
@@ -296,7 +288,6 @@ def _decode_value(layout: _Layout, field: Field, place: int, data: bytes) -> obj
 
 
 def _as_field(field: Field, column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column in the type of its field."""
     try:
         return as_type(column, field.field_type.arrow)
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:

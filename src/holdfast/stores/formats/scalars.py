@@ -1,7 +1,7 @@
 """One value of each type as the number that is stored for it, and back.
 
-Keys, rows and partitions all need the same step first: a date is its days since 1970, a timestamp its microseconds, an
-integer itself within its width. A value that doesn't fit is refused here, with the field's name, before it is bytes.
+Keys, rows and partitions share this step: a date is its days since 1970, a timestamp its microseconds, an integer
+itself within its width. A value that doesn't fit is rejected here, with the field's name.
 """
 
 import datetime as dt
@@ -89,7 +89,7 @@ def text_or_bytes(field: Field, value: object, error: type[HoldfastError]) -> by
 
 
 def unscaled(field: Field, value: object, error: type[HoldfastError]) -> int:
-    """The integer stored for a decimal. More digits after the point than the type has are refused, not rounded."""
+    """The integer stored for a decimal. A value with more digits than the type has is rejected, not rounded."""
     if isinstance(value, int) and not isinstance(value, bool):
         value = Decimal(value)
     if not isinstance(value, Decimal) or not value.is_finite():
@@ -108,10 +108,10 @@ def from_unscaled(field: Field, number: int) -> Decimal:
 
 def wrong(field: Field, value: object, error: type[HoldfastError]) -> HoldfastError:
     wanted, found = field.field_type.python.__name__, type(value).__name__
-    fits = error is BadKey and field.name == "key" and found in _KEYS  # a processor's store, which has it from key=
+    fits = error is BadKey and field.name == "key" and found in _KEYS  # a processor's store, declared with key=
     other = f", or declare the store with key={found}" if fits else ""
     return error(
-        f"{field.name}={shown(value)} is {_a(found)}, and {field.name} is {field.type}: give {_a(wanted)}{other}."
+        f"{field.name}={shown(value)} is {_a(found)}, but {field.name} is {field.type}. Give {_a(wanted)}{other}."
     )
 
 

@@ -1,8 +1,7 @@
-"""The types a key or a row value can have, under Spark's own names.
+"""The types of keys and row values, under Spark's names.
 
-A type is written as Spark's `simpleString` writes it (`bigint`, `decimal(10,2)`), so that a schema can stand in the
-app's file as text and be compared by eye. From the text follow the Arrow type of a column and the Python type of one
-value; nothing else in Holdfast maps types.
+A type is written as Spark's `simpleString` does (`bigint`, `decimal(10,2)`), so that the app's file has readable
+schemas. This module alone maps types: from the text to the Arrow type of a column and the Python type of a value.
 """
 
 import datetime as dt
@@ -50,12 +49,12 @@ _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
 NAMES = (*_ARROW, "decimal(p,s)")
-"""Every type there is, for messages."""
+"""All types, for messages."""
 
 
 @dataclass(frozen=True)
 class FieldType:
-    """One type, as Spark names it.
+    """One type.
 
     >>> FieldType.parse("bigint").arrow
     DataType(int64)
@@ -104,12 +103,12 @@ class FieldType:
 
     @property
     def bits(self) -> int | None:
-        """How wide an integer type is; None for the others."""
+        """The width of an integer type; None for other types."""
         return _BITS.get(self.name)
 
     @property
     def is_variable(self) -> bool:
-        """Whether values differ in length: text and bytes."""
+        """Whether values differ in length, as text and bytes do."""
         return self.name in ("string", "binary")
 
 
@@ -123,12 +122,12 @@ def _parse(text: str) -> FieldType:
         precision, scale = int(match[1]), int(match[2])
         if 1 <= precision <= 38 and scale <= precision:
             return FieldType("decimal", precision, scale)
-        raise TopologyError(f"{text!r} is no decimal type: use 1 to 38 digits, and a scale of at most as many.")
-    raise TopologyError(f"{text!r} is no type a store knows. Use one of {', '.join(NAMES)}.")
+        raise TopologyError(f"{text!r} is not a decimal type. Use 1 to 38 digits, and a scale of at most as many.")
+    raise TopologyError(f"{text!r} is not a type of keys and rows. Use one of {', '.join(NAMES)}.")
 
 
 class Field(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=True):
-    """A named, typed part of a key or a row. The type is kept as text.
+    """A named, typed part of a key or a row. The type is stored as text.
 
     >>> Field("score", "long")
     Field(name='score', type='bigint')
@@ -137,7 +136,7 @@ class Field(msgspec.Struct, frozen=True, omit_defaults=True, repr_omit_defaults=
     name: str
     type: str
     hidden_in: str = ""
-    """The aggregate whose merges need this column, which is not shown to anybody; empty for one that is shown."""
+    """The aggregate whose merges need this column, if users don't see it; otherwise empty."""
 
     def __post_init__(self) -> None:
         msgspec.structs.force_setattr(self, "type", str(FieldType.parse(self.type)))
