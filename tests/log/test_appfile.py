@@ -375,7 +375,7 @@ def test_a_row_of_a_newer_schema_is_an_error() -> None:
     old, new = table(n="bigint"), spec_after({"n": "bigint"}, {"n": "bigint", "peak": "double"})
     parts = unpack_many(cells_of(new, [(2, (1, 2.0))]))
     for read in (lambda: codec_of(old).decode(b"", 2), lambda: decode_columns(old, parts.payloads, parts.schemas)):
-        with pytest.raises(UnreadableValue, match="has schema 2, and this process knows up to 1"):
+        with pytest.raises(UnreadableValue, match="has schema 2, but this process knows up to 1"):
             read()
 
 

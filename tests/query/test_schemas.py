@@ -213,7 +213,7 @@ def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> Non
         for _ in range(3):
             [good, bad] = client.get("/counts/range").json()["entries"]
             assert good["value"] == {"n": 4, "peak": 2.5}
-            assert "has schema 9, and this process knows up to 2" in bad["error"]
+            assert "has schema 9, but this process knows up to 2" in bad["error"]
     assert file.looks == 2, "once for the number that the file has, once for the number that it does not have"
 
 

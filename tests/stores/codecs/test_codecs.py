@@ -1,4 +1,4 @@
-"""Codecs: each gives back what it was given, has bytes that stay, and never answers with another type's."""
+"""Codecs: each decodes the value it encoded, its bytes never change, and other types are an error."""
 
 import datetime as dt
 import enum
@@ -20,7 +20,8 @@ import holdfast as hf
 from holdfast.errors import BadValue, DamagedObject, HoldfastError, TopologyError
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.codecs.base import CodecMissing, UnreadableValue
-from holdfast.stores.codecs.values import codec_for, codec_id, codec_of, schema_of
+from holdfast.stores.codecs.names import codec_id
+from holdfast.stores.codecs.values import codec_for, codec_of, schema_of
 from holdfast.stores.schema.declared import describe_type
 from tests.stores.schemas import Opaque, Reversed, spec_of, typed
 
@@ -77,14 +78,14 @@ ANN = Player("Ann", 3, 1.5, True, b"\x00\xff", ["a"], {"k": 1}, Rank.HIGH)
 
 
 def message(name: str, *fields: tuple[int, str, int]) -> Any:
-    """A generated message class, as protoc would make it."""
-    file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package="shapes", syntax="proto3")
+    """A message class like those that protoc generates."""
+    file = descriptor_pb2.FileDescriptorProto(name=f"{name}.proto", package="tests", syntax="proto3")
     made = file.message_type.add(name=name)
     for number, label, type_ in fields:
         made.field.add(name=label, number=number, type=type_, label=descriptor_pb2.FieldDescriptorProto.LABEL_OPTIONAL)
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
-    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"shapes.{name}"))
+    return message_factory.GetMessageClass(pool.FindMessageTypeByName(f"tests.{name}"))
 
 
 _STRING, _INT64, _DOUBLE = 9, 3, 1
@@ -92,7 +93,7 @@ _STRING, _INT64, _DOUBLE = 9, 3, 1
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(value=PLAYERS)
-def test_a_value_comes_back_as_it_was(codec: str, value: Player) -> None:
+def test_a_value_is_decoded_as_it_was_encoded(codec: str, value: Player) -> None:
     found = typed(Player, codec)
     assert found.id == codec
     assert found.decode(found.encode(value)) == value
@@ -106,7 +107,7 @@ GOLDEN = {
 
 
 @pytest.mark.parametrize("codec", GOLDEN)
-def test_bytes_are_what_they_always_were(codec: str) -> None:
+def test_the_bytes_of_a_codec_never_change(codec: str) -> None:
     @dataclass
     class Score:
         user: str
@@ -119,7 +120,7 @@ def test_bytes_are_what_they_always_were(codec: str) -> None:
 
 @pytest.mark.parametrize("codec", CODECS)
 @given(data=st.data())
-def test_cut_or_foreign_bytes_are_an_error_and_never_a_value(codec: str, data: st.DataObject) -> None:
+def test_truncated_or_extra_bytes_are_an_error(codec: str, data: st.DataObject) -> None:
     found = typed(Player, codec)
     whole = found.encode(ANN)
     cut = data.draw(st.integers(0, len(whole) - 1))
@@ -130,7 +131,7 @@ def test_cut_or_foreign_bytes_are_an_error_and_never_a_value(codec: str, data: s
 
 
 @pytest.mark.parametrize("codec", CODECS[:3])
-def test_a_value_of_another_type_is_refused(codec: str) -> None:
+def test_a_value_of_another_type_is_rejected(codec: str) -> None:
     with pytest.raises(BadValue, match="Player"):
         typed(Player, codec).encode(7)
 
@@ -143,12 +144,12 @@ class Scored:
     rank: Rank = Rank.HIGH
 
 
-ALIKE: list[tuple[Any, Any]] = [(int, True), (bool, 1), (int, 3.7), (float, True), (int | str, True), (bool, "x")]
+SIMILAR: list[tuple[Any, Any]] = [(int, True), (bool, 1), (int, 3.7), (float, True), (int | str, True), (bool, "x")]
 
 
 @pytest.mark.parametrize("codec", CODECS[:3])
-@pytest.mark.parametrize(("type_", "value"), ALIKE)
-def test_a_value_that_is_only_alike_is_refused_at_the_put(codec: str, type_: Any, value: Any) -> None:
+@pytest.mark.parametrize(("type_", "value"), SIMILAR)
+def test_a_value_of_a_similar_type_is_rejected_at_the_put(codec: str, type_: Any, value: Any) -> None:
     with pytest.raises(BadValue, match=re.escape(repr(value))):
         typed(type_, codec).encode(value)
     store = hf.KeyValueStore("scores", value=type_, codec=codec).bind(DictBytes(), Now(wall=0))
@@ -158,8 +159,8 @@ def test_a_value_that_is_only_alike_is_refused_at_the_put(codec: str, type_: Any
 
 
 @pytest.mark.parametrize("fields", [{"n": True}, {"n": 3.7}, {"on": 1}, {"x": True}, {"rank": "no"}])
-def test_a_field_that_is_only_alike_is_refused(fields: dict[str, Any]) -> None:
-    """By Avro at the put, and by the others at the end of the version, when they read back what was written."""
+def test_a_field_of_a_similar_type_is_rejected(fields: dict[str, Any]) -> None:
+    """Avro rejects it at the put, the others at the end of the version, when the store decodes new values."""
     for codec in ("msgpack", "json"):
         bytes_ = DictBytes()
         store = hf.KeyValueStore("scores", value=Scored, codec=codec).bind(bytes_, Now(wall=0))
@@ -170,7 +171,7 @@ def test_a_field_that_is_only_alike_is_refused(fields: dict[str, Any]) -> None:
         hf.KeyValueStore("scores", value=Scored, codec="avro").bind(DictBytes(), Now(wall=0))["ann"] = Scored(**fields)
 
 
-def test_json_is_json_and_refuses_what_it_cannot_hold() -> None:
+def test_json_rejects_values_that_json_does_not_have() -> None:
     codec = typed(dict[str, float | None], "json/1")
     assert codec.encode({"a": 1.5, "b": None}) == b'{"a":1.5,"b":null}'
     for lost in (math.nan, math.inf, -math.inf):
@@ -185,18 +186,18 @@ class Visit(TypedDict):
 
 
 @pytest.mark.parametrize("codec", CODECS[:3])
-def test_a_typed_dict_is_a_value_type_too(codec: str) -> None:
+def test_a_typed_dict_can_be_a_value_type(codec: str) -> None:
     found = typed(Visit, codec)
     assert found.decode(found.encode(Visit(city="Rome", n=3))) == {"city": "Rome", "n": 3}
     with pytest.raises(BadValue, match="Visit|string|city"):
         found.encode({"city": 3, "n": 3})
 
 
-def test_bytes_are_stored_as_they_are() -> None:
+def test_bytes_are_stored_unchanged() -> None:
     codec = typed(bytes, "bytes/1")
     assert codec.encode(b"\x00abc") == b"\x00abc"
     assert codec.decode(b"") == b""
-    with pytest.raises(BadValue, match="Give bytes"):
+    with pytest.raises(BadValue, match="the store's values are bytes"):
         codec.encode("text")
     with pytest.raises(TopologyError, match="value=bytes"):
         codec_for("bytes/1", str)
@@ -221,12 +222,12 @@ def test_protobuf_messages_change_by_number() -> None:
 
 
 @pytest.mark.parametrize("type_", [Any, tuple[int, str], dict[int, str], list[Any]])
-def test_avro_says_what_it_has_no_form_for(type_: Any) -> None:
-    with pytest.raises(TopologyError, match="Avro has no form"):
+def test_avro_rejects_types_that_it_does_not_have(type_: Any) -> None:
+    with pytest.raises(TopologyError, match="Avro has no type"):
         codec_for("avro/1", type_)
 
 
-def test_avro_reads_what_it_has_the_writer_schema_of_and_nothing_else() -> None:
+def test_avro_reads_only_values_whose_schema_it_knows() -> None:
     spec = spec_of(Player, "avro/1")
     plain = codec_of(spec).decode(typed(Player, "avro/1").encode(ANN), 1)
     assert (plain["name"], plain["rank"], plain["home"]) == ("Ann", "high", None)
@@ -235,13 +236,15 @@ def test_avro_reads_what_it_has_the_writer_schema_of_and_nothing_else() -> None:
 
 
 @pytest.mark.parametrize(("codec", "module"), [("avro/1", "fastavro"), ("protobuf/1", "google.protobuf.message")])
-def test_a_missing_extra_is_named_with_how_to_get_it(codec: str, module: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_extra_is_reported_with_its_installation(
+    codec: str, module: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(CodecMissing, match=r"pip install 'holdfast\["):
         codec_for(codec, Player)
 
 
-def test_a_codec_of_ones_own_is_found_by_its_place() -> None:
+def test_a_users_own_codec_is_found_by_module_and_class() -> None:
     own = codec_for("tests.stores.schemas:Reversed", str)
     assert isinstance(own, Reversed)
     assert codec_id(own) == codec_id("tests.stores.schemas:Reversed") == "tests.stores.schemas:Reversed"
@@ -251,30 +254,30 @@ def test_a_codec_of_ones_own_is_found_by_its_place() -> None:
 
 
 @pytest.mark.parametrize(
-    ("codec", "told"),
+    ("codec", "message"),
     [
         ("yaml", "there is no codec 'yaml'. Use msgpack, json"),
-        ("nowhere.at.all:Codec", "can't be loaded"),
-        ("tests.stores.schemas:Nothing", "can't be loaded"),
-        ("tests.stores.codecs.test_codecs:Misnamed", "says that its id is"),
+        ("nowhere.at.all:Codec", "can't be imported"),
+        ("tests.stores.schemas:Nothing", "can't be imported"),
+        ("tests.stores.codecs.test_codecs:Misnamed", "has the id"),
         ("msgpack/9", "Use the release that wrote it"),
     ],
 )
-def test_a_codec_that_is_not_there_is_told(codec: str, told: str) -> None:
-    with pytest.raises(TopologyError, match=told):
+def test_an_unknown_codec_is_an_error(codec: str, message: str) -> None:
+    with pytest.raises(TopologyError, match=message):
         codec_for(codec_id(codec) if codec != "msgpack/9" else codec, str)
 
 
 class Misnamed(Opaque):
-    """Says another place than it is at."""
+    """Its id isn't its own module and class."""
 
 
-def test_a_codec_object_without_a_place_is_refused() -> None:
-    class Homeless(Opaque):
+def test_a_codec_object_without_module_and_class_is_rejected() -> None:
+    class Unnamed(Opaque):
         id = "zipped"
 
     with pytest.raises(TopologyError, match="module:Class"):
-        codec_id(Homeless())
+        codec_id(Unnamed())
 
 
 @pytest.mark.parametrize("codec", ["protobuf/1", "tests.stores.schemas:Opaque"])

@@ -1,4 +1,4 @@
-"""Values as payloads: what MessagePack and rows have always looked like, and what is refused."""
+"""Values as payloads: the bytes of MessagePack and rows never change, and other types are rejected."""
 
 import dataclasses
 import datetime as dt
@@ -9,7 +9,8 @@ import msgspec
 import pytest
 
 from holdfast.errors import BadValue, DamagedObject, TopologyError
-from holdfast.stores.codecs.values import MessagePack, codec_of
+from holdfast.stores.codecs.packed import MessagePack
+from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
@@ -38,7 +39,7 @@ class Visit:
         (int | None, 7, "07"),
     ],
 )
-def test_msgpack_1_reads_and_writes_as_it_always_did(type_: Any, value: Any, data: str | None) -> None:
+def test_format_msgpack_1_never_changes(type_: Any, value: Any, data: str | None) -> None:
     codec = MessagePack[Any](type_)
     encoded = codec.encode(value)
     assert data is None or encoded.hex() == data
@@ -49,24 +50,24 @@ def test_msgpack_1_reads_and_writes_as_it_always_did(type_: Any, value: Any, dat
     ("type_", "value"),
     [(int, "1"), (Player, {"best": 1}), (int | str, 1.5), (list[int], 3), (str, object()), (int, 2**70)],
 )
-def test_values_of_another_type_are_refused(type_: Any, value: Any) -> None:
+def test_values_of_another_type_are_rejected(type_: Any, value: Any) -> None:
     with pytest.raises(BadValue):
         MessagePack[Any](type_).encode(value)
 
 
-def test_bytes_of_another_type_are_never_a_wrong_answer() -> None:
+def test_bytes_of_another_type_are_an_error() -> None:
     with pytest.raises(DamagedObject, match="Player"):
         MessagePack(Player).decode(b"\x05")
     with pytest.raises(TopologyError, match="value type"):
         codec_of(StoreSpec(name="a", key=key_schema(str), codec="msgpack/1"), dict[str, int] | dict[int, int])
 
 
-def test_codecs_follow_from_the_spec() -> None:
+def test_the_spec_decides_the_codec() -> None:
     key, value = key_schema(str), Schema.of(plays="bigint", who="string")
     rows = codec_of(StoreSpec(name="a", key=key, value=RowValues(value), codec="rows/1"))
     assert rows.id == "rows/1"
     assert rows.decode(rows.encode({"plays": 1})) == {"plays": 1, "who": None}
-    with pytest.raises(BadValue, match="has score, and the store has plays bigint, who string"):
+    with pytest.raises(BadValue, match="has score, but the store has plays bigint, who string"):
         rows.encode({"score": 1})
     plain = codec_of(StoreSpec(name="a", key=key, codec="msgpack/1"))
     assert plain.decode(MessagePack(Player).encode(Player("Ann", 3))) == {"name": "Ann", "best": 3}

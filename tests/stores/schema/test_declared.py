@@ -150,8 +150,8 @@ def test_a_codec_of_ones_own_takes_any_class_and_msgspec_takes_what_it_reads() -
         (str, "bytes", "value=bytes"),
         (Plain, "bytes", "value=bytes"),
         (int, "protobuf", "protoc"),
-        (dict[int, str], "avro", "Avro has no form"),
-        (Any, "avro", "Avro has no form"),
+        (dict[int, str], "avro", "Avro has no type"),
+        (Any, "avro", "Avro has no type"),
     ],
 )
 def test_a_type_its_codec_cannot_have_is_refused_where_a_store_is_declared(type_: Any, codec: str, told: str) -> None:

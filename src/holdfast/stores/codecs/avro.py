@@ -1,8 +1,8 @@
-"""Avro: records without their field names, half the room of MessagePack. An extra: `pip install 'holdfast[avro]'`.
+"""Avro: records without their field names, half the size of MessagePack. An extra: `pip install 'holdfast[avro]'`.
 
-Avro's bytes can only be read with the schema they were written in. It follows from the schema, and the schemas a store
-has had stand in the app's file, each under its number. So unlike other codecs Avro needs a new number for every change
-of schema, also for a field with a default. Dates, times, UUIDs and decimals are texts, which lose nothing.
+Avro's bytes can be read only with the schema they were written in. The app's file has all schemas of a store by number,
+and an Avro schema follows from each. So unlike other codecs, Avro needs a new number for every change of schema, even
+for a new field with a default. Dates, times, UUIDs and decimals are stored as text, which loses nothing.
 """
 
 import io
@@ -13,8 +13,8 @@ from typing import Any, Generic, TypeVar
 
 import msgspec
 
-from holdfast.errors import BadValue, DamagedObject, ErrorCategory, HoldfastError, TopologyError, shown
-from holdfast.stores.codecs.base import CodecMissing, UnreadableValue, name_of
+from holdfast.errors import BadValue, ErrorCategory, HoldfastError, TopologyError, shown
+from holdfast.stores.codecs.base import CodecMissing, UnreadableValue, damaged_value, name_of
 from holdfast.stores.schema.text import (
     Around,
     Choices,
@@ -41,7 +41,7 @@ _READ_ERRORS = (*_WRITE_ERRORS, EOFError, IndexError, MemoryError)
 
 
 class NotAvro(HoldfastError):
-    """Bytes that aren't those of a schema, or a value that can't be. Who calls says which, and what to do."""
+    """Bytes or a value that don't match a schema. The caller turns it into an error that says what to do."""
 
     category = ErrorCategory.DATA
 
@@ -77,7 +77,7 @@ class PlainAvro:
 
 
 class Avro(Generic[V]):
-    """Values of one Python type, as Avro, with the schemas they were written in by number."""
+    """Values of one Python type as Avro. `written` has the schemas they were written in, by number."""
 
     id = AVRO
 
@@ -96,13 +96,13 @@ class Avro(Generic[V]):
     def read_plain(self, data: bytes, schema: int) -> Any:
         if schema not in self._schemas:
             raise UnreadableValue(
-                f"a stored value has schema {schema}, and this process knows {_listed(self._schemas)}. Avro needs the "
-                "schema a value was written in: start the app anew, so that it reads the newest app file."
+                f"a stored value has schema {schema}, but this process knows {_listed(self._schemas)}. Avro needs the "
+                "schema a value was written in: restart the app, so that it reads the newest app file."
             )
         try:
             return self._schemas[schema].read(data)
         except NotAvro as error:
-            raise self._damaged(str(error)) from error
+            raise damaged_value(self._type, error) from error
 
     def write_plain(self, plain: Any) -> bytes:
         try:
@@ -113,7 +113,7 @@ class Avro(Generic[V]):
     def to_plain(self, value: V) -> Any:
         try:
             plain = msgspec.to_builtins(value, builtin_types=_NATIVE)
-            msgspec.convert(plain, self._type, builtin_types=_NATIVE)  # fastavro would make 1 of True and 3 of 3.7
+            msgspec.convert(plain, self._type, builtin_types=_NATIVE)  # fastavro would store True as 1 and 3.7 as 3
         except (TypeError, msgspec.MsgspecError) as error:
             raise BadValue(f"{shown(value)} can't be stored: {error}. Give a {name_of(self._type)}.") from error
         return plain
@@ -122,17 +122,11 @@ class Avro(Generic[V]):
         try:
             return msgspec.convert(plain, self._type, builtin_types=_NATIVE)
         except msgspec.MsgspecError as error:
-            raise self._damaged(str(error)) from error
-
-    def _damaged(self, fact: str) -> DamagedObject:
-        return DamagedObject(
-            f"a stored value can't be read as {name_of(self._type)}: {fact}. Give the type it was written with; a "
-            "field that was added needs a default."
-        )
+            raise damaged_value(self._type, error) from error
 
 
 def avro_schema(schema: ValueSchema) -> Any:
-    """The Avro schema of a schema.
+    """The Avro schema of a Holdfast schema.
 
     >>> from holdfast.stores.schema.text import parse
     >>> avro_schema(parse("{who: str, best?: float | null}"))["fields"][1]
@@ -142,7 +136,7 @@ def avro_schema(schema: ValueSchema) -> Any:
 
 
 class _Schemas:
-    """Gives records names, which Avro wants: r0, r1 ... in the order they stand in the schema."""
+    """Makes Avro schemas. Avro needs names for records: r0, r1 ... in their order in the schema."""
 
     def __init__(self) -> None:
         self._records = 0
@@ -169,7 +163,7 @@ class _Schemas:
             case Record(by_position=False):
                 return self._record(schema, around)
             case Fixed() | Record() | Mapped() | Scalar() | Around():
-                raise TopologyError(f"Avro has no form for {text_of(schema)}. Change the type, or take another codec.")
+                raise TopologyError(f"Avro has no type for {text_of(schema)}. Change the type, or use another codec.")
 
     def _record(self, schema: Record, around: tuple[str, ...]) -> dict[str, Any]:
         name = f"r{self._records}"
@@ -177,7 +171,7 @@ class _Schemas:
         fields = []
         for field in schema.fields:
             if not _NAME.fullmatch(field.name):
-                raise TopologyError(f"Avro has no field named {field.name!r}. Use letters, digits and '_'.")
+                raise TopologyError(f"Avro can't have a field named {field.name!r}. Use letters, digits and '_'.")
             fields.append({"name": field.name, "type": self.of(field.schema, (*around, name))})
         return {"type": "record", "name": name, "fields": fields}
 

@@ -1,15 +1,15 @@
-"""What a codec is: a value type as bytes, under a name the log remembers.
+"""What a codec is: it encodes values of a type as bytes, under a name that the app's file records.
 
-A codec's name has a format number, `json/1`, or is the place of a user's own class, `module:Class`. What it makes is
-the payload of a cell; the envelope is not its business. A codec that can also be read without the type, as dicts, lists
-and numbers, carries values whose schema changes: upcasters and aliases work on those.
+A codec's name has a format number, `json/1`, or is a user's own class, `module:Class`. Its bytes are the payload of a
+cell. Upcasters and aliases need a `PlainCodec`, which can also read and write dicts, lists and numbers without the
+type.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar, get_origin, runtime_checkable
 
-from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
+from holdfast.errors import BadValue, DamagedObject, ErrorCategory, HoldfastError, TopologyError, shown
 
 V = TypeVar("V")
 
@@ -26,13 +26,13 @@ class CodecMissing(TopologyError):
 
 
 class UnreadableValue(HoldfastError):
-    """A stored value that this code can't read."""
+    """This code can't read a stored value."""
 
     category = ErrorCategory.DATA
 
 
 class Codec(Protocol[V]):
-    """A value type as bytes."""
+    """Values of a type as bytes."""
 
     @property
     def id(self) -> str: ...
@@ -44,9 +44,10 @@ class Codec(Protocol[V]):
 
 @dataclass(frozen=True)
 class Quick:
-    """A codec's encoder and decoder as they are, without its checks: for the many values that need none.
+    """A codec's encoder and decoder without its checks, for the many values that need none.
 
-    `encode` is right for values of just this class. What makes `decode` fail, the codec itself will put into words.
+    `encode` is correct only for values of exactly this class. After one of the `failures`, the caller repeats the call
+    with the codec itself, which explains the error.
     """
 
     class_: type
@@ -56,24 +57,29 @@ class Quick:
 
 
 @runtime_checkable
-class PlainCodec(Protocol[V]):
+class PlainCodec(Codec[V], Protocol[V]):
     """A codec whose bytes can be read and written without the type."""
 
-    @property
-    def id(self) -> str: ...
-
-    def encode(self, value: V) -> bytes: ...
-
-    def decode(self, data: bytes) -> V: ...
-
     def read_plain(self, data: bytes, schema: int) -> Any:
-        """Dicts, lists, texts and numbers, from bytes that were written in a schema of this number."""
+        """Dicts, lists, texts and numbers, from bytes written in the schema of this number."""
 
     def write_plain(self, plain: Any) -> bytes: ...
 
     def to_plain(self, value: V) -> Any: ...
 
     def from_plain(self, plain: Any) -> V: ...
+
+
+def wrong_type(value: object, type_: Any) -> BadValue:
+    found = type(value).__name__
+    return BadValue(f"{shown(value)} is a {found}, but the store's values are {name_of(type_)}. Give one of those.")
+
+
+def damaged_value(type_: Any, fact: object) -> DamagedObject:
+    return DamagedObject(
+        f"a stored value can't be read as {name_of(type_)}: {fact}. Give the type it was written with; a field that "
+        "was added needs a default."
+    )
 
 
 def name_of(type_: Any) -> str:

@@ -1,7 +1,7 @@
-"""MessagePack and JSON: any type msgspec knows (dataclasses, Structs, tuples, dates ...).
+"""MessagePack and JSON, for any type that msgspec supports (dataclasses, Structs, tuples, dates ...).
 
-Both write a record as a map of its fields, so a reader finds what it knows by name and passes over the rest.
-MessagePack is the default: half the room of JSON and faster. JSON is for those who read the store with other tools.
+Both write a record as a map of its fields, so a reader finds fields by name and skips those it doesn't know.
+MessagePack is the default: half the size of JSON, and faster. JSON is for values that other tools read.
 """
 
 import dataclasses
@@ -12,8 +12,8 @@ from typing import Any, Generic, Protocol, TypeVar, get_origin, is_typeddict
 
 import msgspec
 
-from holdfast.errors import BadValue, DamagedObject, TopologyError, shown
-from holdfast.stores.codecs.base import Quick, name_of
+from holdfast.errors import BadValue, TopologyError, shown
+from holdfast.stores.codecs.base import Quick, damaged_value, name_of, wrong_type
 
 MESSAGE_PACK = "msgpack/1"
 JSON = "json/1"
@@ -31,16 +31,16 @@ class _Decoder(Protocol[V_co]):
 
 
 class _Packed(ABC, Generic[V]):
-    """What the two share."""
+    """What both codecs share."""
 
     native: tuple[type, ...] = ()
-    """Types besides JSON's that the format has of its own."""
+    """Types that the format has in addition to JSON's."""
     kept: tuple[type, ...] = ()
-    """Types that the encoder writes in its own way; one of them may come back as text."""
+    """Types that `to_plain` leaves to the encoder; `read_plain` may return them as text."""
 
     def __init__(self, type_: type[V]) -> None:
         self._type = type_
-        # A class can be checked at a glance; anything else (a union, a TypedDict) by reading back what was written.
+        # A value's class is checked directly; other types (a union, a TypedDict) by decoding the encoded value.
         plain = get_origin(type_) or type_
         self._class = plain if isinstance(plain, type) and not is_typeddict(plain) else None
         has_fields = dataclasses.is_dataclass(plain) or isinstance(plain, type(msgspec.Struct))
@@ -54,7 +54,7 @@ class _Packed(ABC, Generic[V]):
 
     def encode(self, value: V) -> bytes:
         data = self.write_plain(value)
-        if type(value) is not self._class:  # a bool is an int to Python, and not to msgspec
+        if type(value) is not self._class:  # not isinstance: a bool is an int for Python, but not for msgspec
             self._check(value, data)
         return data
 
@@ -62,13 +62,13 @@ class _Packed(ABC, Generic[V]):
         try:
             return self._decoder.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._damaged(error) from error
+            raise damaged_value(self._type, error) from error
 
     def read_plain(self, data: bytes, schema: int) -> Any:
         try:
             return self._any.decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-            raise self._damaged(error) from error
+            raise damaged_value(self._type, error) from error
 
     def write_plain(self, plain: Any) -> bytes:
         try:
@@ -77,7 +77,7 @@ class _Packed(ABC, Generic[V]):
             raise BadValue(f"{shown(plain)} can't be stored: {error}. Use a type msgspec can write.") from error
 
     def to_plain(self, value: V) -> Any:
-        if type(value) is not self._class:  # a bool is an int to Python, and not to msgspec
+        if type(value) is not self._class:
             self._check(value, self.write_plain(value))
         return msgspec.to_builtins(value, builtin_types=self.kept, str_keys=not self.native)
 
@@ -85,27 +85,15 @@ class _Packed(ABC, Generic[V]):
         try:
             return msgspec.convert(plain, self._type, builtin_types=self.native, str_keys=not self.native)
         except msgspec.MsgspecError as error:
-            raise self._damaged(error) from error
+            raise damaged_value(self._type, error) from error
 
     def _check(self, value: V, data: bytes) -> None:
         if self._record is not None and not isinstance(value, self._record):
-            raise self._another(value)  # its fields may have the same names, and others that would be lost
+            raise wrong_type(value, self._type)  # another record may have the same fields, and more that would be lost
         try:
             self._decoder.decode(data)
         except msgspec.MsgspecError as error:
-            raise self._another(value) from error
-
-    def _another(self, value: object) -> BadValue:
-        found = type(value).__name__
-        return BadValue(
-            f"{shown(value)} is a {found}, and the store's values are {name_of(self._type)}. Give one of those."
-        )
-
-    def _damaged(self, error: Exception) -> DamagedObject:
-        return DamagedObject(
-            f"a stored value can't be read as {name_of(self._type)}: {error}. Give the type it was written with; a "
-            "field that was added needs a default."
-        )
+            raise wrong_type(value, self._type) from error
 
     @abstractmethod
     def _make_encoder(self) -> _Encoder: ...
@@ -123,7 +111,7 @@ class MessagePack(_Packed[V]):
     >>> MessagePack(int).encode("three")
     Traceback (most recent call last):
     ...
-    holdfast.errors.BadValue: 'three' is a str, and the store's values are int. Give one of those.
+    holdfast.errors.BadValue: 'three' is a str, but the store's values are int. Give one of those.
     """
 
     id = MESSAGE_PACK
@@ -132,7 +120,7 @@ class MessagePack(_Packed[V]):
 
     @property
     def quick(self) -> Quick | None:
-        """The way for values of just the store's class, where it has one."""
+        """Encoder and decoder without checks, if the store's values have a class."""
         if self._class is None:
             return None
         failures = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, OverflowError)
@@ -153,17 +141,17 @@ class Json(_Packed[V]):
     >>> Json(float).encode(float("nan"))
     Traceback (most recent call last):
     ...
-    holdfast.errors.BadValue: nan can't be stored: JSON has no nan. Filter it out, or take codec="msgpack".
+    holdfast.errors.BadValue: nan can't be stored: JSON has no nan. Filter it out, or use codec="msgpack".
     """
 
     id = JSON
 
     def write_plain(self, plain: Any) -> bytes:
         data = super().write_plain(plain)
-        # msgspec writes NaN and infinities as null, which would read back as something else, or not at all.
+        # msgspec writes NaN and infinities as null, which would decode to another value or to none.
         if b"null" in data and (lost := _not_finite(msgspec.to_builtins(plain))) is not None:
             raise BadValue(
-                f'{shown(plain)} can\'t be stored: JSON has no {lost}. Filter it out, or take codec="msgpack".'
+                f'{shown(plain)} can\'t be stored: JSON has no {lost}. Filter it out, or use codec="msgpack".'
             )
         return data
 

@@ -1,13 +1,13 @@
 """Protobuf: messages of a generated class. An extra: `pip install 'holdfast[protobuf]'`.
 
-Protobuf has its own way of changing schemas, by field numbers: what was added has a default, what is unknown is kept.
-So a message's schema is told by its numbers; a number that changes its type is what can't be read.
+Protobuf handles changes of a schema itself, by field numbers: a new field has a default, an unknown field is kept. So
+the schema of a message has its field numbers. Only a number that changes its type can't be read.
 """
 
 from typing import Any, Generic, TypeVar
 
 from holdfast.errors import BadValue, DamagedObject, TopologyError
-from holdfast.stores.codecs.base import CodecMissing, name_of
+from holdfast.stores.codecs.base import CodecMissing, name_of, wrong_type
 from holdfast.stores.schema.text import Around, FieldSchema, Many, Mapped, Record, Scalar, ValueSchema
 
 PROTOBUF = "protobuf/1"
@@ -32,7 +32,7 @@ _TYPES = {
     17: "sint32",
     18: "sint64",
 }
-"""Protobuf's own names of its types, by the numbers its descriptors use. An enum's values may come and go."""
+"""Protobuf's names of its types, by the numbers in its descriptors. An enum may gain and lose values."""
 
 
 class Protobuf(Generic[V]):
@@ -44,18 +44,15 @@ class Protobuf(Generic[V]):
         message, self._decode_error, self._encode_error = _library()
         if not (isinstance(type_, type) and issubclass(type_, message)):
             raise TopologyError(
-                f"codec 'protobuf' takes a class that protoc generated, and {name_of(type_)} is none. Give value= such "
-                "a class, or take another codec."
+                f"codec 'protobuf' needs a class that protoc generated, and {name_of(type_)} is not one. Give such a "
+                "class as value=, or use another codec."
             )
         self._type: Any = type_
 
     def encode(self, value: V) -> bytes:
         message: Any = value
         if not isinstance(message, self._type):
-            raise BadValue(
-                f"{value!r} is a {type(value).__name__}, and the store's values are {name_of(self._type)}. Give one "
-                "of those."
-            )
+            raise wrong_type(value, self._type)
         try:
             data: bytes = message.SerializeToString(deterministic=True)
         except self._encode_error as error:
@@ -74,7 +71,7 @@ class Protobuf(Generic[V]):
 
 def message_schema(type_: Any) -> ValueSchema:
     """The schema of a message class: its fields by number."""
-    Protobuf(type_)  # raises for what is none
+    Protobuf(type_)  # raises for other classes
     return _schema(type_.DESCRIPTOR, ())
 
 

@@ -1,12 +1,12 @@
-"""Raw bytes: the user's own, stored as they are."""
+"""Raw bytes, stored unchanged."""
 
-from holdfast.errors import BadValue
+from holdfast.stores.codecs.base import wrong_type
 
 BYTES = "bytes/1"
 
 
 class Bytes:
-    """Values that are bytes already.
+    """Values that are bytes.
 
     >>> Bytes().encode(b"abc")
     b'abc'
@@ -16,7 +16,7 @@ class Bytes:
 
     def encode(self, value: bytes) -> bytes:
         if not isinstance(value, bytes):
-            raise BadValue(f"{value!r} is a {type(value).__name__}, and the store's values are bytes. Give bytes.")
+            raise wrong_type(value, bytes)
         return value
 
     def decode(self, data: bytes) -> bytes:

@@ -21,8 +21,10 @@ import msgspec
 from holdfast.errors import BadValue, ErrorCategory, HoldfastError, SettingsError, TopologyError, shown
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
-from holdfast.stores.codecs.base import name_of
-from holdfast.stores.codecs.values import JSON, MESSAGE_PACK, Codec, StoreCodec, codec_id, schema_of
+from holdfast.stores.codecs.base import Codec, name_of
+from holdfast.stores.codecs.names import codec_id
+from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
+from holdfast.stores.codecs.values import StoreCodec, schema_of
 from holdfast.stores.codecs.values import codec_for as made_codec
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.times import Row

@@ -6,8 +6,8 @@ from operator import countOf, itemgetter
 from typing import Any, Generic, TypeVar, cast
 
 from holdfast.errors import HoldfastError
-from holdfast.stores.codecs.base import Quick
-from holdfast.stores.codecs.values import Codec, StoreCodec, codec_of
+from holdfast.stores.codecs.base import Codec, Quick
+from holdfast.stores.codecs.values import StoreCodec, codec_of
 from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell, all_begin_with
 from holdfast.stores.formats.times import Row, times_at
