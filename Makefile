@@ -1,4 +1,4 @@
-# Every target sets itself up first: see scripts/setup.sh. `make help` lists them.
+# Every target runs scripts/setup.sh first. `make help` lists the targets.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
@@ -9,16 +9,16 @@ PY := $(BIN)/python
 CODE := $(wildcard src tests benchmarks examples scripts)
 TYPED := $(wildcard src tests benchmarks examples scripts)
 
-# The S3 server of the tests, where set-up could build it; tests say so when it is missing.
+# The S3 server of the tests, if set-up could build it. Without it the S3 tests are skipped.
 export HOLDFAST_VERSITYGW ?= $(CURDIR)/.tools/bin/versitygw
 
-# Test processes side by side. Most tests wait for a process or a disk, so two fit two cores.
+# Number of test processes. Most tests wait for a process or a disk, so two fit two cores.
 WORKERS ?= 2
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: setup ## a video game's scores, live, on this machine; SECONDS=30 ends it by itself
+demo: setup ## the scores of a video game, live, on this machine; SECONDS=30 ends it after 30 seconds
 	@$(BIN)/holdfast demo $(if $(SECONDS),--seconds $(SECONDS))
 
 test: setup-tests ## lint, types, import rules and all tests
@@ -32,31 +32,31 @@ bench: setup ## a benchmark against a peer; NAME=count, QUICK=1 for a shorter ru
 ifdef NAME
 	@$(PY) -m benchmarks.$(NAME) $(if $(QUICK),--quick)
 else
-	@echo "Say which one, for example: make bench NAME=count"
+	@echo "Name a benchmark, for example: make bench NAME=count"
 	@echo "There are: $(filter-out __init__ common histories,$(basename $(notdir $(wildcard benchmarks/*.py))))"
 	@exit 2
 endif
 
-crash: setup-tests ## every kill at every step, on real Spark (make test runs a dozen of them)
+crash: setup-tests ## a kill at every step, on real Spark (make test runs a dozen of them)
 	$(PY) -m pytest -v tests/crash
 
-sizes: setup-tests ## what `holdfast size` says against an instance with 5 million keys
+sizes: setup-tests ## compares `holdfast size` with an instance of 5 million keys
 	$(PY) -m pytest -q -s tests/test_sizing_large.py
 
-setup: ## the virtual environment, pinned dependencies and Java; quick when it is all there
+setup: ## the virtual environment, pinned dependencies and Java; quick when all of it exists
 	@scripts/setup.sh
 
 setup-tests:
 	@scripts/setup.sh --tests
 
-lock: setup ## the newest versions that fit pyproject.toml, into requirements.lock
+lock: setup ## writes the newest releases that fit pyproject.toml to requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --group dev --all-extras --universal --python-version 3.11 --upgrade \
 	    --no-header --no-annotate --quiet --output-file requirements.lock
 
-docs: setup ## docs/configuration.md from the settings themselves
+docs: setup ## writes docs/configuration.md from the settings
 	$(PY) -m scripts.settings_page > docs/configuration.md
 
-clean: ## removes what set-up, tests and the demo made
+clean: ## removes the files of set-up, tests and the demo
 	rm -rf .venv .tools .holdfast .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache \
 	    spark-warehouse metastore_db derby.log build dist
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -1,4 +1,4 @@
-"""Your own kind of store: approximate counts of very many items in little space, never too low, seldom far too high.
+"""Your own kind of store: approximate counts of very many items in little space, never too low, rarely far too high.
 
     .venv/bin/python examples/count_min_sketch.py     # counts words in a sketch, prints how far off it is, and ends
 
@@ -42,7 +42,7 @@ class SketchOptions(Options, total=False):
 
 
 def places(item: str, width: int = WIDTH) -> Iterator[tuple[int, int, int]]:
-    """Where an item is counted: row, block and place in the block, one a row.
+    """Where an item is counted: row, block and place in the block, once per row.
 
     >>> len(list(places("alice"))), list(places("alice")) == list(places("alice"))
     (4, True)
@@ -60,7 +60,7 @@ class ReadOnlyCountMinSketch(View[str, bytes]):
         return min(int(self._block(key, row, block)[at]) for row, block, at in places(item, self._width))
 
     def total(self, key: str) -> int:
-        """How much was counted for a key in all; every row has it."""
+        """The total of all counts of a key; every row adds up to it."""
         return sum(int(self._block(key, 0, block).sum()) for block in range(self._width // BLOCK))
 
     @property
@@ -75,13 +75,13 @@ class ReadOnlyCountMinSketch(View[str, bytes]):
 
 
 def estimates(view: ReadOnlyCountMinSketch, key: str, *, item: str) -> Iterator[Item]:
-    """GET /v1/stores/{store}/estimate/{key}?item=: what a partition has counted of an item."""
+    """GET /v1/stores/{store}/estimate/{key}?item=: the count of an item in a partition."""
     if total := view.total(key):
         yield {"item": item, "count": view.estimate(key, item), "of": total}
 
 
 class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
-    """A sketch a key.
+    """One sketch per key.
 
     >>> visits = CountMinSketch("visits").bind(hf.DictBytes(), hf.Now(wall=0))
     >>> visits.add("home", "alice", 3); visits.add("home", "bob")
@@ -93,13 +93,13 @@ class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
     QUERIES: ClassVar[tuple[Query, ...]] = (Query("estimate", estimates, key=str, required={"item": str}),)
 
     def __init__(self, name: str, **options: Unpack[SketchOptions]) -> None:
-        # The key in the log is what lies in the bytes: the user's key, the row and the block.
+        # The key of a cell: the user's key, the row and the block.
         options["codec"] = "bytes"
         super().__init__(name, key=(str, int, int), value=bytes, **options)
 
     @classmethod
     def options(cls, where: str, *, width: int = WIDTH) -> dict[str, Any]:
-        """Where a counter lies depends on the width, so it is fixed: it stands in the log, and can't change."""
+        """The width is fixed in the log and can't change, since the place of a counter depends on it."""
         if width < BLOCK or width % BLOCK:
             raise ValueError(f"{where}: width={width} is not a multiple of {BLOCK}.")
         return {"fixed": (("width", width),)}
@@ -119,7 +119,7 @@ class CountMinSketch(Store[str, bytes], ReadOnlyCountMinSketch):
         return self._as(ReadOnlyCountMinSketch)
 
     def prefetch(self, keys: Sequence[str], times: Sequence[int]) -> Prefetch:
-        """The whole sketch of each key: which blocks, only the items know."""
+        """The whole sketch of each key, since the items are not known here."""
         firsts = [self._encode((key, 0, 0)) for key in dict.fromkeys(keys)]
         lasts = [self._encode((key, ROWS, 0)) for key in dict.fromkeys(keys)]
         return Prefetch([], list(zip(firsts, lasts, strict=True)))

@@ -23,7 +23,7 @@ class Click(msgspec.Struct):
 
 
 class Visitor(msgspec.Struct, frozen=True):
-    """What is known of a visitor."""
+    """What is known about a visitor."""
 
     clicks: int = 0
     last_page: str = ""

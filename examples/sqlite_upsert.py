@@ -1,4 +1,4 @@
-"""A sink that writes to a database and takes each version once, although it is called twice with some of them.
+"""A sink that writes each version to a database exactly once, although it may get a version twice.
 
     .venv/bin/python examples/sqlite_upsert.py      # reads examples/data/games, prints the table and ends
 

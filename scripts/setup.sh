@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# Makes this clone ready: a virtual environment with the locked dependencies, and Java. With --tests also versitygw, the
-# S3 server that the log's tests run against. Does nothing, quickly, when all of it is there.
+# Sets up this clone: a virtual environment with the locked dependencies, and Java. With --tests also versitygw, the S3
+# server of the log's tests. Ends quickly when all of it exists.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -62,9 +62,9 @@ make_environment() {
 }
 
 install_dependencies() {
-    say "installing the versions of requirements.lock (some minutes the first time)"
+    say "installing the releases in requirements.lock (some minutes the first time)"
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --requirement requirements.lock
-    # The build backend is among the locked dependencies, so nothing unlocked is fetched to build with.
+    # The build backend is among the locked dependencies, so pip fetches no other one.
     .venv/bin/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
 }
 
@@ -113,12 +113,12 @@ ensure_versitygw() {
     fi
 }
 
-# --- all of it -------------------------------------------------------------------------------------------------------
+# --- main ------------------------------------------------------------------------------------------------------------
 
-# The folder is part of it: a clone that was moved has an environment that points elsewhere.
+# Includes the folder: the environment of a moved clone has wrong paths.
 fingerprint() { { pwd; cat requirements.lock pyproject.toml; } | cksum; }
 
-# One at a time: two terminals may start at once.
+# Two terminals may run this at the same time.
 mkdir -p .tools
 if command -v flock >/dev/null; then
     exec 9>.tools/setup.lock

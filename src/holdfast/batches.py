@@ -1,4 +1,4 @@
-"""Spark's query of a running app: every batch becomes a version here, and the end of the query ends the app."""
+"""Spark's query of a running app: every batch becomes a version, and the end of the query ends the app."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ _batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call 
 
 
 class QueryEnded(HoldfastError):
-    """Spark's query ended and nobody had asked it to."""
+    """Spark's query ended although the app was not asked to stop."""
 
     category = ErrorCategory.INVALID
 
 
 class Ending:
-    """How an app ends: somebody asks it to stop, or one of its parts fails."""
+    """How an app ends: a caller asks it to stop, or one of its parts fails."""
 
     def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
         self._on_failure = on_failure
@@ -56,7 +56,7 @@ class Ending:
         self._failed = threading.Event()
 
     def ask(self) -> None:
-        """Makes a start that is under way, or a wait before another attempt, end soon."""
+        """Asks the app to stop. Interrupts its start and waits before a retry."""
         self._asked.set()
 
     @property
@@ -68,7 +68,7 @@ class Ending:
         return self._failed.is_set()
 
     def wait(self, seconds: float) -> bool:
-        """Waits, and says whether the app was asked to stop."""
+        """Waits, and returns whether the app was asked to stop."""
         return self._asked.wait(seconds)
 
     def check(self) -> None:
@@ -104,12 +104,11 @@ class BatchRunner:
         self._ending = ending
         self._busy = threading.Lock()
         self.failure: BaseException | None = None
-        """What the last batch failed with."""
+        """The error of the last batch."""
 
     def run(self, frame: DataFrame, number: int) -> None:
         """Spark's call per batch. An error raised here ends the query, and `RunningQuery.watch` reports it."""
-        # Not waiting for the lock: `between_batches` holds it while it stops the query, and Spark's stop waits for
-        # the batch.
+        # Without waiting for the lock: `between_batches` has it while it stops the query, which waits for the batch.
         if self._ending.asked or self._ending.failed or not self._busy.acquire(blocking=False):
             raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
         try:
@@ -130,12 +129,12 @@ class BatchRunner:
             )
 
     def _pause(self, seconds: float) -> None:
-        """Waits before another attempt. There is none when the app is to stop."""
+        """Waits before another attempt. Raises when the app is asked to stop."""
         if self._ending.wait(seconds):
             raise Interrupted("The app was told to stop while a batch was being retried. Spark repeats the batch.")
 
     def between_batches(self, call: Callable[[], None]) -> None:
-        """Calls between two batches if that comes soon, so that none is cut off."""
+        """Calls between two batches, so that no batch is interrupted, unless a batch takes longer than the timeout."""
         free = self._busy.acquire(timeout=self._settings.stop_timeout.total_seconds())
         try:
             call()
@@ -156,10 +155,10 @@ class RunningQuery:
         try:
             self.query.processAllAvailable()
         except PySparkException as error:
-            raise (self._batches.failure or error) from None  # Spark's has ours somewhere in hundreds of lines
+            raise (self._batches.failure or error) from None  # Spark buries our error in hundreds of lines
 
     def watch(self) -> None:
-        """Waits for the query's end, which fails the app unless it was asked to stop. Ends a failed app's query."""
+        """Waits for the query's end, which fails the app unless it was asked to stop. Stops a failed app's query."""
         while not self._ending.asked:
             if self._ended():
                 self._ending.fail(
@@ -181,7 +180,7 @@ class RunningQuery:
             logger.warning("Spark's query could not be stopped, its JVM is gone: %s", error)
 
     def _ended(self) -> bool:
-        """Waits a second for the query's end. A query that failed raises here; `exception()` has the error too."""
+        """Waits a second for the query's end. A query that failed raises here; `exception()` also has the error."""
         try:
             return bool(self.query.awaitTermination(1))
         except PySparkException:
@@ -192,7 +191,7 @@ class RunningQuery:
 
 
 def count_commit(commit: Commit) -> None:
-    """Adds what a version counted to the driver's metrics."""
+    """Adds a version's counts to the driver's metrics."""
     _versions.inc()
     _records.inc(commit.counts.get("records", 0))
     _newest.set(commit.version)

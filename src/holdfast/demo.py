@@ -10,7 +10,6 @@ import tempfile
 import threading
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import FrameType
 
 import httpx2
 from rich.console import Console, Group
@@ -28,7 +27,7 @@ PLAYERS = 1_000
 
 @dataclass(frozen=True)
 class Status:
-    """What the terminal shows at a time."""
+    """The numbers in the terminal."""
 
     seconds: float
     records: float
@@ -62,7 +61,7 @@ def pipeline(app: hf.App) -> None:
 
 
 def run(seconds: float | None = None) -> None:
-    """Runs until Ctrl-C or for this many seconds, and prints a summary."""
+    """Runs the demo until Ctrl-C or for this many seconds, and prints a summary."""
     console = Console()
     folder = Path(tempfile.mkdtemp(prefix="holdfast-demo-"))
     log = logging.FileHandler(folder / "demo.log")  # the terminal is for the live view
@@ -71,7 +70,7 @@ def run(seconds: float | None = None) -> None:
     settings = hf.Settings(base_dir=str(folder), spark=hf.SparkSettings(config={"spark.ui.enabled": "false"}))
     app = hf.App("demo", settings=settings)
     stop = threading.Event()
-    handlers = {n: signal.signal(n, lambda number, frame: _stop(stop, number, frame)) for n in _SIGNALS}
+    handlers = {n: signal.signal(n, lambda number, frame: stop.set()) for n in _SIGNALS}
     try:
         app.spark.sparkContext.setLogLevel("OFF")  # the app raises its errors itself
         pipeline(app)
@@ -89,10 +88,6 @@ def run(seconds: float | None = None) -> None:
 
 
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
-
-
-def _stop(stop: threading.Event, number: int, frame: FrameType | None) -> None:
-    stop.set()
 
 
 def _watch(app: hf.App, console: Console, stop: threading.Event, seconds: float | None) -> None:

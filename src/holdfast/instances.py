@@ -29,12 +29,11 @@ class Instances(Protocol):
 
     @property
     def rest_address(self) -> str | None:
-        """Where queries are answered; every instance answers for all."""
+        """The address for queries. Every instance answers queries for all tasks."""
 
     def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId]) -> None:
-        """Decides which instance hosts which task, and tells each one its tasks and where the others are.
+        """Decides which instance hosts which task, starts missing instances, and sends each its tasks and its peers.
 
-        Instances that don't run yet are started.
         Every task has one active replica. Tasks in `everywhere` have a standby on each of the other instances too.
         """
 
@@ -44,15 +43,15 @@ class Instances(Protocol):
     def wait_until_ready(self, version: Version) -> None:
         """Returns when every task is restored to `version` and every store was read once.
 
-        Raises what prevents a task from being restored once it was tried often enough, and Interrupted when the app is
-        told to stop meanwhile.
+        Raises InstanceFailed for a task that can't be restored after several attempts, and Interrupted when the app is
+        told to stop.
         """
 
     def committed(self, version: Version) -> None:
         """Tells every instance that a version exists, without waiting for an answer."""
 
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
-        """Tells every instance what `GET /v1/state` should say."""
+        """Tells every instance the state that `GET /v1/state` returns."""
 
     def stop(self) -> None:
         """Ends the instances that were started. Safe to call twice, and after a start that failed."""
