@@ -1,6 +1,6 @@
-"""`hf.App`: what a user starts with.
+"""`hf.App`, the entry point for users.
 
-An app is a description until `start()`: an id, settings, streams, stores and sinks. `holdfast.runtime` starts and runs
+Until `start()`, an app is a description: an id, settings, streams, stores and sinks. `holdfast.runtime` starts and runs
 it; the app keeps its state and its listeners.
 """
 
@@ -48,7 +48,7 @@ _LIMITS = {
     "kafka": ("maxOffsetsPerTrigger", "max_records"),
     **dict.fromkeys(("parquet", "json", "csv", "orc", "text", "avro"), ("maxFilesPerTrigger", "max_files")),
 }
-"""Which option of a source limits a batch, and which setting it is."""
+"""Format → the source's option that limits a batch, and the setting for it."""
 
 
 def _say(line: str) -> None:
@@ -88,8 +88,8 @@ class App:
     ) -> None:
         if not _ID.fullmatch(id):
             raise SettingsError(
-                f"{id!r} can't be the id of an app: it names folders and objects. Take up to 100 of a-z, 0-9, '.', '_' "
-                "and '-', beginning with a letter or a digit."
+                f"{id!r} can't be the id of an app: it names folders and objects. Use up to 100 of a-z, 0-9, '.', '_' "
+                "and '-', starting with a letter or a digit."
             )
         self.id = id
         self._loaded: LoadedSettings = load(settings, settings_file, os.environ)
@@ -112,14 +112,14 @@ class App:
 
     @property
     def spark(self) -> SparkSession:
-        """The Spark session: the one handed in, the source's, or one made here by the settings."""
+        """The Spark session: the given one, the source's, or one created from the settings."""
         if self._spark is None:
             spark = self.settings.spark
             self._spark = create_session(self.id, spark.master, spark.config)
         return self._spark
 
     def reader(self, format: str) -> DataStreamReader:
-        """`spark.readStream.format(...)` with `batch.max_records` or `batch.max_files` as the option of this source."""
+        """`spark.readStream.format(...)` with the source's option for `batch.max_records` or `batch.max_files`."""
         reader = self.spark.readStream.format(format)
         option, setting = _LIMITS.get(format, (None, None))
         value = getattr(self.settings.batch, setting) if setting else None
@@ -134,10 +134,10 @@ class App:
         position: str | Iterable[str] = (),
         name: str | None = None,
     ) -> Stream:
-        """A streaming DataFrame as a stream, with the columns of its key and the column of its event time.
+        """Adds a streaming DataFrame as a stream, with the columns of its key and the column of its event time.
 
         `position` names the columns by which records of the same time are ordered, Kafka's partition and offset by
-        default. `name` is the source's, "main" by default: commits keep its clock under it.
+        default. `name` is the name of the source, "main" by default; commits keep its clock under this name.
         """
         from pyspark.sql import DataFrame
 
@@ -186,7 +186,7 @@ class App:
 
     @property
     def address(self) -> str | None:
-        """Where queries are answered, such as `http://127.0.0.1:8080`."""
+        """The address for queries, such as `http://127.0.0.1:8080`."""
         return self._running.instances.rest_address if self._running else None
 
     @property
@@ -200,10 +200,10 @@ class App:
         return self._started().query
 
     def start(self) -> App:
-        """Starts instances, REST and the Spark query, and returns when every store is restored and was read once."""
+        """Starts instances, REST and the Spark query. Returns when every store is restored and was read once."""
         if not self._topology.subtopologies:
             raise TopologyError(
-                "The app keeps nothing yet. Give it a store: stream.group_by(...).count().store('name'), or "
+                "The app has no store yet. Add one: stream.group_by(...).count().store('name'), or "
                 "stream.process(...) with a processor."
             )
         if not any(node.source == DEAD_LETTERS for node in self._topology.sinks):
@@ -238,7 +238,7 @@ class App:
         try:
             self.start()
             if self.state is AppState.RUNNING:
-                _say(f"{self.id} is running at version {self.version}. Ask it: {self.address}/v1/state")
+                _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
             while not stop.is_set() and self.state in (AppState.RUNNING, AppState.RESTORING, AppState.REBALANCING):
                 stop.wait(0.2)
             self.stop()
@@ -250,7 +250,7 @@ class App:
         _say(f"{self.id} stopped at version {self.version}.")
 
     def stop(self) -> None:
-        """Ends the query after its batch, writes the sinks, stops the instances. Harmless to call twice."""
+        """Ends the query after its batch, writes the sinks, stops the instances. It may be called twice."""
         if self.state is AppState.CREATED:
             return
         self._ending.ask()
@@ -290,7 +290,7 @@ class App:
         )
 
     def _embedded(self, on_event: OnEvent, ending: Ending) -> Instances:
-        """The one place that decides where instances run: today each is a process that the app starts itself."""
+        """The only place that decides where instances run: today the app starts a process per instance."""
         return EmbeddedInstances(
             self.id, self.settings, on_event=on_event, on_failure=ending.fail, stopped=lambda: ending.asked
         )

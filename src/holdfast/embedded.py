@@ -1,7 +1,7 @@
-"""Instances that the app starts itself, each a process of its own, watched and started again when one dies.
+"""Embedded instances: processes that the app starts, watches, and starts again when they die.
 
-An instance keeps reading its standard input: when the app ends, in whatever way, that pipe closes and the instance
-stops. It is started again on the same ports, so tasks and users find it under the same address.
+An instance keeps reading its standard input: when the app ends, even by a kill, that pipe closes and the instance
+stops. A restart uses the same ports, so that tasks and users find the instance at the same address.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ logger = logging.getLogger(__name__)
 _restarts = metrics.counter("holdfast_instance_restarts", "Instances that died and were started again.")
 
 RESTARTS = 10
-"""How often in a row an instance may die young before the app gives up."""
+"""How often in a row an instance may die early before the app gives up."""
 
 _RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
 _DEADLINE = timedelta(seconds=10)
@@ -48,7 +48,7 @@ Assignment = Mapping[TaskId, Role]
 """The tasks that one instance hosts, each with its role."""
 
 LONG_LIFE = 600.0
-"""An instance that lived for so many seconds died of something new."""
+"""After this many seconds, the death of an instance has a new cause and is counted from 1."""
 
 
 class EmbeddedInstances:
@@ -75,7 +75,7 @@ class EmbeddedInstances:
 
     @property
     def rest_address(self) -> str | None:
-        """Where the first instance answers queries; every one of them answers for all."""
+        """The first instance's address for queries. Every instance answers queries for all tasks."""
         return self._all[0].rest_address if self._all else None
 
     def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId] = ()) -> None:
@@ -113,17 +113,17 @@ class EmbeddedInstances:
         return found
 
     def committed(self, version: Version) -> None:
-        """Nobody waits: an instance that doesn't get the message finds the version by looking."""
+        """Does not wait: an instance that misses the message finds the version in the log."""
         self._notify(lambda instance: instance.committed(version))
 
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
         self._notify(lambda instance: instance.set_app_state(state, cause))
 
-    def _notify(self, tell: Callable[[_Embedded], None]) -> None:
+    def _notify(self, call: Callable[[_Embedded], None]) -> None:
         with self._closing:
             if not self._closed:
                 for instance in self._all:
-                    self._notices.submit(tell, instance)
+                    self._notices.submit(call, instance)
 
     def stop(self) -> None:
         """Ends all processes: SIGTERM, and SIGKILL for one that does not end in time."""
@@ -137,7 +137,7 @@ class EmbeddedInstances:
 
 
 def assignments(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int) -> list[Assignment]:
-    """Which instance hosts which tasks: each in turn, and a standby of those in `everywhere` on all the others.
+    """The tasks per instance, distributed in turn. Tasks in `everywhere` have a standby on all other instances.
 
     >>> assignments([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 2)[1] == {
     ...     TaskId(0, 1): Role.ACTIVE, TaskId(1, 0): Role.STANDBY}
@@ -172,7 +172,7 @@ def _named(assignment: Assignment) -> dict[str, Role]:
 
 
 class _Embedded:
-    """One instance: its process, and the threads that watch it and read its events."""
+    """One instance: its process, and the threads that watch the process and read its events."""
 
     def __init__(
         self,
@@ -185,7 +185,6 @@ class _Embedded:
     ) -> None:
         self.address = launched.address
         self.rest_address = launched.rest_address
-        # A restart uses the same ports, so that all addresses stay.
         rest = replace(config.rest, port=_port(launched.rest_address or ":0"))
         self._config = msgspec.structs.replace(config, port=_port(launched.address), rest=rest)
         self._process = launched.process
@@ -202,7 +201,7 @@ class _Embedded:
             threading.Thread(target=body, name=f"{config.name}-{body.__name__}", daemon=True)
             for body in (self._watch, self._read_events)
         ]
-        self._tell_again()
+        self._send_app_state()
         for thread in self._threads:
             thread.start()
 
@@ -217,7 +216,7 @@ class _Embedded:
                 if status.ready and readable >= set(self.tasks):
                     return
                 for task in status.tasks:
-                    # An error that may pass gets as many attempts as the settings say; any other gets a second one.
+                    # A retryable error gets as many attempts as in the settings; any other error gets two.
                     tries = self._settings.retry.attempts if task.error_category == ErrorCategory.RETRY.value else 2
                     if task.failures >= tries:
                         raise InstanceFailed(f"Task {task.task} can't be restored: {task.error}")
@@ -238,11 +237,11 @@ class _Embedded:
         self._change_tasks({task: role for task, role in self.tasks.items() if task in named})
 
     def assign(self, assignment: Assignment) -> None:
-        """Drops and hosts tasks until it has those of the assignment, in their roles."""
+        """Drops and hosts tasks so that the instance has those of the assignment, in their roles."""
         self._change_tasks(_named(assignment))
 
     def _change_tasks(self, tasks: dict[str, Role]) -> None:
-        # The configuration first: a process that is started again meanwhile has the new tasks then.
+        # The configuration first: a process that is restarted meanwhile gets the new tasks with it.
         before, self._config = self._config.tasks, msgspec.structs.replace(self._config, tasks=tasks)
         try:
             for task in before.keys() - tasks.keys():
@@ -257,7 +256,7 @@ class _Embedded:
 
     def set_peers(self, peers: dict[str, str]) -> None:
         self._peers = peers
-        self._tell_again()
+        self._send_app_state()
 
     def committed(self, version: Version) -> None:
         with self._may_fail("committed"):
@@ -265,7 +264,7 @@ class _Embedded:
 
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
         self._app_state = messages.AppStateMessage(str(state), None if cause is None else str(cause))
-        self._tell_again()
+        self._send_app_state()
 
     def begin_stop(self) -> None:
         self._stopping.set()
@@ -311,7 +310,7 @@ class _Embedded:
                 continue
             if self._stopping.is_set():
                 self._process.terminate()
-            self._tell_again()
+            self._send_app_state()
 
     def _read_events(self) -> None:
         """Passes the instance's events on to the listeners in the driver."""
@@ -336,8 +335,8 @@ class _Embedded:
             case ProblemEvent():
                 logger.warning("instance %s: %s", self._config.name, event.message)
 
-    def _tell_again(self) -> None:
-        """Tells the instance what a process that was started again doesn't know."""
+    def _send_app_state(self) -> None:
+        """Sends the app's state and the peers, which a restarted process doesn't know."""
         with self._may_fail("the app's state"):
             self._client.app_state(self._app_state.state, self._app_state.cause)
             if self._peers:
@@ -345,11 +344,11 @@ class _Embedded:
 
     @contextlib.contextmanager
     def _may_fail(self, what: str) -> Iterator[None]:
-        """A message that doesn't arrive does no harm: the instance finds out by itself, or is told after a restart."""
+        """A lost message does no harm: the instance finds out by itself, or gets it again after a restart."""
         try:
             yield
         except HoldfastError as error:
-            logger.debug("instance %s was not told %s: %s", self._config.name, what, error)
+            logger.debug("instance %s did not get %s: %s", self._config.name, what, error)
 
 
 def _port(address: str) -> int:

@@ -1,8 +1,7 @@
 """Starts the process of an instance and waits until it listens.
 
-The process gets its configuration on standard input, since it may hold secrets, and says where it listens on a pipe
-that nothing else writes to. Its standard output is the app's standard error: modules of the user's may print there as
-much as they like.
+The process gets its configuration, which may have secrets, on standard input, and reports its addresses on a separate
+pipe. Its standard output is the app's standard error, so a user's modules may print.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ _STANDARD_ERROR = 2
 
 @dataclass(frozen=True)
 class Launched:
-    """A process that listens."""
+    """An instance that listens."""
 
     process: subprocess.Popen[bytes]
     address: str
@@ -35,7 +34,7 @@ class Launched:
 
 
 def launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callable[[], bool]) -> Launched:
-    """The first launch. After a kill of the app its old instance may keep folder and port for a moment."""
+    """Repeats the first launch: after a kill of the app, its old instance may keep folder and port for a moment."""
     ends = SYSTEM_CLOCK.monotonic() + settings.stop_timeout.total_seconds() + 2
     while True:
         try:
@@ -49,7 +48,7 @@ def launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callab
 
 
 def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
-    """Starts a process and waits until it says where it listens."""
+    """Starts a process and waits until it reports its addresses."""
     reading, writing = os.pipe()
     with open(reading, "rb") as ready:
         try:
@@ -58,10 +57,9 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
                 stdin=subprocess.PIPE,
                 stdout=_STANDARD_ERROR,
                 pass_fds=(writing,),
-                # Options hooks, engines and codecs of the user's own are imported by name: modules that can be
-                # imported here can be imported there.
+                # Instances import a user's options hooks, engines and codecs by name.
                 env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
-                # A Ctrl-C in the terminal is for the app: it stops its instances itself, after the last version.
+                # Ctrl-C in the terminal must only reach the app, which stops its instances after the last version.
                 start_new_session=True,
             )
         finally:
@@ -87,8 +85,8 @@ def _listening(config: InstanceConfig, process: subprocess.Popen[bytes], line: b
         raise InstanceFailed(
             f"Instance {config.name} ended with code {code} before it listened. Its own messages are above."
         )
-    said = json.loads(line)
-    if "error" in said:
+    report = json.loads(line)
+    if "error" in report:
         process.wait()
-        raise InstanceFailed(f"Instance {config.name} could not start: {said['error']}")
-    return Launched(process, said["flight"], said.get("rest"))
+        raise InstanceFailed(f"Instance {config.name} could not start: {report['error']}")
+    return Launched(process, report["flight"], report.get("rest"))

@@ -1,8 +1,8 @@
 """A running app: `start` builds its parts in this order, and `RunningApp.stop` ends them in the reverse order.
 
-    log ─► sinks brought up ─► instances restored, every store read once ─► Spark's query
+    log ─► sinks caught up ─► instances restored, every store read once ─► Spark's query
 
-A start that fails half way ends what was built. The end of Spark's query ends the app.
+A start that fails ends the parts that it has built. The end of Spark's query ends the app.
 """
 
 from __future__ import annotations
@@ -12,9 +12,8 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from prometheus_client import start_http_server
@@ -54,12 +53,12 @@ logger = logging.getLogger(__name__)
 
 OnEvent = Callable[[RestoreEvent], None]
 Connect = Callable[[OnEvent, Ending], Instances]
-"""Makes the app's instances, which tell of restores and of failures."""
+"""Creates the app's instances, which report restores and failures."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Description:
-    """What an app is before it is started."""
+    """An app before its start."""
 
     id: str
     settings: Settings
@@ -72,7 +71,7 @@ class Description:
 
 @dataclass(frozen=True, kw_only=True)
 class RunningApp:
-    """Everything that `start` built."""
+    """The parts that `start` has built."""
 
     log: Log
     sinks: SinkRunner
@@ -97,13 +96,13 @@ class RunningApp:
         self.sinks.catch_up(self.version)
 
     def stop(self) -> None:
-        """Ends every part in the reverse order of the start, whatever happens to the one before it."""
+        """Ends every part in the reverse order of the start, even if another one fails to end."""
         self.ending.ask()
         self.closing.close()
 
 
 def start(app: Description, states: StateMachine, ending: Ending) -> RunningApp:
-    """Starts an app. Raises Interrupted when it is asked to stop meanwhile. A start that fails ends what it built."""
+    """Starts an app. Raises Interrupted when it is asked to stop meanwhile."""
     closing = contextlib.ExitStack()
     try:
         return _started(app, states, ending, closing)
@@ -134,7 +133,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         count_commit(commit)
 
     writer = Writer.here(log.new_id())
-    (source,) = topology.sources  # there are no others today
+    (source,) = topology.sources  # an app has one source today
     driver = Driver(log, sinks, app.clock, writer, sources=[source.name], restart_sources=restart, on_commit=committed)
     sinks.start()
     closing.callback(sinks.stop, settings.stop_timeout.total_seconds())
@@ -149,14 +148,15 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         settings,
         ending,
     )
-    threads = _Threads(settings)
-    closing.callback(threads.join)
+    threads: list[threading.Thread] = []
+    closing.callback(_join, threads, settings.stop_timeout.total_seconds())
     query = RunningQuery(_start_query(app, batches), batches, ending)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
-    threads.start("holdfast-query", query.watch)
-    threads.start("holdfast-cleaner", lambda: _clean(app, log, ending))
+    for name, body in (("query", query.watch), ("cleaner", lambda: _clean(app, log, ending))):
+        threads.append(threading.Thread(target=body, name=f"holdfast-{name}", daemon=True))
+        threads[-1].start()
     return RunningApp(
         log=log,
         sinks=sinks,
@@ -205,7 +205,7 @@ def _restored_instances(
 
 
 def _serve_metrics(settings: Settings, closing: contextlib.ExitStack) -> str | None:
-    """The driver counts batches and records; it is a scrape target of its own beside the instances."""
+    """Serves the driver's metrics of batches and records. The instances serve their own."""
     rest = settings.rest
     if not rest.enabled:
         return None
@@ -243,7 +243,7 @@ def _batch_tasks(app: Description) -> BatchTasks:
     limits = Limits(
         partitions=partitions,
         chunk_rows=batch.segment_rows,
-        # What all tasks together may put into the commit is shared out among them before they start.
+        # All tasks share the bytes that a commit may have inline.
         inline_limit=app.settings.log.inline_bytes // (partitions * len(subtopologies)),
         max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
         state_bytes=batch.state_bytes,
@@ -253,7 +253,7 @@ def _batch_tasks(app: Description) -> BatchTasks:
 
 
 def spec_of(app: Description) -> AppSpec:
-    """The app as its file in the log has it."""
+    """The app for its file in the log."""
     return AppSpec(
         id=app.id,
         partitions=app.settings.partitions,
@@ -278,7 +278,7 @@ def _locations(app: Description, log: Log, instances: Instances) -> StateLocatio
         log_options=app.settings.log.options,
         fsync=app.settings.log.fsync,
         replicas=instances.replicas(),
-        deadline=timedelta(seconds=app.settings.batch.read_deadline.total_seconds()),
+        deadline=app.settings.batch.read_deadline,
         retry=app.settings.retry,
     )
 
@@ -290,19 +290,7 @@ def _use_this_python(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
 
 
-class _Threads:
-    """The background threads of a running app."""
-
-    def __init__(self, settings: Settings) -> None:
-        self._seconds = settings.stop_timeout.total_seconds()
-        self._started: list[threading.Thread] = []
-
-    def start(self, name: str, body: Callable[[], None]) -> None:
-        thread = threading.Thread(target=body, name=name, daemon=True)
-        thread.start()
-        self._started.append(thread)
-
-    def join(self) -> None:
-        for thread in self._started:
-            if thread is not threading.current_thread():
-                thread.join(self._seconds)
+def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
+    for thread in threads:
+        if thread is not threading.current_thread():
+            thread.join(seconds)
