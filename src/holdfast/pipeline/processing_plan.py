@@ -38,53 +38,9 @@ class ProcessingPlanner:
         self._subtopology = subtopology
         self._limits = limits
         self._operator = subtopology.operator
-        self._frames = ProcessingFrames(subtopology, limits.partitions, limits.max_ahead_millis)
         self._code = ship(Code(self._operator.processor, self._operator.event))
-
-    def unusable(self, wall: Millis) -> list[Case]:
-        return self._frames.unusable(wall)
-
-    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        work = ProcessingWork(
-            topology=self._subtopology.number,
-            version=step.version,
-            source=self._subtopology.stream.source.name,
-            now=Now(step.wall, step.event),
-            name=self._subtopology.name,
-            key=self._subtopology.key,
-            stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),
-            output=self._operator.output,
-            columns=self._frames.columns,
-            partitions=self._limits.partitions,
-            chunk_rows=self._limits.chunk_rows,
-            state_bytes=self._limits.state_bytes,
-            inline_limit=self._limits.inline_limit,
-            code=self._code,
-            rewrite_entries=self._limits.rewrite_entries,
-        )
-        session = records.sparkSession
-        configure(session, BY_ROWS if self._frames.bounded else ROW_BY_ROW)
-        with steps.labels("plan").time():
-            frame = self._frames.records(records, step.wall)
-        with steps.labels("tasks").time():
-            # Spark runs no task where it knows that a frame is empty.
-            return collect(with_tasks(frame, work, locations)) or run_idle_tasks(
-                session, self._limits.partitions, work, locations
-            )
-
-
-class ProcessingFrames:
-    """The DataFrames of one processor."""
-
-    def __init__(self, subtopology: SubTopology, partitions: int, max_ahead_millis: int) -> None:
-        assert isinstance(subtopology.operator, Processing)
-        self.operator = subtopology.operator
-        self._key = subtopology.key
-        self._timestamp = subtopology.stream.timestamp
-        self._partitions = partitions
-        self._max_ahead_millis = max_ahead_millis
         stream, frame = subtopology.stream, subtopology.stream.frame
-        event = {column: f"c{n}" for n, column in enumerate(self.operator.event.columns)}
+        event = {column: f"c{n}" for n, column in enumerate(self._operator.event.columns)}
         inputs = [f"{quoted(column)} AS {name}" for column, name in event.items()]
         keys: list[str] = []
         for n, field in enumerate(subtopology.key.fields):
@@ -101,20 +57,50 @@ class ProcessingFrames:
         inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
         self._order += [f"s{n}" for n in range(len(stream.position))]
         self._inputs = [F.expr(sql) for sql in inputs]
-        self.columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
-        carried = dict.fromkeys((*self.columns.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
+        self._columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
+        carried = dict.fromkeys((*self._columns.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
         self._carried = list(carried)
-        self._nulls = unusable_nulls(self.operator.event, frame.schema)
-        self.bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
-        """Whether no record can be large. Keys have a maximum length."""
+        self._nulls = unusable_nulls(self._operator.event, frame.schema)
+        # Keys have a maximum length, so only the other columns can make a record large.
+        bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
+        self._arrow = BY_ROWS if bounded else ROW_BY_ROW
 
     def unusable(self, wall: Millis) -> list[Case]:
-        return [*cases_of(self._key.fields, self._timestamp, wall, self._max_ahead_millis), *self._nulls]
+        fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
+        return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._nulls]
 
-    def records(self, records: DataFrame, wall: Millis) -> DataFrame:
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        work = ProcessingWork(
+            topology=self._subtopology.number,
+            version=step.version,
+            source=self._subtopology.stream.source.name,
+            now=Now(step.wall, step.event),
+            name=self._subtopology.name,
+            key=self._subtopology.key,
+            stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),
+            output=self._operator.output,
+            columns=self._columns,
+            partitions=self._limits.partitions,
+            chunk_rows=self._limits.chunk_rows,
+            state_bytes=self._limits.state_bytes,
+            inline_limit=self._limits.inline_limit,
+            code=self._code,
+            rewrite_entries=self._limits.rewrite_entries,
+        )
+        session = records.sparkSession
+        configure(session, self._arrow)
+        with steps.labels("plan").time():
+            frame = self._partitioned(records, step.wall)
+        with steps.labels("tasks").time():
+            # Spark runs no task where it knows that a frame is empty.
+            return collect(with_tasks(frame, work, locations)) or run_idle_tasks(
+                session, self._limits.partitions, work, locations
+            )
+
+    def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:
         """The records, partitioned by key and in order."""
         frame = records.select(*self._inputs, F.expr(f"{dead_letter(self.unusable(wall))} AS {DEAD}"))
-        frame = frame.repartition(self._partitions, *self.columns.keys)
+        frame = frame.repartition(self._limits.partitions, *self._columns.keys)
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)
         return frame.select(*self._carried)
