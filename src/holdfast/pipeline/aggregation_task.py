@@ -16,10 +16,9 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE
-from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.grouping import RejectFastPlan, grouped
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
-from holdfast.pipeline.task import READ_ROWS, Part, check_own
+from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, TaskColumns
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now, StoreColumns

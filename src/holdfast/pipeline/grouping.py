@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.pipeline.chunks import chunks
+from holdfast.pipeline.task import chunks
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.aggregates import Function

@@ -17,12 +17,11 @@ from holdfast.errors import BadValue, HoldfastError, shown
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
-from holdfast.pipeline.chunks import chunks
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
-from holdfast.pipeline.task import Part, check_own
+from holdfast.pipeline.task import Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.values import events_of, keys_of, values_of

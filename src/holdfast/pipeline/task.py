@@ -1,6 +1,6 @@
-"""Shared by the tasks of all operators: parts of segments, and the check that the shuffle was by key."""
+"""Shared by the tasks of all operators: chunks of rows, parts of segments, the check that the shuffle was by key."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import pyarrow as pa
 
@@ -32,3 +32,26 @@ def check_own(schema: Schema, key: Sequence[pa.Array], task: TaskId, partitions:
             f"Key {[column[stray].as_py() for column in key]} came to task {task} and belongs to partition "
             f"{where[stray]}. Nothing was written. Please report this with the pipeline's df.explain()."
         )
+
+
+def chunks(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int | None = None) -> Iterator[pa.Table]:
+    """Tables of as many batches as it takes to reach `rows` rows or `most_bytes`.
+
+    >>> batches = [pa.RecordBatch.from_pydict({"n": [n]}) for n in range(5)]
+    >>> [table.num_rows for table in chunks(batches, 2)]
+    [2, 2, 1]
+    """
+    waiting: list[pa.RecordBatch] = []
+    number = size = 0
+    for batch in batches:
+        if not batch.num_rows:
+            continue
+        waiting.append(batch)
+        number += batch.num_rows
+        if most_bytes is not None:
+            size += batch.nbytes
+        if number >= rows or (most_bytes is not None and size >= most_bytes):
+            yield pa.Table.from_batches(waiting)
+            waiting, number, size = [], 0, 0
+    if waiting:
+        yield pa.Table.from_batches(waiting)

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
 
 
-_COLUMN = re.compile(r"Column<'[\w.]+'>")
+_COLUMN = re.compile(r"Column<'([\w.]+)'>")
 """The text of a Spark Column that is only a name."""
 
 
@@ -58,8 +58,8 @@ class Aggregate:
         if self.column is None or isinstance(self.column, str):
             column = "*" if self.column is None else " ".join(self.column.split())
         else:
-            text = str(self.column)
-            column = text.removeprefix("Column<'").removesuffix("'>") if _COLUMN.fullmatch(text) else UNTOLD
+            found = _COLUMN.fullmatch(str(self.column))
+            column = found[1] if found else UNTOLD
         return f"{self.function.value}({column})"
 
     def __str__(self) -> str:

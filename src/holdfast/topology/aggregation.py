@@ -52,11 +52,6 @@ class Table:
         (store,) = self.topology.subtopology(self.name).stores
         return store
 
-    @property
-    def results(self) -> Schema:
-        """The columns a reader sees: the key's and the aggregates'."""
-        return Schema(self.spec.key.fields + tuple(f for f in self.spec.columns.fields if not f.hidden_in))
-
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:
         """Sends the changed rows of every version to `sink`, after the version is committed. Returns this table."""
         self.topology.add_sink(self.name, sink, name)

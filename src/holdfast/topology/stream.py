@@ -18,7 +18,7 @@ from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.options import Length, check_options, millis
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
-from holdfast.topology.aggregates import Aggregate
+from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.frames import type_of
 from holdfast.topology.processing import Processed, add_processing
@@ -133,8 +133,6 @@ class Grouped:
 
     def count(self) -> Aggregated:
         """Counts the records per key, as `count`."""
-        from holdfast.topology.aggregates import count
-
         return self.aggregate(count=count())
 
 
