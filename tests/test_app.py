@@ -473,7 +473,7 @@ def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp
         app.stream(frame, key="playr")
     with pytest.raises(TopologyError, match="streaming"):
         app.stream(spark.range(3), key="id")
-    with pytest.raises(TopologyError, match="has to be a timestamp"):
+    with pytest.raises(TopologyError, match="must be a timestamp"):
         app.stream(read(spark, tmp_path / "input"), key="player", timestamp="points")  # its frame is not a source
     stream = app.stream(frame, key="player")
     with pytest.raises(TopologyError, match="event time"):
