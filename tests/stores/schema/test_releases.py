@@ -49,7 +49,7 @@ def test_an_earlier_release_reads_what_it_can_of_later_ones(codec: str) -> None:
     assert read(First, written(Gained("Ann", 30, ["x"], 1.5), codec), codec) == First("Ann", 30)
     assert read(First, written(Renamed("Ann", 30), codec), codec) == First("Ann", 30)
     assert read(Gained, written(Renamed("Ann", 30, ["x"]), codec), codec) == Gained("Ann", 30, ["x"])
-    with pytest.raises(UnreadableValue, match="has schema 2, and this code knows First up to 1.*Start the newer code"):
+    with pytest.raises(UnreadableValue, match="has schema 2, but this code knows First up to 1.*Start the newer code"):
         read(First, written(Tenths("Ann", 3.5), codec), codec)
 
 
@@ -115,7 +115,7 @@ def test_what_an_upcaster_gets_wrong_is_told_with_the_value() -> None:
 
     with pytest.raises(UpcastFailed, match="KeyError: 'missing'. It was given {'user': 'Ann'"):
         read(Raises, written(First("Ann", 1)))
-    with pytest.raises(UpcastFailed, match="no Lies.*Expected `int`, got `str`"):
+    with pytest.raises(UpcastFailed, match="not a Lies.*Expected `int`, got `str`"):
         read(Lies, written(First("Ann", 1)))
 
 
