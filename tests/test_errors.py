@@ -12,7 +12,7 @@ import pytest
 
 import holdfast
 from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, StorageUnavailable
-from holdfast.retry import Retried, is_retryable, retrying
+from holdfast.retry import is_retryable, retrying
 from holdfast.settings.sections import RetrySettings
 
 SOURCES = sorted(Path(holdfast.__file__).parent.rglob("*.py"))
@@ -75,11 +75,9 @@ def away(n: int) -> list[StorageUnavailable]:
 
 
 def test_what_is_briefly_away_is_tried_again_with_growing_waits() -> None:
-    flaky, waits, told = Flaky(*away(3)), list[float](), list[Retried]()
-    assert retrying(flaky, QUICK, told.append, sleep=waits.append) == "here"
+    flaky, waits = Flaky(*away(3)), list[float]()
+    assert retrying(flaky, QUICK, sleep=waits.append) == "here"
     assert flaky.calls == 4
-    assert [(t.attempt, str(t.error)) for t in told] == [(1, "away 0"), (2, "away 1"), (3, "away 2")]
-    assert [t.wait for t in told] == waits
     assert all(bound / 2 <= wait <= bound for wait, bound in zip(waits, [0.001, 0.002, 0.004], strict=True))
 
 

@@ -10,7 +10,6 @@ restarted process) share `backoff`.
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
 from datetime import timedelta
 from typing import TypeVar
 
@@ -28,15 +27,6 @@ DEFAULT_RETRY = RetrySettings()
 
 _log = logging.getLogger(__name__)
 _retries = metrics.counter("holdfast_retries", "Calls that failed and were tried again.", ["error"])
-
-
-@dataclass(frozen=True)
-class Retried:
-    """A failed attempt that will be followed by another."""
-
-    attempt: int
-    error: HoldfastError
-    wait: float  # seconds
 
 
 def is_retryable(error: BaseException) -> bool:
@@ -59,7 +49,6 @@ def backoff(failures: int, settings: RetrySettings, random: Random = SYSTEM_RAND
 def retrying(
     fn: Callable[[], T],
     settings: RetrySettings,
-    on_retry: Callable[[Retried], None] | None = None,
     *,
     deadline: timedelta | None = None,
     sleep: Callable[[float], None] = SYSTEM_CLOCK.sleep,
@@ -77,8 +66,7 @@ def retrying(
     ...     if isinstance(answer, Exception):
     ...         raise answer
     ...     return answer
-    >>> retrying(ask, RetrySettings(first="1ms"), lambda retried: print(retried.attempt, retried.error))
-    1 no answer
+    >>> retrying(ask, RetrySettings(first="1ms"))
     'here'
     """
 
@@ -87,8 +75,6 @@ def retrying(
         assert isinstance(error, HoldfastError)
         _retries.labels(type(error).__name__).inc()
         _log.warning("attempt %d failed, next in %.2f s: %s", state.attempt_number, state.upcoming_sleep, error)
-        if on_retry is not None:
-            on_retry(Retried(state.attempt_number, error, state.upcoming_sleep))
 
     return tenacity.Retrying(
         stop=tenacity.stop_before_delay(deadline) if deadline else tenacity.stop_after_attempt(settings.attempts),

@@ -237,6 +237,18 @@ def test_tasks_come_and_go_while_they_are_read_and_changed(
     assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
 
 
+def test_a_promoted_standby_keeps_its_state_over_a_restart(app: AppLog, tmp_path: Path) -> None:
+    for role, restored in ((Role.STANDBY, True), (Role.ACTIVE, False), (Role.ACTIVE, False)):
+        instance = Instance(config_of(app, tmp_path, tasks={"0_0": role}, snapshots=NO_SNAPSHOTS))
+        instance.start()
+        try:
+            assert instance.wait_ready(30)
+            assert (instance.replica(TASK).opened_at == 0) is restored
+            instance.host(TASK, Role.ACTIVE)
+        finally:
+            instance.stop()
+
+
 def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp_path: Path) -> None:
     chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
     failures: list[BaseException] = []

@@ -1,11 +1,15 @@
 """The overlay equals a dict of dicts at every version it can show, whatever is flushed, merged or evicted."""
 
+from unittest.mock import patch
+
 import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from holdfast.instance import overlay as overlays
+from holdfast.instance import run as runs
 from holdfast.instance.fingerprint import U64, fingerprint
 from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
 from holdfast.instance.run import Run
@@ -50,7 +54,14 @@ def test_it_equals_a_model_at_every_version(
     budget: int,
     asked: list[bytes],
 ) -> None:
-    overlay = Overlay.starting(NOTHING, ["s"], complete=True, fingerprint=prints)  # type: ignore[arg-type]
+    with patch.object(overlays, "fingerprint", prints), patch.object(runs, "fingerprint", prints):
+        check_model(versions, flushes, untidy, budget, asked)
+
+
+def check_model(
+    versions: list[dict[bytes, bytes | None]], flushes: set[int], untidy: set[int], budget: int, asked: list[bytes]
+) -> None:
+    overlay = Overlay.starting(NOTHING, ["s"], complete=True)
     engine: dict[bytes, bytes | None] = {}
     models: dict[int, dict[bytes, bytes | None]] = {0: {}}
     for number, entries in enumerate(versions, start=1):

@@ -69,10 +69,8 @@ def check(client: StateClient, app: AppLog) -> None:
         for store in app.stores:
             values = client.get_many(task, store, app.version, pa.array(keys, pa.binary()))
             assert values.to_pylist() == [state[store].get(key) for key in keys]
-        assert client.get(task, app.stores[0], keys[3], app.version) == (
-            app.version,
-            state[app.stores[0]].get(keys[3]),
-        )
+        got = client.get_one(task, app.stores[0], keys[3], app.version)
+        assert (got.version, got.value) == (app.version, state[app.stores[0]].get(keys[3]))
 
 
 def test_it_serves_what_is_committed_and_ends_on_sigterm(app: AppLog, tmp_path: Path) -> None:

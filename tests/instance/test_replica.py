@@ -405,7 +405,7 @@ def test_what_was_cleaned_is_reached_by_a_snapshot_or_said_to_be_gone(rocks: App
         rocks.random_commit(chance)
     replica.catch_up(rocks.version)
     rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 8)])
-    behind._source._source = LogReader(rocks.reopened())  # one that hasn't kept the commits that are gone
+    behind._log_reader = behind._source._source = LogReader(rocks.reopened())  # without its kept commits
     with pytest.raises(VersionUnreachable, match="version 4 isn't in the log any more"):
         behind.catch_up(Version(8))
     check(behind, rocks, Version(3))

@@ -134,7 +134,7 @@ def test_health_and_state_of_a_running_app(group: Group) -> None:
 
 
 def test_the_state_is_what_the_driver_last_reported(group: Group) -> None:
-    group.instances[0].set_app_state(AppStateMessage("error", "the disk is full"))
+    group.instances[0].app_state = AppStateMessage("error", "the disk is full")
     state = group.get("/v1/state").json()
     assert (state["state"], state["cause"]) == ("error", "the disk is full")
 

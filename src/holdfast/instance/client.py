@@ -69,20 +69,14 @@ class StateClient:
 
     def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
         """The values of a binary column of keys at exactly `version`, null where absent. Sorted keys are faster."""
-        ask = messages.ReadMany(str(task), store, version, self._wait, self._log)
-        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
+        ask = messages.Exchange(*self._ask(task, store, version), do="get")
         asked = (pa.table([part], schema=_KEYS) for part in _calls(_binary(keys)))
-        parts = [whole(self._exchange(descriptor, table)["value"]) for table in asked]
+        parts = [whole(self._exchange(ask, table)["value"]) for table in asked]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
-
-    def get(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> tuple[Version, bytes | None]:
-        """One key's value and its version."""
-        got = self.get_one(task, store, key, version)
-        return Version(got.version), got.value
 
     def get_one(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> messages.GotOne:
         """One key's value with the version and its clocks."""
-        ask = messages.GetOne(str(task), store, key, version, self._wait, self._log)
+        ask = messages.GetOne(*self._ask(task, store, version), key=key)
         return msgspec.json.decode(self._act("get", ask), type=messages.GotOne)
 
     def scan(
@@ -96,7 +90,8 @@ class StateClient:
         limit: int | None = None,
     ) -> Scanned:
         """The entries with start <= key < stop in key order, or backwards; the first `limit` of them."""
-        ask = messages.Scan(str(task), store, version, start, stop, reverse, limit, self._wait, self._log)
+        place = self._ask(task, store, version)
+        ask = messages.Scan(*place, start=start, stop=stop, reverse=reverse, limit=limit)
         with self._asking("do_get"):
             reader = self._flight.do_get(flight.Ticket(msgspec.json.encode(ask)), self._options())
             table = reader.read_all()
@@ -111,11 +106,10 @@ class StateClient:
         `range` (int32) is the position of the range in the request, and ascends; within a range keys do. A null in
         `stops` leaves that range open. Sorted ranges are faster.
         """
-        ask = messages.ScanMany(str(task), store, version, self._wait, self._log)
-        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
+        ask = messages.Exchange(*self._ask(task, store, version), do="scan")
         ranges = pa.table([_binary(starts), _binary(stops)], schema=_RANGES)
         parts = [
-            _moved(self._exchange(descriptor, ranges.slice(first, _RANGES_PER_CALL)), first)
+            _moved(self._exchange(ask, ranges.slice(first, _RANGES_PER_CALL)), first)
             for first in range(0, max(1, ranges.num_rows), _RANGES_PER_CALL)
         ]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
@@ -152,14 +146,17 @@ class StateClient:
         """Asks the instance to end; returns before it has."""
         self._act("stop")
 
-    @property
-    def _wait(self) -> float:
-        return 0.9 * self._deadline
+    def _ask(
+        self, task: TaskId, store: str, version: Version | None
+    ) -> tuple[str, str, Version | None, float, str | None]:
+        """The fields of `messages.Ask`."""
+        return str(task), store, version, 0.9 * self._deadline, self._log
 
     def _options(self, longer: float = 0.0) -> flight.FlightCallOptions:
         return flight.FlightCallOptions(timeout=self._deadline + longer)
 
-    def _exchange(self, descriptor: flight.FlightDescriptor, asked: pa.Table) -> pa.Table:
+    def _exchange(self, ask: messages.Exchange, asked: pa.Table) -> pa.Table:
+        descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
         with self._asking("do_exchange"):
             writer, reader = self._flight.do_exchange(descriptor, self._options())
             with writer:

@@ -7,11 +7,12 @@ from collections.abc import Mapping
 from dataclasses import fields
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 import msgspec
 
 from holdfast.errors import SettingsError
+from holdfast.settings.declare import Section
 from holdfast.settings.sections import (
     LogSettings,
     MemorySettings,
@@ -70,14 +71,10 @@ class InstanceConfig(_Identity, frozen=True, kw_only=True):
     retry: RetrySettings = RetrySettings()
 
 
-_SECTIONS: Mapping[str, type] = {
-    "log": LogSettings,
-    "memory": MemorySettings,
-    "state": StateSettings,
-    "restore": Restore,
-    "snapshots": SnapshotSettings,
-    "rest": RestSettings,
-    "retry": RetrySettings,
+_SECTIONS: Mapping[str, type[Section]] = {
+    name: found
+    for name, found in get_type_hints(InstanceConfig).items()
+    if isinstance(found, type) and issubclass(found, Section)
 }
 
 

@@ -5,6 +5,7 @@ import logging
 import os
 import socket
 import threading
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -70,7 +71,8 @@ class Instance:
             direct_writes=state.direct_writes,
         )
         self.resources = Resources(self._shares(0).engines, disk)
-        self.peers: dict[str, str] = dict(config.peers)
+        self.peers: Mapping[str, str] = config.peers
+        """The address of the instance that hosts each task."""
         self.app_state: messages.AppStateMessage | None = None
         self._hosted: dict[TaskId, HostedTask] = {}
         self._changing = threading.Lock()
@@ -175,7 +177,7 @@ class Instance:
 
     def _opened(self, task: TaskId, role: Role) -> HostedTask:
         with contextlib.ExitStack() as undo:
-            home = undo.enter_context(TaskDirectory(self._folder(role), task, self.config.name))
+            home = undo.enter_context(TaskDirectory(self._folder(task, role), task, self.config.name))
             specs = self.source.stores_of(task)
             if not specs:
                 raise messages.InstanceRefused(f"the app has no stores in task {task}, so it can't be hosted.")
@@ -189,13 +191,14 @@ class Instance:
         self._measure(replica)
         return hosted
 
-    def _folder(self, role: Role) -> Path:
-        """Standbys have a folder per instance, since instances on one machine may share a state directory.
+    def _folder(self, task: TaskId, role: Role) -> Path:
+        """The state directory, or for a standby a folder of this instance in it, since instances may share it.
 
-        A replica whose role changes stays in the folder it has until it is dropped.
+        A task that has state in this instance's folder stays there when it becomes active.
         """
-        folder = Path(self.config.state_dir)
-        return folder if role is Role.ACTIVE else folder / "everywhere" / self.config.name
+        shared = Path(self.config.state_dir)
+        own = shared / "everywhere" / self.config.name
+        return own if role is Role.STANDBY or (own / str(task)).exists() else shared
 
     def _shares(self, tasks: int) -> MemoryShares:
         return divided(self.config.memory.limit, tasks=tasks, parallel=self.config.restore.parallel_tasks)
@@ -231,10 +234,6 @@ class Instance:
         hosted = self._hosted.get(task)
         return hosted is not None and hosted.caught_up
 
-    @property
-    def log_id(self) -> str:
-        return self.log.id
-
     def damaged(self, task: TaskId, error: DamagedState) -> None:
         with self._rebuilding:
             hosted = self._hosted.get(task)
@@ -259,12 +258,6 @@ class Instance:
 
     def committed(self, version: Version) -> None:
         self.updater.committed(version)
-
-    def set_app_state(self, state: messages.AppStateMessage) -> None:
-        self.app_state = state
-
-    def set_peers(self, peers: messages.Peers) -> None:
-        self.peers = dict(peers.addresses)
 
     def request_stop(self) -> None:
         self._stop_asked.set()

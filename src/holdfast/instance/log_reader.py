@@ -7,7 +7,7 @@ kept. Segments are read part by part; the checksum of every part is checked wher
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 
 import pyarrow as pa
@@ -21,7 +21,6 @@ from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import STATE, SegmentRef
-from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Changes, Mark
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.spec import StoreSpec
@@ -195,24 +194,10 @@ class TaskLogReader:
             text = "task %s starts at version %s with an empty %s, which isn't durable"
             _LOG.info(text, self._task, newest, ", ".join(volatile))
 
-    @property
-    def log_id(self) -> str:
-        return self._log.id
-
-    @property
-    def newest_known(self) -> Version:
-        return self._source.newest_known
-
-    def commit(self, version: Version) -> Commit | None:
-        return self._source.commit(version)
-
     def specs(self, app: int) -> list[StoreSpec]:
         """The replica's stores by the number of the app's file; none if that isn't known."""
         found = self._source.app_at(app) if app else None
         return [] if found is None else [spec for spec in found.stores_of(self._task) if spec.name in self._stores]
-
-    def state_bytes(self, commit: Commit) -> int:
-        return state_bytes(commit, self._task)
 
     def estimated_bytes(self, commit: Commit) -> int:
         """About how much memory the changes of a version need."""
@@ -258,7 +243,7 @@ class TaskLogReader:
         """Commits to apply together, starting with `first`: as many as fit, and at least one."""
         commits, size = [first], self.estimated_bytes(first)
         while commits[-1].version < to:
-            following = self.commit(Version(commits[-1].version + 1))
+            following = self._source.commit(Version(commits[-1].version + 1))
             if following is None or following.previous != commits[-1].id:
                 break
             size += self.estimated_bytes(following)
@@ -273,20 +258,11 @@ class TaskLogReader:
             return self.changes(commits[0])
         return as_one([(Version(each.version), list(self.changes(each))) for each in commits], self._stores)
 
-    def snapshots(self) -> list[Version]:
-        return self._log.snapshots.versions(self._task)
-
-    def manifest(self, version: Version) -> Manifest | None:
-        return self._log.snapshots.manifest(self._task, version)
-
-    def download(self, manifest: Manifest, into: Path, on_bytes: Callable[[int], None]) -> None:
-        self._log.snapshots.load(manifest, into, on_bytes)
-
     def examine(self, mark: Mark | None, path: Path) -> Usable:
         """Checks that the state at `path` is a part of this log's history; raises ForeignState if it isn't."""
         at = NOTHING if mark is None else mark.version
-        here = self.commit(at) if at else None
-        after = self.commit(Version(at + 1)) if at and here is None else None
+        here = self._source.commit(at) if at else None
+        after = self._source.commit(Version(at + 1)) if at and here is None else None
         verdict = check_state(
             mark,
             log=self._log.id,
@@ -297,11 +273,6 @@ class TaskLogReader:
         if isinstance(verdict, Unusable):
             raise ForeignState(f"the state in {path} can't be used: {verdict.reason}.")
         return verdict
-
-
-def state_bytes(commit: Commit, task: TaskId) -> int:
-    """How many bytes of the log a version has for one task's state."""
-    return sum(part.length for ref in commit.of_task(task) for part in ref.of_type(STATE))
 
 
 def as_changes(table: pa.Table) -> Changes:

@@ -13,60 +13,43 @@ from holdfast.instance.config import Role
 from holdfast.instance.read_views import VersionNotAvailable
 
 VERSION_METADATA = b"holdfast.version"
-"""In the metadata of an answer's schema: the version it is from."""
+"""In the metadata of the schema of a scan's answer: the version it is from."""
 CLOCKS_METADATA = b"holdfast.clocks"
 """The same for the version's wall and event clock, as a JSON array."""
 
 
-class ReadMany(msgspec.Struct, frozen=True):
-    """do_exchange: the values of the keys that follow, at exactly this version, waiting for it up to `wait` seconds."""
+class Ask(msgspec.Struct, frozen=True):
+    """Which store is read, at a version or the newest, waiting for the version up to `wait` seconds.
 
-    task: str
-    store: str
-    version: int
-    wait: float = 0.0
-    log: str | None = None
-
-
-class ScanMany(msgspec.Struct, frozen=True, tag_field="do", tag="scan"):
-    """do_exchange: the entries of each of the ranges that follow, at exactly this version."""
-
-    task: str
-    store: str
-    version: int
-    wait: float = 0.0
-    log: str | None = None
-
-
-class Exchange(msgspec.Struct, frozen=True):
-    """The purpose of an exchange: "get" many keys, which is the default, or "scan" many ranges."""
-
-    do: Literal["get", "scan"] = "get"
-
-
-class Scan(msgspec.Struct, frozen=True):
-    """do_get: the entries with start <= key < stop, the first `limit` of them, at a version or the newest."""
+    With `log`, only an instance of that log answers.
+    """
 
     task: str
     store: str
     version: int | None
+    wait: float = 0.0
+    log: str | None = None
+
+
+class Exchange(Ask, frozen=True, kw_only=True):
+    """do_exchange: "get" the values of the keys that follow, or "scan" the entries of the ranges that follow."""
+
+    do: Literal["get", "scan"]
+
+
+class Scan(Ask, frozen=True, kw_only=True):
+    """do_get: the entries with start <= key < stop, the first `limit` of them."""
+
     start: bytes
     stop: bytes | None
     reverse: bool
     limit: int | None
-    wait: float = 0.0
-    log: str | None = None
 
 
-class GetOne(msgspec.Struct, frozen=True):
-    """do_action get: one key's value, at a version or the newest."""
+class GetOne(Ask, frozen=True, kw_only=True):
+    """do_action get: the value of one key."""
 
-    task: str
-    store: str
     key: bytes
-    version: int | None
-    wait: float = 0.0
-    log: str | None = None
 
 
 class GotOne(msgspec.Struct, frozen=True):

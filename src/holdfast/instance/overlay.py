@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instance.fingerprint import Fingerprint, fingerprint
+from holdfast.instance.fingerprint import fingerprint
 from holdfast.instance.run import Run, first_wins, merged
 from holdfast.stores.engines.base import Changes
 from holdfast.words import Version
@@ -71,14 +71,11 @@ class Overlay:
     version: Version
     floor: Version
     families: Mapping[str, Family]
-    fingerprint: Fingerprint = fingerprint
 
     @classmethod
-    def starting(
-        cls, base: Version, stores: Sequence[str], *, complete: bool = False, fingerprint: Fingerprint = fingerprint
-    ) -> "Overlay":
+    def starting(cls, base: Version, stores: Sequence[str], *, complete: bool = False) -> "Overlay":
         """An empty overlay at `base`. `complete`: the engines are empty, so the overlay will see every key."""
-        return cls(base, base, base, {store: Family(complete=complete) for store in stores}, fingerprint)
+        return cls(base, base, base, {store: Family(complete=complete) for store in stores})
 
     @property
     def nbytes(self) -> int:
@@ -102,7 +99,7 @@ class Overlay:
         floor = max(self.floor, Version(version - READABLE + 1))
 
         def moved(store: str, family: Family) -> Family:
-            runs = [self._run(part, version) for part in changes.get(store, ()) if len(part.keys)]
+            runs = [Run(part.keys, part.values, version) for part in changes.get(store, ()) if len(part.keys)]
             if not runs:
                 return family
             return replace(family, recent=(merged(runs[::-1]), *family.recent))
@@ -188,7 +185,7 @@ class Overlay:
         rows = len(keys)
         if not family.runs or rows == 0:
             return pa.nulls(rows, pa.binary()), _booleans(np.full(rows, family.complete))
-        prints = self.fingerprint(keys)
+        prints = fingerprint(keys)
         left = np.arange(rows)
         pieces: list[pa.Array] = []
         places: list[np.ndarray] = []
@@ -228,9 +225,6 @@ class Overlay:
             for number, entries in run.scan_many(starts, stops):
                 known[number].update(entries)
         return known
-
-    def _run(self, changes: Changes, version: Version) -> Run:
-        return Run(changes.keys, changes.values, version, fingerprint=self.fingerprint)
 
     def _mapped(self, moved: Callable[[str, Family], Family]) -> dict[str, Family]:
         return {store: moved(store, family) for store, family in self.families.items()}

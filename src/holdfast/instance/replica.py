@@ -146,7 +146,7 @@ class Replica(ReplicaState):
 
     def _apply(self, to: Version, report: RestoreReporter) -> bool:
         """Applies the next version, or several; False when the log no longer has it."""
-        commit = self._source.commit(Version(self._at + 1))
+        commit = self._log_reader.commit(Version(self._at + 1))
         if commit is None:
             return False
         if self._commit and commit.previous != self._commit:
@@ -184,7 +184,7 @@ class Replica(ReplicaState):
             self._disk.know(version, stamp)
             self.published.advance(overlay.with_version(version, changes), stamp.now)
             self._at, self._commit = version, commit.id
-        self.applied_bytes += self._source.state_bytes(commit)
+        self.applied_bytes += commit.state_bytes(self.task)
         if version % _TIDY == 0:
             self.tidy()
         if report.under_way:
@@ -218,7 +218,7 @@ class Replica(ReplicaState):
                         self.published.forget_older()
             if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:
                 disk.flush()
-        self.applied_bytes += sum(self._source.state_bytes(commit) for commit in commits)
+        self.applied_bytes += sum(commit.state_bytes(self.task) for commit in commits)
         if report.under_way:
             report.batch(version, counts)
 
@@ -248,19 +248,21 @@ class Replica(ReplicaState):
             remove(self._home.saving)
 
     def _snapshots(self) -> list[Version]:
-        return [version for version in self._source.snapshots() if version not in self._bad_snapshots]
+        found = self._log_reader.log.snapshots.versions(self.task)
+        return [version for version in found if version not in self._bad_snapshots]
 
     def _load(self, version: Version, report: RestoreReporter) -> None:
         """Replaces the state here by a snapshot. One that turns out damaged or incomplete is not used again."""
+        log = self._log_reader.log
         try:
-            manifest = self._source.manifest(version)
+            manifest = log.snapshots.manifest(self.task, version)
             if manifest is None:
                 self._bad_snapshots |= {version}
                 return
-            snapshot_loading.download(self._source, manifest, self._home, self._on_bytes(manifest, report))
+            snapshot_loading.download(log, manifest, self._home, self._on_bytes(manifest, report))
             with self._writing:
                 self._shut()
-                engines = snapshot_loading.adopt(self._source, manifest, self._home, self._specs, self._resources)
+                engines = snapshot_loading.adopt(log.id, manifest, self._home, self._specs, self._resources)
                 self._use(engines, fresh=True)
         except (DamagedObject, DamagedState, ObjectMissing) as error:
             self._bad_snapshots |= {version}
@@ -301,7 +303,7 @@ class Replica(ReplicaState):
         deadline = self._clock.monotonic() + wait
         if self.published.version is not None and self.published.version >= version:
             return
-        if self._source.newest_known < version and self._source.commit(version) is None:
+        if self._log_reader.newest_known < version and self._log_reader.commit(version) is None:
             raise VersionNotAvailable(self.task, version, self.published.range, "the log has no such version")
         while not self.published.wait_for(version, 0):
             # A thread that moves the replica may take long; this reader waits no longer than it was told to.

@@ -57,6 +57,7 @@ class ReplicaState:
         self.published = PublishedVersions(home.task)
         self.settings = settings or ReplicaSettings()
         self._home = home
+        self._log_reader = source
         self._source = TaskLogReader(source, home.task, self.stores)
         self._specs = list(specs)
         self._resources = resources
@@ -171,7 +172,7 @@ class ReplicaState:
         try:
             mark = engines.mark()
             verdict = self._source.examine(mark, self._home.path)
-            now = clocks_of(mark, self._source.commit)
+            now = clocks_of(mark, self._log_reader.commit)
             if fresh or mark is None:
                 self._source.begin_without([spec.name for spec in self._specs if not spec.durable])
             if verdict.at == verdict.whole_from:
@@ -182,7 +183,7 @@ class ReplicaState:
             self.published.clear()
             engines.close()
             raise
-        disk = ReplicaDisk(engines, self._home, self.stores, self._source.specs, self._source.log_id, self._clock)
+        disk = ReplicaDisk(engines, self._home, self.stores, self._source.specs, self._log_reader.log.id, self._clock)
         self._disk = disk
         disk.flushed = self._at = verdict.at
         disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0))

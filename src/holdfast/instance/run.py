@@ -15,7 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.instance.fingerprint import U64, Fingerprint, fingerprint
+from holdfast.instance.fingerprint import U64, fingerprint
 from holdfast.stores.engines.base import Changes
 from holdfast.stores.formats.byte_columns import key_order
 from holdfast.words import Version
@@ -93,19 +93,10 @@ class Run:
     [1, -1]
     """
 
-    def __init__(
-        self,
-        keys: pa.Array,
-        values: pa.Array,
-        high: Version,
-        *,
-        index: Index | None = None,
-        fingerprint: Fingerprint = fingerprint,
-    ) -> None:
+    def __init__(self, keys: pa.Array, values: pa.Array, high: Version, *, index: Index | None = None) -> None:
         self.keys = keys
         self.values = values
         self.high = high
-        self.fingerprint = fingerprint
         self.index = index or Index.of(fingerprint(keys))
         self.nbytes = int(keys.nbytes + values.nbytes + self.index.nbytes)
 
@@ -141,7 +132,7 @@ class Run:
         first = len(self) // 2
         rows = pa.array(np.arange(first, len(self)))
         index = self.index.without_rows_before(first)
-        return Run(self.keys.take(rows), self.values.take(rows), self.high, index=index, fingerprint=self.fingerprint)
+        return Run(self.keys.take(rows), self.values.take(rows), self.high, index=index)
 
     @cached_property
     def order(self) -> pa.Array:
@@ -216,15 +207,13 @@ def merged(runs: Sequence[Run]) -> Run:
     prints, rows = prints[order], rows[order]
     outdated = _outdated(prints, rows, keys)
     if not outdated.any():
-        return Run(
-            keys, values, runs[0].high, index=Index(prints, rows.astype(np.int32)), fingerprint=runs[0].fingerprint
-        )
+        return Run(keys, values, runs[0].high, index=Index(prints, rows.astype(np.int32)))
     kept = np.ones(len(keys), dtype=bool)
     kept[rows[outdated]] = False
     stays = pa.array(kept)
     places = np.cumsum(kept, dtype=np.int32) - np.int32(1)
     index = Index(prints[~outdated], places[rows[~outdated]])
-    return Run(keys.filter(stays), values.filter(stays), runs[0].high, index=index, fingerprint=runs[0].fingerprint)
+    return Run(keys.filter(stays), values.filter(stays), runs[0].high, index=index)
 
 
 def _outdated(prints: U64, rows: Rows, keys: pa.Array) -> npt.NDArray[np.bool_]:

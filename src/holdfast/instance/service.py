@@ -14,7 +14,7 @@ import logging
 import threading
 from collections.abc import Callable, Generator, Iterable, Iterator
 from itertools import islice
-from typing import TYPE_CHECKING, Protocol, TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -23,15 +23,14 @@ import pyarrow.flight as flight
 from holdfast import metrics
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance import messages
-from holdfast.instance.config import Role
-from holdfast.instance.events import Events
 from holdfast.instance.read_views import Entry, ReadView, VersionNotAvailable
-from holdfast.instance.replica import Replica
 from holdfast.stores.engines.base import DamagedState
 from holdfast.stores.formats.byte_columns import as_type, whole
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
+    from holdfast.instance.instance import Instance
+
     _ServerBase = object
 else:
     _ServerBase = flight.FlightServerBase
@@ -52,37 +51,6 @@ _read_seconds = metrics.histogram("holdfast_state_read_seconds", "How long a tas
 M = TypeVar("M")
 
 
-class Host(Protocol):
-    """What the service needs of its instance."""
-
-    events: Events
-
-    @property
-    def log_id(self) -> str: ...
-
-    def replica(self, task: TaskId) -> Replica:
-        """The task's replica, or TaskNotHere."""
-
-    def caught_up(self, task: TaskId) -> bool: ...
-
-    def damaged(self, task: TaskId, error: DamagedState) -> None:
-        """A read found damage: the replica must be rebuilt."""
-
-    def status(self) -> messages.InstanceStatus: ...
-
-    def committed(self, version: Version) -> None: ...
-
-    def set_app_state(self, state: messages.AppStateMessage) -> None: ...
-
-    def set_peers(self, peers: messages.Peers) -> None: ...
-
-    def host(self, task: TaskId, role: Role) -> None: ...
-
-    def drop(self, task: TaskId) -> None: ...
-
-    def request_stop(self) -> None: ...
-
-
 def forget_task(task: TaskId) -> None:
     """Removes the metrics of a task that is no longer here."""
     for counter in (_keys_read, _ranges_read):
@@ -93,20 +61,9 @@ def forget_task(task: TaskId) -> None:
 class StateService(_ServerBase):
     """The Flight server of one instance. It listens as soon as it is constructed."""
 
-    def __init__(self, host: Host, address: str) -> None:
+    def __init__(self, instance: "Instance", address: str) -> None:
         super().__init__(location=address)  # type: ignore[call-arg]
-        self._host = host
-        self._actions: dict[str, Callable[[bytes], bytes]] = {
-            "get": self._get,
-            "status": lambda _: msgspec.json.encode(host.status()),
-            "committed": self._committed,
-            "events": self._events,
-            "app_state": self._app_state,
-            "peers": self._peers,
-            "host": self._host_task,
-            "drop": self._drop_task,
-            "stop": self._stop,
-        }
+        self._instance = instance
 
     def stop(self, timeout: float) -> None:
         """Ends within the timeout, also if a client doesn't take its answer."""
@@ -121,27 +78,24 @@ class StateService(_ServerBase):
         reader: "flight.MetadataRecordBatchReader",
         writer: "flight.MetadataRecordBatchWriter",
     ) -> None:
-        with _encoding_errors(self._host):
+        with _encoding_errors(self._instance):
             asked = reader.read_all()
-            match _decoded(descriptor.command, messages.Exchange).do:
-                case "get":
-                    self._get_many(_decoded(descriptor.command, messages.ReadMany), asked, writer)
-                case "scan":
-                    self._scan_many(_decoded(descriptor.command, messages.ScanMany), asked, writer)
+            ask = _decoded(descriptor.command, messages.Exchange)
+            (self._get_many if ask.do == "get" else self._scan_many)(ask, asked, writer)
 
-    def _get_many(self, ask: messages.ReadMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
+    def _get_many(self, ask: messages.Exchange, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
         keys = _binary(asked, 0)
         with _read_seconds.time():
             values = self._read(ask, lambda view: view.get_many(ask.store, keys))
         _keys_read.labels(ask.task).inc(len(keys))
-        writer.begin(VALUES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
+        writer.begin(VALUES)
         for start in range(0, len(values), _SEND_ROWS):
             writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
 
-    def _scan_many(self, ask: messages.ScanMany, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
+    def _scan_many(self, ask: messages.Exchange, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
         starts, stops = _binary(asked, 0).to_pylist(), _binary(asked, 1).to_pylist()
         with self._view(ask) as view:
-            writer.begin(IN_RANGES.with_metadata({messages.VERSION_METADATA: str(ask.version).encode()}))
+            writer.begin(IN_RANGES)
             with contextlib.closing(view.scan_many(ask.store, starts, stops)) as entries:
                 for block in _blocks(entries):
                     columns = [pa.array(column, type_) for column, type_ in zip(block, IN_RANGES.types, strict=True)]
@@ -149,7 +103,7 @@ class StateService(_ServerBase):
         _ranges_read.labels(ask.task).inc(len(starts))
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with _encoding_errors(self._host):
+        with _encoding_errors(self._instance):
             ask = _decoded(ticket.ticket, messages.Scan)
             view = self._view(ask)
             clocks = msgspec.json.encode((view.now.wall, view.now.event))
@@ -158,16 +112,39 @@ class StateService(_ServerBase):
             return flight.GeneratorStream(schema, self._scanned(view, ask, schema))
 
     def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:
-        with _encoding_errors(self._host):
-            act = self._actions.get(action.type)
-            if act is None:
-                raise messages.InstanceRefused(
-                    f"there is no action {action.type!r}. There are {', '.join(sorted(self._actions))}."
-                )
-            body = b"" if action.body is None else action.body.to_pybytes()
-            return iter([flight.Result(pa.py_buffer(act(body)))])
+        with _encoding_errors(self._instance):
+            answer = self._act(action.type, b"" if action.body is None else action.body.to_pybytes())
+            return iter([flight.Result(pa.py_buffer(b"" if answer is None else msgspec.json.encode(answer)))])
 
-    def _read(self, ask: messages.ReadMany | messages.GetOne, read: Callable[[ReadView], M]) -> M:
+    def _act(self, name: str, body: bytes) -> object:
+        """The answer to an action; None if there is nothing to answer."""
+        instance = self._instance
+        match name:
+            case "get":
+                return self._get(_decoded(body, messages.GetOne))
+            case "status":
+                return instance.status()
+            case "committed":
+                instance.committed(Version(_decoded(body, messages.Committed).version))
+            case "events":
+                asked = _decoded(body, messages.EventsSince)
+                return instance.events.since(asked.since, asked.wait, life=asked.life)
+            case "app_state":
+                instance.app_state = _decoded(body, messages.AppStateMessage)
+            case "peers":
+                instance.peers = _decoded(body, messages.Peers).addresses
+            case "host":
+                hosted = _decoded(body, messages.HostTask)
+                instance.host(TaskId.parse(hosted.task), hosted.role)
+            case "drop":
+                instance.drop(TaskId.parse(_decoded(body, messages.DropTask).task))
+            case "stop":
+                instance.request_stop()
+            case _:
+                raise messages.InstanceRefused(f"there is no action {name!r}. Use the client of the same release.")
+        return None
+
+    def _read(self, ask: messages.Ask, read: Callable[[ReadView], M]) -> M:
         """Reads, and tries again if the replica was opened again meanwhile, as a damaged one is."""
         for _ in range(_READS - 1):
             try:
@@ -176,19 +153,20 @@ class StateService(_ServerBase):
             except Closed:
                 _LOG.debug("task %s was closed under a reader", ask.task)
             except DamagedState as error:
-                self._host.damaged(TaskId.parse(ask.task), error)
+                self._instance.damaged(TaskId.parse(ask.task), error)
         with self._view(ask) as view:
             return read(view)
 
-    def _view(self, ask: messages.ReadMany | messages.ScanMany | messages.GetOne | messages.Scan) -> ReadView:
-        if ask.log is not None and ask.log != self._host.log_id:
+    def _view(self, ask: messages.Ask) -> ReadView:
+        serves = self._instance.log.id
+        if ask.log is not None and ask.log != serves:
             raise messages.InstanceUnavailable(
-                f"this instance serves the log {self._host.log_id}, and {ask.log} was asked for. Another app has taken "
-                "the address; ask again when the app's own instance is back."
+                f"this instance serves the log {serves}, and {ask.log} was asked for. Another app has taken the "
+                "address; ask again when the app's own instance is back."
             )
         task = TaskId.parse(ask.task)
-        replica = self._host.replica(task)
-        if ask.version is None and not self._host.caught_up(task):
+        replica = self._instance.replica(task)
+        if ask.version is None and not self._instance.caught_up(task):
             raise VersionNotAvailable(task, None, replica.published.range, "it is being restored")
         if ask.store not in replica.stores:
             raise messages.InstanceRefused(
@@ -197,7 +175,7 @@ class StateService(_ServerBase):
         return replica.read_view(None if ask.version is None else Version(ask.version), ask.wait)
 
     def _scanned(self, view: ReadView, ask: messages.Scan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        with _encoding_errors(self._host), view:
+        with _encoding_errors(self._instance), view:
             entries = view.scan(ask.store, ask.start, ask.stop, reverse=ask.reverse)
             with contextlib.closing(entries):
                 limited = islice(entries, ask.limit)
@@ -205,47 +183,16 @@ class StateService(_ServerBase):
                     keys, values = zip(*block, strict=True)
                     yield pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=schema)
 
-    def _get(self, body: bytes) -> bytes:
-        ask = _decoded(body, messages.GetOne)
-
+    def _get(self, ask: messages.GetOne) -> messages.GotOne:
         def got(view: ReadView) -> messages.GotOne:
             value = view.get(ask.store, ask.key)
             return messages.GotOne(view.version, value, view.now.wall, view.now.event)
 
-        return msgspec.json.encode(self._read(ask, got))
-
-    def _committed(self, body: bytes) -> bytes:
-        self._host.committed(Version(_decoded(body, messages.Committed).version))
-        return b""
-
-    def _events(self, body: bytes) -> bytes:
-        ask = _decoded(body, messages.EventsSince)
-        return msgspec.json.encode(self._host.events.since(ask.since, ask.wait, life=ask.life))
-
-    def _app_state(self, body: bytes) -> bytes:
-        self._host.set_app_state(_decoded(body, messages.AppStateMessage))
-        return b""
-
-    def _peers(self, body: bytes) -> bytes:
-        self._host.set_peers(_decoded(body, messages.Peers))
-        return b""
-
-    def _host_task(self, body: bytes) -> bytes:
-        message = _decoded(body, messages.HostTask)
-        self._host.host(TaskId.parse(message.task), message.role)
-        return b""
-
-    def _drop_task(self, body: bytes) -> bytes:
-        self._host.drop(TaskId.parse(_decoded(body, messages.DropTask).task))
-        return b""
-
-    def _stop(self, _: bytes) -> bytes:
-        self._host.request_stop()
-        return b""
+        return self._read(ask, got)
 
 
 @contextlib.contextmanager
-def _encoding_errors(host: Host) -> Iterator[None]:
+def _encoding_errors(instance: "Instance") -> Iterator[None]:
     """Sends errors to the client as what they are."""
     try:
         yield
@@ -253,7 +200,7 @@ def _encoding_errors(host: Host) -> Iterator[None]:
         _LOG.warning("a read met damaged state: %s", error)
         for task in {part for part in error.path.parts if "_" in part}:
             with contextlib.suppress(HoldfastError):
-                host.damaged(TaskId.parse(task), error)
+                instance.damaged(TaskId.parse(task), error)
         # The client can retry: the log has what the disk lost.
         again = messages.InstanceUnavailable(f"{error} It is being rebuilt; ask again in a moment.")
         raise flight.FlightServerError(str(again), messages.encode_error(again)) from error

@@ -9,10 +9,10 @@ from contextlib import closing
 from itertools import islice
 
 from holdfast.errors import DamagedObject
-from holdfast.instance.log_reader import TaskLogReader
 from holdfast.instance.read_views import ReadView
 from holdfast.instance.state_dir import TaskDirectory, remove, usable
 from holdfast.instance.task_engines import TaskEngines
+from holdfast.log.log import Log
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Mark, Resources
 from holdfast.stores.spec import StoreSpec
@@ -22,27 +22,27 @@ _FEW = 10_000
 """Up to so many entries are counted one by one, which takes some milliseconds."""
 
 
-def download(source: TaskLogReader, manifest: Manifest, home: TaskDirectory, on_bytes: Callable[[int], None]) -> None:
+def download(log: Log, manifest: Manifest, home: TaskDirectory, on_bytes: Callable[[int], None]) -> None:
     """Downloads a snapshot beside the data; `on_bytes` is called for each piece."""
     with usable(home.path):
         remove(home.loading)
-        source.download(manifest, home.loading, on_bytes)
+        log.snapshots.load(manifest, home.loading, on_bytes)
 
 
 def adopt(
-    source: TaskLogReader, manifest: Manifest, home: TaskDirectory, specs: Sequence[StoreSpec], resources: Resources
+    log: str, manifest: Manifest, home: TaskDirectory, specs: Sequence[StoreSpec], resources: Resources
 ) -> TaskEngines:
-    """Replaces the data, which must be closed, by the downloaded snapshot, and opens it."""
+    """Replaces the data, which must be closed, by the downloaded snapshot, and opens it. `log` is the log's id."""
     home.adopt_loaded()
     engines = TaskEngines.open(home.data, home.volatile, specs, resources)
     version = Version(manifest.version)
     try:
         if not any(spec.durable for spec in specs):
             # The snapshot of a task without durable stores is empty. It only says at which version to start.
-            engines.stamp(Mark(version, manifest.commit, source.log_id))
+            engines.stamp(Mark(version, manifest.commit, log))
         mark = engines.mark()
         found = None if mark is None else (mark.version, mark.commit, mark.log, mark.applying)
-        if found != (version, manifest.commit, source.log_id, None):
+        if found != (version, manifest.commit, log, None):
             raise DamagedObject(f"the snapshot of task {home.task} at version {version} holds {mark}.")
     except BaseException:
         engines.close()

@@ -1,6 +1,9 @@
 """Snapshots of a replica: saved when they are due, between two versions and while readers go on.
 
-A snapshot is a flush of the overlay, a RocksDB checkpoint (hard links), and then an upload that nobody waits for.
+A snapshot is a flush of the overlay, a RocksDB checkpoint (hard links), and then an upload that nobody waits for. It is
+worth its upload when reading the tail (the segments after the last snapshot) costs more than reading the snapshot: that
+is the ratio. Size and age limit the tail where the ratio alone would let it grow. Age also applies to a task that
+changed nothing, since cleaning stops at the oldest snapshot of any task.
 """
 
 import logging
@@ -8,14 +11,14 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
-from holdfast.instance.log_reader import state_bytes
 from holdfast.instance.replica import Replica
 from holdfast.log.log import Log
-from holdfast.log.snapshot_policy import snapshot_due
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.words import NOTHING, Version
 
 _LOG = logging.getLogger(__name__)
+_SMALLEST_TAIL = 1 << 20
+"""The ratio is ignored for a shorter tail (in bytes): a small store would get a snapshot per version."""
 
 
 @dataclass
@@ -43,19 +46,16 @@ class Snapshotter:
         if not self._limits.enabled or not self._replica.published.version:
             return False
         last = self._saved or self._found()
-        due = snapshot_due(
+        due = is_due(
+            self._limits,
             tail_versions=self._replica.published.version - last.version,
             tail_bytes=self._replica.applied_bytes - last.applied_bytes,
             snapshot_bytes=last.bytes,
             since=timedelta(seconds=self._clock.monotonic() - last.at),
-            ratio=self._limits.ratio,
-            size=self._limits.bytes,
-            age=self._limits.age,
         )
-        if due is None:
-            return False
-        self.save()
-        return True
+        if due:
+            self.save()
+        return due
 
     def save(self) -> Version:
         """Saves a snapshot of the newest version now."""
@@ -88,5 +88,20 @@ class Snapshotter:
             commit = self._log.commit(Version(version))
             if commit is None or total >= self._limits.bytes:
                 break
-            total += state_bytes(commit, self._replica.task)
+            total += commit.state_bytes(self._replica.task)
         return total
+
+
+def is_due(
+    limits: SnapshotSettings, *, tail_versions: int, tail_bytes: int, snapshot_bytes: int | None, since: timedelta
+) -> bool:
+    """Whether a snapshot should be saved now.
+
+    `tail_versions` and `tail_bytes` are the versions and the bytes of segments that the replica has applied since its
+    last snapshot, `snapshot_bytes` is the size of that snapshot (None without one), and `since` the time since it.
+
+    >>> is_due(SnapshotSettings(), tail_versions=3, tail_bytes=30 << 20, snapshot_bytes=10 << 20, since=timedelta(0))
+    True
+    """
+    outweighs = snapshot_bytes is not None and tail_bytes >= max(_SMALLEST_TAIL, limits.ratio * snapshot_bytes)
+    return tail_versions > 0 and (outweighs or tail_bytes >= limits.bytes or since >= limits.age)

@@ -133,10 +133,6 @@ class TaskEngines:
         with self.lease():
             return self._of[store].approximate_count(store)
 
-    def memory_bytes(self) -> int:
-        with self.lease():
-            return sum(engine.memory_bytes() for engine, _ in self._all)
-
     def disk_bytes(self) -> int:
         with self.lease():
             return sum(engine.disk_bytes() for engine, _ in self._all)

@@ -1,14 +1,13 @@
 """The log: an app's changelog on object storage, and the only source of truth.
 
-names            the name of every object
-objects          what the log requires of a storage; storage opens one: a local folder, S3, GCS, Azure or memory
-documents        small JSON objects that carry their checksum
-segments         what one task changed in one version
-commits          what makes a version exist
-appfile          what the app consists of, checked at every start
-snapshots        a task's whole state, from which a restore starts
-snapshot_policy  when a snapshot is due
-sinks            how far each sink has been written
-log              all of these together
-cleaning         deleting objects that are no longer needed
+names      the name of every object
+objects    what the log requires of a storage; storage opens one: a local folder, S3, GCS, Azure or memory
+documents  small JSON objects that carry their checksum
+segments   what one task changed in one version
+commits    what makes a version exist
+appfile    what the app consists of, checked at every start
+snapshots  a task's whole state, from which a restore starts
+sinks      how far each sink has been written
+log        all of these together
+cleaning   deleting objects that are no longer needed
 """

@@ -15,7 +15,7 @@ import socket
 import msgspec
 
 from holdfast.log import documents, names
-from holdfast.log.segments import SegmentRef
+from holdfast.log.segments import STATE, SegmentRef
 from holdfast.words import TaskId, Version
 
 FORMAT = 1
@@ -74,6 +74,10 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def volatile_of(self, task: TaskId) -> tuple[SegmentRef, ...]:
         """The task's segments of stores that aren't durable."""
         return self.volatile.get(str(task), ())
+
+    def state_bytes(self, task: TaskId) -> int:
+        """How many bytes of the log this version has for one task's state."""
+        return sum(part.length for ref in self.of_task(task) for part in ref.of_type(STATE))
 
     def segment_names(self) -> frozenset[str]:
         """The objects that this commit needs."""
