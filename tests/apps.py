@@ -1,4 +1,4 @@
-"""Apps for tests: small settings, files as a source, answers over REST."""
+"""Apps for tests: small settings, files as a source, results over REST."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import time
 import urllib.error
 import urllib.request
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,16 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 
+NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 RECORD = pa.schema([("player", pa.string()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
 
+def game(player: str | None, points: int | None = 1, at: datetime | None = NOON) -> dict[str, Any]:
+    return {"player": player, "points": points, "at": at}
+
+
 def write(folder: Path, number: int, records: Sequence[Mapping[str, Any]], schema: pa.Schema = RECORD) -> None:
-    """One file of records, which is one batch; files are read in the order of their numbers."""
+    """Writes one file of records, which is one batch. Files are read in the order of their numbers."""
     folder.mkdir(parents=True, exist_ok=True)
     path = folder / f"{number:04d}.parquet"
     pq.write_table(pa.Table.from_pylist(list(records), schema), path)
@@ -27,7 +33,7 @@ def write(folder: Path, number: int, records: Sequence[Mapping[str, Any]], schem
 
 
 def read(spark: SparkSession, folder: Path, schema: str = "player string, points long, at timestamp") -> DataFrame:
-    """The folder as a stream, a file a batch."""
+    """The folder as a stream, one file per batch."""
     return spark.readStream.schema(schema).option("maxFilesPerTrigger", 1).parquet(str(folder))
 
 
@@ -46,13 +52,13 @@ def points_app(
     session: SparkSession,
     folder: Path,
     /,
-    shape: Callable[[hf.Stream], hf.Stream] = lambda stream: stream,
+    change: Callable[[hf.Stream], hf.Stream] = lambda stream: stream,
     sink: hf.Sink | None = None,
     **changes: Any,
 ) -> hf.App:
     """Games and points per player, from `folder/input`."""
     app = hf.App("points", settings=settings(folder, **changes), spark=session)
-    stream = shape(app.stream(read(session, folder / "input"), key="player", timestamp="at"))
+    stream = change(app.stream(read(session, folder / "input"), key="player", timestamp="at"))
     table = stream.group_by().aggregate(games=hf.count(), points=hf.sum("points")).store("points")
     if sink is not None:
         table.sink(sink, name="sink")
@@ -68,14 +74,21 @@ def get(app: hf.App, path: str) -> tuple[int, Any]:
         return error.code, json.load(error)
 
 
-def held(app: hf.App, store: str = "points") -> dict[Any, Any]:
-    """All entries of a store, once the instances have the app's newest version."""
-    ends = time.monotonic() + 60
+def entries_of(app: hf.App, store: str = "points") -> dict[Any, Any]:
+    """All entries of a store at the app's newest version."""
+    deadline = time.monotonic() + 60
     while True:
         status, page = get(app, f"/v1/stores/{store}/range?limit=10000")
         assert status == 200, page
         if page["version"] >= app.version:
             break
-        assert time.monotonic() < ends, f"version {page['version']} of {app.version}"
+        assert time.monotonic() < deadline, f"version {page['version']} of {app.version}"
         time.sleep(0.02)
     return {tuple(e["key"]) if isinstance(e["key"], list) else e["key"]: e["value"] for e in page["entries"]}
+
+
+def finish(app: hf.App, store: str = "points") -> dict[Any, Any]:
+    """Runs the app until it has processed all input and stops it. Returns the store's entries."""
+    with app:
+        app.process_all_available()
+        return entries_of(app, store)

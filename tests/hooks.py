@@ -1,4 +1,4 @@
-"""Options hooks that instances of tests import by name; a module of its own, since those processes have no Spark."""
+"""Hooks for RocksDB options that instances import by name; a separate module, since instances have no Spark."""
 
 from holdfast.stores.engines.tuning import Tunable
 
@@ -6,6 +6,6 @@ LEVEL_BYTES = 12_345_678
 
 
 def smaller(store: str, tunable: Tunable) -> None:
-    """Sets something in the store's options and something in those of its database, to be found in RocksDB's file."""
+    """Sets one option of the store and one of its database; RocksDB writes both to its options file."""
     tunable.options.set_max_bytes_for_level_base(LEVEL_BYTES)
     tunable.database.set_max_background_jobs(3)

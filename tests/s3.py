@@ -4,8 +4,8 @@
     storage = open_storage(server.url, server.options)
     server.stop()
 
-The binary is the one HOLDFAST_VERSITYGW names, or `versitygw` in ~/go/bin or on the path. Where there is none, tests
-are skipped and say why.
+The binary is the one that HOLDFAST_VERSITYGW names, or `versitygw` in ~/go/bin or on the path. Without it, tests are
+skipped.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""An app on real Spark: what a user writes, what they get, and what stops it."""
+"""An app on real Spark: its results, its restarts, and what stops it."""
 
 import json
 import os
@@ -31,29 +31,16 @@ from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
-from tests.apps import get, held, points_app, read, settings, write
+from tests.apps import NOON, entries_of, finish, game, get, points_app, read, settings, write
 
 pytestmark = pytest.mark.spark
-
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-
-
-def game(player: str | None, points: int | None, at: datetime | None = NOON) -> dict[str, Any]:
-    return {"player": player, "points": points, "at": at}
-
-
-def finish(app: hf.App) -> hf.App:
-    """Runs until everything there is was counted, and stops."""
-    with app:
-        app.process_all_available()
-    return app
 
 
 def wait_for(app: hf.App, *states: AppState) -> None:
     assert app._states.wait_for(*states, timeout=60), (app.state, app.cause)
 
 
-def test_counts_are_true_queryable_and_delivered(spark: SparkSession, tmp_path: Path) -> None:
+def test_counts_are_correct_queryable_and_delivered(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 100), game("bob", 200)])
     write(tmp_path / "input", 2, [game("alice", 150), game("alice", None)])
     sink = hf.memory()
@@ -62,7 +49,7 @@ def test_counts_are_true_queryable_and_delivered(spark: SparkSession, tmp_path: 
     app.on_state(lambda old, new: moves.append((str(old), str(new))))
     with app:
         app.process_all_available()
-        assert held(app) == {"alice": {"games": 3, "points": 250}, "bob": {"games": 1, "points": 200}}
+        assert entries_of(app) == {"alice": {"games": 3, "points": 250}, "bob": {"games": 1, "points": 200}}
         status, answer = get(app, "/v1/stores/points/keys/alice")
         assert (status, answer["version"], answer["value"]) == (200, 2, {"games": 3, "points": 250})
         assert get(app, "/v1/stores/points/keys/nobody")[0] == 404
@@ -84,21 +71,17 @@ def test_counts_are_true_queryable_and_delivered(spark: SparkSession, tmp_path: 
     ]
 
 
-def test_a_restart_goes_on_where_it_was(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_restart_continues_from_the_last_version(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     finish(points_app(spark, tmp_path))
     write(tmp_path / "input", 2, [game("alice", 2)])
     app = points_app(spark, tmp_path)
-    with app:
-        app.process_all_available()
-        assert held(app) == {"alice": {"games": 2, "points": 3}}
+    assert finish(app) == {"alice": {"games": 2, "points": 3}}
     assert app.version == 2
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_a_lost_state_folder_is_restored_and_listeners_hear_of_it(
-    engine: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_lost_state_directory_is_restored_and_reported(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1), game("bob", 2), game("carol", 3)])
 
     def build() -> hf.App:
@@ -109,39 +92,34 @@ def test_a_lost_state_folder_is_restored_and_listeners_hear_of_it(
 
     finish(build())
     shutil.rmtree(tmp_path / "base" / "points" / "state")
-    heard: list[hf.RestoreEvent] = []
+    events: list[hf.RestoreEvent] = []
     app = build()
-    app.on_restore(heard.append)
+    app.on_restore(events.append)
 
     def broken(event: hf.RestoreEvent) -> None:
-        raise RuntimeError("a listener of the user's")
+        raise RuntimeError("a user's listener")
 
     app.on_restore(broken)
     with app:
-        assert held(app) == {name: {"count": 1} for name in ("alice", "bob", "carol")}
-    phases = [event.phase.value for event in heard if event.store == "points"]
+        assert entries_of(app) == {name: {"count": 1} for name in ("alice", "bob", "carol")}
+    phases = [event.phase.value for event in events if event.store == "points"]
     assert phases.count("start") == phases.count("end") == 2
-    assert all(event.start_version == 0 for event in heard)
-    assert sum(event.count for event in heard if event.phase is hf.RestorePhase.BATCH) == 3
+    assert all(event.start_version == 0 for event in events)
+    assert sum(event.count for event in events if event.phase is hf.RestorePhase.BATCH) == 3
 
 
-def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_records_become_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     ahead = datetime.now(UTC) + timedelta(days=2)
     records = [game("alice", 1), game(None, 7), game(None, 7), game("bob", 2, None), game("carol", 3, ahead)]
     write(tmp_path / "input", 1, [*records, game("x" * 70_000, 4)])
-    app = points_app(spark, tmp_path)
-    with app:
-        app.process_all_available()
-        assert held(app) == {"alice": {"games": 1, "points": 1}}
+    assert finish(points_app(spark, tmp_path)) == {"alice": {"games": 1, "points": 1}}
     files = (tmp_path / "base" / "points" / "dead-letters").glob("[0-9]*.json")
     letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     found = sorted((letter["reason"].split()[0:2], letter["times"]) for letter in letters)
     assert found == [(["event", "time"], 1), (["no", "event"], 1), (["no", "key:"], 2), (["the", "key"], 1)]
 
 
-def test_a_deleted_checkpoint_is_refused_with_the_positions_and_goes_on_when_told(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_a_deleted_checkpoint_is_refused_until_a_setting_allows_it(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     finish(points_app(spark, tmp_path))
     shutil.rmtree(tmp_path / "base" / "points" / "checkpoint")
@@ -150,9 +128,7 @@ def test_a_deleted_checkpoint_is_refused_with_the_positions_and_goes_on_when_tol
         app.start()
     assert app.state is AppState.ERROR
     again = points_app(spark, tmp_path, on_new_checkpoint="restart_sources")
-    with again:
-        again.process_all_available()
-        assert held(again) == {"alice": {"games": 2, "points": 2}}
+    assert finish(again) == {"alice": {"games": 2, "points": 2}}
 
 
 def test_a_checkpoint_that_lost_its_last_commit_counts_nothing_twice(spark: SparkSession, tmp_path: Path) -> None:
@@ -162,13 +138,11 @@ def test_a_checkpoint_that_lost_its_last_commit_counts_nothing_twice(spark: Spar
     for path in (tmp_path / "base" / "points" / "checkpoint" / "commits").glob("*1*"):
         path.unlink()
     app = points_app(spark, tmp_path)
-    with app:
-        app.process_all_available()
-        assert held(app) == {"alice": {"games": 2, "points": 2}}
+    assert finish(app) == {"alice": {"games": 2, "points": 2}}
     assert app.version == 2
 
 
-def test_a_checkpoint_that_fell_back_to_other_offsets_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_checkpoint_with_other_offsets_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     write(tmp_path / "input", 2, [game("alice", 1)])
     finish(points_app(spark, tmp_path))
@@ -182,13 +156,13 @@ def test_a_checkpoint_that_fell_back_to_other_offsets_stops_the_app(spark: Spark
     app.stop()
 
 
-def test_two_drivers_on_one_log_end_with_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_of_two_drivers_on_one_log_one_stops(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
-    first = finish(points_app(spark, tmp_path))
+    finish(points_app(spark, tmp_path))
     again: dict[str, Any] = {"on_new_checkpoint": "restart_sources"}
     one = points_app(spark, tmp_path, state=hf.StateSettings(dir=str(tmp_path / "one")), **again)
     two = points_app(
-        spark.newSession(),  # names of queries are a session's own
+        spark.newSession(),  # a query's name is unique per session
         tmp_path,
         state=hf.StateSettings(dir=str(tmp_path / "two")),
         spark=hf.SparkSettings(checkpoint=str(tmp_path / "other-checkpoint")),
@@ -196,14 +170,14 @@ def test_two_drivers_on_one_log_end_with_one(spark: SparkSession, tmp_path: Path
     )
     one.start()
     one.process_all_available()
-    two.start()  # its checkpoint is empty, so it counts the first file once more, as it was told
+    two.start()  # its checkpoint is empty, so it counts the first file again
     two.process_all_available()
-    assert two.version == first.version + 1
-    over = threading.Event()
+    assert two.version == 2
+    failed = threading.Event()
     for app in (one, two):
-        app.on_state(lambda old, new: over.set() if new is AppState.ERROR else None)
+        app.on_state(lambda old, new: failed.set() if new is AppState.ERROR else None)
     write(tmp_path / "input", 2, [game("bob", 1)])
-    assert over.wait(60)
+    assert failed.wait(60)
     loser = one if one.state is AppState.ERROR else two
     assert isinstance(loser.cause, LostRace), loser.cause
     assert f"process {os.getpid()} " in str(loser.cause)
@@ -233,7 +207,7 @@ def test_an_overflow_stops_the_app_with_the_key_and_calls_the_alert_hook(spark: 
         app.process_all_available()
     wait_for(app, AppState.ERROR)
     assert isinstance(app.cause, TaskFailed)
-    assert held(app) == {"alice": {"games": 1, "points": 2**63 - 1}}, "what was committed can still be read"
+    assert entries_of(app) == {"alice": {"games": 1, "points": 2**63 - 1}}, "committed versions can still be read"
     app.stop()
     assert alerts == [app.cause]
     assert app.version == 1
@@ -251,7 +225,7 @@ def test_an_overflow_within_a_batch_is_an_error_even_without_ansi(spark: SparkSe
     app.stop()
 
 
-def test_a_users_python_function_and_ansi_off_stay_as_they_are(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_users_python_function_runs_and_ansi_stays_off(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1), game("12", 2)])
     write(tmp_path / "input", 2, [game("bob", 1), game("12", 2)])
     double = F.udf(lambda points: points * 2, "long")
@@ -265,21 +239,20 @@ def test_a_users_python_function_and_ansi_off_stay_as_they_are(spark: SparkSessi
         with app:
             app.process_all_available()
             assert app.state is AppState.RUNNING, "a bad cast is null without ANSI, in the second batch too"
-            assert held(app)["12"] == {"games": 2, "points": 8}
+            assert entries_of(app)["12"] == {"games": 2, "points": 8}
     finally:
         spark.conf.unset("spark.sql.ansi.enabled")
 
 
-def test_a_first_start_with_a_mistake_can_be_put_right(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_app_without_versions_may_change_its_partitions(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     finish(points_app(spark, tmp_path, partitions=3))
     app = points_app(spark, tmp_path)
-    with app:
-        assert app.settings.partitions == 2
-        assert held(app) == {}
+    assert finish(app) == {}
+    assert app.settings.partitions == 2
 
 
-def test_an_instance_that_cannot_start_says_why(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_start_fails_with_the_error_of_its_instance(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
@@ -288,12 +261,12 @@ def test_an_instance_that_cannot_start_says_why(spark: SparkSession, tmp_path: P
             app.start()
 
 
-def test_stop_from_another_thread_ends_a_start_that_is_under_way(spark: SparkSession, tmp_path: Path) -> None:
+def test_stop_from_another_thread_ends_a_running_start(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     app = points_app(spark, tmp_path, stop_timeout="30s")
     starting = threading.Thread(target=app.start)
-    with TaskDirectory(tmp_path / "base" / "points" / "state", TaskId(0, 0), "somebody else"):
-        starting.start()  # the folder is taken, so it waits for the folder
+    with TaskDirectory(tmp_path / "base" / "points" / "state", TaskId(0, 0), "another instance"):
+        starting.start()  # it waits, since the directory is in use
         wait_for(app, AppState.RESTORING)
         app.stop()
         starting.join(60)
@@ -301,12 +274,12 @@ def test_stop_from_another_thread_ends_a_start_that_is_under_way(spark: SparkSes
     assert app.state is AppState.STOPPED
 
 
-def test_settings_come_from_the_environment_too(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_app_reads_settings_from_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_PARTITIONS", "9")
     assert hf.App("anything").settings.partitions == 9
 
 
-def test_a_log_that_was_lost_is_noticed_by_the_checkpoint(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_lost_log_is_found_at_the_start(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     finish(points_app(spark, tmp_path))
     shutil.rmtree(tmp_path / "base" / "points" / "log")
@@ -314,7 +287,7 @@ def test_a_log_that_was_lost_is_noticed_by_the_checkpoint(spark: SparkSession, t
         points_app(spark, tmp_path).start()
 
 
-def test_a_damaged_segment_stops_the_start_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_damaged_segment_fails_the_start_with_its_name(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1), game("bob", 1)])
     changes: dict[str, Any] = {"log": hf.LogSettings(inline_bytes=0), "snapshots": hf.SnapshotSettings(enabled=False)}
     finish(points_app(spark, tmp_path, **changes))
@@ -335,7 +308,7 @@ def test_a_folder_with_the_files_of_another_log_is_refused(spark: SparkSession, 
         points_app(spark, tmp_path, sink=hf.files(str(tmp_path / "out"))).start()
 
 
-def test_storage_that_is_briefly_away_is_waited_for(spark: SparkSession, tmp_path: Path) -> None:
+def test_commits_are_retried_while_storage_is_unavailable(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     left = [StorageUnavailable("away"), StorageUnavailable("still away")]
 
@@ -344,13 +317,12 @@ def test_storage_that_is_briefly_away_is_waited_for(spark: SparkSession, tmp_pat
             raise left.pop()
 
     app = points_app(spark, tmp_path)
-    with faults.active({"commit.before": away}), app:
-        app.process_all_available()
-        assert held(app) == {"alice": {"games": 1, "points": 1}}
+    with faults.active({"commit.before": away}):
+        assert finish(app) == {"alice": {"games": 1, "points": 1}}
     assert app.version == 1
 
 
-def test_storage_that_stays_away_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
+def test_storage_that_stays_unavailable_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
 
     def away() -> None:
@@ -382,7 +354,7 @@ def test_a_sink_that_raises_stops_the_app_and_gets_its_version_again(spark: Spar
 
 
 @pytest.mark.parametrize("format", ["parquet", "json"])
-def test_files_hold_each_version_once(format: Any, spark: SparkSession, tmp_path: Path) -> None:
+def test_files_contain_each_version_once(format: Any, spark: SparkSession, tmp_path: Path) -> None:
     for number in (1, 2, 3):
         write(tmp_path / "input", number, [game("alice", number), game(f"player-{number}", 1)])
     finish(points_app(spark, tmp_path, sink=hf.files(str(tmp_path / "out"), format=format)))
@@ -401,24 +373,24 @@ def test_files_hold_each_version_once(format: Any, spark: SparkSession, tmp_path
     assert [row["points"] for row in rows if row["player"] == "alice"] == [1, 3, 6]
 
 
-def test_a_database_sees_each_version_once_although_it_is_told_twice(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_database_applies_each_version_once_although_it_is_sent_twice(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     write(tmp_path / "input", 2, [game("alice", 2), game("bob", 5)])
     upsert = SqliteUpsert(tmp_path / "players.db")
-    told: list[tuple[int, Any]] = []
+    sent: list[tuple[int, Any]] = []
 
     def keep(version: int, rows: Any) -> None:
-        told.append((version, rows.rename_columns(["player", "games", "total"])))
-        upsert(*told[-1])
+        sent.append((version, rows.rename_columns(["player", "games", "total"])))
+        upsert(*sent[-1])
 
     finish(points_app(spark, tmp_path, sink=hf.foreach(keep)))
-    for version, rows in reversed(told):
+    for version, rows in reversed(sent):
         upsert(version, rows)
     with sqlite3.connect(tmp_path / "players.db") as database:
         assert sorted(database.execute("SELECT * FROM players")) == [("alice", 3, 2), ("bob", 5, 2)]
 
 
-def test_several_stores_from_one_stream_and_composite_keys(spark: SparkSession, tmp_path: Path) -> None:
+def test_several_stores_and_composite_keys_on_one_stream(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1), game("alice", 2), game("bob", 1)])
     app = hf.App("several", settings=settings(tmp_path), spark=spark)
     stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
@@ -428,22 +400,13 @@ def test_several_stores_from_one_stream_and_composite_keys(spark: SparkSession, 
     ).store("by-both")
     with app:
         app.process_all_available()
-        assert held(app, "by-player") == {"alice": {"count": 2}, "bob": {"count": 1}}
-        both = held(app, "by-both")
+        assert entries_of(app, "by-player") == {"alice": {"count": 2}, "bob": {"count": 1}}
+        both = entries_of(app, "by-both")
     assert list(both) == [("alice", 2)]
     assert both["alice", 2]["half"] == 1.0
 
 
-def test_two_instances_answer_for_each_other(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "input", 1, [game(f"player-{n}", n) for n in range(20)])
-    app = points_app(spark, tmp_path, instances=2)
-    with app:
-        app.process_all_available()
-        assert len(held(app)) == 20
-        assert all(get(app, f"/v1/stores/points/keys/player-{n}")[1]["value"]["points"] == n for n in range(20))
-
-
-def test_where_batches_are_cut_changes_nothing(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_result_does_not_depend_on_batches(spark: SparkSession, tmp_path: Path) -> None:
     records = [game(f"player-{n % 7}", n, NOON + timedelta(seconds=n % 5)) for n in range(60)]
     found = []
     for files in (1, 4):
@@ -458,14 +421,12 @@ def test_where_batches_are_cut_changes_nothing(spark: SparkSession, tmp_path: Pa
             first=hf.first("points"),
             last=hf.last("points"),
         ).store("points")
-        with app:
-            app.process_all_available()
-            found.append(held(app))
-            assert app.version == files
+        found.append(finish(app))
+        assert app.version == files
     assert found[0] == found[1]
 
 
-def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_app_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     app = hf.App("refused", settings=settings(tmp_path), spark=spark)
     write(tmp_path / "input", 1, [game("alice", 1)])
     frame = read(spark, tmp_path / "input")
@@ -499,7 +460,7 @@ def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp
         app.stream(read(spark, tmp_path / "input"), key="player")
 
 
-def test_describe_tells_what_there_is(spark: SparkSession, tmp_path: Path) -> None:
+def test_describe_shows_stores_aggregates_and_sinks(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     text = points_app(spark, tmp_path, sink=hf.memory()).describe()
     assert "store points (key-value on rocksdb), key (player string)" in text

@@ -4,11 +4,8 @@ import io
 import json
 import os
 import re
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib.metadata import entry_points, version
 from pathlib import Path
@@ -19,11 +16,12 @@ import pytest
 
 from holdfast.cli import main
 from holdfast.instance.client import StateClient
-from holdfast.instance.config import InstanceConfig, Role, encode
+from holdfast.instance.config import InstanceConfig, Role
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.settings.model import all_settings
 from holdfast.settings.sections import RestSettings
+from tests.instance.processes import Process
 from tests.log.making import app_spec
 
 
@@ -40,7 +38,7 @@ class Holdfast(Protocol):
 
 @pytest.fixture
 def holdfast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Holdfast:
-    """The command as its script calls it, in this process: starting one costs seconds of imports."""
+    """The command in this process, since a new process imports for seconds."""
 
     def run(*arguments: str, folder: Path, stdin: str = "", **env: str) -> Done:
         for name in [name for name in os.environ if name.startswith("HOLDFAST_")]:
@@ -58,7 +56,7 @@ def holdfast(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str])
     return run
 
 
-def test_config_lists_every_setting_with_its_value_and_where_it_is_from(tmp_path: Path, holdfast: Holdfast) -> None:
+def test_config_lists_every_setting_with_its_value_and_origin(tmp_path: Path, holdfast: Holdfast) -> None:
     (tmp_path / "holdfast.toml").write_text('[batch]\ncommit_interval = "10s"\n')
     done = holdfast("config", folder=tmp_path, HOLDFAST_REST__PORT="0")
     assert done.returncode == 0, done.stderr
@@ -69,14 +67,14 @@ def test_config_lists_every_setting_with_its_value_and_where_it_is_from(tmp_path
     assert rows["partitions"].split() == ["4", "default"]
 
 
-def test_config_as_json_says_the_same(tmp_path: Path, holdfast: Holdfast) -> None:
+def test_config_as_json_has_the_same_content(tmp_path: Path, holdfast: Holdfast) -> None:
     done = holdfast("config", "--json", folder=tmp_path, HOLDFAST_PARTITIONS="8")
     shown = json.loads(done.stdout)
     assert list(shown) == list(all_settings())
     assert shown["partitions"] == {"value": "8", "from": "HOLDFAST_PARTITIONS"}
 
 
-def test_config_reads_the_file_it_is_given(tmp_path: Path, holdfast: Holdfast) -> None:
+def test_config_reads_the_given_file(tmp_path: Path, holdfast: Holdfast) -> None:
     (tmp_path / "mine.toml").write_text("partitions = 3\n")
     done = holdfast("config", "--json", "--file", "mine.toml", folder=tmp_path)
     assert json.loads(done.stdout)["partitions"] == {"value": "3", "from": "mine.toml"}
@@ -91,7 +89,7 @@ def test_config_never_shows_a_secret(tmp_path: Path, holdfast: Holdfast) -> None
         assert "hush" not in done.stdout + done.stderr
 
 
-def test_a_wrong_setting_is_one_line_that_says_what_to_do_and_exit_code_1(tmp_path: Path, holdfast: Holdfast) -> None:
+def test_an_unknown_setting_is_an_error_in_one_line(tmp_path: Path, holdfast: Holdfast) -> None:
     done = holdfast("config", folder=tmp_path, HOLDFAST_BATCH__COMIT_INTERVAL="10s")
     assert done.returncode == 1
     assert done.stdout == ""
@@ -113,19 +111,21 @@ def test_help_lists_the_commands(tmp_path: Path, holdfast: Holdfast) -> None:
     assert all(command in help_text for command in ("config", "demo", "instance"))
 
 
-def test_an_instance_without_a_configuration_says_so(tmp_path: Path, holdfast: Holdfast) -> None:
+def test_an_instance_without_a_configuration_is_an_error(tmp_path: Path, holdfast: Holdfast) -> None:
     done = holdfast("instance", folder=tmp_path)
     assert done.returncode == 1
     assert "on standard input" in done.stderr
 
 
-COMMAND = [sys.executable, "-m", "holdfast", "instance"]
+COMMAND = ("-m", "holdfast", "instance")
 
 
-def test_an_instance_with_a_wrong_configuration_says_what_is_wrong_and_shows_no_secret() -> None:
-    """In a process of its own, since an instance keeps pandas out of its process and Spark's tests need it."""
+def test_an_error_in_an_instances_configuration_shows_no_secret() -> None:
+    """In its own process, since an instance keeps pandas out of its process and tests of Spark need pandas."""
     line = json.dumps({"app": "game", "log": {"options": {"token": "hush"}}, "tasks": "none"}) + "\n"
-    done = subprocess.run(COMMAND, input=line, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, *COMMAND], input=line, capture_output=True, text=True, timeout=60, check=False
+    )
     assert done.returncode == 1
     assert "is not an InstanceConfig" in done.stderr
     assert "hush" not in done.stderr + done.stdout
@@ -142,48 +142,37 @@ def config_of(folder: Path, name: str) -> InstanceConfig:
     )
 
 
-@contextmanager
-def running_instance(folder: Path) -> Iterator[tuple[subprocess.Popen[str], dict[str, str]]]:
-    """An instance of an app without versions, as `app.run()` starts it, and the line it says where it listens with."""
+def running_instance(folder: Path) -> Process:
+    """An instance of an app without versions, as `app.run()` starts it."""
     Log.create_or_open(open_storage(str(folder / "log")), app_spec())
-    process = subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        process.stdin.write(encode(config_of(folder, "a")).decode() + "\n")
-        process.stdin.flush()
-        yield process, json.loads(process.stdout.readline())
-    finally:
-        process.kill()
-        process.wait()
-        process.stdin.close()
-        process.stdout.close()
+    return Process(config_of(folder, "a"), COMMAND)
 
 
-def test_an_instance_serves_tasks_and_queries_and_ends_when_told_to(tmp_path: Path) -> None:
-    with running_instance(tmp_path) as (process, line):
+def test_an_instance_serves_tasks_and_queries_until_sigterm(tmp_path: Path) -> None:
+    with running_instance(tmp_path) as process:
+        line = process.addresses()
         with StateClient(line["flight"], 10.0) as client:
             assert client.status().name == "a"
         with httpx2.Client(base_url=line["rest"], timeout=10.0) as http:
             assert http.get("/health/live").status_code == 200
             assert [store["store"] for store in http.get("/v1/stores").json()["stores"]] == ["counts"]
             assert "holdfast_task_version" in http.get("/metrics").text
-        process.send_signal(signal.SIGTERM)
-        assert process.wait(5.0) == 0
+        assert process.terminate() < 5
+        assert process.wait()[0] == 0
 
 
-def test_an_instance_ends_when_whoever_started_it_is_gone(tmp_path: Path) -> None:
-    with running_instance(tmp_path) as (process, _):
-        assert process.stdin is not None
-        process.stdin.close()
-        assert process.wait(5.0) == 0
+def test_an_instance_ends_when_its_standard_input_is_closed(tmp_path: Path) -> None:
+    with running_instance(tmp_path) as process:
+        process.addresses()
+        assert process.close_stdin(5) == 0
 
 
-def test_a_second_instance_on_the_same_state_is_refused_with_the_holder(tmp_path: Path) -> None:
-    with running_instance(tmp_path) as (process, _):
-        line = encode(config_of(tmp_path, "b")).decode() + "\n"
-        done = subprocess.run(COMMAND, input=line, capture_output=True, text=True, timeout=60, check=False)
-        assert done.returncode == 1
-        # A folder in memory is warned of before that.
-        assert len([line for line in done.stderr.splitlines() if "temporary file system" not in line]) == 1
-        assert f"process {process.pid}" in done.stderr
+def test_a_second_instance_on_one_state_directory_is_refused(tmp_path: Path) -> None:
+    with running_instance(tmp_path) as process:
+        process.addresses()
+        with Process(config_of(tmp_path, "b"), COMMAND) as second:
+            code, errors = second.wait()
+        assert code == 1
+        # A state directory in memory gives a warning first.
+        assert len([line for line in errors.splitlines() if "temporary file system" not in line]) == 1
+        assert f"process {process.pid}" in errors

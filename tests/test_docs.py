@@ -1,4 +1,4 @@
-"""Documentation that is checked: the settings page is the settings, examples run, links lead somewhere."""
+"""The documentation is checked: the settings page is up to date, examples run, links have targets."""
 
 import ast
 import doctest
@@ -52,12 +52,12 @@ def _blocks(language: str) -> Iterator[Block]:
                 yield Block(path, text.count("\n", 0, match.start()) + 2, match[1], match[2])
 
 
-def test_the_configuration_page_is_what_the_settings_say() -> None:
+def test_the_configuration_page_is_up_to_date() -> None:
     assert (ROOT / "docs/configuration.md").read_text() == page(), "run `make docs`"
 
 
 @pytest.mark.parametrize("name", all_settings())
-def test_every_setting_says_what_it_means_and_what_kafka_streams_calls_it_or_why_it_does_not(name: str) -> None:
+def test_every_setting_has_a_meaning_and_its_name_in_kafka_streams(name: str) -> None:
     setting = all_settings()[name]
     assert setting.meaning.endswith(".")
     assert setting.kafka.startswith(("`", "none: "))
@@ -98,19 +98,19 @@ def test_holdfast_size_prints_what_the_documentation_shows(block: Block, monkeyp
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_links_within_the_project_lead_somewhere(path: Path) -> None:
+def test_links_within_the_project_have_targets(path: Path) -> None:
     inside = [target for target in LINK.findall(path.read_text()) if "://" not in target]
     assert [target for target in inside if not (path.parent / target).exists()] == []
 
 
 def headings(page: Path) -> set[str]:
-    """The anchors of a page's headings, as GitHub makes them."""
+    """The anchors that GitHub gives to a page's headings."""
     titles = re.findall(r"^#+ (.+)$", FENCE.sub("", page.read_text()), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
-def test_links_to_headings_lead_to_one(path: Path) -> None:
+def test_links_to_headings_have_targets(path: Path) -> None:
     found = re.findall(r"\]\(([^)#\s:]*)#([^)]+)\)", path.read_text())
     places = [(path.parent / target if target else path, anchor) for target, anchor in found]
     assert [(page.name, anchor) for page, anchor in places if anchor not in headings(page)] == []
@@ -123,12 +123,12 @@ def test_make_targets_in_the_documentation_exist(path: Path) -> None:
     assert [command for command in commands if command not in targets] == []
 
 
-def test_the_lock_names_versions_and_nothing_else() -> None:
+def test_the_lock_file_has_only_exact_versions() -> None:
     line = re.compile(r"[a-z0-9.\-]+==[0-9][\w.+]*( ; [\w\s'.<>=!()]+)?")
     assert [text for text in (ROOT / "requirements.lock").read_text().splitlines() if not line.fullmatch(text)] == []
 
 
-def test_the_lock_has_every_dependency_of_the_project() -> None:
+def test_the_lock_file_has_every_dependency() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     wanted = [*project["project"]["dependencies"], *project["dependency-groups"]["dev"]]
     locked = set(re.findall(r"^([a-z0-9.\-]+)==", (ROOT / "requirements.lock").read_text(), re.MULTILINE))

@@ -1,4 +1,4 @@
-"""Errors: one family, each of a kind, and nothing else raised on purpose."""
+"""Errors: all derive from HoldfastError and have a category; retries depend on the category."""
 
 import ast
 import importlib
@@ -18,7 +18,7 @@ from holdfast.settings.sections import RetrySettings
 SOURCES = sorted(Path(holdfast.__file__).parent.rglob("*.py"))
 MODULES = sorted(module.name for module in pkgutil.walk_packages(holdfast.__path__, "holdfast."))
 ANSWERS = {"holdfast.query.problems.Problem"}
-"""What REST's endpoints raise to answer with it; none of these ever reaches a caller in Python."""
+"""Raised by REST's endpoints as their answer; these never reach a caller in Python."""
 QUICK = RetrySettings(attempts=4, first="1ms", longest="4ms")
 
 
@@ -29,18 +29,18 @@ def exceptions_of(module: str) -> Iterator[type[BaseException]]:
 
 
 @pytest.mark.parametrize("module", MODULES)
-def test_every_error_is_of_the_family_and_of_a_kind(module: str) -> None:
+def test_every_error_is_a_holdfast_error_with_a_category(module: str) -> None:
     for error in exceptions_of(module):
         if f"{module}.{error.__qualname__}" in ANSWERS:
             continue
-        assert issubclass(error, HoldfastError), f"{error} is outside of the family: derive it from HoldfastError"
+        assert issubclass(error, HoldfastError), f"derive {error} from HoldfastError"
         chosen = error is HoldfastError or any("category" in vars(c) for c in error.__mro__ if c is not HoldfastError)
-        assert chosen, f"{error} has no category of its own: say what a caller can do about it"
+        assert chosen, f"{error} needs a category, which says what a caller can do"
 
 
 @pytest.mark.parametrize("source", SOURCES, ids=lambda path: str(path.relative_to(SOURCES[0].parent)))
-def test_no_builtin_error_leaves_its_module(source: Path) -> None:
-    """A user must be able to catch everything with HoldfastError, and to read what to do."""
+def test_no_builtin_error_is_raised_to_users(source: Path) -> None:
+    """Users catch HoldfastError for everything, and every message says what to do."""
     tree = ast.parse(source.read_text())
     caught = {
         name.id
@@ -57,7 +57,7 @@ def test_no_builtin_error_leaves_its_module(source: Path) -> None:
 
 
 class Flaky:
-    """Fails with the given errors, one a call, and then answers."""
+    """Raises the given errors, one per call, and then returns."""
 
     def __init__(self, *errors: Exception) -> None:
         self.errors = list(errors)
@@ -74,14 +74,14 @@ def away(n: int) -> list[StorageUnavailable]:
     return [StorageUnavailable(f"away {i}") for i in range(n)]
 
 
-def test_what_is_briefly_away_is_tried_again_with_growing_waits() -> None:
+def test_retries_wait_longer_each_time() -> None:
     flaky, waits = Flaky(*away(3)), list[float]()
     assert retrying(flaky, QUICK, sleep=waits.append) == "here"
     assert flaky.calls == 4
     assert all(bound / 2 <= wait <= bound for wait, bound in zip(waits, [0.001, 0.002, 0.004], strict=True))
 
 
-def test_the_limit_is_kept_and_the_last_error_comes_back() -> None:
+def test_after_the_last_attempt_its_error_is_raised() -> None:
     flaky = Flaky(*away(9))
     with pytest.raises(StorageUnavailable, match="away 3"):
         retrying(flaky, QUICK, sleep=lambda _: None)
@@ -89,30 +89,30 @@ def test_the_limit_is_kept_and_the_last_error_comes_back() -> None:
 
 
 @pytest.mark.parametrize("error", [SettingsError("wrong"), KeyError("other"), OSError("other")])
-def test_what_cannot_be_retried_stops_at_once(error: Exception) -> None:
+def test_other_errors_are_not_retried(error: Exception) -> None:
     flaky = Flaky(error)
     with pytest.raises(type(error)):
         retrying(flaky, QUICK, sleep=lambda _: None)
     assert flaky.calls == 1
 
 
-def test_a_deadline_is_a_limit_instead_of_attempts() -> None:
+def test_a_deadline_replaces_the_number_of_attempts() -> None:
     flaky = Flaky(*away(6))
     assert retrying(flaky, QUICK, deadline=timedelta(seconds=60), sleep=lambda _: None) == "here"
     with pytest.raises(StorageUnavailable, match="away 0"):
         retrying(Flaky(*away(2)), RetrySettings(first="1s"), deadline=timedelta(milliseconds=1))
 
 
-def test_the_policy_travels_to_sparks_workers() -> None:
+def test_retry_settings_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(QUICK)) == QUICK
 
 
-def test_one_attempt_never_repeats() -> None:
+def test_one_attempt_is_not_retried() -> None:
     with pytest.raises(StorageUnavailable):
         retrying(Flaky(*away(1)), RetrySettings(attempts=1))
 
 
 @pytest.mark.parametrize("category", ErrorCategory)
-def test_only_the_category_says_whether_to_retry(category: ErrorCategory) -> None:
+def test_only_the_category_retry_is_retryable(category: ErrorCategory) -> None:
     error = type("Some", (HoldfastError,), {"category": category})("some")
     assert is_retryable(error) == (category is ErrorCategory.RETRY)

@@ -1,4 +1,4 @@
-"""Fault points: they fire where and when a test says, and cost nothing otherwise."""
+"""Fault points: they fire where and when a test says, and do nothing otherwise."""
 
 import ast
 import os
@@ -43,32 +43,32 @@ def points_in_the_code() -> dict[str, list[str]]:
     return found
 
 
-def test_every_point_is_in_the_code_and_every_point_in_the_code_is_known() -> None:
+def test_the_known_points_are_those_in_the_code() -> None:
     assert set(points_in_the_code()) == set(faults.POINTS)
 
 
-def test_a_kill_comes_at_the_nth_time_and_is_a_kill() -> None:
+def test_a_kill_happens_at_the_nth_time() -> None:
     done = run("commit.before=kill@3")
     assert done.returncode == -signal.SIGKILL
     assert done.stdout.split() == ["1", "2", "3"]
 
 
-def test_a_fault_with_a_folder_fires_once_over_all_processes(tmp_path: Path) -> None:
+def test_a_fault_with_a_folder_fires_once_in_all_processes(tmp_path: Path) -> None:
     assert run("commit.before=kill@2", tmp_path).returncode == -signal.SIGKILL
     again = run("commit.before=kill@2", tmp_path)
     assert (again.returncode, again.stdout.split()) == (0, ["1", "2", "3", "4", "5"])
 
 
-def test_a_raise_is_an_error_of_the_family(tmp_path: Path) -> None:
+def test_a_raise_is_an_injected_fault(tmp_path: Path) -> None:
     assert run("commit.before=raise@4", tmp_path).stdout.split() == ["1", "2", "3", "4", "fault", "5"]
 
 
-def test_other_points_and_no_fault_change_nothing() -> None:
+def test_other_points_do_nothing() -> None:
     assert run("commit.after=kill@1").stdout.split() == ["1", "2", "3", "4", "5"]
     assert run("").stdout.split() == ["1", "2", "3", "4", "5"]
 
 
-def test_an_unknown_point_is_refused_with_those_there_are() -> None:
+def test_an_unknown_point_is_refused_with_the_known_ones() -> None:
     done = run("comit.before=kill@1")
     assert done.returncode == 1
     assert "'comit.before' is not a fault point" in done.stderr
@@ -76,7 +76,7 @@ def test_an_unknown_point_is_refused_with_those_there_are() -> None:
         pass
 
 
-def test_a_block_sets_its_faults_and_takes_them_back() -> None:
+def test_faults_are_active_within_their_block_only() -> None:
     reached: list[str] = []
     with faults.active({"sink.before": lambda: reached.append("outer")}):
         with faults.active({"sink.before": lambda: reached.append("inner")}):

@@ -1,4 +1,4 @@
-"""Metrics: one registry, names that belong to it, text that Prometheus reads."""
+"""Metrics: one registry, names with a prefix, and text for Prometheus."""
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from holdfast import metrics
 
 
-def test_everything_counted_is_exposed_as_prometheus_reads_it() -> None:
+def test_metrics_are_exposed_in_prometheus_format() -> None:
     moved = metrics.counter("holdfast_test_moved", "Things moved in a test.", ["what"])
     waiting = metrics.gauge("holdfast_test_waiting", "Things waiting in a test.")
     took = metrics.histogram("holdfast_test_took_seconds", "How long a test took.")
@@ -29,18 +29,18 @@ def test_everything_counted_is_exposed_as_prometheus_reads_it() -> None:
     assert samples["process_resident_memory_bytes",] > 0
 
 
-def test_who_asks_for_openmetrics_gets_it() -> None:
+def test_metrics_are_exposed_in_openmetrics_format() -> None:
     text, content_type = metrics.expose("application/openmetrics-text; version=1.0.0")
     assert content_type.startswith("application/openmetrics-text")
     assert text.endswith(b"# EOF\n")
 
 
-def test_a_name_outside_of_the_family_is_refused() -> None:
+def test_a_name_without_the_prefix_is_refused() -> None:
     with pytest.raises(metrics.BadMetricName, match="must start with holdfast_"):
         metrics.counter("other_things", "Other things.")
 
 
-def test_a_metric_is_declared_once() -> None:
+def test_a_metric_cannot_be_declared_twice() -> None:
     metrics.gauge("holdfast_test_once", "Declared once.")
     with pytest.raises(ValueError, match="holdfast_test_once"):
         metrics.gauge("holdfast_test_once", "Declared twice.")

@@ -1,4 +1,4 @@
-"""A name means one thing: no two public classes share one."""
+"""Each class name means one thing."""
 
 import ast
 from collections import defaultdict

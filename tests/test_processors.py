@@ -1,4 +1,4 @@
-"""Processors on real Spark: stores of different kinds in one, a restart in the middle, and what stops an app."""
+"""Processors on real Spark: stores of all kinds, a restart, and what stops an app."""
 
 import json
 import random
@@ -13,7 +13,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
@@ -28,12 +28,11 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.recency import COUNT_KEY
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
-from tests.apps import get, held, settings, write
+from tests.apps import NOON, entries_of, finish, game, get, read, settings, write
 from tests.stores.kinds.models import KeyValue
 
 pytestmark = pytest.mark.spark
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 ARROW = pa.schema(
     [("player", pa.string()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC")), ("place", pa.int32())]
 )
@@ -47,14 +46,14 @@ class Totals(msgspec.Struct, frozen=True):
 
 
 class Played(msgspec.Struct):
-    """What the processor wants of a record. `place` stays behind."""
+    """The columns that the processor reads; `place` is not among them."""
 
     points: int
     at: datetime
 
 
 class Players(hf.Processor):
-    """Five kinds of stores, each used as it is meant to be. One drops windows soon, one has room for few entries."""
+    """Stores of five kinds. One drops windows soon, one has room for few entries."""
 
     totals = hf.KeyValueStore("totals", value=Totals)
     latest = hf.TimestampedKeyValueStore("latest", value=int)
@@ -86,7 +85,7 @@ class Players(hf.Processor):
 
 @dataclass
 class Model:
-    """The same in dictionaries, record by record."""
+    """The expected contents of the stores, as dictionaries."""
 
     totals: dict[str, Totals] = field(default_factory=dict)
     latest: dict[str, tuple[int, int]] = field(default_factory=dict)
@@ -98,7 +97,7 @@ class Model:
     recent: list[KeyValue] = field(default_factory=lambda: [KeyValue(most=RECENT) for _ in range(PARTITIONS)])
     forwarded: list[tuple[str, int, datetime]] = field(default_factory=list)
     clock: int = 0
-    """The largest event time by the batch before."""
+    """The largest event time of the batches before."""
 
     def batch(self, records: Sequence[dict[str, Any]]) -> None:
         for record in sorted(records, key=lambda r: (r["at"], r["place"])):
@@ -134,32 +133,28 @@ class Model:
 
 
 def records(number: int, dice: random.Random, each: int = 60) -> list[dict[str, Any]]:
-    """One file's: mostly newer than the last one's, some far behind it."""
-    begin = NOON + timedelta(minutes=3 * number)
+    """One file's records: most are newer than the last file's, some are much older."""
+    start = NOON + timedelta(minutes=3 * number)
     return [
         {
             "player": f"player-{dice.randrange(9)}",
             "points": dice.randrange(5),
-            "at": begin - timedelta(milliseconds=dice.choice([0, 0, 600_000]) - dice.randrange(200_000)),
+            "at": start - timedelta(milliseconds=dice.choice([0, 0, 600_000]) - dice.randrange(200_000)),
             "place": place,
         }
         for place in range(each)
     ]
 
 
-def read(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder))
-
-
 def players_app(spark: SparkSession, folder: Path, **changes: Any) -> hf.App:
     app = hf.App("players", settings=settings(folder, **changes), spark=spark)
-    stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at", position="place")
+    stream = app.stream(read(spark, folder / "input", SCHEMA), key="player", timestamp="at", position="place")
     stream.process(Players, output="player string, games bigint, at timestamp").sink(hf.files(str(folder / "out")))
     return app
 
 
 def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
-    """The processor's stores over everything the instances hold, as they are at the newest version."""
+    """The processor's stores over all partitions, at the newest version."""
     running = app._started()
     newest = running.log.newest()
     assert newest is not None
@@ -173,7 +168,7 @@ def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
                     entries = client.scan(TaskId.parse(task), declared.name, Version(newest.version))
                 assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest", COUNT_KEY}
                 for key, cell in zip(entries.keys.to_pylist(), entries.values.to_pylist(), strict=True):
-                    bytes_.entries[key] = max(cell, bytes_.entries.get(key, cell))  # of two notes the newest slice
+                    bytes_.entries[key] = max(cell, bytes_.entries.get(key, cell))  # the newer of two notes
         found[attribute] = declared.bind(bytes_, now, lambda name, number: None)
     return found
 
@@ -188,7 +183,7 @@ def check(app: hf.App, model: Model) -> None:
     stores = bound(app, Players)
     assert dict(stores["totals"].items()) == model.totals
     assert {key: tuple(value) for key, value in stores["latest"].items()} == model.latest
-    # A slice that one partition has and another hasn't is noted by each for itself, so windows are asked for by key.
+    # Each partition notes its own slices, so windows are read by key.
     for player in model.totals:
         windows = {(player, start): number for start, number in stores["minutes"].fetch(player, from_=0)}
         assert windows == {key: number for key, number in model.minutes.items() if key[0] == player}
@@ -204,30 +199,20 @@ def check(app: hf.App, model: Model) -> None:
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_stores_of_every_kind_are_as_a_plain_program_would_have_them(
-    engine: str, spark: SparkSession, tmp_path: Path
-) -> None:
+def test_stores_of_every_kind_equal_the_model(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     dice, model = random.Random(4), Model()
     state: dict[str, Any] = {"state": hf.StateSettings(engine=engine)}
-    for number in range(3):
-        batch = records(number, dice)
-        write(tmp_path / "input", number, batch, ARROW)
-        model.batch(batch)
-    with players_app(spark, tmp_path, **state) as app:
-        app.process_all_available()
-        assert app.state is AppState.RUNNING, app.cause
-        check(app, model)
-    for number in range(3, 6):
-        batch = records(number, dice)
-        write(tmp_path / "input", number, batch, ARROW)
-        model.batch(batch)
-    with players_app(spark, tmp_path, **state) as app:
-        app.process_all_available()
-        assert app.state is AppState.RUNNING, app.cause
-        assert app.version == 6
-        check(app, model)
-        status, answer = get(app, "/v1/stores/totals/keys/player-3")
-        assert (status, answer["value"]) == (200, msgspec.structs.asdict(model.totals["player-3"]))
+    for numbers in (range(3), range(3, 6)):
+        for number in numbers:
+            batch = records(number, dice)
+            write(tmp_path / "input", number, batch, ARROW)
+            model.batch(batch)
+        with players_app(spark, tmp_path, **state) as app:
+            app.process_all_available()
+            assert (app.state, app.version) == (AppState.RUNNING, numbers[-1] + 1), app.cause
+            check(app, model)
+            status, answer = get(app, "/v1/stores/totals/keys/player-3")
+            assert (status, answer["value"]) == (200, msgspec.structs.asdict(model.totals["player-3"]))
     rows = [(row["player"], row["games"], row["at"]) for row in delivered(tmp_path / "out")]
     assert sorted(rows) == sorted(model.forwarded)
     for player in model.totals:
@@ -241,7 +226,7 @@ class Scored(msgspec.Struct):
 
 
 class Careful(hf.Processor):
-    """Raises for what it doesn't know."""
+    """Raises for 13 points."""
 
     games = hf.KeyValueStore("games", value=int)
 
@@ -252,12 +237,12 @@ class Careful(hf.Processor):
 
 
 def record(player: str | None, points: int | None, at: datetime | None = NOON) -> dict[str, Any]:
-    return {"player": player, "points": points, "at": at, "place": 0}
+    return {**game(player, points, at), "place": 0}
 
 
 def careful_app(spark: SparkSession, folder: Path, **changes: Any) -> hf.App:
     app = hf.App("careful", settings=settings(folder, **changes), spark=spark)
-    stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
+    stream = app.stream(read(spark, folder / "input", SCHEMA), key="player", timestamp="at")
     stream.with_column("tags", "array('a', CASE WHEN points <> 5 THEN 'b' END)").process(Careful)
     return app
 
@@ -270,18 +255,16 @@ def test_a_processor_that_raises_stops_the_app_with_the_record(spark: SparkSessi
     assert isinstance(app.cause, TaskFailed), app.cause
     for part in ("'bob'", "points=13", "ValueError: nobody scores 13", "test_processors.py"):
         assert part in str(app.cause)
-    assert held(app, "games") == {"ann": 1, "bob": 1}, "nothing of the batch counts"
+    assert entries_of(app, "games") == {"ann": 1, "bob": 1}, "the batch has no effect"
     app.stop()
 
 
-def test_records_that_cannot_be_used_go_to_the_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_records_become_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
     ahead = datetime.now(UTC) + timedelta(days=2)
     batch = [record("ann", 1), record(None, 7), record("bob", 2, None), record("x", 3, ahead), record("y", None)]
     batch.append(record("dora", 5))
     write(tmp_path / "input", 1, [*batch, {**record("cleo", 4), "place": None}], ARROW)
-    with careful_app(spark, tmp_path) as app:
-        app.process_all_available()
-        assert held(app, "games") == {"ann": 1, "cleo": 1}
+    assert finish(careful_app(spark, tmp_path), "games") == {"ann": 1, "cleo": 1}
     files = (tmp_path / "base" / "careful" / "dead-letters").glob("[0-9]*.json")
     letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert sorted(letter["reason"].split(":")[0].split(" is ")[0] for letter in letters) == [
@@ -306,7 +289,7 @@ def test_more_state_than_allowed_stops_the_app_with_the_setting(spark: SparkSess
 
 
 class Clocked(hf.Processor):
-    """Notes the versions it was run in, also those without a record of its own."""
+    """Counts the versions it runs in, also those without records."""
 
     runs = hf.KeyValueStore("runs", key=int, value=int)
 
@@ -321,16 +304,16 @@ class Clocked(hf.Processor):
 
 @pytest.mark.parametrize("nothing", ["points < 0", "false"])
 def test_every_partition_runs_in_every_version(nothing: str, spark: SparkSession, tmp_path: Path) -> None:
-    """Spark runs no task at all of a plan that it can tell to be empty."""
+    """Also if Spark knows that the plan has no rows, for which it runs no tasks."""
     for number in (1, 2):
         write(tmp_path / "input", number, [record("ann", 1, NOON + timedelta(seconds=number))], ARROW)
     sink = hf.memory()
     app = hf.App("clocked", settings=settings(tmp_path, partitions=3), spark=spark)
-    stream = app.stream(read(spark, tmp_path / "input"), key=["player", "place"], timestamp="at")
+    stream = app.stream(read(spark, tmp_path / "input", SCHEMA), key=["player", "place"], timestamp="at")
     stream.group_by("player").count().store("counts")
     stream.where(nothing).process(Clocked, output="partition int, version int, event bigint").sink(sink)
     text = app.describe()
-    assert "Sub-topology clocked\n" in text, "the log says which tasks it has"
+    assert "Sub-topology clocked\n" in text, "tasks are numbered in the log"
     assert "processor clocked (Clocked)" in text
     assert "store runs (key-value on rocksdb), key (key bigint)" in text
     assert "forwards partition int, version int, event bigint" in text
@@ -338,7 +321,7 @@ def test_every_partition_runs_in_every_version(nothing: str, spark: SparkSession
         app.process_all_available()
         assert app.state is AppState.RUNNING, app.cause
         assert "Sub-topology clocked, tasks 1_0 to 1_2\n" in app.describe()
-        assert held(app, "counts") == {"ann": {"count": 2}}
+        assert entries_of(app, "counts") == {"ann": {"count": 2}}
         stored = bound(app, Clocked)["runs"]
         assert dict(stored.items()) == {0: 2, 1: 2, 2: 2}
     event = round((NOON + timedelta(seconds=1)).timestamp() * 1000)
@@ -349,7 +332,7 @@ def test_every_partition_runs_in_every_version(nothing: str, spark: SparkSession
 
 
 class ByNumber(hf.Processor):
-    """Keyed by an int column, which Python and its stores know as one kind of whole number."""
+    """Keyed by an int column; in Python and in stores it is a bigint."""
 
     places = hf.KeyValueStore("places", key=int, value=str)
 
@@ -360,41 +343,41 @@ class ByNumber(hf.Processor):
 def test_a_key_of_a_small_type_is_found_by_queries(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [{**record(f"p{n}", 1), "place": n} for n in range(20)], ARROW)
     app = hf.App("numbers", settings=settings(tmp_path), spark=spark)
-    app.stream(read(spark, tmp_path / "input"), key="place").process(ByNumber)
+    app.stream(read(spark, tmp_path / "input", SCHEMA), key="place").process(ByNumber)
     with app:
         app.process_all_available()
         assert [get(app, f"/v1/stores/places/keys/{n}")[1]["value"] for n in range(20)] == [f"p{n}" for n in range(20)]
 
 
-def test_the_example_puts_clicks_together(spark: SparkSession, tmp_path: Path) -> None:
+def test_the_sessions_example_merges_clicks(spark: SparkSession, tmp_path: Path) -> None:
     sessions.write_clicks(tmp_path / "clicks")
     app = sessions.build(spark, tmp_path)
     with app:
         app.process_all_available()
         assert app.state is AppState.RUNNING, app.cause
-        assert held(app, "visitors")["ann"] == {"clicks": 4, "last_page": "shoes"}
+        assert entries_of(app, "visitors")["ann"] == {"clicks": 4, "last_page": "shoes"}
         visits = bound(app, sessions.Visits)["visits"]
         noon = round(NOON.timestamp() * 1000)
         assert [(s.start - noon, s.end - noon, n) for s, n in visits.fetch("ann")] == [(0, 70 * 60_000, 4)]
         assert [n for _, n in visits.fetch("bob")] == [1, 2]
 
 
-def test_retention_goes_by_event_time_where_the_stream_has_one(spark: SparkSession, tmp_path: Path) -> None:
+def test_retention_is_measured_in_event_time_if_the_stream_has_one(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
-    for timestamp, clock, said in (("at", "event", "event time"), (None, "wall", "the wall clock")):
+    for timestamp, clock, text in (("at", "event", "event time"), (None, "wall", "the wall clock")):
         app = hf.App("clocks", settings=settings(tmp_path), spark=spark)
-        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp=timestamp)
+        stream = app.stream(read(spark, tmp_path / "input", SCHEMA), key="player", timestamp=timestamp)
         found = {spec.name: spec.clock for spec in stream.process(Players).specs if spec.clock is not None}
         assert found == dict.fromkeys(("minutes", "sessions", "levels", "fading"), clock)
-        assert app.describe().count(f"retention 1d by {said}, in slices of 3h") == 3
+        assert app.describe().count(f"retention 1d by {text}, in slices of 3h") == 3
 
 
-def test_what_cannot_run_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_invalid_processor_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     app = hf.App("refused", settings=settings(tmp_path), spark=spark)
-    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    stream = app.stream(read(spark, tmp_path / "input", SCHEMA), key="player", timestamp="at")
     careful = stream.process(Careful)
-    assert {spec.stream_key for spec in careful.specs} == {Schema.of(player="string")}, "what a start compares"
+    assert {spec.stream_key for spec in careful.specs} == {Schema.of(player="string")}, "compared at a start"
     with pytest.raises(TopologyError, match="two outputs named 'careful'"):
         stream.process(Careful)
     with pytest.raises(TopologyError, match="two stores named 'games'"):

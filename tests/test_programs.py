@@ -1,4 +1,4 @@
-"""The programs in the documentation and in examples/ run as they stand, over the data in examples/data."""
+"""The programs in the documentation and in examples/ run unchanged over the data in examples/data."""
 
 import re
 import runpy
@@ -26,7 +26,7 @@ def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setenv("HOLDFAST_BASE_DIR", str(tmp_path / "holdfast"))
     monkeypatch.setenv("HOLDFAST_REST__PORT", "0")
     monkeypatch.setattr(hf.App, "run", run_to_the_end)
-    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # the session is shared with other tests
+    monkeypatch.setattr(SparkSession, "stop", lambda session: None)  # other tests use the session too
     return tmp_path
 
 
@@ -37,7 +37,7 @@ def run_to_the_end(app: hf.App) -> None:
 
 @pytest.mark.parametrize("block", PROGRAMS, ids=str)
 def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    # Spark's JVM has a working directory of its own, so it gets the absolute path of the data.
+    # Spark's JVM has another working directory, so it gets the absolute path of the data.
     exec(compile(block.text.replace(IS_PROGRAM, repr(f"{folder}/games")), str(block), "exec"), {"__name__": "__main__"})
     printed = capsys.readouterr().out
     for expected in re.findall(r"# prints (.+)", block.text):

@@ -1,6 +1,5 @@
-"""A table whose aggregates change, on real Spark: refused, begun in the middle, and lost."""
+"""A table whose aggregates change, on real Spark: refused, added with from_now, and removed."""
 
-import datetime as dt
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +10,9 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from holdfast.log.appfile import AppChanged
 from holdfast.topology.aggregates import Aggregate
-from tests.apps import get, held, read, settings, write
+from tests.apps import entries_of, game, get, read, settings, write
 
 pytestmark = pytest.mark.spark
-
-
-def game(player: str, points: int) -> dict[str, Any]:
-    return {"player": player, "points": points, "at": dt.datetime(2024, 5, 1, tzinfo=dt.UTC)}
 
 
 def run(
@@ -25,15 +20,15 @@ def run(
     folder: Path,
     sent: list[dict[str, Any]],
     batch: int,
-    told: dict[str, Any] | None = None,
+    progress: dict[str, Any] | None = None,
     **aggregates: Aggregate,
 ) -> tuple[dict[Any, Any], list[dict[str, Any]]]:
-    """A start with these aggregates and one batch more: what the store holds then, and what a sink was sent.
+    """Starts with these aggregates and one more batch. Returns the store's entries and the rows that a sink got.
 
-    With `told` the pass over old rows is on, and how far it is goes there.
+    With `progress` the pass over old rows runs, and its progress is put there.
     """
     write(folder / "input", batch, sent)
-    chosen = settings(folder, batch=hf.BatchSettings(rewrite_entries=0 if told is None else 100))
+    chosen = settings(folder, batch=hf.BatchSettings(rewrite_entries=0 if progress is None else 100))
     app = hf.App("points", settings=chosen, spark=spark)
     delivered: list[dict[str, Any]] = []
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
@@ -42,16 +37,16 @@ def run(
     app.start()
     try:
         app.process_all_available()
-        if told is not None:
-            told.update(get(app, "/v1/stores/points/rewriting")[1])
-        return held(app), delivered
+        if progress is not None:
+            progress.update(get(app, "/v1/stores/points/rewriting")[1])
+        return entries_of(app), delivered
     finally:
         app.stop()
 
 
 def test_a_table_gains_and_loses_aggregates(spark: SparkSession, tmp_path: Path) -> None:
     run(spark, tmp_path, [game("ann", 5), game("bob", 7)], 1, games=hf.count())
-    # Both are a bigint of the same name: only what they mean tells them apart.
+    # Both are a bigint of the same name: only their functions differ.
     with pytest.raises(AppChanged, match=r"has games as count\(\*\) in the log and as sum\(points\) in the code"):
         run(spark, tmp_path, [], 2, games=hf.sum(F.col("points")))
     with pytest.raises(AppChanged, match=r"as sum\(\.\.\.\) in the code"):
@@ -67,17 +62,17 @@ def test_a_table_gains_and_loses_aggregates(spark: SparkSession, tmp_path: Path)
         best=hf.max("points", from_now=True),
         mean=hf.mean("points", from_now=True),
     )
-    # Ann's 5 came before there was a best; bob has had no record since and is read as he was stored.
+    # Ann's 5 came before `best` existed; bob has had no record since.
     assert now == {"ann": {"games": 2, "best": 3, "mean": 3.0}, "bob": {"games": 1, "best": None, "mean": None}}
     assert delivered == [{"player": "ann", "games": 2, "best": 3, "mean": 3.0}]
-    told: dict[str, Any] = {}
+    progress: dict[str, Any] = {}
     mean = hf.mean("points", from_now=True)
-    last, delivered = run(spark, tmp_path, [game("cat", 9)], 4, told, games=hf.count(), mean=mean)
+    last, delivered = run(spark, tmp_path, [game("cat", 9)], 4, progress, games=hf.count(), mean=mean)
     assert last == {
         "ann": {"games": 2, "mean": 3.0},
         "bob": {"games": 1, "mean": None},
         "cat": {"games": 1, "mean": 9.0},
     }
-    # Nobody wrote ann and bob: the pass brought them to the third layout, and the sink hears of cat alone.
-    assert (told["schema"], told["rewritten"], told["finished"], told["share"]) == (3, 2, True, 1.0)
+    # The pass rewrote ann and bob to schema 3; the sink gets cat only.
+    assert (progress["schema"], progress["rewritten"], progress["finished"], progress["share"]) == (3, 2, True, 1.0)
     assert delivered == [{"player": "cat", "games": 1, "mean": 9.0}]

@@ -1,4 +1,4 @@
-"""Settings: values that check themselves, from code, file and environment, with nothing secret shown."""
+"""Settings: they are validated, come from code, file and environment, and show no secrets."""
 
 import dataclasses
 import pickle
@@ -40,37 +40,37 @@ def refused(call: Callable[[], object]) -> str:
 
 
 @given(st.timedeltas(min_value=timedelta(0), max_value=timedelta(days=10_000)))
-def test_a_duration_reads_back_as_it_was_written(value: timedelta) -> None:
+def test_a_duration_is_parsed_as_it_was_formatted(value: timedelta) -> None:
     assert parse_duration(format_duration(value)) == value
 
 
 @given(st.integers(min_value=0, max_value=1 << 60))
-def test_a_size_reads_back_as_it_was_written(value: int) -> None:
+def test_a_size_is_parsed_as_it_was_formatted(value: int) -> None:
     assert parse_size(format_size(value)) == value
 
 
 @pytest.mark.parametrize("text", ["", "10", "s", "10 parsecs", "-5s", "1h 30", "5s!"])
-def test_what_is_no_duration_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_duration_is_refused_with_an_example(text: str) -> None:
     message = refused(lambda: parse_duration(text))
     assert repr(text) in message
     assert '"10s"' in message
 
 
 @pytest.mark.parametrize("text", ["", "10", "MiB", "1 MiB 2", "-1KiB", "1XiB"])
-def test_what_is_no_size_is_refused_with_an_example(text: str) -> None:
+def test_an_invalid_size_is_refused_with_an_example(text: str) -> None:
     message = refused(lambda: parse_size(text))
     assert repr(text) in message
     assert '"256KiB"' in message
 
 
-def test_fields_take_texts_and_hold_values() -> None:
+def test_fields_accept_text_and_have_values() -> None:
     settings = Settings(batch=BatchSettings(commit_interval="1m30s"), memory=MemorySettings(limit="2GiB"))
     assert settings.batch.commit_interval == timedelta(seconds=90)
     assert settings.memory.limit == 2 << 30
     assert BatchSettings(commit_interval=timedelta(seconds=90)) == settings.batch
 
 
-def test_settings_are_values() -> None:
+def test_settings_are_immutable_values() -> None:
     settings = Settings(log=LogSettings(options={"region": "x"}))
     assert pickle.loads(pickle.dumps(settings)) == settings
     assert dataclasses.replace(settings, partitions=9).log is settings.log
@@ -79,7 +79,7 @@ def test_settings_are_values() -> None:
         settings.partitions = 3  # type: ignore[misc]
 
 
-def test_everything_goes_under_the_base_folder_unless_it_has_its_own_place() -> None:
+def test_folders_are_in_the_base_folder_by_default() -> None:
     settings = Settings(base_dir="data")
     assert settings.log_url("pulse") == "data/pulse/log"
     assert settings.state_dir("pulse") == Path("data/pulse/state")
@@ -104,9 +104,7 @@ def test_everything_goes_under_the_base_folder_unless_it_has_its_own_place() -> 
         (lambda: Settings(log="s3://bucket"), "log = a str", "LogSettings"),  # type: ignore[arg-type]
     ],
 )
-def test_an_impossible_value_is_refused_with_what_is_allowed(
-    make: Callable[[], object], name: str, allowed: str
-) -> None:
+def test_an_invalid_value_is_refused_with_the_allowed_ones(make: Callable[[], object], name: str, allowed: str) -> None:
     message = refused(make)
     assert name in message
     assert allowed in message
@@ -130,7 +128,7 @@ def test_values_that_contradict_each_other_are_refused(make: Callable[[], object
     assert words in refused(make)
 
 
-# --- where they come from --------------------------------------------------------------------------------------------
+# --- sources ---------------------------------------------------------------------------------------------------------
 
 
 def test_the_environment_wins_over_the_file_and_the_file_over_code(tmp_path: Path) -> None:
@@ -172,7 +170,7 @@ def test_every_setting_can_be_set_by_its_variable(name: str) -> None:
     assert {row[0]: row[1] for row in loaded.rows()}[name] == text.strip('{}"').replace('": "', "=")
 
 
-def test_single_entries_of_options_add_to_those_of_file_and_code() -> None:
+def test_a_variable_can_set_one_entry_of_options() -> None:
     Path("holdfast.toml").write_text('[log.options]\nregion = "eu"\n[spark.config]\n"spark.ui.enabled" = "false"\n')
     environment = {
         "HOLDFAST_LOG__OPTIONS__AWS_ENDPOINT": "http://here",
@@ -197,13 +195,13 @@ def test_single_entries_of_options_add_to_those_of_file_and_code() -> None:
         ("HOLDFAST_LOG__URL__X", "HOLDFAST_LOG__URL"),
     ],
 )
-def test_an_unknown_name_is_refused_with_the_nearest_right_one(variable: str, nearest: str) -> None:
+def test_an_unknown_variable_is_refused_with_the_nearest_one(variable: str, nearest: str) -> None:
     message = refused(lambda: load(env={variable: "x"}))
     assert variable in message
     assert nearest in message
 
 
-def test_an_unknown_name_in_the_file_is_refused_with_the_file_and_the_nearest_right_one() -> None:
+def test_an_unknown_name_in_the_file_is_refused_with_the_nearest_one() -> None:
     Path("holdfast.toml").write_text("[restore]\nparalel_tasks = 3\n")
     message = refused(load)
     assert "'restore.paralel_tasks' (in holdfast.toml)" in message
@@ -220,7 +218,7 @@ def test_an_unknown_name_in_the_file_is_refused_with_the_file_and_the_nearest_ri
         ("log = 3\n", "It is a group of settings"),
     ],
 )
-def test_an_impossible_file_is_refused_with_its_name(text: str, words: str) -> None:
+def test_an_invalid_file_is_refused_with_its_name(text: str, words: str) -> None:
     Path("holdfast.toml").write_text(text)
     message = refused(load)
     assert words in message
@@ -231,18 +229,18 @@ def test_an_impossible_file_is_refused_with_its_name(text: str, words: str) -> N
     ("variable", "text"),
     [("HOLDFAST_PARTITIONS", "many"), ("HOLDFAST_LOG__FSYNC", "maybe"), ("HOLDFAST_REST__PORT", "-1")],
 )
-def test_an_impossible_variable_is_refused_with_its_name_and_value(variable: str, text: str) -> None:
+def test_an_invalid_variable_is_refused_with_its_name_and_value(variable: str, text: str) -> None:
     message = refused(lambda: load(env={variable: text}))
     assert variable in message
     assert text in message
 
 
-def test_variables_that_are_no_settings_are_left_alone() -> None:
+def test_other_variables_are_ignored() -> None:
     others = {
         "HOLDFAST_FAULT": "commit.before=kill@3",
         "HOLDFAST_FAULT_DIR": "x",
         "HOLDFAST_VERSITYGW": "x",
-        "HOLDFAST_SERVICE_HOST": "10.0.0.1",  # Kubernetes, beside a service named holdfast
+        "HOLDFAST_SERVICE_HOST": "10.0.0.1",  # set by Kubernetes for a service named holdfast
         "HOLDFAST_PORT_8080_TCP_ADDR": "10.0.0.1",
         "HOLDFAST_PORT": "tcp://10.0.0.1:8080",
     }
@@ -274,11 +272,11 @@ def test_secrets_are_never_shown(url: str) -> None:
         assert "aws_secret_access_key" in shown
 
 
-def test_a_refused_value_of_options_is_not_shown_either() -> None:
+def test_a_refused_value_of_options_is_not_shown() -> None:
     assert "hush" not in refused(lambda: load(env={"HOLDFAST_LOG__OPTIONS": '{"token": "hush"'}))
     assert "hush" not in refused(lambda: RedactedOptions({"token": b"hush"}))  # type: ignore[dict-item]
 
 
-def test_what_is_no_secret_is_shown() -> None:
+def test_options_that_are_not_secret_are_shown() -> None:
     plain = {"region": "eu", "allow_http": "true", "skip_signature": "true", "virtual_hosted_style_request": "false"}
     assert RedactedOptions(plain).shown() == plain

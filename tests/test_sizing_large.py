@@ -1,16 +1,12 @@
-"""The sizing calculator against an instance with a store of the size it was asked about: 5 million keys of 200 bytes.
+"""The sizing calculator against a real instance with 5 million keys of 200 bytes.
 
     make sizes
 
-The log is written in columns and the instance is a process of its own with the memory limit that is printed. While it
-restores and answers bulk reads, its memory and its disk are watched; then what is on disk is measured. Every figure is
-printed beside what was said.
+The instance is a process with the estimated memory limit. Its memory and disk are measured while it restores and
+answers bulk reads, and every figure is printed with its estimate.
 """
 
-import json
 import re
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -21,11 +17,8 @@ import pyarrow as pa
 import pytest
 import rocksdict as rd
 
-from holdfast.chance import new_id
 from holdfast.instance.client import StateClient
-from holdfast.instance.config import InstanceConfig, Role, encode
-from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, Writer
+from holdfast.instance.config import InstanceConfig, Role
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
@@ -38,8 +31,8 @@ from holdfast.stores.formats.partition import partitions_of
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
-from tests.instance.processes import until
-from tests.log.making import subtopologies_of
+from tests.instance.processes import Process, until
+from tests.log.making import app_spec, next_commit
 
 LOAD = Load(keys=5e6, value_bytes=200, key_bytes=16, partitions=8, stores=1)
 VERSIONS = 10
@@ -47,7 +40,7 @@ SPEC = StoreSpec(name="profiles", key=Schema.of(k="string"), codec="bytes/1", en
 
 
 def names_of(number: int) -> pa.Array:
-    """A version's keys: texts of 16 hexadecimal digits."""
+    """A version's keys: 16 hexadecimal digits each."""
     drawn = np.random.default_rng(number).integers(0, 256, (round(LOAD.keys) // VERSIONS, 8), dtype=np.uint8)
     digits = np.frombuffer(b"0123456789abcdef", dtype=np.uint8)
     texts = np.empty((len(drawn), 16), dtype=np.uint8)
@@ -64,10 +57,7 @@ def values_of(number: int) -> pa.Array:
 
 def write_log(folder: Path) -> Log:
     """Every key written once, in ten versions."""
-    app = AppSpec(
-        id="estimate", partitions=LOAD.partitions, stores=(SPEC,), subtopologies=subtopologies_of({SPEC.name: 0})
-    )
-    log = Log.create_or_open(open_storage(str(folder), fsync=False), app)
+    log = Log.create_or_open(open_storage(str(folder), fsync=False), app_spec(SPEC, partitions=LOAD.partitions))
     previous = None
     for number in range(1, VERSIONS + 1):
         version, names = Version(number), names_of(number)
@@ -77,34 +67,22 @@ def write_log(folder: Path) -> Log:
         for task in log.app.tasks():
             sealed = seal([(STATE, SPEC.name, entries.filter(pa.array(where == task.partition)))])
             segments[str(task)] = (log.write_segment(task, version, sealed, inline_limit=0),)
-        commit = Commit(
-            version=version,
-            id=new_id(),
-            previous=previous,
-            log=log.id,
-            app=log.app.number,
-            clocks=Clocks(number, None, {}),
-            spark=None,
-            segments=segments,
-            counts={},
-            writer=Writer.here("test"),
-        )
-        log.create_commit(commit)
-        previous = commit.id
+        previous = next_commit(log, previous, segments)
+        log.create_commit(previous)
     return log
 
 
 class Watch(threading.Thread):
-    """The most that a process has had in memory, and a folder on disk."""
+    """The peak memory of a process and the peak size of a folder."""
 
     def __init__(self, pid: int, folder: Path) -> None:
         super().__init__(daemon=True)
         self.resident = self.disk = 0
-        self.over = threading.Event()
+        self.done = threading.Event()
         self._pid, self._folder = pid, folder
 
     def run(self) -> None:
-        while not self.over.wait(0.1):
+        while not self.done.wait(0.1):
             status = Path(f"/proc/{self._pid}/status").read_text()
             found = re.search(r"VmRSS:\s+(\d+)", status)
             self.resident = max(self.resident, int(found[1]) << 10 if found else 0)
@@ -112,7 +90,7 @@ class Watch(threading.Thread):
 
 
 def sizes(folder: Path, pattern: str = "*") -> Iterator[int]:
-    """Bytes of each file there is; compactions take some away meanwhile."""
+    """Bytes of each file; compactions may delete files meanwhile."""
     for path in folder.rglob(pattern):
         try:
             yield path.stat().st_size if path.is_file() else 0
@@ -121,7 +99,7 @@ def sizes(folder: Path, pattern: str = "*") -> Iterator[int]:
 
 
 def lookup_bytes(folder: Path) -> int:
-    """Bytes of filters and indexes in a task's tables, as RocksDB itself counts them."""
+    """Bytes of filters and indexes in a task's tables, as RocksDB reports them."""
     families = [name for name in rd.Rdict.list_cf(str(folder)) if name != "default"]
     db = rd.Rdict(str(folder), rd.Options(raw_mode=True), {name: rd.Options(raw_mode=True) for name in families})
     texts = [
@@ -132,9 +110,9 @@ def lookup_bytes(folder: Path) -> int:
 
 
 def run_instance(log: Log, folder: Path, memory: int) -> Watch:
-    """Restores everything in an instance with this limit, reads some of each version back, and stops it."""
+    """Restores all tasks in an instance with this limit, reads some entries of each version, and stops it."""
     config = InstanceConfig(
-        app="estimate",
+        app="scores",
         name="estimate-0",
         log_url=str(folder / "log"),
         state_dir=str(folder / "state"),
@@ -144,22 +122,17 @@ def run_instance(log: Log, folder: Path, memory: int) -> Watch:
         snapshots=SnapshotSettings(enabled=False),
         rest=RestSettings(enabled=False),
     )
-    command = [sys.executable, "-m", "holdfast", "instance"]
-    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdin is not None
-        assert process.stdout is not None
-        process.stdin.write(encode(config) + b"\n")
-        process.stdin.flush()
+    with Process(config, ("-m", "holdfast", "instance")) as process:
         watch = Watch(process.pid, folder / "state")
         watch.start()
-        with StateClient(json.loads(process.stdout.readline())["flight"], 120) as client:
+        with StateClient(process.addresses()["flight"], 120) as client:
             until(lambda: client.status().ready, "restored", seconds=300)
             for number in range(1, VERSIONS + 1):
                 read_back(client, log, number)
-        watch.over.set()
+        watch.done.set()
         watch.join()
         process.terminate()
-    assert process.returncode == 0
+        assert process.wait()[0] == 0
     return watch
 
 
@@ -174,22 +147,22 @@ def read_back(client: StateClient, log: Log, number: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(600)
-def test_an_instance_with_5_million_keys_has_what_was_said(tmp_path: Path) -> None:
-    said = estimate(LOAD)
+def test_an_instance_with_5_million_keys_is_as_estimated(tmp_path: Path) -> None:
+    size = estimate(LOAD)
     log = write_log(tmp_path / "log")
-    watch = run_instance(log, tmp_path, round(said.memory.bytes))
+    watch = run_instance(log, tmp_path, round(size.memory.bytes))
     state = sum(sizes(tmp_path / "state", "*.sst"))
     lookup = sum(lookup_bytes(path.parent) for path in (tmp_path / "state").rglob("CURRENT"))
     segments = sum(sizes(tmp_path / "log" / "segments"))
-    held = (
-        ("state", state, said.state.bytes, 1.15),
-        ("disk, at most", watch.disk, said.disk.bytes, 1.0),
+    figures = (
+        ("state", state, size.state.bytes, 1.15),
+        ("disk, at most", watch.disk, size.disk.bytes, 1.0),
         ("filters and indexes", lookup, estimate(replace(LOAD, hot=0.0)).in_cache.bytes, 1.3),
-        ("memory, at most", watch.resident, said.memory.bytes, 1.15),
-        ("log, without snapshots", segments, said.log.bytes - SNAPSHOTS * said.state.bytes, 1.15),
+        ("memory, at most", watch.resident, size.memory.bytes, 1.15),
+        ("log, without snapshots", segments, size.log.bytes - SNAPSHOTS * size.state.bytes, 1.15),
     )
-    for what, found, expected, _ in held:
-        print(f"{what:24} {shown(found):>12} of {shown(expected):>12} said: {found / expected:.3f}")
-    for what, found, expected, most in held:
+    for what, found, expected, _ in figures:
+        print(f"{what:24} {shown(found):>12} of {shown(expected):>12} estimated: {found / expected:.3f}")
+    for what, found, expected, most in figures:
         assert found <= most * expected, what
         assert "at most" in what or found >= (2 - most) * expected, what

@@ -1,10 +1,10 @@
-"""Options of processors' stores on real Spark with two instances: bounds, engines, hooks, not durable, everywhere."""
+"""Options of processors' stores on real Spark with two instances."""
 
 import json
 import re
 import shutil
 import urllib.request
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -18,17 +18,16 @@ from holdfast.states import AppState
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
 from holdfast.words import TaskId, Version
-from tests.apps import get, held, read, settings, write
+from tests.apps import NOON, entries_of, game, get, read, settings, write
 from tests.hooks import LEVEL_BYTES
 
 pytestmark = pytest.mark.spark
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 BOUND = 5
 
 
 class Scores(hf.Processor):
-    """Four stores, each with another option, in one task."""
+    """Four stores with different options."""
 
     games = hf.KeyValueStore("games", value=int)
     recent = hf.KeyValueStore("recent", value=int, max_entries=BOUND, engine="rocksdb")
@@ -62,14 +61,11 @@ def build(spark: SparkSession, folder: Path, sink: hf.Sink, changes: hf.Sink) ->
 
 def games(batch: int) -> list[dict[str, Any]]:
     """Forty games; some players come back in the next batch."""
-    return [
-        {"player": f"player-{n % 50:02d}", "points": n, "at": NOON + timedelta(seconds=n)}
-        for n in range(30 * batch, 30 * batch + 40)
-    ]
+    return [game(f"player-{n % 50:02d}", n, NOON + timedelta(seconds=n)) for n in range(30 * batch, 30 * batch + 40)]
 
 
 class Model:
-    """The stores as a plain program has them."""
+    """The expected contents of the stores."""
 
     def __init__(self) -> None:
         self.games: dict[str, int] = {}
@@ -90,9 +86,9 @@ class Model:
                 self.evicted += 1
 
     def check(self, app: hf.App) -> None:
-        assert held(app, "games") == held(app, "tuned") == self.games
-        assert held(app, "recent") == {player: n for own in self.recent for player, n in own.items()}
-        assert held(app, "names") == self.names
+        assert entries_of(app, "games") == entries_of(app, "tuned") == self.games
+        assert entries_of(app, "recent") == {player: n for own in self.recent for player, n in own.items()}
+        assert entries_of(app, "names") == self.names
 
 
 def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSession, tmp_path: Path) -> None:
@@ -117,29 +113,29 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
         app.process_all_available()
         assert app.state is AppState.RUNNING, app.cause
         model.check(app)
-        assert held(app, "online") == model.games
-        told = {each["store"]: each for each in get(app, "/v1/stores")[1]["stores"]}
-        assert (told["games"]["engine"], told["tuned"]["engine"]) == ("memory", "rocksdb")
-        assert (told["online"]["durable"], told["names"]["everywhere"]) == (False, True)
-        assert told["recent"]["max_entries"] == BOUND
+        assert entries_of(app, "online") == model.games
+        listed = {each["store"]: each for each in get(app, "/v1/stores")[1]["stores"]}
+        assert (listed["games"]["engine"], listed["tuned"]["engine"]) == ("memory", "rocksdb")
+        assert (listed["online"]["durable"], listed["names"]["everywhere"]) == (False, True)
+        assert listed["recent"]["max_entries"] == BOUND
         assert sample(metrics_of(app), "store_entries", "recent") - evicted == model.evicted
         options = rocksdb_options(tmp_path / "base" / "options" / "state" / "0_0" / "data")
     assert options["tuned", "max_bytes_for_level_base"] == str(LEVEL_BYTES)
     assert options["recent", "max_bytes_for_level_base"] != str(LEVEL_BYTES)
     assert options["", "max_background_jobs"] == "3"
     assert {store for store, _ in options} >= {"recent", "tuned"}
-    assert "games" not in {store for store, _ in options}, "it is in memory"
+    assert "games" not in {store for store, _ in options}, "its engine is memory"
 
-    shutil.rmtree(tmp_path / "base" / "options" / "state")  # every replica is lost
+    shutil.rmtree(tmp_path / "base" / "options" / "state")  # all replicas are lost
     with build(spark, tmp_path, sink, changes) as app:
         model.check(app)
-        assert held(app, "online") == {}, "never restored"
+        assert entries_of(app, "online") == {}, "never restored"
         write(tmp_path / "input", 3, games(3))
         model.batch(3)
         app.process_all_available()
         assert app.state is AppState.RUNNING, app.cause
         model.check(app)
-        assert held(app, "online") == dict.fromkeys({record["player"] for record in games(3)}, 1)
+        assert entries_of(app, "online") == dict.fromkeys({record["player"] for record in games(3)}, 1)
         check_everywhere(app, model)
         for instance in instances(app):
             assert sample(page(f"{instance.rest_address}/metrics"), "volatile_stores_emptied", "online") == 1
@@ -155,7 +151,7 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
 
 
 def check_everywhere(app: hf.App, model: Model) -> None:
-    """That each instance by itself has the whole of the global store, and of the others its own half."""
+    """Each instance has the whole global store, and its own half of the other stores."""
     for instance in instances(app):
         with StateClient(instance.address) as client:
             hosted = {TaskId.parse(task.task) for task in client.status().tasks}
@@ -191,7 +187,7 @@ def sample(text: str, name: str, store: str) -> float:
 
 
 def rocksdb_options(folder: Path) -> dict[tuple[str, str], str]:
-    """(store, option) → value, from the newest of the files RocksDB writes down its options in; "" is the database."""
+    """(store, option) → value, from RocksDB's newest options file; the store "" is the database."""
     newest = max(folder.rglob("OPTIONS-*"), key=lambda path: path.name)
     found, family = {}, None
     for line in newest.read_text().splitlines():

@@ -1,9 +1,9 @@
-"""Tables with options on real Spark: what expires, what is evicted, what sinks hear of it, and what a restore gives."""
+"""Tables with options on real Spark: expiry, eviction, history, and what sinks and restores get."""
 
 import json
 import shutil
 import sqlite3
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -24,16 +24,16 @@ from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.slices import split_sliced
 from holdfast.words import Millis, TaskId, Version
-from tests.apps import get, held, read, settings, write
+from tests import apps
+from tests.apps import NOON, entries_of, get, read, settings, write
 
 pytestmark = pytest.mark.spark
 
 KEY = Schema.of(player="string")
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def game(player: str, points: int = 1, second: int = 0) -> dict[str, Any]:
-    return {"player": player, "points": points, "at": NOON + timedelta(seconds=second)}
+    return apps.game(player, points, NOON + timedelta(seconds=second))
 
 
 def build(spark: SparkSession, folder: Path, clock: ManualClock | None = None, **options: Any) -> hf.App:
@@ -44,12 +44,12 @@ def build(spark: SparkSession, folder: Path, clock: ManualClock | None = None, *
     return app
 
 
-def sunk(app: hf.App, sink: hf.Sink, name: str) -> None:
+def add_sink(app: hf.App, sink: hf.Sink, name: str) -> None:
     hf.Table(app._topology, "points").sink(sink, name=name)
 
 
 def stored(app: hf.App) -> list[dict[bytes, bytes]]:
-    """What the instances hold of the store, partition by partition, as bytes."""
+    """The store's entries in the instances, as bytes, per partition."""
     found = []
     for task, addresses in sorted(app._started().instances.replicas().items()):
         with StateClient(addresses[0]) as client:
@@ -63,7 +63,7 @@ def players(cells: dict[bytes, bytes]) -> set[object]:
 
 
 def upserted(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
-    """What a reader of the sink has who deletes where `_deleted` says so."""
+    """The rows after applying a sink's changes; `_deleted` deletes."""
     state: dict[str, tuple[int, int]] = {}
     for row in rows:
         state.pop(row["player"], None)
@@ -73,7 +73,7 @@ def upserted(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_a_bounded_table_keeps_the_last_and_deletes_reach_every_sink(
+def test_a_bounded_table_evicts_and_every_sink_gets_the_deletes(
     engine: str, spark: SparkSession, tmp_path: Path
 ) -> None:
     batches = [[game(f"player-{n % 300:03d}", 1, n) for n in range(b * 200, b * 200 + 200)] for b in range(4)]
@@ -88,23 +88,23 @@ def test_a_bounded_table_keeps_the_last_and_deletes_reach_every_sink(
                 del own[player]
     model = {player: (n, n) for own in last for player, n in own.items()}
 
-    memory, told, upsert = hf.memory(), [], SqliteUpsert(tmp_path / "players.db")
+    memory, sent, upsert = hf.memory(), [], SqliteUpsert(tmp_path / "players.db")
 
     def keep(version: int, rows: pa.Table) -> None:
-        told.append((version, rows))
+        sent.append((version, rows))
         upsert(version, rows.rename_columns(["player", "games", "total", "_deleted"]))
 
     app = build(spark, tmp_path, engine=engine, max_entries=10)
-    sunk(app, memory, "memory")
-    sunk(app, hf.files(str(tmp_path / "parquet")), "parquet")
-    sunk(app, hf.files(str(tmp_path / "json"), format="json"), "json")
-    sunk(app, hf.console(limit=3), "console")
-    sunk(app, hf.foreach(keep), "function")
+    add_sink(app, memory, "memory")
+    add_sink(app, hf.files(str(tmp_path / "parquet")), "parquet")
+    add_sink(app, hf.files(str(tmp_path / "json"), format="json"), "json")
+    add_sink(app, hf.console(limit=3), "console")
+    add_sink(app, hf.foreach(keep), "function")
     with app:
         app.process_all_available()
         assert [players(cells) for cells in stored(app)] == [set(own) for own in last]
-        assert [len(cells) for cells in stored(app)] == [21, 21], "10 entries, 10 places in the index, a count"
-        assert held(app) == {player: {"games": n, "points": total} for player, (n, total) in model.items()}
+        assert [len(cells) for cells in stored(app)] == [21, 21], "10 entries, 10 in the index, one count"
+        assert entries_of(app) == {player: {"games": n, "points": total} for player, (n, total) in model.items()}
         assert get(app, "/v1/stores/points/keys/player-000")[0] == 404
     assert app.version == 4
 
@@ -112,59 +112,59 @@ def test_a_bounded_table_keeps_the_last_and_deletes_reach_every_sink(
         json.loads(line) for path in sorted((tmp_path / "json").glob("0*")) for line in path.read_text().splitlines()
     ]
     in_files = [row for path in sorted((tmp_path / "parquet").glob("0*")) for row in pq.read_table(path).to_pylist()]
-    in_function = [row for _, rows in told for row in rows.to_pylist()]
+    in_function = [row for _, rows in sent for row in rows.to_pylist()]
     for rows in (memory.rows(), in_function, as_json, in_files):
         assert upserted(rows) == model
         assert any(row["_deleted"] and row["games"] is None for row in rows)
-    for version, table in told[::-1]:
+    for version, table in sent[::-1]:
         upsert(version, table.rename_columns(["player", "games", "total", "_deleted"]))
     with sqlite3.connect(tmp_path / "players.db") as database:
         in_database = dict(database.execute("SELECT player, total FROM players"))
-    assert in_database == {player: total for player, (_, total) in model.items()}, "deletes reach a database, for good"
+    assert in_database == {player: total for player, (_, total) in model.items()}, "deletes reach a database"
 
     shutil.rmtree(tmp_path / "base" / "tables" / "state")
     again = build(spark, tmp_path, engine=engine, max_entries=10)
     for name in ("memory", "parquet", "json", "console", "function"):
-        sunk(again, hf.memory(), name)
+        add_sink(again, hf.memory(), name)
     with again:
         assert [players(cells) for cells in stored(again)] == [set(own) for own in last], "a restore gives the same"
 
 
-def test_a_key_that_nothing_came_for_is_counted_anew(spark: SparkSession, tmp_path: Path) -> None:
+def test_an_expired_key_is_counted_from_zero(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     clock = ManualClock(Millis(round(NOON.timestamp() * 1000)))
     memory = hf.memory()
     seen: list[dict[str, int]] = []
     app = build(spark, tmp_path, clock, ttl="1h")
-    sunk(app, memory, "sink")
+    add_sink(app, memory, "sink")
     with app:
         for number, (minutes, names) in enumerate([(0, "ab"), (40, "a"), (30, "abc"), (70, "a")], start=1):
             clock.advance(60 * minutes)
             write(tmp_path / "input", number, [game(name) for name in names])
             app.process_all_available()
-            seen.append({player: row["games"] for player, row in held(app).items()})
+            seen.append({player: row["games"] for player, row in entries_of(app).items()})
         cells = [item for part in stored(app) for item in part.items()]
     games = [{row["player"]: row["games"] for row in rows} for _, rows in sorted(memory.versions.items())]
     assert games == [{"a": 1, "b": 1}, {"a": 2}, {"a": 3, "b": 1, "c": 1}, {"a": 1}]
-    assert seen == [{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 3, "b": 1, "c": 1}, {"a": 1}], "as queries see it"
+    assert seen == [{"a": 1, "b": 1}, {"a": 2, "b": 1}, {"a": 3, "b": 1, "c": 1}, {"a": 1}], "as queries show it"
     live = {decode_key(KEY, split_sliced(key)[1])[0] for key, cell in cells if unpack(cell).expires > clock.now()}
     assert live == {"a"}
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_a_table_with_history_tells_what_its_results_were(engine: str, spark: SparkSession, tmp_path: Path) -> None:
+def test_a_table_with_history_shows_earlier_results(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     noon = round(NOON.timestamp() * 1000)
     batches = [
         [game("ann", 1, 0), game("bob", 5, 0)],
         [game("ann", 2, 60)],
-        [game("ann", 4, 30)],  # late: in the results from now on, and the past stays as it was
+        [game("ann", 4, 30)],  # late: only later results include it
         [game("ann", 8, 3_630), game("cleo", 1, 3_670)],
     ]
     memory = hf.memory()
 
     def build_with_history() -> hf.App:
         app = build(spark, tmp_path, history="1h", engine=engine)
-        sunk(app, memory, "sink")
+        add_sink(app, memory, "sink")
         return app
 
     for number in (1, 2):
@@ -175,24 +175,24 @@ def test_a_table_with_history_tells_what_its_results_were(engine: str, spark: Sp
         before = stored(app)
     shutil.rmtree(tmp_path / "base" / "tables" / "state")
     with build_with_history() as app:
-        assert stored(app) == before, "a restore gives the past too"
+        assert stored(app) == before, "a restore includes the history"
         for number in (3, 4):
             write(tmp_path / "input", number, batches[number - 1])
         app.process_all_available()
-        told = [
+        history = [
             (entry["value"], entry["timestamp"] - noon, entry["valid_to"] and entry["valid_to"] - noon)
             for entry in get(app, "/v1/stores/points/history/ann")[1]["history"]
         ]
-        assert told == [
-            # What was until 12:01 ended an hour and 10 seconds ago by the event clock, and is hidden.
+        assert history == [
+            # The result until 12:01 ended an hour and 10 seconds ago in event time, so it is hidden.
             ({"games": 3, "points": 7}, 60_000, 3_630_000),
             ({"games": 4, "points": 15}, 3_630_000, None),
         ]
-        assert held(app) == {
+        assert entries_of(app) == {
             "ann": {"games": 4, "points": 15},
             "bob": {"games": 1, "points": 5},
             "cleo": {"games": 1, "points": 1},
-        }, "the latest results stay, however old"
+        }, "the latest results never expire"
         assert get(app, f"/v1/stores/points/history/bob?to={noon + 1}")[1]["history"][0]["value"]["points"] == 5
     sent = [sorted((row["player"], row["points"]) for row in rows) for _, rows in sorted(memory.versions.items())]
     assert sent == [[("ann", 1), ("bob", 5)], [("ann", 3)], [("ann", 7)], [("ann", 15), ("cleo", 1)]]
@@ -204,15 +204,15 @@ def test_a_store_that_is_not_durable_starts_empty_on_a_new_replica(spark: SparkS
     write(tmp_path / "input", 1, [game("a"), game("b")])
     app = build(spark, tmp_path, durable=False)
     memory = hf.memory()
-    sunk(app, memory, "sink")
+    add_sink(app, memory, "sink")
     with app:
         app.process_all_available()
         assert len([key for part in stored(app) for key in part]) == 2
-    assert sorted(str(row["player"]) for row in memory.rows()) == ["a", "b"], "sinks hear of it all the same"
+    assert sorted(str(row["player"]) for row in memory.rows()) == ["a", "b"], "sinks get it all the same"
     shutil.rmtree(tmp_path / "base" / "tables" / "state")
     write(tmp_path / "input", 2, [game("a")])
     again = build(spark, tmp_path, durable=False)
-    sunk(again, memory, "sink")
+    add_sink(again, memory, "sink")
     with again:
         again.process_all_available()
     assert [row["games"] for row in memory.versions[Version(2)]] == [1]
@@ -228,7 +228,7 @@ def test_a_table_that_gains_a_limit_is_refused(spark: SparkSession, tmp_path: Pa
         build(spark, tmp_path, ttl="1h").start()
 
 
-def test_what_aggregates_cannot_have_is_refused_with_what_to_do(spark: SparkSession, tmp_path: Path) -> None:
+def test_options_that_aggregates_cannot_have_are_refused(spark: SparkSession, tmp_path: Path) -> None:
     (tmp_path / "input").mkdir()
     refused: list[tuple[dict[str, Any], str]] = [
         ({"history": "6h", "ttl": "1h"}, "ttl='1h' and history='6h' can't be combined"),
@@ -240,8 +240,8 @@ def test_what_aggregates_cannot_have_is_refused_with_what_to_do(spark: SparkSess
         ({"max_entries": 0}, "max_entries=0"),
         ({"profile": "quick"}, "balanced"),
     ]
-    for options, says in refused:
-        with pytest.raises(TopologyError, match=says):
+    for options, message in refused:
+        with pytest.raises(TopologyError, match=message):
             build(spark, tmp_path, **options)
     app = hf.App("deleted", settings=settings(tmp_path), spark=spark)
     grouped = app.stream(read(spark, tmp_path / "input"), key="player").group_by()

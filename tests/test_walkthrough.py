@@ -1,4 +1,4 @@
-"""docs/walkthrough.md is true: the files and functions it names exist, and no walk takes more than 20 files."""
+"""docs/walkthrough.md is correct: its files and functions exist, and no walk has more than 20 files."""
 
 import ast
 import re
@@ -35,7 +35,7 @@ def test_each_step_names_a_function_that_exists(path: str, name: str) -> None:
 
 
 @pytest.mark.parametrize("walk", WALKS)
-def test_a_walk_takes_at_most_20_files(walk: str) -> None:
+def test_a_walk_has_at_most_20_files(walk: str) -> None:
     assert 1 <= len({path for path, _ in WALKS[walk]}) <= 20
 
 

@@ -3,8 +3,7 @@
     python -m tests.crash.lost_executor <folder>
 
 The stage before the shuffle runs again with other keys; mixing its two runs would count some records twice and lose
-others.
-Prints how many records the store counts in all, and how many there were.
+others. Prints how many records the store counts, and how many there were.
 """
 
 import json
@@ -16,7 +15,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from tests.apps import held, settings
+from tests.apps import entries_of, settings
 
 RECORDS = 40_000
 
@@ -33,13 +32,13 @@ def main(folder: Path) -> None:
     spark.sparkContext.setLogLevel("ERROR")
     source = folder / "input"
     spark.range(0, RECORDS, 1, 8).write.parquet(str(source))
-    draw = F.expr("CAST(500 * CAST(reflect('java.lang.Math', 'random') AS double) AS int)")  # other dice each time
+    draw = F.expr("CAST(500 * CAST(reflect('java.lang.Math', 'random') AS double) AS int)")  # differs per run
     stream = spark.readStream.schema("id long").parquet(str(source)).withColumn("key", draw)
     app = hf.App("lost", settings=settings(folder, partitions=4), spark=spark)
     app.stream(stream, key="key").group_by().count().store("points")
     with app:
         app.process_all_available()
-        counted = sum(value["count"] for value in held(app).values())
+        counted = sum(value["count"] for value in entries_of(app).values())
     print(json.dumps({"counted": counted, "records": RECORDS, "version": app.version}))
 
 

@@ -1,8 +1,8 @@
-"""Spark's JVM is killed under a running app, whose Python process lives on.
+"""Spark's JVM is killed while an app runs. The app's Python process continues.
 
     python -m tests.crash.lost_jvm <folder>
 
-Prints the state the app comes to, and why.
+Prints the state that the app reaches, and its cause.
 """
 
 import json

@@ -1,11 +1,11 @@
 """An app in one process: real driver, tasks, sinks, replicas, snapshots and cleaning, without Spark.
 
-A crash is an exception that nothing catches, raised at a fault point; what it leaves is what a kill leaves, since
-nothing runs after it. `restart` builds everything anew from the log and the folder.
+A crash is an exception that nothing catches, raised at a fault point. It leaves what a kill leaves, since nothing
+runs after it. `restart` builds everything again from the log and the folder.
 """
 
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -21,6 +21,7 @@ from holdfast.clock import ManualClock
 from holdfast.instance.config import unchecked
 from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
+from holdfast.instance.read_views import ReadView
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import TaskDirectory
@@ -32,6 +33,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import BatchResult, Driver, Step
+from holdfast.pipeline.processing_task import ProcessingWork
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import aggregate_rows
@@ -43,7 +45,7 @@ from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.keys import encode_key
-from holdfast.stores.formats.partition import partition_of
+from holdfast.stores.formats.partition import partitions_of
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
 from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
@@ -65,20 +67,20 @@ SPEC = StoreSpec(
 )
 BOUNDED = structs.replace(SPEC, max_entries=2)
 EXPIRING = structs.replace(SPEC, ttl_ms=2_500, slice_ms=1_000)
-REMEMBERING = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000)
+VERSIONED_TABLE = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000)
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
-LAYOUT = TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
+COLUMNS = TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
 
 Record = tuple[str, int]
 
 
 class Crash(BaseException):
-    """The process is gone."""
+    """The end of the process."""
 
 
 def crash_at(point: str, nth: int) -> Mapping[str, Callable[[], None]]:
-    """A fault that ends everything when a point is reached for the nth time."""
+    """A fault that ends the process when a point is reached for the nth time."""
     reached = 0
 
     def handle() -> None:
@@ -120,7 +122,7 @@ def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
 
 
 class Machine:
-    """One life after another of an app on one log and one folder."""
+    """An app that runs, crashes and restarts on one log and one folder."""
 
     limits = unchecked(SnapshotSettings, ratio=0.01, bytes=1, age=timedelta(seconds=1))
 
@@ -133,7 +135,7 @@ class Machine:
         self.restart()
 
     def restart(self) -> "Machine":
-        """A new process: nothing but what is stored carries over."""
+        """Starts a new process: only what is stored is still there."""
         for replica in getattr(self, "replicas", {}).values():
             replica.published.clear()
             if replica._engines is not None:
@@ -182,26 +184,26 @@ class Machine:
         return (self.spec,)
 
     def output(self) -> Output:
-        """What the sinks get."""
+        """The output that the sinks get."""
         return AggregateRows(self.spec.name, 0, self.spec)
 
     def new_driver(self) -> Driver:
-        """A driver on this log, as a second process would have it."""
+        """A driver on this log, as in a second process."""
         return Driver(
             self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1), sources=["main"]
         )
 
     def run(self, batches: Sequence[Sequence[Record]]) -> None:
-        """Hands over batches as Spark does: from the first one that its own checkpoint hasn't marked as done."""
+        """Runs the batches that Spark's checkpoint hasn't marked as done yet."""
         while self.done < len(batches):
             records = batches[self.done]
-            self.clock.advance(max(0, START / 1000 + self.done + 1 - self.clock.now() / 1000))  # the same in every life
+            self.clock.advance(max(0, START / 1000 + self.done + 1 - self.clock.now() / 1000))
             self.driver.process(_spark_batch(self.done, records), partial(self.computed, records))
             self._after()
             self.done += 1
 
     def _after(self) -> None:
-        """What instances and the cleaner do between batches, here in a fixed order."""
+        """The work of instances and the cleaner between batches, here in a fixed order."""
         newest = self.driver.newest
         assert newest is not None
         for replica in self.replicas.values():
@@ -213,44 +215,51 @@ class Machine:
         self.cleaner.clean()
 
     def computed(self, records: Sequence[Record], step: Step) -> BatchResult:
-        """A version's results, as Spark would have them."""
+        """A version's results, as Spark returns them."""
         return BatchResult(self._compute(records, step), {"main": len(records)})
 
     def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
+        work, rows = self.work(step), self.rows(records, step)
+        where = partitions_of(KEY, [rows["k0"]], PARTITIONS)
         results = []
         for task in TASKS:
-            now = Now(step.wall, step.event)
-            work = AggregationWork(0, step.version, "main", self.spec, REDUCERS, 2, 0, PARTITIONS, LAYOUT, now)
-            mine = [r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition]
-            result = work.run(task, [pre_aggregated(mine)], self.log, self.before(task, step))
-            results.append(decode(encode(result)))
+            own = rows.filter(pa.array(where == task.partition))
+            results.append(decode(encode(work.run(task, [own], self.log, self.before(task, step)))))
         return results
+
+    def work(self, step: Step) -> AggregationWork | ProcessingWork:
+        """What every task does in a version."""
+        now = Now(step.wall, step.event)
+        return AggregationWork(0, step.version, "main", self.spec, REDUCERS, 2, 0, PARTITIONS, COLUMNS, now)
+
+    def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
+        """The records as tasks get them from Spark."""
+        return pre_aggregated(records)
 
     def before(self, task: TaskId, step: Step) -> TaskState:
         """The state that a task starts from."""
         before = Version(step.version - 1)
         return EmptyState() if before == NOTHING else ReplicaState(self.replicas[task], before)
 
-    def state(self) -> Any:
-        """What the stores hold, read through the replicas, without what has expired."""
-        newest = self.driver.newest
-        rows: list[tuple[bytes, bytes]] = []
-        for replica in self.replicas.values():
-            if newest is not None:
+    def views(self) -> Iterator[tuple[TaskId, ReadView]]:
+        """Each task's stores at the newest version."""
+        if (newest := self.driver.newest) is not None:
+            for task, replica in self.replicas.items():
                 replica.catch_up(Version(newest.version))
                 with replica.read_view(Version(newest.version)) as view:
-                    rows += view.scan("scores", b"", None)
+                    yield task, view
+
+    def state(self) -> Any:
+        """The stores' entries, read from the replicas, without expired ones."""
+        rows = [entry for _, view in self.views() for entry in view.scan("scores", b"", None)]
         rows = [(k, v) for k, v in rows if not 0 < unpack(v).expires <= self.clock.now()]
-        table = pa.table(
-            {"key": pa.array([k for k, _ in rows], pa.binary()), "value": pa.array([v for _, v in rows], pa.binary())}
-        )
-        decoded = aggregate_rows(self.spec, table).to_pylist()
+        decoded = aggregate_rows(self.spec, _table(rows)).to_pylist()
         if self.spec.kind == VERSIONED:
-            return {row["player"]: self._told(row["player"], dict(rows)) for row in decoded}
+            return {row["player"]: self._history(row["player"], dict(rows)) for row in decoded}
         return {row["player"]: (row["n"], row["total"]) for row in decoded}
 
-    def _told(self, player: str, cells: Mapping[bytes, bytes]) -> list[tuple[int, int, int]]:
-        """What a player's results are and were, and since which second."""
+    def _history(self, player: str, cells: Mapping[bytes, bytes]) -> list[tuple[int, int, int]]:
+        """A player's current and earlier results, and the second of each."""
         bytes_ = DictBytes()
         bytes_.entries.update(cells)
         view: ReadOnlyVersionedKeyValueStore[str, Any] = ReadOnlyVersionedKeyValueStore(
@@ -259,13 +268,13 @@ class Machine:
         return [(r.value["n"], r.value["total"], (r.timestamp - START) // 1000) for r in view.history(player)]
 
     def files(self) -> dict[str, bytes]:
-        """The file sink's objects, but for the one that names the log."""
+        """The file sink's objects, except the one that names the log."""
         storage = open_storage(f"memory://{self.name}-files")
         return {name: storage.get(name) for name in storage.list("") if name != "_log.json"}
 
 
 def expected(batches: Sequence[Sequence[Record]]) -> dict[str, tuple[int, int]]:
-    """What the records add up to."""
+    """Games and points per player."""
     totals: dict[str, tuple[int, int]] = {}
     for player, points in (record for batch in batches for record in batch):
         n, total = totals.get(player, (0, 0))
@@ -291,10 +300,8 @@ def pre_aggregated(records: Sequence[Record]) -> pa.RecordBatch:
     )
 
 
-def reached(
-    batches: Sequence[Sequence[Record]], folder: Path, spec: StoreSpec = SPEC, machine: type[Machine] = Machine
-) -> dict[str, int]:
-    """How often a run without a crash gets to each fault point."""
+def reached(batches: Sequence[Sequence[Record]], machine: Machine) -> dict[str, int]:
+    """How often a run without a crash reaches each fault point."""
     counts = dict.fromkeys(faults.POINTS, 0)
 
     def counter(point: str) -> Callable[[], None]:
@@ -304,5 +311,5 @@ def reached(
         return handle
 
     with faults.active({point: counter(point) for point in faults.POINTS}):
-        machine(folder, spec).run(batches)
+        machine.run(batches)
     return counts

@@ -1,9 +1,8 @@
 """The processor that crash tests kill: eight stores of five kinds, with drops and evictions, on real Spark.
 
-    python -m tests.crash.players <folder>           runs until all input is worked through, then compares
+    python -m tests.crash.players <folder>           runs until all input is processed, then compares
 
-The folder carries over from one life to the next. The verdict compares every store and the file sink with a plain
-program over the same input.
+The folder is kept between kills. Every store and the file sink are compared with a plain program over the same input.
 """
 
 import json
@@ -26,7 +25,7 @@ def write_input(folder: Path) -> None:
 
 
 def model() -> Model:
-    """What a plain program makes of the same records."""
+    """The expected contents of the stores."""
     dice, found = random.Random(11), Model()
     for number in range(FILES):
         found.batch(records(number, dice))

@@ -1,7 +1,6 @@
-"""The machine of the crash matrix with a processor in it: one class of a user's over stores of six kinds.
+"""The machine of the crash matrix with a processor that has stores of six kinds.
 
-Everything but Spark is real, as in `machine`. What the stores must hold in the end is told by `Model`, a plain program
-over the same records.
+Everything but Spark is real, as in `machine`. `Model`, a plain program over the same records, has the expected state.
 """
 
 from collections.abc import Sequence
@@ -13,22 +12,20 @@ import pyarrow as pa
 import holdfast as hf
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
-from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.shipping import ship
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.formats.partition import partition_of, partitions_of
+from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.processor import Processor, parse_output, stores_of
-from holdfast.words import Version
 from tests.crash.machine import KEY, PARTITIONS, START, TASKS, Machine, Record
 
 BOUND, TTL_MS, ONLINE_MS, RETENTION_MS, GAP_MS = 2, 2_500, 900, 2_000, 600
 
 
 class Visits(hf.Processor):
-    """Six kinds of stores; what expires, what is evicted and what is dropped differs from store to store."""
+    """Six kinds of stores with different expiry, eviction and drops."""
 
     recent = hf.KeyValueStore("recent", value=int, max_entries=BOUND)
     online = hf.KeyValueStore("online", value=int)
@@ -54,12 +51,12 @@ def time_of(record: Record, wall: int) -> int:
 
 
 def in_order(records: Sequence[Record], wall: int) -> list[Record]:
-    """As a task gets them: by event time, then as they came."""
+    """The order in which a task gets records: by event time, then by arrival."""
     return sorted(records, key=lambda record: time_of(record, wall))
 
 
 class ProcessorMachine(Machine):
-    """One life after another of an app with one processor."""
+    """A machine whose app has one processor."""
 
     processor: type[Processor] = Visits
     columns = "player string, n bigint"
@@ -72,8 +69,8 @@ class ProcessorMachine(Machine):
     def output(self) -> Output:
         return ForwardedRows("visits", 0)
 
-    def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
-        work = ProcessingWork(
+    def work(self, step: Step) -> ProcessingWork:
+        return ProcessingWork(
             topology=0,
             version=step.version,
             source="main",
@@ -90,35 +87,24 @@ class ProcessorMachine(Machine):
             rewrite_entries=self.rewrite_entries,
             code=ship(Code(self.processor, EventShape(("player", "points")))),
         )
-        rows = self._rows(records, step.wall)
-        where = partitions_of(KEY, [rows["k0"]], PARTITIONS)
-        results = []
-        for task in TASKS:
-            mine = rows.filter(pa.array(where == task.partition))
-            results.append(decode(encode(work.run(task, [mine], self.log, self.before(task, step)))))
-        return results
 
-    def _rows(self, records: Sequence[Record], wall: int) -> pa.RecordBatch:
-        return rows_of(in_order(records, wall), wall)
+    def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
+        return rows_of(in_order(records, step.wall), step.wall)
 
     def state(self) -> dict[str, Any]:
-        """What each store shows at the newest version, all partitions together."""
-        newest = self.driver.newest
-        assert newest is not None
+        """The contents of each store at the newest version, all partitions together."""
         shown: dict[str, Any] = {attribute: {} for attribute in stores_of(self.processor)}
-        for replica in self.replicas.values():
-            replica.catch_up(Version(newest.version))
-            with replica.read_view(Version(newest.version)) as view:
-                for attribute, store in stores_of(self.processor).items():
-                    bytes_ = DictBytes()
-                    bytes_.entries.update(view.scan(store.name, b"", None))
-                    bound = store.bind(bytes_, view.now, lambda name, number: None)
-                    shown[attribute] |= contents(bound, self.players)
+        for _, view in self.views():
+            for attribute, store in stores_of(self.processor).items():
+                bytes_ = DictBytes()
+                bytes_.entries.update(view.scan(store.name, b"", None))
+                bound = store.bind(bytes_, view.now, lambda name, number: None)
+                shown[attribute] |= contents(bound, self.players)
         return shown
 
 
 def contents(store: Any, players: Sequence[str]) -> dict[Any, Any]:
-    """Everything a store of any kind shows; of histories, those of these players."""
+    """All entries of a store of any kind; of a versioned store, the histories of these players."""
     match store:
         case hf.WindowStore():
             return {(window.key, window.start): value for window, value in store.fetch_all()}
@@ -134,7 +120,7 @@ def contents(store: Any, players: Sequence[str]) -> dict[Any, Any]:
 
 @dataclass
 class Model:
-    """What the stores must show, in dictionaries, record by record."""
+    """The expected contents of the stores, as dictionaries."""
 
     recent: list[dict[str, int]] = field(default_factory=lambda: [{} for _ in TASKS])
     online: dict[str, tuple[int, int]] = field(default_factory=dict)

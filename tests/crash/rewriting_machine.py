@@ -1,11 +1,12 @@
-"""The machine of the crash matrix under code that changes: a release writes, then the next one finds what it left.
+"""The machine of the crash matrix while the app's code changes: one release writes, the next one rewrites.
 
-Two apps do so. In one a table gains a column; in the other a processor's value is lifted by an upcaster that divides by
-ten, so that a value which was lifted twice, or not at all, is seen in its number. In both the later release writes what
-comes in its own shape and has the pass rewrite the rest, two entries a task in each version.
+In one app a table gains a column. In the other an upcaster divides a processor's values by ten, so that a value upcast
+twice, or not at all, has a wrong number. In both, the newer release writes its own schema, and the pass rewrites the
+other entries, two per task and version.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -14,31 +15,28 @@ import holdfast as hf
 from holdfast.log.appfile import effective
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.results import TaskResult, decode, encode
-from holdfast.pipeline.task_columns import TaskColumns
-from holdfast.stores.access import Now
+from holdfast.pipeline.processing_task import ProcessingWork
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.keys import decode_key
-from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.rewriter import RewriteProgress, progress_in
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.outputs import AggregateRows, Output
-from holdfast.words import TaskId, Version
-from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record, pre_aggregated
+from holdfast.words import TaskId
+from tests.crash.machine import KEY, REDUCERS, SPEC, Machine, Record
 from tests.crash.processor_machine import ProcessorMachine
 from tests.stores.schemas import First, Tenths
 
 OLD_BATCHES = 2
-"""How many batches the older release does."""
+"""Batches that the older release processes."""
 
 Entries = dict[bytes, tuple[int, bytes]]
 
 
 class ChangingMachine(Machine):
-    """An app whose code changes after some batches. A crash finds the release it was in."""
+    """An app whose code changes after some batches. A restart continues with the release that crashed."""
 
     is_new = False
 
@@ -53,14 +51,10 @@ class ChangingMachine(Machine):
         super().run(batches)
 
     def stored(self) -> dict[TaskId, tuple[Entries, RewriteProgress | None]]:
-        """Each task's entries, as schema and payload, and how far its pass is, but for what is a guess."""
-        newest = self.driver.newest
-        assert newest is not None
+        """Per task: its entries as schema and payload, and its pass's progress without the estimated total."""
         found = {}
-        for task, replica in self.replicas.items():
-            replica.catch_up(Version(newest.version))
-            with replica.read_view(Version(newest.version)) as view:
-                cells = dict(view.scan(self.specs()[0].name, b"", None))
+        for task, view in self.views():
+            cells = dict(view.scan(self.specs()[0].name, b"", None))
             progress = progress_in(cells.pop(REWRITE_NOTE, None))
             entries = {key: (unpack(cell).schema, unpack(cell).payload) for key, cell in cells.items()}
             found[task] = entries, None if progress is None else msgspec.structs.replace(progress, total=0)
@@ -68,7 +62,7 @@ class ChangingMachine(Machine):
 
 
 class TableMachine(ChangingMachine):
-    """A table that gains a column, which begins in the middle."""
+    """A table that gains a column."""
 
     def specs(self) -> tuple[StoreSpec, ...]:
         if self.is_new:
@@ -79,26 +73,12 @@ class TableMachine(ChangingMachine):
         self.spec = effective(self.log.app, self.specs()[0])
         return AggregateRows(self.spec.name, 0, self.spec)
 
-    def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
-        results = []
-        for task in TASKS:
-            work = AggregationWork(
-                topology=0,
-                version=step.version,
-                source="main",
-                store=self.spec,
-                reducers=REDUCERS if self.is_new else REDUCERS[:1],
-                chunk_rows=2,
-                inline_limit=0,
-                partitions=PARTITIONS,
-                columns=LAYOUT if self.is_new else TaskColumns(keys=("k0",), partials=("p0",), rows="p0", time=None),
-                now=Now(step.wall, step.event),
-                rewrite_entries=2 if self.is_new else 0,
-            )
-            mine = pre_aggregated([r for r in records if partition_of(KEY, [r[0]], PARTITIONS) == task.partition])
-            result = work.run(task, [mine], self.log, self.before(task, step))
-            results.append(decode(encode(result)))
-        return results
+    def work(self, step: Step) -> AggregationWork | ProcessingWork:
+        work = super().work(step)
+        if self.is_new:
+            return replace(work, rewrite_entries=2)
+        assert isinstance(work, AggregationWork)
+        return replace(work, reducers=REDUCERS[:1], columns=replace(work.columns, partials=("p0",)))
 
     def state(self) -> dict[str, tuple[int, int | None]]:
         codec = codec_of(self.spec)
@@ -112,7 +92,7 @@ class TableMachine(ChangingMachine):
 
     @staticmethod
     def expected(batches: Sequence[Sequence[Record]]) -> dict[str, tuple[int, int | None]]:
-        """All records are counted; what they had is added up since there is a column for it."""
+        """All records are counted; points are added up since the column exists."""
         model: dict[str, tuple[int, int | None]] = {}
         for number, batch in enumerate(batches):
             for player, points in batch:
@@ -133,7 +113,7 @@ class Older(hf.Processor):
 
 
 class Newer(hf.Processor):
-    """The same in tenths. The values it finds are lifted as they are read."""
+    """Adds up tenths of points. Existing values are upcast when they are read."""
 
     people = hf.KeyValueStore("people", value=Tenths)
 
@@ -144,7 +124,7 @@ class Newer(hf.Processor):
 
 
 class ValueMachine(ChangingMachine, ProcessorMachine):
-    """A processor's store whose values are lifted by an upcaster."""
+    """A processor's store whose values are upcast."""
 
     columns = "player string, score double"
 

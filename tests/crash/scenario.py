@@ -2,16 +2,14 @@
 
     python -m tests.crash.scenario <folder>          runs until all input is counted, then compares and prints a verdict
 
-The folder holds the input, the log, the state and the checkpoint, and carries over from one life to the next. The
-verdict compares the store, read over REST, and the file sink with a Spark SQL batch over the same input.
+The folder has the input, the log, the state and the checkpoint, and is kept between kills. The verdict compares
+the store, read over REST, and the file sink with a Spark SQL batch over the same input.
 """
 
 import json
 import logging
 import math
-import os
 import sys
-import urllib.request
 from datetime import UTC, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -24,7 +22,18 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
+from tests.apps import entries_of, read, write
 
+ARROW = pa.schema(
+    [
+        ("player", pa.string()),
+        ("points", pa.int64()),
+        ("price", pa.decimal128(10, 2)),
+        ("weight", pa.float64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("place", pa.int64()),
+    ]
+)
 SCHEMA = "player string, points long, price decimal(10,2), weight double, at timestamp, place long"
 FILES, ROWS, PLAYERS = 14, 120, 40
 
@@ -32,32 +41,19 @@ FILES, ROWS, PLAYERS = 14, 120, 40
 def write_input(folder: Path, files: int = FILES) -> None:
     """The same records every time: nulls, NaN, decimals, ties in time."""
     dice = np.random.default_rng(5)
-    folder.mkdir(parents=True)
     for number in range(files):
         players = [f"player-{n}" for n in dice.integers(0, PLAYERS, ROWS)]
         weights = [None if x < 0.1 else math.nan if x < 0.15 else float(x) for x in dice.random(ROWS)]
-        seconds = dice.integers(0, 50, ROWS)
-        table = pa.table(
-            {
-                "player": pa.array(players),
-                "points": pa.array([None if x < 5 else int(x) for x in dice.integers(0, 100, ROWS)], pa.int64()),
-                "price": pa.array(
-                    [Decimal(int(x)) / 100 for x in dice.integers(0, 10_000, ROWS)], pa.decimal128(10, 2)
-                ),
-                "weight": pa.array(weights, pa.float64()),
-                "at": pa.array(
-                    [datetime(2026, 1, 1, 0, 0, int(s), tzinfo=UTC) for s in seconds], pa.timestamp("us", "UTC")
-                ),
-                "place": pa.array(range(number * ROWS, (number + 1) * ROWS), pa.int64()),
-            }
-        )
-        path = folder / f"{number:04d}.parquet"
-        pq.write_table(table, path)
-        os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+        times = [datetime(2026, 1, 1, 0, 0, int(second), tzinfo=UTC) for second in dice.integers(0, 50, ROWS)]
+        points = [None if x < 5 else int(x) for x in dice.integers(0, 100, ROWS)]
+        prices = [Decimal(int(x)) / 100 for x in dice.integers(0, 10_000, ROWS)]
+        places = range(number * ROWS, (number + 1) * ROWS)
+        columns = (players, points, prices, weights, times, places)
+        write(folder, number, [dict(zip(ARROW.names, row, strict=True)) for row in zip(*columns, strict=True)], ARROW)
 
 
 def build(folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf.App:
-    """The app, set so that every step happens in a short run: objects for segments, snapshots and cleaning often."""
+    """The app, with settings under which a short run does every step: segments as objects, snapshots, cleaning."""
     settings = hf.Settings(
         base_dir=str(folder / "base"),
         partitions=2,
@@ -70,7 +66,7 @@ def build(folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf
     )
     app = hf.App("crash", settings=settings, spark=spark)
     app.spark.sparkContext.setLogLevel("ERROR")
-    source = app.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 1).parquet(str(folder / "input"))
+    source = read(app.spark, folder / "input", SCHEMA)
     totals = (
         app.stream(source, key="player", timestamp="at", position="place")
         .group_by("player")
@@ -111,21 +107,8 @@ def truth(spark: SparkSession, folder: Path) -> dict[str, dict[str, Any]]:
     return {row["player"]: {k: v for k, v in row.asDict().items() if k != "player"} for row in rows.collect()}
 
 
-def held(address: str) -> dict[str, dict[str, Any]]:
-    """The store's content over REST, page by page."""
-    entries: dict[str, dict[str, Any]] = {}
-    cursor = ""
-    while True:
-        with urllib.request.urlopen(f"{address}/v1/stores/totals/range?limit=25{cursor}") as answer:
-            page = json.load(answer)
-        entries |= {entry["key"]: entry["value"] for entry in page["entries"]}
-        if not page.get("cursor"):
-            return entries
-        cursor = f"&cursor={page['cursor']}"
-
-
 def delivered(folder: Path, versions: int) -> dict[str, dict[str, Any]]:
-    """What the file sink's rows come to, after checking that each version is there once, whole, and nothing else is."""
+    """The file sink's newest rows, after checking that each version was written once and completely."""
     marks = {int(path.stem): json.loads(path.read_text()) for path in (folder / "out" / "_versions").glob("*.json")}
     assert sorted(marks) == list(range(1, versions + 1)), sorted(marks)
     named = [entry["file"] for mark in marks.values() for entry in mark["files"]]
@@ -163,7 +146,7 @@ def main(folder: Path) -> None:
     app.start()
     app.process_all_available()
     true = truth(app.spark, folder)
-    wrong = differences(held(app.address or ""), true)
+    wrong = differences(entries_of(app, "totals"), true)
     app.stop()
     wrong += differences(delivered(folder, app.version), true)
     print(json.dumps({"wrong": wrong, "version": app.version, "keys": len(true)}))

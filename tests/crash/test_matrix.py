@@ -1,4 +1,4 @@
-"""A crash at every step of a batch, at every time it is reached, changes nothing. One process, a log in memory."""
+"""A crash at any step of a batch changes nothing. One process, with a log in memory."""
 
 from pathlib import Path
 
@@ -12,8 +12,8 @@ from tests.crash.machine import (
     EXPIRING,
     KEY,
     PARTITIONS,
-    REMEMBERING,
     SPEC,
+    VERSIONED_TABLE,
     Crash,
     Machine,
     crash_at,
@@ -30,7 +30,7 @@ BATCHES = [
 ]
 
 
-KINDS = {"plain": SPEC, "bounded": BOUNDED, "expiring": EXPIRING, "remembering": REMEMBERING}
+KINDS = {"plain": SPEC, "bounded": BOUNDED, "expiring": EXPIRING, "versioned": VERSIONED_TABLE}
 
 
 @pytest.fixture(scope="module", params=KINDS.values(), ids=list(KINDS))
@@ -48,16 +48,16 @@ def undisturbed(spec: StoreSpec, tmp_path_factory: pytest.TempPathFactory) -> Ma
 
 @pytest.fixture(scope="module")
 def counts(spec: StoreSpec, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    return reached(BATCHES, tmp_path_factory.mktemp("counts"), spec)
+    return reached(BATCHES, Machine(tmp_path_factory.mktemp("counts"), spec))
 
 
-def test_without_a_crash_the_numbers_are_true(spec: StoreSpec, undisturbed: Machine) -> None:
+def test_without_a_crash_the_counts_are_correct(spec: StoreSpec, undisturbed: Machine) -> None:
     if spec is SPEC:
         assert undisturbed.state() == expected(BATCHES)
     elif spec is BOUNDED:
         assert undisturbed.state() == touched_last(BATCHES)
-    elif spec is REMEMBERING:
-        # A batch a second and 2.5 of them kept: what was until the third second is too long ago.
+    elif spec is VERSIONED_TABLE:
+        # One batch per second and a history of 2.5 s: results that ended before second 3 are gone.
         assert undisturbed.state() == {
             "alice": [(2, 250, 2), (3, 251, 5)],
             "bob": [(1, 200, 1), (3, 203, 4)],
@@ -68,38 +68,38 @@ def test_without_a_crash_the_numbers_are_true(spec: StoreSpec, undisturbed: Mach
             "grace": [(1, 4, 4)],
         }
     else:
-        # A batch a second and a TTL of 2.5: what came in the last three of five batches, counted anew after a gap.
-        anew = {"alice": (1, 1), "bob": (2, 3), "carol": (1, 5), "frank": (1, 3), "grace": (1, 4)}
-        assert undisturbed.state() == anew
+        # One batch per second and a TTL of 2.5 s: players of the last three batches, counted from 0 after a gap.
+        recent = {"alice": (1, 1), "bob": (2, 3), "carol": (1, 5), "frank": (1, 3), "grace": (1, 4)}
+        assert undisturbed.state() == recent
 
 
 def touched_last(batches: list[list[tuple[str, int]]]) -> dict[str, tuple[int, int]]:
-    """Of each partition the two players touched last, those of one batch in the order of their names."""
-    held: dict[int, dict[str, tuple[int, int]]] = {partition: {} for partition in range(PARTITIONS)}
+    """The two players of each partition that were touched last; within a batch by name."""
+    tables: dict[int, dict[str, tuple[int, int]]] = {partition: {} for partition in range(PARTITIONS)}
     for batch in batches:
         for player, (n, total) in sorted(expected([batch]).items()):
-            own = held[partition_of(KEY, [player], PARTITIONS)]
+            own = tables[partition_of(KEY, [player], PARTITIONS)]
             before = own.pop(player, (0, 0))
             own[player] = (before[0] + n, before[1] + total)
-        for own in held.values():
+        for own in tables.values():
             for player in list(own)[:-2]:
                 del own[player]
-    return {player: row for own in held.values() for player, row in own.items()}
+    return {player: row for own in tables.values() for player, row in own.items()}
 
 
-def test_every_fault_point_is_on_the_way_of_a_batch(spec: StoreSpec, counts: dict[str, int]) -> None:
+def test_a_batch_reaches_every_fault_point(spec: StoreSpec, counts: dict[str, int]) -> None:
     unreached = {point for point, number in counts.items() if not number}
     assert unreached == (set() if spec.slice_ms else {"drop.before", "drop.after"}), "only slices are dropped"
 
 
 def times(number: int, spec: StoreSpec) -> list[int]:
-    """When a point is to crash: at every time for a plain store, else at the first, one between and the last."""
+    """The times at which a point crashes: all for a plain table, else the first, one between and the last."""
     every = range(1, number + 1)
     return list(every) if spec is SPEC else sorted({*every[:1], *every[number // 2 : number // 2 + 1], *every[-1:]})
 
 
 @pytest.mark.parametrize("point", faults.POINTS)
-def test_a_crash_anywhere_changes_nothing(
+def test_a_crash_at_any_point_changes_nothing(
     point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
     for nth in times(counts[point], undisturbed.spec):
@@ -107,14 +107,14 @@ def test_a_crash_anywhere_changes_nothing(
         with faults.active(crash_at(point, nth)), pytest.raises(Crash):
             machine.run(BATCHES)
         machine.restart().run(BATCHES)
-        assert machine.state() == undisturbed.state(), f"{point} for the {nth}. time"
-        assert machine.files() == undisturbed.files(), f"{point} for the {nth}. time"
+        assert machine.state() == undisturbed.state(), f"{point}@{nth}"
+        assert machine.files() == undisturbed.files(), f"{point}@{nth}"
         assert machine.driver.newest is not None
         assert machine.driver.newest.version == len(BATCHES)
 
 
 @pytest.mark.parametrize("point", faults.POINTS)
-def test_a_crash_and_then_a_lost_folder_changes_nothing(
+def test_a_crash_and_a_lost_state_directory_change_nothing(
     point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
     if not counts[point]:

@@ -1,4 +1,4 @@
-"""A crash at every step of a batch of a processor over six kinds of stores changes nothing in any of them."""
+"""A crash at any step of a batch of a processor changes nothing in its stores of six kinds."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -27,33 +27,33 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> ProcessorMachine:
 
 @pytest.fixture(scope="module")
 def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    return reached(BATCHES, tmp_path_factory.mktemp("counts"), machine=ProcessorMachine)
+    return reached(BATCHES, ProcessorMachine(tmp_path_factory.mktemp("counts")))
 
 
-def test_without_a_crash_every_store_is_as_a_plain_program_has_it(undisturbed: ProcessorMachine) -> None:
+def test_without_a_crash_every_store_equals_the_model(undisturbed: ProcessorMachine) -> None:
     assert undisturbed.state() == Model().run(BATCHES).state()
     shown = undisturbed.state()
     players = {player for batch in BATCHES for player, _ in batch}
     assert set(shown["recent"]) < players, "some were evicted"
-    assert set(shown["online"]) < set(shown["last"]) < players, "some have expired, each store by its own time"
+    assert set(shown["online"]) < set(shown["last"]) < players, "some have expired, each store with its own TTL"
 
 
-def test_every_fault_point_is_on_the_way(counts: dict[str, int]) -> None:
+def test_a_batch_reaches_every_fault_point(counts: dict[str, int]) -> None:
     assert {point for point, number in counts.items() if not number} == set()
 
 
 @pytest.mark.parametrize("point", faults.POINTS)
-def test_crashes_anywhere_change_nothing_in_any_store(
+def test_crashes_at_any_point_change_nothing_in_any_store(
     point: str, counts: dict[str, int], undisturbed: ProcessorMachine, tmp_path: Path
 ) -> None:
-    """One life after the other: a crash when the point is first reached, one later on, and then the folder is lost."""
+    """A crash when the point is first reached, another one later, and then the state directory is lost."""
     machine = ProcessorMachine(tmp_path / "first")
     with faults.active(crash_at(point, 1)), pytest.raises(Crash):
         machine.run(BATCHES)
     machine.restart()
     with faults.active(crash_at(point, max(1, counts[point] // 2))), suppress(Crash):
         machine.run(BATCHES)
-    machine.folder = tmp_path / "anew"
+    machine.folder = tmp_path / "new"
     machine.restart().run(BATCHES)
     assert machine.state() == undisturbed.state()
     assert machine.files() == undisturbed.files()

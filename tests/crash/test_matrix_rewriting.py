@@ -1,4 +1,4 @@
-"""A crash at every step, while entries of an older shape are rewritten: none is lost, none is lifted twice."""
+"""A crash at any step while entries of an older schema are rewritten: none is lost, none is upcast twice."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -9,7 +9,7 @@ from holdfast import faults
 from tests.crash.machine import Crash, Record, crash_at, reached
 from tests.crash.rewriting_machine import OLD_BATCHES, ChangingMachine, TableMachine, ValueMachine
 
-# Points are whole tens, so that tenths of them are whole: a sum of floats is then what it should be to the last bit.
+# Points are multiples of ten, so that sums of their tenths are exact.
 BATCHES: list[list[Record]] = [
     [("alice", 100), ("bob", 200), ("carol", 50), ("dave", 10), ("heidi", 20), ("ivan", 70)],
     [("alice", 150), ("erin", 70), ("judy", 30), ("mallory", 40), ("niaj", 60), ("olivia", 80)],
@@ -19,34 +19,29 @@ BATCHES: list[list[Record]] = [
     [("frank", 20)],
 ]
 
-MACHINES: dict[str, type[TableMachine] | type[ValueMachine]] = {"table": TableMachine, "values": ValueMachine}
+MachineType = type[TableMachine] | type[ValueMachine]
+MACHINES: dict[str, MachineType] = {"table": TableMachine, "values": ValueMachine}
 
 
 @pytest.fixture(scope="module", params=MACHINES.values(), ids=list(MACHINES))
-def machine(request: pytest.FixtureRequest) -> type[TableMachine] | type[ValueMachine]:
-    chosen: type[TableMachine] | type[ValueMachine] = request.param
+def machine(request: pytest.FixtureRequest) -> MachineType:
+    chosen: MachineType = request.param
     return chosen
 
 
 @pytest.fixture(scope="module")
-def undisturbed(
-    machine: type[TableMachine] | type[ValueMachine], tmp_path_factory: pytest.TempPathFactory
-) -> ChangingMachine:
+def undisturbed(machine: MachineType, tmp_path_factory: pytest.TempPathFactory) -> ChangingMachine:
     made = machine(tmp_path_factory.mktemp("undisturbed"))
     made.run(BATCHES)
     return made
 
 
 @pytest.fixture(scope="module")
-def counts(
-    machine: type[TableMachine] | type[ValueMachine], tmp_path_factory: pytest.TempPathFactory
-) -> dict[str, int]:
-    return reached(BATCHES, tmp_path_factory.mktemp("counts"), machine=machine)
+def counts(machine: MachineType, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    return reached(BATCHES, machine(tmp_path_factory.mktemp("counts")))
 
 
-def test_without_a_crash_all_is_rewritten_by_writes_and_by_the_pass(
-    machine: type[TableMachine] | type[ValueMachine], undisturbed: ChangingMachine
-) -> None:
+def test_without_a_crash_all_entries_are_rewritten(machine: MachineType, undisturbed: ChangingMachine) -> None:
     assert undisturbed.state() == machine.expected(BATCHES)
     old = {player for batch in BATCHES[:OLD_BATCHES] for player, _ in batch}
     rewritten = 0
@@ -55,18 +50,18 @@ def test_without_a_crash_all_is_rewritten_by_writes_and_by_the_pass(
         assert progress is not None
         assert progress.finished
         rewritten += progress.rewritten
-    assert 0 < rewritten < len(old), "some were written by a batch before the pass came to them"
+    assert 0 < rewritten < len(old), "batches wrote some before the pass reached them"
 
 
 @pytest.mark.parametrize("point", faults.POINTS)
-def test_crashes_anywhere_lose_no_entry_and_lift_none_twice(
+def test_crashes_at_any_point_lose_no_entry_and_upcast_none_twice(
     point: str,
-    machine: type[TableMachine] | type[ValueMachine],
+    machine: MachineType,
     counts: dict[str, int],
     undisturbed: ChangingMachine,
     tmp_path: Path,
 ) -> None:
-    """In one life after the other: a crash in the middle of the pass, one near its end, and then the folder is lost."""
+    """A crash in the middle of the pass, one near its end, and then the state directory is lost."""
     if not counts[point]:
         assert point.startswith("drop."), "only slices are dropped"
         return
@@ -76,8 +71,8 @@ def test_crashes_anywhere_lose_no_entry_and_lift_none_twice(
     app.restart()
     with faults.active(crash_at(point, max(1, counts[point] // 4))), suppress(Crash):
         app.run(BATCHES)
-    app.folder = tmp_path / "anew"
+    app.folder = tmp_path / "new"
     app.restart().run(BATCHES)
     assert app.state() == undisturbed.state()
-    assert app.stored() == undisturbed.stored(), "every entry, and how far the pass is"
-    assert app.files() == undisturbed.files(), "sinks hear of no rewriting"
+    assert app.stored() == undisturbed.stored(), "every entry, and the progress of the pass"
+    assert app.files() == undisturbed.files(), "sinks get no rewritten entries"

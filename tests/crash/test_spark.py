@@ -1,23 +1,25 @@
-"""Real Spark, real processes, really killed. What comes out afterwards equals a Spark SQL batch over the input.
+"""Real Spark and real processes are killed. The result afterwards equals a Spark SQL batch over the same input.
 
-`make test` runs a chain of a dozen kills through one app's life; `make crash` runs every kill alone.
+`make test` kills one app a dozen times; `make crash` runs every kill alone.
 """
 
 import json
 import os
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.crash import players
 from tests.crash.scenario import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
 
 KILLED = -9
 
-# Kills of workers and instances don't end the driver's life, so each life has several of them before the one that does.
+# Kills of workers and instances don't end the driver, so each life has several of them before the one that does.
 _FIRST = "segment.before=kill@1,segment.after=kill@2,state.read=kill@3,apply.before=kill@1,apply.middle=kill@2"
 
 CHAIN = [
@@ -26,7 +28,14 @@ CHAIN = [
     ("apply.after=kill@1,snapshot.middle=kill@1,sink.middle=kill@5", False),
     ("snapshot.after=kill@1,commit.before=instance@2", True),
 ]
-"""A dozen kills in three lives, since a life costs a JVM. `make crash` has every fault point alone."""
+"""A dozen kills in three lives, since each life starts a JVM."""
+
+PLAYERS_CHAIN = [
+    ("segment.before=kill@1,apply.middle=kill@1,commit.before=kill@3", False),
+    ("state.read=kill@2,snapshot.middle=kill@1,commit.after=kill@2", False),
+    ("segment.after=kill@1,drop.before=kill@1,drop.after=kill@1,sink.middle=kill@6", False),
+    ("apply.after=kill@1", True),
+]
 
 EVERY = [
     *[(f"{point}=kill@3", True) for point in ("segment.before", "segment.after", "state.read")],
@@ -43,17 +52,26 @@ EVERY = [
 ]
 
 
-def live(folder: Path, fault: str = "", life: int = 0) -> subprocess.CompletedProcess[str]:
-    """One life of the app: until it is killed, or has counted everything and compared."""
+def live(folder: Path, fault: str = "", life: int = 0, app: str = "scenario") -> subprocess.CompletedProcess[str]:
+    """Runs the app until it is killed, or has processed everything and compared its result."""
     marks = folder / f"faults-{life}"
     marks.mkdir()
     environment = {**os.environ, "HOLDFAST_FAULT": fault, "HOLDFAST_FAULT_DIR": str(marks)}
-    command = [sys.executable, "-m", "tests.crash.scenario", str(folder)]
+    command = [sys.executable, "-m", f"tests.crash.{app}", str(folder)]
     done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
     fired = {path.stem for path in marks.glob("*.fired")}
     named = {part.partition("=")[0] for part in fault.split(",") if part}
     assert named <= fired, f"{named - fired} never happened:\n{done.stderr[-4000:]}"
     return done
+
+
+def live_through(chain: Sequence[tuple[str, bool]], folder: Path, app: str) -> dict[str, object]:
+    """Runs the app with each life's faults; the last life survives, and its verdict is returned."""
+    for life, (fault, survives) in enumerate(chain):
+        done = live(folder, fault, life, app)
+        if not survives:
+            assert done.returncode == KILLED, done.stderr[-6000:]
+    return verdict(done)
 
 
 def verdict(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
@@ -63,14 +81,17 @@ def verdict(done: subprocess.CompletedProcess[str]) -> dict[str, object]:
 
 
 @pytest.mark.timeout(900)
-def test_a_dozen_kills_in_one_life_change_nothing(tmp_path: Path) -> None:
+def test_a_dozen_kills_change_nothing(tmp_path: Path) -> None:
     write_input(tmp_path / "input", files=20)
-    for life, (fault, survives) in enumerate(CHAIN):
-        done = live(tmp_path, fault, life)
-        if survives:
-            assert verdict(done)["wrong"] == []
-        else:
-            assert done.returncode == KILLED, done.stderr[-6000:]
+    assert live_through(CHAIN, tmp_path, "scenario")["wrong"] == []
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+def test_kills_change_nothing_in_a_processors_stores(tmp_path: Path) -> None:
+    """The result is compared with a plain program over the same input."""
+    players.write_input(tmp_path)
+    assert live_through(PLAYERS_CHAIN, tmp_path, "players")["version"] == players.FILES
 
 
 @pytest.mark.slow
@@ -85,23 +106,18 @@ def test_one_kill_changes_nothing(fault: str, survives: bool, tmp_path: Path) ->
 
 
 @pytest.mark.slow
-def test_an_executor_lost_in_mid_batch_with_random_keys_counts_each_record_once(tmp_path: Path) -> None:
-    marks = tmp_path / "faults"
-    marks.mkdir()
-    environment = {**os.environ, "HOLDFAST_FAULT": "state.read=executor@1", "HOLDFAST_FAULT_DIR": str(marks)}
-    command = [sys.executable, "-m", "tests.crash.lost_executor", str(tmp_path)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-    assert (marks / "state.read.fired").exists(), done.stderr[-4000:]
+def test_records_with_random_keys_count_once_although_an_executor_is_lost(tmp_path: Path) -> None:
+    done = live(tmp_path, "state.read=executor@1", app="lost_executor")
     found = verdict(done)
     assert found["counted"] == found["records"]
 
 
 @pytest.mark.slow
-def test_a_killed_jvm_is_an_error_with_its_cause_and_the_next_start_goes_on(tmp_path: Path) -> None:
+def test_a_killed_jvm_is_an_error_and_the_next_start_continues(tmp_path: Path) -> None:
     write_input(tmp_path / "input", files=8)
     command = [sys.executable, "-m", "tests.crash.lost_jvm", str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300, check=False)
-    told = verdict(done)
-    assert told["state"] == "error"
-    assert told["cause"]
+    found = verdict(done)
+    assert found["state"] == "error"
+    assert found["cause"]
     assert verdict(live(tmp_path))["wrong"] == []

@@ -63,11 +63,11 @@ class Process:
         self._process.wait(timeout=30)
         return time.monotonic() - start
 
-    def close_stdin(self) -> int:
+    def close_stdin(self, seconds: float = 30) -> int:
         assert self._process.stdin is not None
         self._process.stdin.close()
         self._process.stdin = None
-        return self._process.wait(timeout=30)
+        return self._process.wait(timeout=seconds)
 
     def kill(self) -> None:
         self._process.kill()

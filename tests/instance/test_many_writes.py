@@ -1,6 +1,7 @@
 """A store of ten entries after a million writes: a new replica gets about ten, whoever wrote them."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -19,13 +20,11 @@ from holdfast.instance.updater import ReplicaUpdater
 from holdfast.log.log import Log
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.results import TaskResult, decode, encode
+from holdfast.pipeline.processing_task import ProcessingWork
 from holdfast.settings.sections import Restore, RetrySettings, SnapshotSettings
-from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
-from holdfast.stores.formats.partition import partitions_of
 from holdfast.words import TaskId, Version
-from tests.crash.machine import KEY, LAYOUT, PARTITIONS, REDUCERS, SPEC, TASKS, Machine, Record
+from tests.crash.machine import PARTITIONS, SPEC, TASKS, Machine, Record
 from tests.crash.processor_machine import ProcessorMachine
 
 ENTRIES = 10
@@ -73,10 +72,10 @@ class Processing(ProcessorMachine):
     limits = LIMITS
     processor = Recent
 
-    def _rows(self, records: Sequence[Record], wall: int) -> pa.RecordBatch:
+    def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
         assert isinstance(records, Many)
         points = pa.array(np.zeros(EACH, np.int64))
-        times = pa.array(np.full(EACH, wall))
+        times = pa.array(np.full(EACH, step.wall))
         names = ("_dead", "k0", "points", "_time")
         return pa.RecordBatch.from_arrays([pa.nulls(EACH, pa.string()), records.players(), points, times], names=names)
 
@@ -86,21 +85,13 @@ class Tabulating(Machine):
 
     limits = LIMITS
 
-    def _compute(self, records: Sequence[Record], step: Step) -> list[TaskResult]:
-        work = AggregationWork(
-            0, step.version, "main", self.spec, REDUCERS, EACH, 0, PARTITIONS, LAYOUT, Now(step.wall, step.event)
-        )
+    def work(self, step: Step) -> AggregationWork | ProcessingWork:
+        return replace(super().work(step), chunk_rows=EACH)
+
+    def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
         assert isinstance(records, Many)
-        players = records.players()
-        where = partitions_of(KEY, [players], PARTITIONS)
-        results = []
-        for task in TASKS:
-            mine = players.filter(pa.array(where == task.partition))
-            ones = pa.array(np.ones(len(mine), np.int64))
-            names = ("_dead", "k0", "p0", "p1")
-            rows = pa.RecordBatch.from_arrays([pa.nulls(len(mine), pa.string()), mine, ones, ones], names=names)
-            results.append(decode(encode(work.run(task, [rows], self.log, self.before(task, step)))))
-        return results
+        ones, names = pa.array(np.ones(EACH, np.int64)), ("_dead", "k0", "p0", "p1")
+        return pa.RecordBatch.from_arrays([pa.nulls(EACH, pa.string()), records.players(), ones, ones], names=names)
 
 
 def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica], list[RestoreEvent]]:

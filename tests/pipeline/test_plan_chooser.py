@@ -16,7 +16,7 @@ from holdfast.pipeline.plan_chooser import DEAD_LETTER_BATCHES, PlanChooser
 from holdfast.pipeline.task_columns import BatchPlan
 from holdfast.topology.topology import SubTopology
 from holdfast.words import Millis
-from tests.apps import held, points_app, write
+from tests.apps import entries_of, points_app, write
 
 KEYS: dict[str, list[Any]] = {
     "s string": ["a", "bb", "ß", ""],
@@ -122,7 +122,7 @@ def test_an_app_changes_its_plan_and_no_number(spark: SparkSession, tmp_path: Pa
     app = points_app(spark, tmp_path)
     with app:
         app.process_all_available()
-        assert held(app) == expected
+        assert entries_of(app) == expected
         assert app.version == len(batches)
     taken = {plan: batches_by(plan) - before[plan] for plan in BatchPlan}
     assert taken == {BatchPlan.GROUPED: 1, BatchPlan.RAW: 2, BatchPlan.WITH_DEAD_LETTERS: 2}
@@ -138,7 +138,7 @@ def test_a_record_without_a_key_is_found_among_raw_ones(spark: SparkSession, tmp
     app = points_app(spark, tmp_path)
     with app:
         app.process_all_available()
-        assert held(app) == {f"p{n}": {"games": 2, "points": 2} for n in range(4)}
+        assert entries_of(app) == {f"p{n}": {"games": 2, "points": 2} for n in range(4)}
     letters = [path.read_text() for path in (tmp_path / "base" / "points" / "dead-letters").glob("[0-9]*.json")]
     assert [json.loads(text)["times"] for text in letters] == [2]
     taken = {each: batches_by(each) - before[each] for each in BatchPlan}

@@ -11,7 +11,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.metrics import REGISTRY
-from tests.apps import held, read, settings, write
+from tests.apps import entries_of, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -66,8 +66,8 @@ def test_a_record_and_a_dead_letter_count_once(
     before, fast = counted(), batches_by("points", "grouped")
     with app:
         app.process_all_available()
-        found = [sum(row["count"] for row in held(app, store).values()) for store in ("players", "points")]
-        assert (*found, sum(held(app, "seen").values())) == counts
+        found = [sum(row["count"] for row in entries_of(app, store).values()) for store in ("players", "points")]
+        assert (*found, sum(entries_of(app, "seen").values())) == counts
     assert {name: number - before[name] for name, number in counted().items()} == {
         "holdfast_records_total": 10,
         "holdfast_dead_letters_total": 1,
@@ -93,9 +93,9 @@ def test_operators_that_are_added_or_moved_leave_tasks_and_counts_where_they_wer
             app.process_all_available()
             assert app.describe().count("tasks ") == len(declared)
             totals = {
-                name: sum(row["count"] for row in held(app, name).values()) for name in declared if name != "seen"
+                name: sum(row["count"] for row in entries_of(app, name).values()) for name in declared if name != "seen"
             }
-            return {**totals, "seen": sum(held(app, "seen").values())} | {
+            return {**totals, "seen": sum(entries_of(app, "seen").values())} | {
                 f"number of {each.name}": each.number for each in app._topology.subtopologies
             }
 
