@@ -1,16 +1,12 @@
-"""One task of a table, version after version, over a state in a dictionary: what it keeps and what sinks would see."""
+"""One task of a table, version after version, over a state in a dictionary."""
 
-import uuid
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.log.appfile import AppSpec
-from holdfast.log.log import Log
 from holdfast.log.segments import STATE_SCHEMA
-from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sinks.outputs import rows_of
@@ -26,15 +22,15 @@ from holdfast.topology.aggregates import count, sum
 from holdfast.topology.outputs import AggregateRows
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.words import TaskId, Version
-from tests.log.making import next_commit, subtopologies_of
-from tests.pipeline.outcomes import done
+from tests.log.making import next_commit
+from tests.pipeline.outcomes import done, log_of
 
 KEY = Schema((Field("player", "string"),))
 VALUE = Schema((Field("n", "bigint"), Field("total", "bigint")))
 REDUCERS = (bind("n", count(), None), bind("total", sum("x"), "bigint"))
 
 Batch = Mapping[str, tuple[int, int]]
-"""Player → (points, event time in ms): one record a player."""
+"""Player → (points, event time in ms): one record per player."""
 
 
 def spec_with(value: Schema = VALUE, **options: Any) -> StoreSpec:
@@ -44,7 +40,7 @@ def spec_with(value: Schema = VALUE, **options: Any) -> StoreSpec:
 
 @dataclass
 class OneTask:
-    """Runs a table's task and applies what it wrote, as a replica does."""
+    """Runs a table's task and applies its writes, as a replica does."""
 
     spec: StoreSpec
     timed: bool = True
@@ -55,11 +51,10 @@ class OneTask:
     rewrite_entries: int = 0
 
     def __post_init__(self) -> None:
-        app = AppSpec(id="app", partitions=1, stores=(self.spec,), subtopologies=subtopologies_of({"scores": 0}))
-        self.log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app)
+        self.log = log_of(self.spec)
 
     def attempt(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
-        """Runs the next version and applies nothing of it."""
+        """Runs the next version without applying it."""
         work = AggregationWork(
             topology=0,
             version=Version(self.version + 1),
@@ -97,7 +92,7 @@ class OneTask:
         return result
 
     def sent(self) -> list[dict[str, Any]]:
-        """What sinks get of the last version."""
+        """The rows of the last version that sinks get."""
         commit = next_commit(self.log, None, {"0_0": self.written})
         output = AggregateRows(self.spec.name, 0, self.spec)
         return [row for rows in rows_of(output, self.log, commit) for row in rows.table.to_pylist()]
@@ -124,7 +119,7 @@ def key_of(player: str) -> bytes:
 
 @dataclass(frozen=True)
 class _State(TaskState):
-    """The one store of a task, and how many keys it was asked for."""
+    """The task's only store; records the number of keys per read."""
 
     task: OneTask
 

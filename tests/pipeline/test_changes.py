@@ -1,4 +1,4 @@
-"""What changes in a processor's stores as sinks get it: puts with their values, and every way in which a key goes."""
+"""Changes in a processor's stores, as sinks get them: puts with values, and deletes for any reason."""
 
 from typing import Any
 
@@ -7,23 +7,17 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import TopologyError
-from holdfast.log.appfile import AppSpec
-from holdfast.log.log import Log
-from holdfast.log.storage import open_storage
 from holdfast.pipeline.processing_task import Code
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.sinks.outputs import changed_entries
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
-from holdfast.stores.access import DictBytes
-from holdfast.testing.processor import HeldState
 from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import ChangedEntries
 from holdfast.topology.processing import Processed, Processing
 from holdfast.topology.processor import stores_of
 from holdfast.topology.topology import Topology
 from holdfast.words import TaskId
-from tests.log.making import subtopologies_of
-from tests.pipeline.outcomes import done
+from tests.pipeline.outcomes import ReplicaState, done, log_of
 from tests.pipeline.test_processing_task import rows, work
 
 
@@ -56,15 +50,12 @@ STORES = tuple((attribute, declared.spec()) for attribute, declared in DECLARED.
 
 
 class Task:
-    """One partition, whose changes are both applied and sent."""
+    """One task whose changes are applied and sent to sinks."""
 
-    def __init__(self, name: str) -> None:
-        specs = tuple(spec for _, spec in STORES)
-        app = AppSpec(
-            id="app", partitions=1, stores=specs, subtopologies=subtopologies_of({spec.name: 0 for spec in specs})
-        )
-        self.log = Log.create_or_open(open_storage(f"memory://changes-{name}"), app)
-        self.held = HeldState({spec.name: DictBytes() for spec in specs})
+    def __init__(self) -> None:
+        specs = [spec for _, spec in STORES]
+        self.log = log_of(*specs)
+        self.state = ReplicaState(*(spec.name for spec in specs))
         self.outputs = {
             spec.name: ChangedEntries(spec.name, 0, spec, DECLARED[attribute]) for attribute, spec in STORES
         }
@@ -72,18 +63,14 @@ class Task:
     def run(self, version: int, *records: tuple[str, int], time: int = 0) -> dict[str, list[dict[str, Any]]]:
         code = ship(Code(Plays, EventShape(("player", "points"))))
         made = work(version, stores=STORES, output=None, code=code)
-        result = done(made.run(TaskId(0, 0), [rows(*records, time=time)], self.log, self.held))
+        result = done(made.run(TaskId(0, 0), [rows(*records, time=time)], self.log, self.state))
         sent: dict[str, list[dict[str, Any]]] = {}
         for ref in result.segments:
             for store, table in self.log.state_parts(ref):
                 if store in ("last", "online", "seen", "few"):
                     output = self.outputs[store]
                     sent[store] = changed_entries(output.store, output.declared, table).to_pylist()
-                for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
-                    if value is None:
-                        self.held.stores[store].delete(key)
-                    else:
-                        self.held.stores[store].put(key, value)
+        self.state.apply(self.log, result.segments)
         return sent
 
 
@@ -95,35 +82,35 @@ def gone(key: str, **more: Any) -> dict[str, Any]:
     return {"key": key, "value": None, **more, "_deleted": True}
 
 
-def test_puts_come_with_their_values_and_nothing_of_what_stores_keep_for_themselves() -> None:
-    sent = Task("puts").run(1, ("ann", 3), ("bob", 4), time=7)
+def test_puts_have_values_and_internal_entries_are_not_sent() -> None:
+    sent = Task().run(1, ("ann", 3), ("bob", 4), time=7)
     assert sent["last"] == [put("ann", '{"points":3}'), put("bob", '{"points":4}')]
     assert sent["online"] == [put("ann", "3"), put("bob", "4")]
     assert sent["seen"] == [put("ann", '"3 points"', timestamp=7), put("bob", '"4 points"', timestamp=7)]
 
 
-def test_deletes_evictions_and_entries_that_are_over_are_tombstones() -> None:
-    task = Task("goes")
-    task.run(1, ("ann", 1), ("bob", 2))  # at 1,000 by the wall clock
+def test_deleted_evicted_and_expired_entries_are_tombstones() -> None:
+    task = Task()
+    task.run(1, ("ann", 1), ("bob", 2))  # wall clock 1,000
     second = task.run(2, ("cleo", 3), ("bob", -1))
-    assert second["last"] == [gone("bob"), put("cleo", '{"points":3}')], "there is room: nobody had to go"
+    assert second["last"] == [gone("bob"), put("cleo", '{"points":3}')], "there is room: no eviction"
     assert second["seen"] == [gone("bob", timestamp=None), put("cleo", '"3 points"', timestamp=0)]
     third = task.run(3, ("dora", 4))
     assert third["last"] == [gone("ann"), put("dora", '{"points":4}')], "evicted"
-    assert third["online"] == [gone("ann"), gone("bob"), put("dora", "4")], "their own TTL was over at 2,500"
-    assert third["few"] == third["online"], "a store with max_entries lets go one by one, also by a TTL of its own"
+    assert third["online"] == [gone("ann"), gone("bob"), put("dora", "4")], "expired at 2,500"
+    assert third["few"] == third["online"], "a store with max_entries deletes expired entries too"
     fourth = task.run(4)
-    assert fourth["online"] == fourth["few"] == [gone("cleo")], "without any record too"
+    assert fourth["online"] == fourth["few"] == [gone("cleo")], "also without records"
 
 
 def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
-    task = Task("moves")
+    task = Task()
     task.run(1, ("ann", 1))
     assert task.run(9, ("ann", -1), ("ann", 5))["seen"] == [put("ann", '"5 points"', timestamp=0)]
 
 
 def added(name: str) -> tuple[Topology, Processed]:
-    """A topology with the processor in it, under a name."""
+    """A topology with the processor under this name."""
     topology, operator = Topology(), Processing(Plays, EventShape(()), tuple(DECLARED), None)
     topology.add(name, None, work(1).key, tuple(spec for _, spec in STORES), operator)  # type: ignore[arg-type]
     return topology, Processed(topology, name)
@@ -145,8 +132,8 @@ def test_only_key_value_stores_have_changes_to_send() -> None:
         added("p" * 90)[1].sink_changes("last", hf.memory())
 
 
-def test_a_sink_that_was_given_no_name_can_be_brought_up() -> None:
-    task = Task("unnamed")
+def test_a_sink_without_a_name_can_catch_up() -> None:
+    task = Task()
     topology, processed = added("plays")
     processed.sink_changes("last", hf.memory())
     feeds = [Feed(node.name, task.outputs["last"], node.sink) for node in topology.sinks]

@@ -1,4 +1,4 @@
-"""The driver when a commit's outcome is unknown, and when another driver was there first. On a log in memory."""
+"""The driver when a commit's outcome is unknown, and when another driver was first. On a log in memory."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ def unavailable() -> None:
     raise StorageUnavailable("the answer was lost")
 
 
-def test_a_commit_that_was_stored_and_answered_with_an_error_counts_once(tmp_path: Path) -> None:
+def test_a_commit_that_was_stored_although_the_answer_was_lost_counts_once(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     spark = _spark_batch(0, BATCH)
     with faults.active({"commit.after": unavailable}), pytest.raises(StorageUnavailable):
@@ -29,10 +29,10 @@ def test_a_commit_that_was_stored_and_answered_with_an_error_counts_once(tmp_pat
     assert machine.driver.newest is not None
     assert machine.driver.newest.version == 1
     assert machine.state() == {"alice": (1, 1)}
-    assert machine.memory.versions.keys() == {Version(1)}, "and the sinks have it"
+    assert machine.memory.versions.keys() == {Version(1)}, "the sinks got it once"
 
 
-def test_a_second_driver_loses_the_race_and_is_told_who_won(tmp_path: Path) -> None:
+def test_the_driver_that_loses_the_race_learns_who_won(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     slow = machine.driver
     machine.new_driver().process(_spark_batch(0, BATCH), lambda step: machine.computed(BATCH, step))
@@ -40,7 +40,7 @@ def test_a_second_driver_loses_the_race_and_is_told_who_won(tmp_path: Path) -> N
         slow.process(_spark_batch(0, BATCH), lambda step: machine.computed(BATCH, step))
 
 
-def test_a_commit_of_unknown_outcome_that_another_driver_overtook_is_a_lost_race(tmp_path: Path) -> None:
+def test_a_commit_of_unknown_outcome_loses_to_another_drivers_commit(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     slow = machine.driver
     with faults.active({"commit.before": unavailable}), pytest.raises(StorageUnavailable):
@@ -50,7 +50,7 @@ def test_a_commit_of_unknown_outcome_that_another_driver_overtook_is_a_lost_race
         slow.process(_spark_batch(0, BATCH), lambda step: machine.computed(BATCH, step))
 
 
-def test_a_commit_has_a_clock_per_source_and_counts_the_records_of_all(tmp_path: Path) -> None:
+def test_a_commit_has_a_clock_per_source_and_counts_all_records(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     writer = Writer(id="two", host="here", pid=1)
     driver = Driver(machine.log, machine.sinks, machine.clock, writer, sources=["games", "chats"])
@@ -65,7 +65,7 @@ def test_a_commit_has_a_clock_per_source_and_counts_the_records_of_all(tmp_path:
     assert commit.counts == {"records": 10, "dead": 1}
 
 
-def test_a_refusal_that_stays_is_reported_before_one_that_may_pass(tmp_path: Path) -> None:
+def test_a_permanent_error_is_reported_before_a_temporary_one(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
     away = TaskRefused("0_0", ErrorCategory.RETRY, "InstanceUnavailable: nobody is there")
     bad = TaskRefused("0_1", ErrorCategory.INVALID, "Overflow: too much")

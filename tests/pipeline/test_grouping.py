@@ -1,4 +1,4 @@
-"""Raw records grouped in the task are what Spark's aggregation delivers, wherever they are cut."""
+"""Grouping raw records in a task gives what Spark's aggregation gives, for any batches."""
 
 import itertools
 from collections.abc import Sequence
@@ -26,7 +26,7 @@ REDUCERS = (
     bind("low", agg.min("x"), "bigint"),
     bind("high", agg.max("x"), "bigint"),
 )
-LAYOUT = TaskColumns(
+COLUMNS = TaskColumns(
     keys=("k0", "k1"),
     partials=tuple(f"p{n}" for n in range(8)),
     rows="p0",
@@ -66,7 +66,7 @@ def batch(records: Sequence[Record]) -> pa.RecordBatch:
 
 
 def rows(batches: Sequence[pa.RecordBatch], most_keys: int = 1_000) -> dict[tuple[Any, ...], dict[str, Any]]:
-    found = [row for b in grouped(LAYOUT, REDUCERS, batches, most_keys) for row in b.to_pylist()]
+    found = [row for b in grouped(COLUMNS, REDUCERS, batches, most_keys) for row in b.to_pylist()]
     by_key = {(row.pop("k0"), row.pop("k1")): row for row in found}
     assert len(by_key) == len(found), "a key came twice"
     return by_key
@@ -94,7 +94,7 @@ def model(records: Sequence[Record]) -> dict[tuple[Any, ...], dict[str, Any]]:
 
 
 @given(RECORDS, st.lists(st.integers(0, 40), max_size=4))
-def test_groups_are_those_of_a_plain_program(records: list[Record], cuts: list[int]) -> None:
+def test_groups_equal_the_model(records: list[Record], cuts: list[int]) -> None:
     bounds = sorted({0, len(records), *(cut for cut in cuts if cut < len(records))})
     pieces = [batch(records[a:b]) for a, b in itertools.pairwise(bounds)]
     try:
@@ -107,17 +107,17 @@ def test_groups_are_those_of_a_plain_program(records: list[Record], cuts: list[i
 
 
 @given(RECORDS)
-def test_pieces_are_grouped_once_more(records: list[Record]) -> None:
+def test_groups_of_pieces_are_grouped_again(records: list[Record]) -> None:
     small = [(*record[:2], None if record[2] is None else record[2] % 1000, *record[3:]) for record in records]
     one_by_one = [batch([record]) for record in small]
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(grouping, "PIECE_ROWS", 3)
-        # Floats are added in another order, so each is compared with the model, which has their tolerance.
+        # Floats are added in another order, so both are compared with the model, which has a tolerance.
         assert rows(one_by_one) == model(small)
         assert rows([batch(small)] if small else []) == model(small)
 
 
-def test_a_sum_is_exact_to_the_last_of_64_bits_and_beyond_them_handed_back() -> None:
+def test_a_sum_is_exact_in_64_bits_and_a_larger_one_rejects_the_fast_plan() -> None:
     largest, smallest = 2**63 - 1, -(2**63)
 
     def total(*numbers: int) -> Any:
@@ -130,14 +130,14 @@ def test_a_sum_is_exact_to_the_last_of_64_bits_and_beyond_them_handed_back() -> 
             total(*numbers)
 
 
-def test_more_keys_than_a_chunk_are_handed_back() -> None:
+def test_more_keys_than_a_chunk_reject_the_fast_plan() -> None:
     many = [batch([(f"key-{n}", 0, 1, None, 0)]) for n in range(30)]
     assert len(rows(many, most_keys=30)) == 30
     with pytest.raises(RejectFastPlan, match="more than 29 keys"):
         rows(many, most_keys=29)
 
 
-def test_what_arrow_would_do_otherwise_is_left_to_spark() -> None:
+def test_types_that_arrow_groups_differently_are_left_to_spark() -> None:
     text, number = Schema((Field("k", "string"),)), Schema((Field("k", "double"),))
     assert can_group(text, REDUCERS)
     assert not can_group(number, REDUCERS)
@@ -151,8 +151,8 @@ def test_what_arrow_would_do_otherwise_is_left_to_spark() -> None:
         assert not can_group(text, [*REDUCERS, bind("other", aggregate, kind)])
 
 
-def test_rows_are_counted_also_where_no_aggregate_does() -> None:
-    layout = replace(LAYOUT, partials=("p0",), rows="_rows", inputs=("x5",))
+def test_rows_are_counted_also_without_a_count() -> None:
+    columns = replace(COLUMNS, partials=("p0",), rows="_rows", inputs=("x5",))
     records: list[Record] = [("a", 0, 4, None, 7), ("a", 0, None, None, 9)]
-    (found,) = grouped(layout, [bind("low", agg.min("x"), "bigint")], [batch(records)], 10)
+    (found,) = grouped(columns, [bind("low", agg.min("x"), "bigint")], [batch(records)], 10)
     assert found.to_pylist() == [{"k0": "a", "k1": 0, "p0": 4, "_rows": 2, "_time": 9}]

@@ -1,4 +1,4 @@
-"""Nulls inside arrays, maps and structs: Spark finds just those records that msgspec could not make an event of."""
+"""Nulls inside arrays, maps and structs: Spark finds exactly the records that msgspec can't convert to events."""
 
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, TypedDict
@@ -103,27 +103,27 @@ CHANGES: list[tuple[str, Any, str | None]] = [
 
 
 @pytest.mark.spark
-def test_spark_finds_what_could_be_no_event(spark: SparkSession) -> None:
+def test_spark_finds_records_that_cannot_be_events(spark: SparkSession) -> None:
     rows = [(FULL, None), *(({**FULL, column: value}, found) for column, value, found in CHANGES)]
     frame = spark.createDataFrame([row for row, _ in rows], COLUMNS)
     cases = unusable_nulls(shape(Order, frame.schema), frame.schema)
     key = cases_of((Field("player", "string"),), None, 0, 0)
     letters = frame.selectExpr(f"{dead_letter([*key, *cases])} AS dead").collect()
     for (row, found), letter in zip(rows, letters, strict=True):
-        said = None if letter.dead is None else msgspec.json.decode(letter.dead)
-        place = None if said is None else said["reason"].removeprefix("no value: ").split(" is null")[0]
-        assert place == found, f"{row}: {said}"
-        assert said is None or said["record"] == row
+        refused = None if letter.dead is None else msgspec.json.decode(letter.dead)
+        place = None if refused is None else refused["reason"].removeprefix("no value: ").split(" is null")[0]
+        assert place == found, f"{row}: {refused}"
+        assert refused is None or refused["record"] == row
         try:
             msgspec.convert(row, Order)
         except msgspec.ValidationError:
-            assert said is not None, "an event that could not be made would stop the app"
+            assert refused is not None, "an event that can't be converted would stop the app"
         else:
-            assert said is None, "a record that could be used was not"
+            assert refused is None, "a valid record was refused"
 
 
-def test_places_that_spark_says_have_no_null_are_not_looked_at() -> None:
-    """Nor are those that no column is for, or that msgspec can't look into."""
+def test_fields_that_cannot_be_null_are_not_checked() -> None:
+    """Neither are fields without a column, or inside types that msgspec doesn't know."""
     sure = StructType([StructField("tags", ArrayType(StringType(), containsNull=False))])
     only = msgspec.defstruct("Only", [("tags", list[str])])
     assert [reason for _, reason in unusable_nulls(shape(only, sure), sure)] == [

@@ -1,4 +1,4 @@
-"""Three plans for one row per key: on real Spark they deliver the same, and which batch takes which."""
+"""Three plans for one row per key: on real Spark they give the same rows; and which plan a batch gets."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ from holdfast.pipeline.plan_chooser import DEAD_LETTER_BATCHES, PlanChooser
 from holdfast.pipeline.task_columns import BatchPlan
 from holdfast.topology.topology import SubTopology
 from holdfast.words import Millis
-from tests.apps import entries_of, points_app, write
+from tests.apps import finish, game, points_app, write
 
 KEYS: dict[str, list[Any]] = {
     "s string": ["a", "bb", "ß", ""],
@@ -37,7 +37,7 @@ def batches_by(plan: BatchPlan) -> float:
 
 
 def make_table(spark: SparkSession, folder: Path, key: str) -> SubTopology:
-    app = hf.App("ways", settings=hf.Settings(base_dir=str(folder / "base")), spark=spark)
+    app = hf.App("plans", settings=hf.Settings(base_dir=str(folder / "base")), spark=spark)
     frame = spark.readStream.schema(f"{key}, {VALUES}").parquet(str(folder))
     stream = app.stream(frame, key=[part.split()[0] for part in key.split(", ")], timestamp="at")
     (
@@ -57,7 +57,7 @@ def make_table(spark: SparkSession, folder: Path, key: str) -> SubTopology:
 
 @pytest.mark.spark
 @pytest.mark.parametrize("key", KEYS)
-def test_all_plans_deliver_the_same(spark: SparkSession, tmp_path: Path, key: str) -> None:
+def test_all_plans_give_the_same_rows(spark: SparkSession, tmp_path: Path, key: str) -> None:
     table = make_table(spark, tmp_path, key)
     records = []
     for n in range(60):
@@ -84,7 +84,7 @@ def test_all_plans_deliver_the_same(spark: SparkSession, tmp_path: Path, key: st
     assert len(raw) == len(KEYS[key])
 
 
-def test_a_table_goes_by_what_its_last_batch_was_like() -> None:
+def test_the_plan_depends_on_the_last_batch() -> None:
     def plans(chooser: PlanChooser, *batches: tuple[int, int, bool]) -> list[BatchPlan]:
         taken = [chooser.plan]
         for records, keys, dead_letters in batches:
@@ -101,9 +101,8 @@ def test_a_table_goes_by_what_its_last_batch_was_like() -> None:
 
 
 @pytest.mark.spark
-def test_an_app_changes_its_plan_and_no_number(spark: SparkSession, tmp_path: Path) -> None:
-    """Keys of their own, then shared ones, then records without a key, with a sum that would not fit among them."""
-    at = START
+def test_an_app_changes_its_plan_without_changing_results(spark: SparkSession, tmp_path: Path) -> None:
+    """Distinct keys, then shared ones, then records without a key, whose sum would overflow."""
     batches: list[list[tuple[str | None, int]]] = [
         [(f"p{n}", n) for n in range(20)],
         [(f"p{n}", 1) for n in range(20)],
@@ -112,7 +111,7 @@ def test_an_app_changes_its_plan_and_no_number(spark: SparkSession, tmp_path: Pa
         [("p2", 7), (None, 1)],
     ]
     for number, records in enumerate(batches):
-        write(tmp_path / "input", number, [{"player": p, "points": n, "at": at} for p, n in records])
+        write(tmp_path / "input", number, [game(p, n) for p, n in records])
     expected: dict[str, dict[str, int]] = {}
     for player, points in (record for records in batches for record in records):
         if player is not None:
@@ -120,25 +119,20 @@ def test_an_app_changes_its_plan_and_no_number(spark: SparkSession, tmp_path: Pa
             row["games"], row["points"] = row["games"] + 1, row["points"] + points
     before = {plan: batches_by(plan) for plan in BatchPlan}
     app = points_app(spark, tmp_path)
-    with app:
-        app.process_all_available()
-        assert entries_of(app) == expected
-        assert app.version == len(batches)
+    assert finish(app) == expected
+    assert app.version == len(batches)
     taken = {plan: batches_by(plan) - before[plan] for plan in BatchPlan}
     assert taken == {BatchPlan.GROUPED: 1, BatchPlan.RAW: 2, BatchPlan.WITH_DEAD_LETTERS: 2}
 
 
 @pytest.mark.spark
-def test_a_record_without_a_key_is_found_among_raw_ones(spark: SparkSession, tmp_path: Path) -> None:
-    """Also where nothing else would have stopped the batch. tests/test_app.py has the same of a grouped batch."""
-    own = [{"player": f"p{n}", "points": 1, "at": START} for n in range(4)]
+def test_a_record_without_a_key_rejects_the_raw_plan(spark: SparkSession, tmp_path: Path) -> None:
+    """tests/test_app.py has the same for a grouped batch."""
+    own = [game(f"p{n}") for n in range(4)]
     write(tmp_path / "input", 1, own)
-    write(tmp_path / "input", 2, [*own, *[{"player": None, "points": 1, "at": START}] * 2])
+    write(tmp_path / "input", 2, [*own, game(None), game(None)])
     before = {each: batches_by(each) for each in BatchPlan}
-    app = points_app(spark, tmp_path)
-    with app:
-        app.process_all_available()
-        assert entries_of(app) == {f"p{n}": {"games": 2, "points": 2} for n in range(4)}
+    assert finish(points_app(spark, tmp_path)) == {f"p{n}": {"games": 2, "points": 2} for n in range(4)}
     letters = [path.read_text() for path in (tmp_path / "base" / "points" / "dead-letters").glob("[0-9]*.json")]
     assert [json.loads(text)["times"] for text in letters] == [2]
     taken = {each: batches_by(each) - before[each] for each in BatchPlan}

@@ -1,9 +1,9 @@
-"""A task of a processor, without Spark: records in, segments out, refusals that say which record it was."""
+"""A task of a processor, without Spark: records in, segments out, and errors that name the record."""
 
 import datetime as dt
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,31 +15,26 @@ import pytest
 import holdfast as hf
 from holdfast.errors import BadValue, ErrorCategory, TopologyError
 from holdfast.instance.messages import InstanceUnavailable
-from holdfast.log.appfile import AppSpec
-from holdfast.log.log import Log
 from holdfast.log.segments import DEAD, OUTPUT
-from holdfast.log.storage import open_storage
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns, output_table
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.shipping import ship
-from holdfast.pipeline.task_state import Range
 from holdfast.pipeline.values import events_of, values_of
-from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
-from holdfast.testing.processor import HeldState, ProcessorTest
+from holdfast.testing.processor import ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.processor import parse_output, specs_of, stores_of
 from holdfast.words import TaskId, Version
-from tests.log.making import subtopologies_of
-from tests.pipeline.outcomes import done, refusal
+from tests.pipeline.outcomes import ReplicaState, done, log_of, refusal
 
 UTC = dt.UTC
 NOON = dt.datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 class Games(hf.Processor):
-    """Counts games, keeps the last ten minutes of them by minute, and remembers who plays."""
+    """Counts games per player and per minute, and keeps who is online."""
 
     games = hf.KeyValueStore("games", value=int)
     minutes = hf.WindowStore("minutes", value=int, size="1m", retention="10m")
@@ -91,36 +86,25 @@ def rows(*records: tuple[str | None, int], time: int = 0) -> pa.RecordBatch:
     )
 
 
-class Replica:
-    """The state that segments add up to, as an instance would answer for it."""
+class Replica(ReplicaState):
+    """The processor's stores, and the log that its task writes to."""
 
-    def __init__(self, name: str) -> None:
-        spec = AppSpec(
-            id="app",
-            partitions=1,
-            stores=tuple(s for _, s in STORES),
-            subtopologies=subtopologies_of({s.name: 0 for _, s in STORES}),
-        )
-        self.log = Log.create_or_open(open_storage(f"memory://{name}"), spec)
-        self.held = HeldState({spec.name: DictBytes() for _, spec in STORES})
+    def __init__(self) -> None:
+        specs = [spec for _, spec in STORES]
+        super().__init__(*(spec.name for spec in specs))
+        self.log = log_of(*specs)
 
     def attempt(self, work: ProcessingWork, *batches: pa.RecordBatch) -> TaskResult:
-        return work.run(TaskId(0, 0), batches, self.log, self.held)
+        return work.run(TaskId(0, 0), batches, self.log, self)
 
     def run(self, work: ProcessingWork, *batches: pa.RecordBatch) -> TaskDone:
         result = done(self.attempt(work, *batches))
-        for ref in (*result.segments, *result.volatile):
-            for store, table in self.log.state_parts(ref):
-                for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
-                    if value is None:
-                        self.held.stores[store].delete(key)
-                    else:
-                        self.held.stores[store].put(key, value)
+        self.apply(self.log, (*result.segments, *result.volatile))
         return result
 
-    def store(self, name: str, now: Now) -> Any:
+    def bound(self, name: str, now: Now) -> Any:
         declared = next(store for store in stores_of(Games).values() if store.name == name)
-        return declared.bind(self.held.stores[name], now, lambda what, number: None)
+        return declared.bind(self.stores[name], now, lambda what, number: None)
 
     def forwarded(self, result: TaskDone) -> list[dict[str, Any]]:
         return [
@@ -128,14 +112,14 @@ class Replica:
         ]
 
 
-def test_versions_add_up_over_all_stores() -> None:
-    replica = Replica("processor-adds-up")
+def test_versions_are_applied_to_all_stores() -> None:
+    replica = Replica()
     first = replica.run(work(1), rows(("ann", 3), ("bob", 1)), rows(("ann", 4), time=60_000))
     replica.run(work(2), rows(("ann", 5), time=60_001))
     now = Now(9_000, 60_001)
-    assert dict(replica.store("games", now).items()) == {"ann": 3, "bob": 1}
-    assert list(replica.store("minutes", now).fetch("ann", from_=0)) == [(0, 3), (60_000, 9)]
-    assert dict(replica.store("online", now).items()) == {"ann": "version 2", "bob": "version 1"}
+    assert dict(replica.bound("games", now).items()) == {"ann": 3, "bob": 1}
+    assert list(replica.bound("minutes", now).fetch("ann", from_=0)) == [(0, 3), (60_000, 9)]
+    assert dict(replica.bound("online", now).items()) == {"ann": "version 2", "bob": "version 1"}
     assert replica.forwarded(first) == [
         {"player": "ann", "games": 1},
         {"player": "bob", "games": 1},
@@ -146,26 +130,8 @@ def test_versions_add_up_over_all_stores() -> None:
     assert {part.name for ref in first.segments for part in ref.parts} == {"games", "minutes"}
 
 
-class Asked(HeldState):
-    """Counts how often an instance would have been asked."""
-
-    asked = 0
-
-    def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
-        self.asked += 1
-        return super().get(store, keys)
-
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
-        self.asked += 1
-        return super().scan(store, start, stop, reverse=reverse, limit=limit)
-
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        self.asked += 1
-        return super().scan_many(store, ranges)
-
-
 class Meetings(hf.Processor):
-    """Looks its pairs up under a key that isn't the record's."""
+    """Reads pairs under another key than the record's."""
 
     minutes = hf.WindowStore("minutes", value=int, size="1m", retention="8m")
     visits = hf.SessionStore("visits", value=int, gap="10s", retention="8m")
@@ -181,42 +147,40 @@ class Meetings(hf.Processor):
         self.pairs[key, event.points] = self.pairs.get((key, event.points), 0) + 1
 
 
-def test_an_instance_is_asked_a_few_times_however_many_records_there_are() -> None:
-    """Also in versions in which time has come to slices that nobody had written to before."""
+def test_the_number_of_reads_does_not_depend_on_the_number_of_records() -> None:
+    """Also in versions that are the first to write to a slice."""
     stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Meetings).items())
-    held = Asked({spec.name: DictBytes() for _, spec in stores})
-    log = Replica("processor-asks").log
-    asked = []
+    state = ReplicaState(*(spec.name for _, spec in stores))
+    log = log_of(*(spec for _, spec in stores))
+    reads = []
     for version in range(1, 6):
-        held.asked = 0
+        state.reads = 0
         batch = rows(*[(f"p{n % 50}", n % 7) for n in range(500)], time=version * 50_000)
         changes: dict[str, Any] = {"stores": stores, "now": Now(0, (version - 1) * 50_000 or None)}
         made = work(version, code=ship(replace(CODE, processor=Meetings)), **changes)
-        result = done(made.run(TaskId(0, 0), [batch], log, held))
-        asked.append(held.asked)
-        for ref in result.segments:
-            for store, table in log.state_parts(ref):
-                held.stores[store].entries.update(zip(*[column.to_pylist() for column in table.columns], strict=True))
-    assert max(asked) < 20, asked
+        result = done(made.run(TaskId(0, 0), [batch], log, state))
+        reads.append(state.reads)
+        state.apply(log, result.segments)
+    assert max(reads) < 20, reads
 
 
-def test_a_version_without_records_is_run_too_and_writes_nothing() -> None:
-    result = Replica("processor-empty").run(work(1))
+def test_a_version_without_records_writes_nothing() -> None:
+    result = Replica().run(work(1))
     assert (result.segments, result.volatile, result.records, result.counts) == ((), (), 0, {})
 
 
-def test_chunks_change_nothing() -> None:
+def test_the_result_does_not_depend_on_chunks() -> None:
     batches = [rows((f"p{n % 3}", n)) for n in range(20)]
     found = []
     for chunk_rows in (1, 7, 1_000):
-        replica = Replica(f"processor-chunks-{chunk_rows}")
+        replica = Replica()
         result = replica.run(work(1, chunk_rows=chunk_rows), *batches)
-        found.append((dict(replica.store("games", Now(0)).items()), replica.forwarded(result)))
+        found.append((dict(replica.bound("games", Now(0)).items()), replica.forwarded(result)))
     assert found[0] == found[1] == found[2]
 
 
 def test_a_users_exception_names_the_record_and_the_line() -> None:
-    replica = Replica("processor-raises")
+    replica = Replica()
     refused = refusal(replica.attempt(work(1), rows(("ann", 3), ("bob", -1))))
     assert refused.category is not ErrorCategory.RETRY
     for part in (
@@ -230,7 +194,7 @@ def test_a_users_exception_names_the_record_and_the_line() -> None:
         assert part in refused.message
 
 
-def test_an_exception_is_told_in_a_few_lines_however_large_the_record_is() -> None:
+def test_the_message_for_a_large_record_is_short() -> None:
     class Quoting(hf.Processor):
         def process(self, key: str, event: Any, ctx: hf.Context) -> None:
             raise ValueError(f"what is {event}?")
@@ -252,7 +216,7 @@ class Written:
 
 
 class Careless(hf.Processor):
-    """Puts what it is given into a field that is to be a whole number."""
+    """Puts any value into an int field."""
 
     plain = hf.KeyValueStore("plain", value=Written)
     json = hf.KeyValueStore("json", value=Seen, codec="json")
@@ -285,7 +249,7 @@ class Careless(hf.Processor):
 
 
 @pytest.mark.parametrize("store", [declared.name for declared in stores_of(Careless).values()])
-def test_a_value_that_could_not_be_read_again_is_not_committed(store: str) -> None:
+def test_a_value_that_could_not_be_read_back_is_not_committed(store: str) -> None:
     test = ProcessorTest(Careless)
     test.pipe("ann", {"store": store, "value": 3})
     assert test.commit() == 1
@@ -298,14 +262,14 @@ def test_a_value_that_could_not_be_read_again_is_not_committed(store: str) -> No
     assert "Nothing of the batch was committed" in str(no.value)
 
 
-def test_a_task_refuses_what_could_not_be_read_again_once_and_for_all() -> None:
+def test_a_value_that_could_not_be_read_back_is_not_retried() -> None:
     class Largest(hf.Processor):
         best = hf.KeyValueStore("games", value=Written)
 
         def process(self, key: str, event: Any, ctx: hf.Context) -> None:
             self.best[key] = Written([None] * 1_000)  # type: ignore[arg-type]
 
-    replica = Replica("processor-unreadable")
+    replica = Replica()
     (spec,) = specs_of(Largest)
     made = work(1, stores=(spec,), output=None, code=ship(replace(CODE, processor=Largest)))
     refused = refusal(replica.attempt(made, rows(("ann", 3))))
@@ -325,7 +289,7 @@ def test_two_stores_of_one_name_are_refused() -> None:
         ProcessorTest(Twice)
 
 
-def test_a_key_of_another_type_is_told_how_the_store_could_take_it() -> None:
+def test_a_key_of_another_type_is_an_error_with_advice() -> None:
     class ByText(hf.Processor):
         games = hf.KeyValueStore("games", value=int)
 
@@ -337,7 +301,7 @@ def test_a_key_of_another_type_is_told_how_the_store_could_take_it() -> None:
 
 
 class Misnaming(hf.Processor):
-    """Goes wrong before `process` has seen a record."""
+    """Fails before `process` gets a record."""
 
     pairs: hf.KeyValueStore[tuple[str, int], int] = hf.KeyValueStore("pairs", key=(str, int), value=int)
 
@@ -347,10 +311,10 @@ class Misnaming(hf.Processor):
         yield self.pairs, (key, event.points) if event.points else key
 
     def process(self, key: str, event: Any, ctx: hf.Context) -> None:
-        raise AssertionError("no record was to come so far")
+        raise AssertionError("prefetch should have failed")
 
 
-def test_an_exception_in_prefetch_is_told_as_one() -> None:
+def test_an_exception_in_prefetch_names_the_record_and_the_line() -> None:
     test = ProcessorTest(Misnaming)
     with pytest.raises(ProcessorFailed) as raised:
         test.pipe("bob", {"points": -1})
@@ -367,20 +331,19 @@ def test_an_exception_in_prefetch_is_told_as_one() -> None:
         test.pipe("bob", {"points": 0})
 
 
-def test_an_instance_that_is_away_is_worth_another_try() -> None:
-    class Away(HeldState):
+def test_an_unreachable_instance_is_retried() -> None:
+    class Unreachable(Replica):
         def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
             raise InstanceUnavailable("nobody is there")
 
-    replica = Replica("processor-away")
-    replica.held = Away({spec.name: DictBytes() for _, spec in STORES})
+    replica = Unreachable()
     refused = refusal(replica.attempt(work(2), rows(("ann", 1))))
     assert refused.category is ErrorCategory.RETRY
     assert refused.message.startswith("InstanceUnavailable: ")
 
 
-def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
-    replica = Replica("processor-dead")
+def test_invalid_records_become_dead_letters() -> None:
+    replica = Replica()
     result = replica.run(work(1), rows((None, 1), ("ann", 1), (None, 2)))
     assert (result.records, result.counts["dead"]) == (3, 2)
     [(name, letters)] = [part for ref in result.segments for part in replica.log.read_parts(ref, DEAD)]
@@ -388,18 +351,18 @@ def test_records_that_cannot_be_used_are_kept_and_counted() -> None:
 
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
-    refused = refusal(Replica("processor-stray").attempt(work(1, partitions=2), rows(("stray", 1), ("bob", 1))))
+    refused = refusal(Replica().attempt(work(1, partitions=2), rows(("stray", 1), ("bob", 1))))
     assert refused.message.startswith("WrongPartition: ")
     assert "'bob'" in refused.message
 
 
 def test_too_much_state_is_refused_with_the_setting() -> None:
     batches = [rows((f"p{n}", 1)) for n in range(50)]
-    assert "batch.state_bytes" in refusal(Replica("budget").attempt(work(1, state_bytes=2_000), *batches)).message
+    assert "batch.state_bytes" in refusal(Replica().attempt(work(1, state_bytes=2_000), *batches)).message
 
 
-def test_a_row_forwarded_without_an_output_is_told_with_the_processor_and_what_to_write() -> None:
-    error = refusal(Replica("no-output").attempt(work(1, output=None), rows(("ann", 3))))
+def test_forwarding_without_an_output_is_an_error_with_advice() -> None:
+    error = refusal(Replica().attempt(work(1, output=None), rows(("ann", 3))))
     assert error.category is not ErrorCategory.RETRY
     assert (
         "Games.process() raised holdfast.errors.TopologyError: ctx.forward() needs to know the output's"
@@ -409,7 +372,7 @@ def test_a_row_forwarded_without_an_output_is_told_with_the_processor_and_what_t
     assert "test_processing_task.py" in error.message
 
 
-def test_a_forwarded_row_that_does_not_fit_is_named() -> None:
+def test_a_forwarded_row_of_other_types_is_an_error() -> None:
     schema = parse_output("player string, n int")
     with pytest.raises(BadValue, match=r"\('bob', 'many'\).*n, which must be int32"):
         output_table(schema, [("ann", 1), ("bob", "many")])
@@ -452,7 +415,7 @@ def shape(annotation: Any, columns: dict[str, str] = COLUMNS) -> EventShape:
     return shape_of(process, columns)
 
 
-def test_an_event_is_of_the_annotated_type_and_only_its_columns_are_carried() -> None:
+def test_an_event_has_the_annotated_type_and_only_its_columns() -> None:
     assert shape(Any) == EventShape(tuple(COLUMNS))
     played = shape(Played)
     assert played.columns == ("points", "player", "tags", "bonus")
@@ -473,15 +436,15 @@ class Loose(msgspec.Struct):
 
 @dataclass
 class Either:
-    """Unions that msgspec would not take."""
+    """Unions that msgspec rejects."""
 
     at: dt.datetime | str
     player: str | dt.date | None
 
 
-def test_columns_are_required_whose_type_has_no_none() -> None:
+def test_a_column_is_required_if_its_type_has_no_none() -> None:
     assert shape(Any).required == ()
-    assert shape(Played).required == ("points", "player", "tags", "bonus"), "a default is for where there is no column"
+    assert shape(Played).required == ("points", "player", "tags", "bonus"), "a default is for a missing column"
     assert shape(PlayedToo).required == ("at",)
     assert shape(Loose).required == ("tags", "bonus")
     assert shape(Either).required == ("at",)
@@ -500,14 +463,14 @@ def test_columns_are_required_whose_type_has_no_none() -> None:
         (Any, {"a b": "int"}, "'a b' can't be an attribute"),
     ],
 )
-def test_an_event_that_cannot_be_is_refused_when_the_app_is_built(
+def test_an_invalid_event_type_is_refused_when_the_app_is_built(
     annotation: Any, columns: dict[str, str], message: str
 ) -> None:
     with pytest.raises(TopologyError, match=message):
         shape(annotation, columns)
 
 
-def test_values_are_pythons_own() -> None:
+def test_values_are_python_objects() -> None:
     micros = pa.array([NOON, None, NOON], pa.timestamp("us", "Asia/Tokyo"))
     assert values_of(micros) == [NOON, None, NOON]
     assert values_of(micros)[0].tzinfo is UTC
@@ -535,7 +498,7 @@ def test_a_map_is_a_dict_in_an_event() -> None:
     assert values_of(pa.array([[[("a", 1)]]], pa.list_(kind))) == [[{"a": 1}]]
 
 
-def test_a_processor_that_cannot_be_is_refused() -> None:
+def test_an_invalid_processor_is_refused() -> None:
     from holdfast.topology.processor import check_processor
 
     class NoWork(hf.Processor):
@@ -552,7 +515,7 @@ def test_a_processor_that_cannot_be_is_refused() -> None:
         parse_output("player string, n")
 
 
-def test_stores_of_base_classes_come_first_and_can_be_taken_out() -> None:
+def test_stores_of_base_classes_come_first_and_can_be_removed() -> None:
     class More(Games):
         more = hf.KeyValueStore("more", value=int)
         online = None  # type: ignore[assignment]
@@ -591,7 +554,7 @@ sys.stdout.buffer.write(ship((Scores, Seen, Score)))
 """
 
 
-def test_classes_of_the_script_itself_arrive_whole(tmp_path: Path) -> None:
+def test_classes_of_the_main_script_are_shipped_completely(tmp_path: Path) -> None:
     """A Struct in `__main__` loses its fields when Spark's own pickler carries it."""
     (tmp_path / "app.py").write_text(SCRIPT)
     shipped = subprocess.run([sys.executable, tmp_path / "app.py"], capture_output=True, check=True).stdout

@@ -1,4 +1,4 @@
-"""What a batch means, given what the log holds: held, new, or a reason to stop."""
+"""What to do with a batch, given the log: it is already committed, new, or a reason to stop."""
 
 import pytest
 
@@ -38,15 +38,15 @@ def batch(number: int, offsets: str | None = None, query: str = "q") -> SparkBat
 
 
 class History(dict[int, Commit]):
-    """Commits 1, 2 ... made by batches 0, 1 ...; None is a version without a batch."""
+    """Commits 1, 2 ... of batches 0, 1 ...; None is a version without a batch."""
 
     @classmethod
     def of(cls, *batches: SparkBatch | None) -> "History":
         return cls({n: commit(n, made_by) for n, made_by in enumerate(batches, start=1)})
 
-    def decide(self, asked: SparkBatch, restart_sources: bool = False) -> AlreadyCommitted | Compute:
+    def decide(self, wanted: SparkBatch, restart_sources: bool = False) -> AlreadyCommitted | Compute:
         newest = self[max(self)] if self else None
-        return decide(asked, newest, self.get, restart_sources)
+        return decide(wanted, newest, self.get, restart_sources)
 
 
 def test_the_first_batch_of_an_empty_log_is_version_1() -> None:
@@ -57,7 +57,7 @@ def test_the_next_batch_is_the_next_version() -> None:
     assert History.of(batch(0), batch(1)).decide(batch(2)) == Compute(Version(3))
 
 
-def test_a_log_that_lacks_what_spark_has_done_stops_the_app() -> None:
+def test_a_log_without_sparks_last_batches_stops_the_app() -> None:
     with pytest.raises(MissingVersions, match="at batch 5 and the log ends with batch 0"):
         History.of(batch(0)).decide(batch(5))
     with pytest.raises(MissingVersions, match="at batch 57 and the log has none"):
@@ -68,7 +68,7 @@ def test_a_log_that_lacks_what_spark_has_done_stops_the_app() -> None:
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
-def test_a_batch_with_a_commit_is_held(number: int) -> None:
+def test_a_batch_with_a_commit_is_not_computed_again(number: int) -> None:
     history = History.of(batch(0), batch(1), None, batch(2), None)
     version = {0: 1, 1: 2, 2: 4}[number]
     assert history.decide(batch(number)) == AlreadyCommitted(Version(version))
@@ -91,14 +91,14 @@ def test_a_new_checkpoint_is_refused_with_the_recorded_positions() -> None:
         History.of(batch(0)).decide(batch(0, query="another"))
 
 
-def test_a_new_checkpoint_goes_on_when_the_user_says_so() -> None:
+def test_a_new_checkpoint_is_accepted_with_restart_sources() -> None:
     decision = History.of(batch(0)).decide(batch(0, query="another"), restart_sources=True)
     assert isinstance(decision, Compute)
     assert decision.version == 2
     assert "start over" in (decision.note or "")
 
 
-def test_a_missing_checkpoint_is_noticed_before_anything_runs() -> None:
+def test_a_missing_checkpoint_is_found_at_the_start() -> None:
     newest = commit(3, batch(2))
     with pytest.raises(NewCheckpoint, match="is missing"):
         check_checkpoint(newest, lambda v: None, None, restart_sources=False)
@@ -107,33 +107,31 @@ def test_a_missing_checkpoint_is_noticed_before_anything_runs() -> None:
     check_checkpoint(None, lambda v: None, None, restart_sources=False)
 
 
-def test_wall_never_goes_back() -> None:
+def test_the_wall_clock_never_goes_back() -> None:
     previous = commit(1, None, Clocks(wall=100, event=None, sources={}))
     assert next_wall(previous, Millis(50)) == 100
     assert next_wall(previous, Millis(150)) == 150
 
 
-def test_the_event_clock_is_the_largest_accepted_time_and_never_goes_back() -> None:
+def test_the_event_clock_is_the_largest_time_and_never_goes_back() -> None:
     first = next_clocks(None, Millis(1), [{"0": 70}, {}, {"0": 65}], ["0"])
     assert (first.event, first.sources) == (70, {"0": 70})
     earlier = next_clocks(commit(1, None, first), Millis(2), [{"0": 60}], ["0"])
     assert (earlier.event, earlier.sources) == (70, {"0": 70})
-    behind = next_clocks(
-        commit(1, None, first), Millis(2), [{"1": 50}], ["0", "1"]
-    )  # a second source, which is behind the first
+    behind = next_clocks(commit(1, None, first), Millis(2), [{"1": 50}], ["0", "1"])
     assert (behind.event, behind.sources) == (70, {"0": 70, "1": 50})
     silent = next_clocks(commit(1, None, first), Millis(2), [{}], ["0"])
     assert silent.event == 70
 
 
-def test_each_source_has_a_clock_and_the_app_follows_the_one_furthest_behind() -> None:
+def test_the_apps_clock_is_that_of_the_source_furthest_behind() -> None:
     first = next_clocks(None, Millis(1), [{"games": 70}, {"chats": 40}, {"games": 90}], ["games", "chats"])
     assert (first.event, first.sources) == (40, {"games": 90, "chats": 40})
     second = next_clocks(commit(1, None, first), Millis(2), [{"chats": 95}], ["games", "chats"])
     assert (second.event, second.sources) == (90, {"games": 90, "chats": 95})
 
 
-def test_a_source_that_is_gone_does_not_hold_the_clock_back() -> None:
+def test_a_removed_source_does_not_hold_the_clock_back() -> None:
     first = next_clocks(None, Millis(1), [{"games": 70}], ["games"])
     renamed = next_clocks(commit(1, None, first), Millis(2), [{"plays": 80}], ["plays"])
     assert (renamed.event, renamed.sources) == (80, {"plays": 80})

@@ -1,4 +1,4 @@
-"""Classes of the script itself, as another process gets them."""
+"""Classes of the main script, shipped to another process."""
 
 import subprocess
 import sys
@@ -35,7 +35,7 @@ except msgspec.ValidationError as error:
 """
 
 
-def test_a_dataclass_of_the_script_keeps_which_fields_have_a_default(tmp_path: Path) -> None:
+def test_a_shipped_dataclass_keeps_its_defaults(tmp_path: Path) -> None:
     for name, program in (("ship.py", SHIPPED), ("read.py", READ)):
         (tmp_path / name).write_text(program)
         command = [sys.executable, str(tmp_path / name), str(tmp_path / "class")]

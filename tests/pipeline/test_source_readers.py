@@ -1,8 +1,7 @@
-"""Several sub-topologies on one stream, on real Spark: a record counts once, and declarations may be moved."""
+"""Several sub-topologies on one stream, on real Spark: a record counts once, and declarations may move."""
 
 import json
 from collections.abc import Callable
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -11,12 +10,11 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.metrics import REGISTRY
-from tests.apps import entries_of, read, settings, write
+from tests.apps import entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
 
-NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
-Shape = Callable[[hf.Stream], hf.Stream]
+Change = Callable[[hf.Stream], hf.Stream]
 
 
 class Seen(hf.Processor):
@@ -30,7 +28,7 @@ def same(stream: hf.Stream) -> hf.Stream:
     return stream
 
 
-def where(condition: str) -> Shape:
+def where(condition: str) -> Change:
     return lambda stream: stream.where(condition)
 
 
@@ -44,7 +42,7 @@ def batches_by(store: str, plan: str) -> float:
 
 
 @pytest.mark.parametrize(
-    ("shapes", "counts"),
+    ("changes", "counts"),
     [
         ((same, same, same), (9, 9, 9)),
         ((where("points < 100"), where("points >= 0"), same), (9, 9, 9)),
@@ -52,17 +50,17 @@ def batches_by(store: str, plan: str) -> float:
     ],
 )
 def test_a_record_and_a_dead_letter_count_once(
-    spark: SparkSession, tmp_path: Path, shapes: tuple[Shape, Shape, Shape], counts: tuple[int, int, int]
+    spark: SparkSession, tmp_path: Path, changes: tuple[Change, Change, Change], counts: tuple[int, int, int]
 ) -> None:
-    """In the last case no sub-topology reads all records of the source, and the one without event time passes all."""
-    records = [{"player": f"p{n % 4}", "points": n, "at": NOON} for n in range(10)]
+    """In the last case no sub-topology reads all records; the one without event time passes all filters."""
+    records = [game(f"p{n % 4}", n) for n in range(10)]
     records[3]["at"] = None
     write(tmp_path / "input", 1, records)
     app = hf.App("once", settings=settings(tmp_path), spark=spark)
     stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
-    shapes[0](stream).group_by().count().store("players")
-    shapes[1](stream).group_by("points").count().store("points")
-    shapes[2](stream).process(Seen)
+    changes[0](stream).group_by().count().store("players")
+    changes[1](stream).group_by("points").count().store("points")
+    changes[2](stream).process(Seen)
     before, fast = counted(), batches_by("points", "grouped")
     with app:
         app.process_all_available()
@@ -75,12 +73,10 @@ def test_a_record_and_a_dead_letter_count_once(
     files = (tmp_path / "base" / "once" / "dead-letters").glob("[0-9]*.json")
     letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     assert [(letter["reason"], letter["times"]) for letter in letters] == [("no event time: at is null", 1)]
-    assert batches_by("points", "grouped") - fast == 1, "a record that another reports rejects nobody's fast plan"
+    assert batches_by("points", "grouped") - fast == 1, "a dead letter of another sub-topology rejects no fast plan"
 
 
-def test_operators_that_are_added_or_moved_leave_tasks_and_counts_where_they_were(
-    spark: SparkSession, tmp_path: Path
-) -> None:
+def test_adding_or_moving_operators_changes_no_task(spark: SparkSession, tmp_path: Path) -> None:
     def start(*declared: str) -> dict[str, int]:
         app = hf.App("moved", settings=settings(tmp_path), spark=spark)
         stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
@@ -99,10 +95,10 @@ def test_operators_that_are_added_or_moved_leave_tasks_and_counts_where_they_wer
                 f"number of {each.name}": each.number for each in app._topology.subtopologies
             }
 
-    write(tmp_path / "input", 1, [{"player": f"p{n % 4}", "points": n, "at": NOON} for n in range(10)])
+    write(tmp_path / "input", 1, [game(f"p{n % 4}", n) for n in range(10)])
     first = start("players", "seen")
     assert first == {"players": 10, "seen": 10, "number of players": 0, "number of seen": 1}
-    write(tmp_path / "input", 2, [{"player": f"p{n % 5}", "points": n, "at": NOON} for n in range(5)])
+    write(tmp_path / "input", 2, [game(f"p{n % 5}", n) for n in range(5)])
     second = start("more", "seen", "players")
     numbers = {"number of more": 2, "number of seen": 1, "number of players": 0}
     assert second == {"players": 15, "seen": 15, "more": 5, **numbers}

@@ -1,11 +1,8 @@
-"""What stores refuse is counted in the task's result, from where it comes to the commit and the metrics."""
+"""Refused writes are counted in the task's result, which the commit and the metrics get."""
 
 from typing import Any
 
 import holdfast as hf
-from holdfast.log.appfile import AppSpec
-from holdfast.log.log import Log
-from holdfast.log.storage import open_storage
 from holdfast.pipeline.processing_task import Code
 from holdfast.pipeline.results import labelled_counts
 from holdfast.pipeline.shipping import ship
@@ -14,13 +11,12 @@ from holdfast.stores.access import Now
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId
-from tests.log.making import subtopologies_of
-from tests.pipeline.outcomes import done
+from tests.pipeline.outcomes import done, log_of
 from tests.pipeline.test_processing_task import rows, work
 
 
 class Late(hf.Processor):
-    """Writes everything everywhere, also what comes too late."""
+    """Writes every record to every store, also late ones."""
 
     history = hf.VersionedKeyValueStore("history", value=int, retention="10s")
     minutes = hf.WindowStore("minutes", value=int, size="1m", retention="2m")
@@ -37,13 +33,7 @@ class Late(hf.Processor):
 
 def test_writes_that_come_too_late_are_refused_and_counted() -> None:
     stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Late).items())
-    app = AppSpec(
-        id="app",
-        partitions=1,
-        stores=tuple(s for _, s in stores),
-        subtopologies=subtopologies_of({s.name: 0 for _, s in stores}),
-    )
-    log = Log.create_or_open(open_storage("memory://late-writes"), app)
+    log = log_of(*(spec for _, spec in stores))
     code = ship(Code(Late, EventShape(("player", "points"))))
     made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000), code=code)
     records = [rows(("ann", 1), time=1_000), rows(("ann", 2), time=595_000), rows(("ann", 3), time=594_000)]

@@ -1,4 +1,4 @@
-"""A task's state: its own writes over the state before, prefetched or asked for, is one ordered map."""
+"""A store in a task: its writes over the state at v-1, prefetched or read on demand, are one ordered map."""
 
 from collections.abc import Sequence
 from typing import cast
@@ -13,32 +13,25 @@ from holdfast.pipeline import store_state as states
 from holdfast.pipeline.store_state import Budget, Spans, StoreState, TooMuchState, united
 from holdfast.pipeline.task_state import EmptyState, Range
 from holdfast.stores.access import DictBytes
-from holdfast.testing.processor import HeldState
+from tests.pipeline.outcomes import ReplicaState
 
 KEYS = st.binary(min_size=1, max_size=2)
 PLENTY = 1 << 30
 
 
-class Before(HeldState):
-    """The state before, which counts how often it is asked."""
+class Before(ReplicaState):
+    """The state at v-1. Checks that reads are in order and without repeats."""
 
     def __init__(self, entries: dict[bytes, bytes]) -> None:
-        super().__init__({"store": DictBytes()})
+        super().__init__("store")
         self.stores["store"].entries.update(entries)
-        self.asked = 0
 
     def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
-        self.asked += 1
-        assert keys.to_pylist() == sorted(set(keys.to_pylist())), "asked for in order, each once"
+        assert keys.to_pylist() == sorted(set(keys.to_pylist()))
         return super().get(store, keys)
 
-    def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
-        self.asked += 1
-        return super().scan(store, start, stop, reverse=reverse, limit=limit)
-
     def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        self.asked += 1
-        assert list(ranges) == united(ranges), "in order and apart from each other"
+        assert list(ranges) == united(ranges)
         return super().scan_many(store, ranges)
 
 
@@ -64,7 +57,7 @@ def test_it_is_one_ordered_map(before: dict[bytes, bytes], operations: list[tupl
     model.entries.update(before)
     state = StoreState("store", Before(before), Budget(PLENTY))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(states, "FIRST_PAGE", page)  # so that short ranges are paged too
+        patch.setattr(states, "FIRST_PAGE", page)  # so that short ranges have several pages
         patch.setattr(states, "LATER_PAGES", page)
         for what, *given_ in operations:
             match what:
@@ -89,21 +82,21 @@ def test_it_is_one_ordered_map(before: dict[bytes, bytes], operations: list[tupl
     assert {key: value for key, value in applied.items() if value is not None} == dict(model.entries)
 
 
-def test_what_was_prefetched_is_not_asked_for_again() -> None:
+def test_prefetched_entries_are_not_read_again() -> None:
     before = Before({b"a1": b"1", b"a3": b"3", b"b": b"4"})
     state = StoreState("store", before, Budget(PLENTY))
     state.prefetch([b"b", b"c", b"b"], [(b"a", b"b"), (b"x", b"z")])
-    assert before.asked == 2
+    assert before.reads == 2
     assert [state.get(key) for key in (b"b", b"c", b"a1", b"a2", b"y")] == [b"4", None, b"1", None, None]
     assert list(state.scan(b"a2", b"a9")) == [(b"a3", b"3")]
     assert list(state.scan(b"x", b"y")) == []
-    assert before.asked == 2
+    assert before.reads == 2
     assert list(state.scan(b"a", b"c")) == [(b"a1", b"1"), (b"a3", b"3"), (b"b", b"4")]
     assert list(state.scan(b"a", b"bb", reverse=True)) == [(b"b", b"4"), (b"a3", b"3"), (b"a1", b"1")]
-    assert before.asked == 3, "a short range is remembered"
+    assert before.reads == 3, "a short range is cached"
 
 
-def test_whoever_iterates_may_write() -> None:
+def test_writes_are_allowed_during_a_scan() -> None:
     state = StoreState("store", Before({bytes([n]): b"" for n in range(1, 9)}), Budget(PLENTY))
     for key, _ in state.scan(b"\x01", None):
         state.delete(key)
@@ -112,7 +105,7 @@ def test_whoever_iterates_may_write() -> None:
     assert all(value == b"new" for _, value in state.scan(b"\x01", None))
 
 
-def test_what_is_put_at_once_is_seen_by_a_later_scan() -> None:
+def test_put_many_is_visible_to_later_scans() -> None:
     state = StoreState("store", Before({b"b": b"2"}), Budget(PLENTY))
     state.put(b"c", b"3")
     assert [key for key, _ in state.scan(b"a", b"z")] == [b"b", b"c"]
@@ -130,7 +123,7 @@ def test_more_changes_than_allowed_are_refused_with_the_setting() -> None:
     budget = Budget(10_000)
     one, other = StoreState("one", Before({}), budget), StoreState("other", Before({}), budget)
     for _ in range(1_000):
-        one.put(b"same", b"x" * 100)  # one entry, however often it is written
+        one.put(b"same", b"x" * 100)  # one entry counts once
     left = budget.left
     one.put_many([b"same", b"more"], [b"x" * 100, b"y"])
     one.put_many([b"new", b"new"], [b"xx", b"x"])
@@ -141,13 +134,13 @@ def test_more_changes_than_allowed_are_refused_with_the_setting() -> None:
         one.put_many([b"large"], [b"x" * 10_000])
 
 
-def test_a_bounded_store_is_charged_for_what_waits_in_it() -> None:
+def test_a_bounded_store_is_charged_for_its_pending_entries() -> None:
     budget = Budget(100_000)
     state = StoreState("store", EmptyState(), budget)
     few = hf.KeyValueStore("few", key=int, value=int, max_entries=3).bind(state, hf.Now(wall=0))
     for n in range(50_000):
         few[n] = n
-    assert 97_000 < budget.left < 100_000, "three wait, however many came"
+    assert 97_000 < budget.left < 100_000, "three are pending"
     few.delete(49_998)
     few.end_of_version()
     left = budget.left
@@ -158,7 +151,7 @@ def test_a_bounded_store_is_charged_for_what_waits_in_it() -> None:
 
 
 @given(st.lists(ranges(), max_size=8), st.binary(min_size=1, max_size=3))
-def test_spans_cover_just_what_was_added(added: list[Range], key: bytes) -> None:
+def test_spans_cover_exactly_the_added_ranges(added: list[Range], key: bytes) -> None:
     at_once, one_by_one = Spans(), Spans()
     at_once.add(united(added), [])
     for span in united(added)[::-1]:

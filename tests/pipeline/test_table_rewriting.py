@@ -1,4 +1,4 @@
-"""A table whose columns changed: rows are rewritten with the batch and by the pass; sinks hear of the batch alone."""
+"""A table whose columns changed: batches and the pass rewrite rows, and sinks get the batches' rows only."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
     "bounded": {"max_entries": 4},
     "expiring": {"ttl": "8s"},
 }
-KINDS = {**OPTIONS, "remembering": {"retention": "8s"}}
+KINDS = {**OPTIONS, "versioned": {"retention": "8s"}}
 
 
 def old_task(options: dict[str, Any]) -> OneTask:
@@ -33,7 +33,7 @@ def old_task(options: dict[str, Any]) -> OneTask:
 
 
 def become_new(task: OneTask, options: dict[str, Any], rewrite_entries: int = 0) -> None:
-    """The code gives it another one, which begins in the middle."""
+    """New code adds a column."""
     task.spec, task.reducers = merged(task.spec, spec_with(**options)), REDUCERS
     task.rewrite_entries = rewrite_entries
 
@@ -46,12 +46,12 @@ def rows(task: OneTask) -> dict[bytes, tuple[int, Any]]:
 
 
 @pytest.mark.parametrize("options", OPTIONS.values(), ids=list(OPTIONS))
-def test_the_pass_goes_on_beside_the_batches_and_the_batch_has_the_last_word(options: dict[str, Any]) -> None:
+def test_the_pass_runs_with_batches_and_the_batch_wins(options: dict[str, Any]) -> None:
     task = old_task(options)
     task.step(dict.fromkeys("abcd", (5, 0)), WALL)
     become_new(task, options, rewrite_entries=2)
     first = task.step({"a": (7, 1)}, WALL + 1)
-    # The pass puts `a` and `b` into the new layout as they were; the batch has changed `a` since.
+    # The pass rewrites `a` and `b` unchanged; the batch changes `a` after that.
     assert first.counts["rewritten/scores"] == 2
     assert task.sent() == [
         {"player": "a", "n": 2, "total": 7, **({"_deleted": False} if "max_entries" in options else {})}
@@ -61,7 +61,7 @@ def test_the_pass_goes_on_beside_the_batches_and_the_batch_has_the_last_word(opt
     assert newest[b"b"] == (2, {"n": 1, "total": None})
     assert newest[b"c"] == (1, {"n": 1, "total": None})
     assert task.step({}, WALL + 2).counts["rewritten/scores"] == 2
-    assert task.sent() == [], "nothing has changed, so sinks hear nothing"
+    assert task.sent() == [], "a rewrite is not sent to sinks"
     task.step({}, WALL + 3)
     assert {schema for schema, _ in rows(task).values()} == {2}
     progress = progress_in(task.cells[REWRITE_NOTE])
@@ -71,7 +71,7 @@ def test_the_pass_goes_on_beside_the_batches_and_the_batch_has_the_last_word(opt
     assert (quiet.segments, quiet.counts) == ((), {}), "a finished pass writes nothing"
 
 
-def test_without_the_setting_rows_keep_their_layout_until_they_are_written() -> None:
+def test_without_the_pass_rows_keep_their_schema_until_they_are_written() -> None:
     task = old_task({})
     task.step(dict.fromkeys("ab", (5, 0)), WALL)
     become_new(task, {})
@@ -91,10 +91,10 @@ def test_without_the_setting_rows_keep_their_layout_until_they_are_written() -> 
     st.integers(1, 5),
     st.integers(1, 4),
 )
-def test_a_table_under_the_pass_says_what_its_twin_says(
+def test_a_table_with_the_pass_equals_one_without(
     before: list[Any], after: list[Any], kind: str, entries: int, chunk: int
 ) -> None:
-    """What sinks are sent and what is stored is the same with the pass and without it, but for the layout."""
+    """Sinks and stores get the same with the pass and without it, except the schema."""
     task, twin = old_task(KINDS[kind]), old_task(KINDS[kind])
     for number, batch in enumerate(before):
         stepped(task, twin, batch, number, chunk)
@@ -103,37 +103,37 @@ def test_a_table_under_the_pass_says_what_its_twin_says(
     for number, batch in enumerate(after, len(before)):
         stepped(task, twin, batch, number, chunk)
         assert task.sent() == twin.sent()
-        told, wanted = rows(task), rows(twin)
-        assert {key: row for key, (_, row) in told.items()} == {key: row for key, (_, row) in wanted.items()}
-        assert all(told[key][0] >= wanted[key][0] for key in told)
+        found, wanted = rows(task), rows(twin)
+        assert {key: row for key, (_, row) in found.items()} == {key: row for key, (_, row) in wanted.items()}
+        assert all(found[key][0] >= wanted[key][0] for key in found)
         progress = progress_in(task.cells.get(REWRITE_NOTE))
         if progress is not None and progress.finished:
-            old = {key for key, (schema, _) in told.items() if schema < 2}
-            assert not old - hidden(task, WALL + 1_500 * number), "what is finished has left no old row that shows"
+            old = {key for key, (schema, _) in found.items() if schema < 2}
+            assert not old - hidden(task, WALL + 1_500 * number), "a finished pass leaves no visible old row"
 
 
 def hidden(task: OneTask, wall: int) -> set[bytes]:
-    """Entries that nobody sees any more."""
+    """Expired entries."""
     start, stop = slices_to_drop(task.spec, wall, wall - 1_500) or (b"", b"")
     return {k for k, cell in task.cells.items() if start <= k < stop or 0 < unpack(cell).expires <= wall}
 
 
 def stepped(task: OneTask, twin: OneTask, batch: dict[str, tuple[int, int]], number: int, chunk: int) -> None:
-    """The same batch in both, 1.5 s after the one before by either clock."""
+    """Runs the same batch in both, 1.5 s after the last one in wall and event time."""
     wall = WALL + 1_500 * number
     timed = {player: (points, wall + time) for player, (points, time) in batch.items()}
     for each in (task, twin):
         each.step(timed, wall, event=wall - 1_500, chunk_rows=chunk)
 
 
-def test_the_past_of_a_table_is_rewritten_too() -> None:
-    task = old_task(KINDS["remembering"])
+def test_the_history_of_a_table_is_rewritten_too() -> None:
+    task = old_task(KINDS["versioned"])
     for number in range(3):
         task.step(dict.fromkeys("ab", (5, WALL + number)), WALL, event=WALL)
-    become_new(task, KINDS["remembering"], rewrite_entries=3)
+    become_new(task, KINDS["versioned"], rewrite_entries=3)
     assert sorted(schema for schema, _ in rows(task).values()) == [1] * 6
     task.step({"a": (7, WALL + 9)}, WALL, event=WALL)
-    # What was the latest of `a` goes into the past in the new layout, and so do two old rows and the latest of `b`.
+    # The former result of `a` is stored in the new schema, and so are two old rows and the latest of `b`.
     assert sorted(schema for schema, _ in rows(task).values()) == [1, 1, 1, 2, 2, 2, 2]
     while not (progress := progress_in(task.cells[REWRITE_NOTE])) or not progress.finished:
         task.step({}, WALL, event=WALL)

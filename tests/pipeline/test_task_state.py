@@ -1,4 +1,4 @@
-"""A task's state at v-1: nothing before the first version, and then whichever replica answers."""
+"""A task's state at v-1: empty before the first version, later read from a replica."""
 
 from datetime import timedelta
 from typing import Any
@@ -18,22 +18,22 @@ KEYS = pa.array([b"a", b"b"], pa.binary())
 
 
 class Client:
-    """An instance that is away, or answers every question with what it was asked."""
+    """An instance that is unreachable, or answers every read with its keys."""
 
     def __init__(self, address: str) -> None:
         self.address = address
-        self.asked: list[tuple[Any, ...]] = []
+        self.reads: list[tuple[Any, ...]] = []
 
-    def get_many(self, *question: Any) -> pa.Array:
-        self.asked.append(question)
-        if self.address == "away":
-            raise InstanceUnavailable("nobody is there")
-        return question[-1]
+    def get_many(self, *read: Any) -> pa.Array:
+        self.reads.append(read)
+        if self.address == "unreachable":
+            raise InstanceUnavailable("no answer")
+        return read[-1]
 
 
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Client]:
-    found = {address: Client(address) for address in ("away", "there")}
+    found = {address: Client(address) for address in ("unreachable", "reachable")}
     monkeypatch.setattr(remote_state, "_client", lambda address, deadline, log_id: found[address])
     return found
 
@@ -50,22 +50,22 @@ def locations(*addresses: str) -> StateLocations:
     )
 
 
-def test_before_the_first_version_there_is_nothing_and_nobody_is_asked(clients: dict[str, Client]) -> None:
-    state = state_before(locations("there"), TASK, Version(1))
+def test_before_the_first_version_the_state_is_empty(clients: dict[str, Client]) -> None:
+    state = state_before(locations("reachable"), TASK, Version(1))
     assert state.store("counts").get(KEYS).to_pylist() == [None, None]
     assert state.store("counts").scan(b"", None, limit=5) == state.scan_many("counts", [(b"", None)]) == NO_ENTRIES
     assert state.approximate_count("counts") == 0
-    assert not clients["there"].asked
+    assert not clients["reachable"].reads
 
 
-def test_the_next_replica_is_asked_when_one_does_not_answer(clients: dict[str, Client]) -> None:
-    state = state_before(locations("away", "there"), TASK, Version(8))
+def test_the_next_replica_is_read_if_one_is_unreachable(clients: dict[str, Client]) -> None:
+    state = state_before(locations("unreachable", "reachable"), TASK, Version(8))
     assert state.store("counts").get(KEYS) == KEYS
-    assert len(clients["away"].asked) == 1
-    assert clients["there"].asked == [(TASK, "counts", Version(7), KEYS)]
+    assert len(clients["unreachable"].reads) == 1
+    assert clients["reachable"].reads == [(TASK, "counts", Version(7), KEYS)]
 
 
-def test_it_gives_up_at_the_deadline(clients: dict[str, Client]) -> None:
+def test_reads_fail_at_the_deadline(clients: dict[str, Client]) -> None:
     with pytest.raises(InstanceUnavailable):
-        state_before(locations("away"), TASK, Version(8)).get("counts", KEYS)
-    assert len(clients["away"].asked) > 1
+        state_before(locations("unreachable"), TASK, Version(8)).get("counts", KEYS)
+    assert len(clients["unreachable"].reads) > 1

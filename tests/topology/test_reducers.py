@@ -1,4 +1,4 @@
-"""Reducers merge whole columns by Spark's rules, whatever the cut between batches."""
+"""Reducers merge columns by Spark's rules, for any batches."""
 
 import math
 from datetime import UTC, date, datetime
@@ -25,8 +25,8 @@ def empty(reducer: Reducer, rows: int) -> list[pa.Array]:
     return [pa.nulls(rows, field.field_type.arrow) for field in reducer.fields]
 
 
-def fold(reducer: Reducer, batches: list[list[object]]) -> list[object]:
-    """One key, batch after batch; each batch is what Spark would have pre-aggregated."""
+def merged(reducer: Reducer, batches: list[list[object]]) -> list[object]:
+    """One key's state after these batches, each pre-aggregated as by Spark."""
     state = empty(reducer, 1)
     for partials in batches:
         state = reducer.merge(state, [column(reducer, n, [value]) for n, value in enumerate(partials)])
@@ -34,16 +34,16 @@ def fold(reducer: Reducer, batches: list[list[object]]) -> list[object]:
 
 
 def spark_max(values: list[float | None]) -> float | None:
-    there = [v for v in values if v is not None]
-    if any(math.isnan(v) for v in there):
+    present = [v for v in values if v is not None]
+    if any(math.isnan(v) for v in present):
         return math.nan
-    return sorted(there)[-1] if there else None
+    return sorted(present)[-1] if present else None
 
 
 def spark_min(values: list[float | None]) -> float | None:
-    there = [v for v in values if v is not None]
-    numbers = [v for v in there if not math.isnan(v)]
-    return sorted(numbers)[0] if numbers else (math.nan if there else None)
+    present = [v for v in values if v is not None]
+    numbers = [v for v in present if not math.isnan(v)]
+    return sorted(numbers)[0] if numbers else (math.nan if present else None)
 
 
 def same(a: object, b: object) -> bool:
@@ -53,87 +53,87 @@ def same(a: object, b: object) -> bool:
 
 
 @given(st.lists(floats, min_size=1, max_size=8))
-def test_max_is_sparks_with_nan_largest_and_null_nothing(values: list[float | None]) -> None:
-    assert same(fold(bind("x", max("x"), "double"), [[v] for v in values])[0], spark_max(values))
+def test_max_follows_spark_nan_is_largest_and_nulls_are_ignored(values: list[float | None]) -> None:
+    assert same(merged(bind("x", max("x"), "double"), [[v] for v in values])[0], spark_max(values))
 
 
 @given(st.lists(floats, min_size=1, max_size=8))
-def test_min_is_sparks_with_nan_only_when_alone(values: list[float | None]) -> None:
-    assert same(fold(bind("x", min("x"), "double"), [[v] for v in values])[0], spark_min(values))
+def test_min_follows_spark_nan_only_if_there_is_no_number(values: list[float | None]) -> None:
+    assert same(merged(bind("x", min("x"), "double"), [[v] for v in values])[0], spark_min(values))
 
 
 @given(st.lists(whole, min_size=1, max_size=8))
-def test_sum_of_whole_numbers_is_null_only_when_all_are(values: list[int | None]) -> None:
-    there = [v for v in values if v is not None]
+def test_a_sum_is_null_only_if_all_values_are(values: list[int | None]) -> None:
+    present = [v for v in values if v is not None]
     total = 0
-    for value in there:
+    for value in present:
         total += value
-    assert fold(bind("x", sum("x"), "bigint"), [[v] for v in values])[0] == (total if there else None)
+    assert merged(bind("x", sum("x"), "bigint"), [[v] for v in values])[0] == (total if present else None)
 
 
-def test_a_sum_that_leaves_64_bits_is_an_error() -> None:
+def test_a_sum_of_more_than_64_bits_is_an_error() -> None:
     with pytest.raises(pa.ArrowInvalid, match="overflow"):
-        fold(bind("x", sum("x"), "bigint"), [[2**63 - 1], [1]])
+        merged(bind("x", sum("x"), "bigint"), [[2**63 - 1], [1]])
 
 
-def test_a_decimal_sum_that_leaves_its_digits_is_an_error() -> None:
+def test_a_decimal_sum_with_too_many_digits_is_an_error() -> None:
     reducer = bind("x", sum("x"), "decimal(38,0)")
     with pytest.raises(pa.ArrowInvalid):
-        fold(reducer, [[Decimal(10**38 - 1)], [Decimal(1)]])
+        merged(reducer, [[Decimal(10**38 - 1)], [Decimal(1)]])
 
 
 def test_decimals_add_exactly() -> None:
     reducer = bind("x", sum("x"), "decimal(10,2)")
     assert reducer.fields[0].type == "decimal(20,2)"
-    assert fold(reducer, [[Decimal("0.10")]] * 3)[0] == Decimal("0.30")
+    assert merged(reducer, [[Decimal("0.10")]] * 3)[0] == Decimal("0.30")
 
 
 def test_the_mean_of_decimals_has_four_more_digits_rounded_half_up() -> None:
     reducer = bind("x", mean("x"), "decimal(10,1)")
     assert reducer.fields[0].type == "decimal(14,5)"
-    assert fold(reducer, [[Decimal("2.0"), 3]])[0] == Decimal("0.66667")
-    assert fold(reducer, [[Decimal("-2.0"), 3]])[0] == Decimal("-0.66667")
+    assert merged(reducer, [[Decimal("2.0"), 3]])[0] == Decimal("0.66667")
+    assert merged(reducer, [[Decimal("-2.0"), 3]])[0] == Decimal("-0.66667")
 
 
 def test_the_mean_of_nothing_is_null() -> None:
-    assert fold(bind("x", mean("x"), "int"), [[None, 0]])[0] is None
+    assert merged(bind("x", mean("x"), "int"), [[None, 0]])[0] is None
 
 
 @given(st.lists(st.tuples(st.integers(0, 3), st.integers(0, 3), st.one_of(st.none(), st.integers(0, 3))), min_size=1))
 @pytest.mark.parametrize("aggregate", [first("x"), last("x")], ids=str)
-def test_first_and_last_go_by_time_then_position_then_value(
+def test_first_and_last_are_ordered_by_time_position_and_value(
     aggregate: Aggregate, records: list[tuple[int, int, int | None]]
 ) -> None:
     reducer = bind("x", aggregate, "int", ["bigint"])
     in_order = sorted(records, key=lambda r: (r[0], r[1], -1 if r[2] is None else r[2]))
     expected = in_order[-1 if aggregate.function is Function.LAST else 0]
-    found = fold(reducer, [list(record) for record in records])
+    found = merged(reducer, [list(record) for record in records])
     assert found == [expected[2], expected[0], expected[1]]
 
 
 @given(st.lists(whole, min_size=2, max_size=10), st.data())
-def test_where_batches_are_cut_changes_nothing(values: list[int | None], data: st.DataObject) -> None:
+def test_the_result_does_not_depend_on_batches(values: list[int | None], data: st.DataObject) -> None:
     reducer = bind("x", mean("x"), "bigint")
 
     def partial(part: list[int | None]) -> list[object]:
-        there = [v for v in part if v is not None]
+        present = [v for v in part if v is not None]
         total = 0.0
-        for value in there:
+        for value in present:
             total += value
-        return [total if there else None, len(there)]
+        return [total if present else None, len(present)]
 
     cut = data.draw(st.integers(1, len(values) - 1))
-    assert fold(reducer, [partial(values)]) == fold(reducer, [partial(values[:cut]), partial(values[cut:])])
+    assert merged(reducer, [partial(values)]) == merged(reducer, [partial(values[:cut]), partial(values[cut:])])
 
 
 def test_text_can_be_compared_and_not_summed() -> None:
-    assert fold(bind("x", max("x"), "string"), [["a"], ["ä"], ["b"]])[0] == "ä"
+    assert merged(bind("x", max("x"), "string"), [["a"], ["ä"], ["b"]])[0] == "ä"
     with pytest.raises(TopologyError, match="string"):
         bind("x", sum("x"), "string")
 
 
-def test_count_starts_at_nothing() -> None:
-    assert fold(bind("n", count(), None), [[2], [3]]) == [5]
+def test_counts_are_added() -> None:
+    assert merged(bind("n", count(), None), [[2], [3]]) == [5]
 
 
 VALUES: dict[str, tuple[object, object]] = {
@@ -148,18 +148,18 @@ VALUES: dict[str, tuple[object, object]] = {
     "binary": (b"a", b"b"),
     "date": (date(1969, 1, 1), date(2026, 1, 1)),
     "timestamp": (datetime(1969, 1, 1, tzinfo=UTC), datetime(2026, 1, 1, tzinfo=UTC)),
-    "timestamp_ntz": (datetime(1969, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001  it has none
+    "timestamp_ntz": (datetime(1969, 1, 1), datetime(2026, 1, 1)),  # noqa: DTZ001
     "decimal(10,2)": (Decimal("-1.50"), Decimal("2.50")),
 }
 
 
 @pytest.mark.parametrize("kind", VALUES)
-def test_every_type_has_a_smallest_a_largest_a_first_and_a_last(kind: str) -> None:
+def test_every_type_has_min_max_first_and_last(kind: str) -> None:
     low, high = VALUES[kind]
     for order in ([low, None, high], [high, None, low]):
-        assert fold(bind("x", max("x"), kind), [[value] for value in order])[0] == high
-        assert fold(bind("x", min("x"), kind), [[value] for value in order])[0] == low
+        assert merged(bind("x", max("x"), kind), [[value] for value in order])[0] == high
+        assert merged(bind("x", min("x"), kind), [[value] for value in order])[0] == low
     for aggregate, expected in ((first("x"), high), (last("x"), low)):
         reducer = bind("x", aggregate, kind, [kind])
-        assert fold(reducer, [[7, low, high], [7, high, low]])[0] == expected
-        assert fold(reducer, [[7, high, low], [7, low, high]])[0] == expected
+        assert merged(reducer, [[7, low, high], [7, high, low]])[0] == expected
+        assert merged(reducer, [[7, high, low], [7, low, high]])[0] == expected

@@ -1,4 +1,4 @@
-"""What an app consists of: names that are taken, sources, and what the log knows of it."""
+"""A topology: unique names, sources, and the numbers and schemas from the log."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -19,7 +19,7 @@ KEY = Schema.of(player="string")
 
 @dataclass(frozen=True)
 class Sampling:
-    """An operator of its own: it has an output, and nothing else knows it."""
+    """An operator that only this test knows."""
 
     def outputs(self, subtopology: SubTopology) -> tuple[ForwardedRows, ...]:
         return (ForwardedRows(subtopology.name, subtopology.number),)
@@ -46,7 +46,7 @@ def add(made: Topology, name: str, *stores: str) -> None:
     made.add(name, stream, KEY, specs, Sampling())
 
 
-def test_a_name_and_a_store_are_there_once() -> None:
+def test_names_and_stores_are_unique() -> None:
     made = topology(sample=["seen"])
     with pytest.raises(TopologyError, match=r"two outputs named 'sample'\. Give it another name\."):
         add(made, "sample", "others")
@@ -57,7 +57,7 @@ def test_a_name_and_a_store_are_there_once() -> None:
     assert [each.name for each in made.subtopologies] == ["sample"]
 
 
-def test_it_takes_over_what_the_log_knows() -> None:
+def test_it_adopts_numbers_and_schemas_from_the_log() -> None:
     made = topology(sample=["seen"], quiet=[])
     made.adopt({"sample": 4, "quiet": 2}, lambda spec: msgspec.structs.replace(spec, schema=3))
     assert made.stateful_tasks(2) == [TaskId(4, 0), TaskId(4, 1)]
@@ -65,7 +65,7 @@ def test_it_takes_over_what_the_log_knows() -> None:
     assert made.outputs["sample"] == ForwardedRows("sample", 4), "outputs follow the number"
 
 
-def test_a_source_has_a_name_and_is_the_same_for_the_same_frame() -> None:
+def test_one_frame_is_one_source() -> None:
     made = Topology()
     frame, other = (object(), object())
     source = made.add_source(frame, None)  # type: ignore[arg-type]
