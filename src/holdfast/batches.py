@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -82,34 +83,25 @@ class Ending:
             self._on_failure(cause)
 
 
+@dataclass(eq=False)
 class BatchRunner:
     """Turns Spark's batches into versions, one at a time."""
 
-    def __init__(
-        self,
-        checkpoint: Checkpoint,
-        driver: Driver,
-        work: BatchTasks,
-        source: str,
-        locations: Callable[[], StateLocations],
-        settings: Settings,
-        ending: Ending,
-    ) -> None:
-        self._checkpoint = checkpoint
-        self._driver = driver
-        self._work = work
-        self._source = source
-        self.locations = locations
-        self._settings = settings
-        self._ending = ending
-        self._busy = threading.Lock()
-        self.failure: BaseException | None = None
-        """The error of the last batch."""
+    checkpoint: Checkpoint
+    driver: Driver
+    work: BatchTasks
+    source: str
+    locations: Callable[[], StateLocations]
+    settings: Settings
+    ending: Ending
+    failure: BaseException | None = None
+    """The error of the last batch."""
+    _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, frame: DataFrame, number: int) -> None:
         """Spark's call per batch. An error raised here ends the query, and `RunningQuery.watch` reports it."""
         # Without waiting for the lock: `between_batches` has it while it stops the query, which waits for the batch.
-        if self._ending.asked or self._ending.failed or not self._busy.acquire(blocking=False):
+        if self.ending.asked or self.ending.failed or not self._busy.acquire(blocking=False):
             raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
         try:
             self._run(frame, number)
@@ -120,22 +112,22 @@ class BatchRunner:
             self._busy.release()
 
     def _run(self, frame: DataFrame, number: int) -> None:
-        batch, locations, sources = self._checkpoint.batch(number), self.locations(), {self._source: frame}
+        batch, locations, sources = self.checkpoint.batch(number), self.locations(), {self.source: frame}
         with _batch_seconds.time():
             retrying(
-                lambda: self._driver.process(batch, lambda step: self._work.compute(sources, step, locations)),
-                self._settings.retry,
+                lambda: self.driver.process(batch, lambda step: self.work.compute(sources, step, locations)),
+                self.settings.retry,
                 sleep=self._pause,
             )
 
     def _pause(self, seconds: float) -> None:
         """Waits before another attempt. Raises when the app is asked to stop."""
-        if self._ending.wait(seconds):
+        if self.ending.wait(seconds):
             raise Interrupted("The app was told to stop while a batch was being retried. Spark repeats the batch.")
 
     def between_batches(self, call: Callable[[], None]) -> None:
         """Calls between two batches, so that no batch is interrupted, unless a batch takes longer than the timeout."""
-        free = self._busy.acquire(timeout=self._settings.stop_timeout.total_seconds())
+        free = self._busy.acquire(timeout=self.settings.stop_timeout.total_seconds())
         try:
             call()
         finally:
@@ -143,34 +135,34 @@ class BatchRunner:
                 self._busy.release()
 
 
+@dataclass(eq=False)
 class RunningQuery:
     """Spark's streaming query, watched until its end."""
 
-    def __init__(self, query: StreamingQuery, batches: BatchRunner, ending: Ending) -> None:
-        self.query = query
-        self._batches = batches
-        self._ending = ending
+    query: StreamingQuery
+    batches: BatchRunner
+    ending: Ending
 
     def process_all_available(self) -> None:
         try:
             self.query.processAllAvailable()
         except PySparkException as error:
-            raise (self._batches.failure or error) from None  # Spark buries our error in hundreds of lines
+            raise (self.batches.failure or error) from None  # Spark buries our error in hundreds of lines
 
     def watch(self) -> None:
         """Waits for the query's end, which fails the app unless it was asked to stop. Stops a failed app's query."""
-        while not self._ending.asked:
+        while not self.ending.asked:
             if self._ended():
-                self._ending.fail(
-                    self._batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
+                self.ending.fail(
+                    self.batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
                 )
                 return
-            if self._ending.failed:
+            if self.ending.failed:
                 self.stop()
                 return
 
     def stop(self) -> None:
-        self._batches.between_batches(self._stop)
+        self.batches.between_batches(self._stop)
 
     def _stop(self) -> None:
         try:
@@ -186,7 +178,7 @@ class RunningQuery:
         except PySparkException:
             return True
         except (Py4JError, OSError) as error:
-            self._batches.failure = self._batches.failure or QueryEnded(f"Spark's JVM is gone: {error}")
+            self.batches.failure = self.batches.failure or QueryEnded(f"Spark's JVM is gone: {error}")
             return True
 
 

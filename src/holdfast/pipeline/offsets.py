@@ -7,6 +7,7 @@ may be in any storage that Spark supports.
 from __future__ import annotations
 
 import json
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -21,12 +22,12 @@ class CheckpointUnreadable(HoldfastError):
     category = ErrorCategory.DATA
 
 
+@dataclass(frozen=True)
 class Checkpoint:
     """The checkpoint folder of the app's query."""
 
-    def __init__(self, session: SparkSession, location: str) -> None:
-        self._session = session
-        self._location = location
+    session: SparkSession
+    location: str
 
     def query_id(self) -> str | None:
         """The query's id; None where there is no checkpoint yet."""
@@ -37,14 +38,14 @@ class Checkpoint:
             return str(json.loads(text)["id"])
         except (ValueError, KeyError) as error:
             raise CheckpointUnreadable(
-                f"{self._location}/metadata holds {text[:200]!r}, which is not the id of a query. "
+                f"{self.location}/metadata holds {text[:200]!r}, which is not the id of a query. "
                 "Restore the checkpoint from a copy, or remove all of it."
             ) from error
 
     def has_done_batches(self) -> bool:
         """Whether Spark has marked any batch as done."""
-        if "://" not in self._location:
-            folder = Path(self._location, "commits")
+        if "://" not in self.location:
+            folder = Path(self.location, "commits")
             return folder.exists() and any(path.name.isdigit() for path in folder.iterdir())
         path, system = self._hadoop("commits")
         return bool(system.exists(path)) and any(s.getPath().getName().isdigit() for s in system.listStatus(path))
@@ -54,27 +55,27 @@ class Checkpoint:
         query, offsets = self.query_id(), self._read(f"offsets/{number}")
         if query is None or offsets is None:
             raise CheckpointUnreadable(
-                f"Spark runs batch {number} and {self._location} has no entry of it: was the folder removed while the "
+                f"Spark runs batch {number} and {self.location} has no entry of it: was the folder removed while the "
                 "app ran? Start the app again."
             )
         return SparkBatch(query=query, batch=number, offsets=offsets)
 
     def _read(self, name: str) -> str | None:
-        if "://" not in self._location:
-            path = Path(self._location, name)
+        if "://" not in self.location:
+            path = Path(self.location, name)
             return path.read_text() if path.exists() else None
         path, system = self._hadoop(name)
         if not system.exists(path):
             return None
         stream = system.open(path)
         try:
-            jvm: Any = self._session._jvm
+            jvm: Any = self.session._jvm
             return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
     def _hadoop(self, name: str) -> tuple[Any, Any]:
         """A path below the checkpoint and its file system, as objects of the JVM."""
-        jvm: Any = self._session._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{self._location}/{name}")
-        return path, path.getFileSystem(self._session._jsparkSession.sessionState().newHadoopConf())
+        jvm: Any = self.session._jvm
+        path = jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+        return path, path.getFileSystem(self.session._jsparkSession.sessionState().newHadoopConf())
