@@ -449,7 +449,7 @@ def test_an_invalid_app_is_refused_where_it_is_written(spark: SparkSession, tmp_
         stream.group_by().count().store("fine", engine="rocks")
     with pytest.raises(TopologyError, match="no column 'plyer'"):
         stream.group_by("plyer")
-    with pytest.raises(TopologyError, match="keeps nothing"):
+    with pytest.raises(TopologyError, match="has no store yet"):
         app.start()
     fine = stream.group_by().count().store("fine").sink(hf.memory())
     with pytest.raises(TopologyError, match="is not a sink"):
