@@ -14,7 +14,7 @@ SYSTEM_RANDOM: Random = SystemRandom()
 
 
 def new_id(random: Random = SYSTEM_RANDOM) -> str:
-    """32 hexadecimal digits that nobody else has: a random UUID.
+    """A unique id of 32 hexadecimal digits: a random UUID.
 
     >>> new_id(Random(1))
     'cd613e30d8f14adf91b7584a2265b1f5'

@@ -35,7 +35,7 @@ SYSTEM_CLOCK = SystemClock()
 
 
 class ManualClock:
-    """A clock that moves only when it is told to, or when someone sleeps on it.
+    """A clock that moves only with `advance` and `sleep`.
 
     >>> clock = ManualClock(Millis(1_000))
     >>> clock.advance(seconds=2); clock.now()

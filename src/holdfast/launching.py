@@ -41,7 +41,7 @@ def launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callab
             return launch(config, stopped)
         except InstanceFailed:
             if stopped():
-                raise Interrupted("The app was told to stop while an instance was being started.") from None
+                raise Interrupted("The app was stopped while an instance was being started.") from None
             if SYSTEM_CLOCK.monotonic() >= ends:
                 raise
             SYSTEM_CLOCK.sleep(0.5)
@@ -71,7 +71,7 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
             process.stdin.flush()
             while not select.select([ready], [], [], 0.1)[0]:
                 if stopped():
-                    raise Interrupted("The app was told to stop while an instance was being started.")
+                    raise Interrupted("The app was stopped while an instance was being started.")
             return _listening(config, process, ready.readline())
         except BaseException:
             process.kill()

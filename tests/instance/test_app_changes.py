@@ -60,8 +60,8 @@ def test_a_version_is_known_by_the_file_it_was_made_under(caplog: pytest.LogCapt
     assert source.app_of(Version(9)).number == 2, "there is no such version: what is known is the newest"
 
     again = LogReader(first)
-    again.hear(Version(3))
-    again.hear(Version(4))
+    again.learn(Version(3))
+    again.learn(Version(4))
     for version in (2, 3, 4):
         storage.delete([names.commit(Version(version))])
     storage.create(names.commit(Version(2)), b"no commit")

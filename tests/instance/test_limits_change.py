@@ -14,9 +14,9 @@ import pytest
 import holdfast as hf
 from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
+from holdfast.instance.read_views import StoreBytes
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.state_dir import TaskDirectory
-from holdfast.instance.store_bytes import StoreBytes
 from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Clocks

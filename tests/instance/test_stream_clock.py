@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from holdfast.instance.store_bytes import StoreBytes
+from holdfast.instance.read_views import StoreBytes
 from holdfast.log.appfile import AppChanged
 from holdfast.query.queries import Asked, Kinds
 from holdfast.query.task_reader import TaskStore

@@ -4,8 +4,7 @@ import random
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from holdfast.instance.read_views import ReadView
-from holdfast.instance.store_bytes import StoreBytes
+from holdfast.instance.read_views import ReadView, StoreBytes
 from holdfast.log.commits import Clocks
 from holdfast.stores.access import DictBytes, Now, ReadableBytes
 from holdfast.stores.kinds.base import Store

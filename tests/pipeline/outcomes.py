@@ -12,7 +12,7 @@ from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.task_state import Range
 from holdfast.stores.access import DictBytes
 from holdfast.stores.spec import StoreSpec
-from holdfast.testing.processor import HeldState
+from holdfast.testing.processor import StateInMemory
 from tests.log.making import app_spec
 
 
@@ -31,7 +31,7 @@ def log_of(*specs: StoreSpec) -> Log:
     return Log.create_or_open(open_storage(f"memory://{uuid.uuid4().hex}"), app_spec(*specs))
 
 
-class ReplicaState(HeldState):
+class ReplicaState(StateInMemory):
     """The state of one task, as a replica has it. Counts reads."""
 
     def __init__(self, *stores: str) -> None:

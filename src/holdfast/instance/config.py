@@ -1,4 +1,4 @@
-"""What an instance is told at its start: who it is, where its data is, and the settings' own sections.
+"""The configuration of an instance: its name, where its data is, and the settings' own sections.
 
 It travels as one line of JSON on the instance's standard input, since the log's options may hold secrets.
 """
@@ -43,7 +43,7 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     state_dir: str
     tasks: dict[str, Role] = {}
     """The tasks it hosts from its start. Others come and go with `host` and `drop`; these are here because an instance
-    that is started again hosts its tasks before anybody talks to it, and one that can't host them fails to start."""
+    that is started again hosts its tasks before it gets a request, and one that can't host them fails to start."""
     host: str = "127.0.0.1"
     port: int = 0
     poll_seconds: float = 1.0
@@ -55,7 +55,7 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class InstanceConfig(_Identity, frozen=True, kw_only=True):
-    """Everything an instance is told at its start. The log says which stores there are.
+    """Everything an instance needs to start. Which stores there are is in the log.
 
     >>> config = InstanceConfig(app="game", name="game-0", log_url="log", state_dir="state", memory=MemorySettings())
     >>> decode(encode(config)) == config

@@ -47,7 +47,7 @@ class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
 
 
 class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):
-    """Something went wrong and was handled (`warning`), or needs somebody to act (`error`)."""
+    """Something went wrong and was handled (`warning`), or needs an operator (`error`)."""
 
     severity: str
     task: str | None

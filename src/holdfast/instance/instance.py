@@ -86,7 +86,7 @@ class Instance:
         self._snapshots = MaintenanceLoop("snapshots", self.events, _SNAPSHOT_LOOK)
 
     def start(self) -> None:
-        """Hosts its first tasks, listens, and begins to restore. Returns before the restore is done."""
+        """Hosts its first tasks, listens, and starts to restore. Returns before the restore is done."""
         if (warning := state_dir.warning_about(Path(self.config.state_dir))) is not None:
             _LOG.warning(warning)
             self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", "invalid", warning))
@@ -149,7 +149,7 @@ class Instance:
     def drop(self, task: TaskId) -> None:
         """Stops hosting a task. Its state directory stays, and another instance may take it.
 
-        Updates, flushes and snapshots under way are ended. Reads that have begun get an error that says to ask again.
+        Updates, flushes and snapshots under way are ended. Reads that have started get an error that says to ask again.
         A task that isn't here needs no drop.
         """
         with self._changing:
@@ -237,7 +237,7 @@ class Instance:
     def damaged(self, task: TaskId, error: DamagedState) -> None:
         with self._rebuilding:
             hosted = self._hosted.get(task)
-            # Many readers may meet the same damage; the first of them has it repaired.
+            # Many readers may find the same damage; the first one has it repaired.
             if hosted is not None and hosted.caught_up:
                 self.updater.restore_again(task)
                 hosted.replica.rebuild(error)
@@ -263,7 +263,7 @@ class Instance:
         self._stop_asked.set()
 
     def wait_for_stop(self) -> None:
-        """Waits until someone asks the instance to end."""
+        """Waits until the instance is asked to end."""
         self._stop_asked.wait()
 
     def _listening(self) -> StateService:

@@ -65,7 +65,7 @@ class LogReader:
         self._app = log.app
         self._apps = {log.app.number: log.app}
         self._spans: dict[int, tuple[Version, Version]] = {}
-        """The first and the last version known to be made under each of the app's files."""
+        """The first and the last version known to be committed with each app file, by its number."""
 
     @property
     def app(self) -> AppSpec:
@@ -106,7 +106,7 @@ class LogReader:
         return found
 
     def app_of(self, version: Version) -> AppSpec:
-        """The app's file a version was made under; the newest known one where its commit is gone or can't be read."""
+        """The app file a version was committed with; the newest known one if its commit is gone or can't be read."""
         number = self._number_of(version)
         if number is None:
             try:
@@ -139,10 +139,10 @@ class LogReader:
             while len(self._commits) > _KEPT_COMMITS:
                 self._commits.popitem(last=False)
             self._newest = max(self._newest, version)
-        self._heard(commit)
+        self._learned(commit)
         return commit
 
-    def hear(self, version: Version) -> Version:
+    def learn(self, version: Version) -> Version:
         """The newest version, once this one is reported: one request to the log, or none if it is known."""
         if version > self._newest:
             self.commit(version)
@@ -155,10 +155,10 @@ class LogReader:
             return NOTHING
         with self._lock:
             self._newest = max(self._newest, Version(found.version))
-        self._heard(found)
+        self._learned(found)
         return Version(found.version)
 
-    def _heard(self, commit: Commit) -> None:
+    def _learned(self, commit: Commit) -> None:
         if commit.app > self._app.number:
             self.look_at_app()
         version = Version(commit.version)

@@ -33,7 +33,7 @@ class _Job:
 
 
 class MaintenanceLoop:
-    """Calls each task's step every so many seconds. A failure is reported once, and the step is tried again later."""
+    """Calls each task's step every `every` seconds. A failure is reported once, and the step is tried again later."""
 
     def __init__(self, name: str, events: Events, every: float, clock: Clock = SYSTEM_CLOCK) -> None:
         self._events = events

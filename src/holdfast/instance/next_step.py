@@ -70,7 +70,7 @@ class Usable:
 
 @dataclass(frozen=True)
 class Unusable:
-    """The state can't be used. The log has everything it held."""
+    """The state can't be used. The log has everything that was in it."""
 
     reason: str
 

@@ -36,7 +36,7 @@ class Companion(Protocol):
 
 
 def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | None = None) -> None:
-    """Runs an instance until it is told to end, then ends the process."""
+    """Runs an instance until it is asked to end, then ends the process."""
     faults.load_from_environment("instance")
     give_back_freed_memory()
     sys.setswitchinterval(_SWITCH_SECONDS)

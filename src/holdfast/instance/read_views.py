@@ -9,7 +9,7 @@ after the read; when the engines have moved on, the pinned view answers instead.
 """
 
 import threading
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from operator import itemgetter
@@ -39,8 +39,8 @@ class VersionNotAvailable(HoldfastError):
 
     category = ErrorCategory.RETRY
 
-    def __init__(self, task: TaskId, asked: Version | None, held: tuple[Version, Version] | None, why: str) -> None:
-        holds = "nothing yet" if held is None else f"versions {held[0]} to {held[1]}"
+    def __init__(self, task: TaskId, asked: Version | None, range_: tuple[Version, Version] | None, why: str) -> None:
+        holds = "nothing yet" if range_ is None else f"versions {range_[0]} to {range_[1]}"
         version = "any version" if asked is None else f"version {asked}"
         super().__init__(f"task {task} was asked for {version} and holds {holds}: {why}.")
 
@@ -124,6 +124,27 @@ class ReadView:
             if engines.target <= self.version:
                 return values
         return self.pinned.get_many(store, keys)
+
+
+class StoreBytes:
+    """One store of a read view, as the `ReadableBytes` that typed stores read. The caller closes the read view."""
+
+    def __init__(self, view: ReadView, store: str) -> None:
+        self._view = view
+        self._store = store
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._view.get(self._store, key)
+
+    def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
+        found: list[bytes | None] = self._view.get_many(self._store, pa.array(keys, pa.binary())).to_pylist()
+        return found
+
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
+        return self._view.scan(self._store, start, stop, reverse=reverse)
+
+    def approximate_count(self) -> int:
+        return self._view.pinned.engines.approximate_count(self._store)
 
 
 def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
@@ -216,7 +237,7 @@ class PublishedVersions:
         with self._changed:
             newest = self._newest
             if newest is not None and version is None and newest.version < self._furthest:
-                newest = None  # it started over, and is on its way to where it was
+                newest = None  # it started over, and is still older than a version that was read
             if newest is not None and (version is None or self._first_of(newest) <= version <= newest.version):
                 shown = newest.version if version is None else version
                 return ReadView(shown, newest.overlay.at(shown), newest.pinned.hold(), self._clock(shown))

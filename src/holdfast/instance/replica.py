@@ -34,7 +34,7 @@ _LOG = logging.getLogger(__name__)
 _ROOM = 16 << 20
 _LOOK = 0.05
 _TIDY = 8
-"""After so many versions a replica that no loop tidies does so itself."""
+"""A replica tidies itself every time it has applied this many versions, even if no loop does."""
 _WIPES = 3
 """A replica that has to start over more often than this while it catches up has a cause that wiping doesn't fix."""
 
@@ -306,7 +306,7 @@ class Replica(ReplicaState):
         if self._log_reader.newest_known < version and self._log_reader.commit(version) is None:
             raise VersionNotAvailable(self.task, version, self.published.range, "the log has no such version")
         while not self.published.wait_for(version, 0):
-            # A thread that moves the replica may take long; this reader waits no longer than it was told to.
+            # A thread that moves the replica may take long; this reader waits no longer than `wait`.
             if self._advancing.acquire(blocking=False):
                 try:
                     self.catch_up(version)

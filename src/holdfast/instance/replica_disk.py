@@ -2,9 +2,9 @@
 
 Every version is applied with its commit and its clocks; both go into the mark. Slices that the clocks of that version
 hide are dropped right after it, by the app's file that its commit names: a TTL may have grown since this process
-started, and a retention may be shorter in a file that later versions are made under. Every reader of that version or a
-later one hides them too, and readers of earlier versions use views that were pinned before, so the moment of the drop
-changes no answer.
+started, and a retention may be shorter in the file that later versions are committed with. Every reader of that version
+or a later one hides them too, and readers of earlier versions use views that were pinned before, so the moment of the
+drop changes no answer.
 """
 
 import threading
@@ -33,7 +33,7 @@ class VersionStamp:
     commit: str
     now: Now
     app: int
-    """The number of the app's file it was made under; 0 if only the mark is known."""
+    """The number of the app file that the version was committed with; 0 if only the mark is known."""
 
     @classmethod
     def of(cls, commit: Commit) -> "VersionStamp":
@@ -110,7 +110,7 @@ class ReplicaDisk:
                 yield spec.name, start, stop
 
     def late(self, seconds: float) -> bool:
-        """Whether the last flush is at least so many seconds ago."""
+        """Whether the last flush is at least this many seconds ago."""
         return self._clock.monotonic() - self._flushed_at >= seconds
 
     def flush(self) -> None:

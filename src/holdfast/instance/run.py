@@ -23,7 +23,7 @@ from holdfast.words import Version
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
 _STEPS_PER_RANGE = 256
-"""Looking up a range costs about as much as turning so many keys into Python's bytes."""
+"""Looking up a range costs about as much as turning this many keys into Python's bytes."""
 _CHANGES = 32_768
 
 

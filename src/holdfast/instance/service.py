@@ -54,7 +54,7 @@ M = TypeVar("M")
 def forget_task(task: TaskId) -> None:
     """Removes the metrics of a task that is no longer here."""
     for counter in (_keys_read, _ranges_read):
-        with contextlib.suppress(KeyError):  # nobody has read it
+        with contextlib.suppress(KeyError):  # it was never read
             counter.remove(str(task))
 
 
@@ -197,7 +197,7 @@ def _encoding_errors(instance: "Instance") -> Iterator[None]:
     try:
         yield
     except DamagedState as error:
-        _LOG.warning("a read met damaged state: %s", error)
+        _LOG.warning("a read found damaged state: %s", error)
         for task in {part for part in error.path.parts if "_" in part}:
             with contextlib.suppress(HoldfastError):
                 instance.damaged(TaskId.parse(task), error)

@@ -19,7 +19,7 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
 _FEW = 10_000
-"""Up to so many entries are counted one by one, which takes some milliseconds."""
+"""Up to this many entries are counted one by one, which takes some milliseconds."""
 
 
 def download(log: Log, manifest: Manifest, home: TaskDirectory, on_bytes: Callable[[int], None]) -> None:

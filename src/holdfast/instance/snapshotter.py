@@ -1,6 +1,6 @@
-"""Snapshots of a replica: saved when they are due, between two versions and while readers go on.
+"""Snapshots of a replica: saved when they are due, between two versions and while readers continue.
 
-A snapshot is a flush of the overlay, a RocksDB checkpoint (hard links), and then an upload that nobody waits for. It is
+A snapshot is a flush of the overlay, a RocksDB checkpoint (hard links), and then an upload in the background. It is
 worth its upload when reading the tail (the segments after the last snapshot) costs more than reading the snapshot: that
 is the ratio. Size and age limit the tail where the ratio alone would let it grow. Age also applies to a task that
 changed nothing, since cleaning stops at the oldest snapshot of any task.

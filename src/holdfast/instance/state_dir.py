@@ -55,7 +55,7 @@ class StateDirectoryUnusable(HoldfastError):
     def __init__(self, path: Path, cause: object) -> None:
         super().__init__(
             f"the state directory {path} can't be used: {cause}. Make it a folder this user may read and write, or "
-            "give this instance another state_dir; what it held is restored from the log."
+            "give this instance another state_dir; its state is restored from the log."
         )
 
 

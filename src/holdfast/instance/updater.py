@@ -1,6 +1,6 @@
 """Brings the replicas of an instance forward: restore, standby and normal running are the same loop for all tasks.
 
-One thread looks for new versions, which the driver reports or the log shows. A few others apply them, so many tasks
+One thread looks for new versions, which the driver reports or the log shows. A few others apply them, so several tasks
 restore in parallel. A replica that fails is suspended and tried again after a pause that grows; a failure is reported
 once, not at every attempt. Tasks come and go while the loop runs. Nothing here ends the process.
 """
@@ -23,7 +23,7 @@ from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
 _FULL_LOOKS = 10
-"""Every so many looks the newest version is searched for, in case the next one was cleaned meanwhile."""
+"""How many looks apart the newest version is searched for, in case the next one was cleaned meanwhile."""
 
 
 class Phase(StrEnum):
@@ -160,7 +160,7 @@ class ReplicaUpdater:
         """The newest version; None until one look at the log has worked, since an empty log would look the same."""
         try:
             committed = self._committed
-            if committed > self._source.newest_known and self._source.hear(committed) == committed:
+            if committed > self._source.newest_known and self._source.learn(committed) == committed:
                 return committed
             self._looks += 1
             if not self._has_looked or self._looks % _FULL_LOOKS == 1:
@@ -184,7 +184,7 @@ class ReplicaUpdater:
             self._bring_to(progress, target, report)
         except Closed:
             report.suspended(replica.version)
-        except Exception as error:  # noqa: BLE001  whatever it is, the other tasks go on and this one is tried again
+        except Exception as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
             report.suspended(replica.version)
             self._suspend(progress, error, opening)
         finally:

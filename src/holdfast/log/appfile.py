@@ -118,7 +118,7 @@ def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:
 def numbered(known: Sequence[SubTopologySpec], declared: Sequence[SubTopologySpec]) -> tuple[SubTopologySpec, ...]:
     """The code's sub-topologies with their numbers in the log, and those that the log alone knows.
 
-    A number is that of the stores, which never move; else that of the name; else the next one that nobody has had. So
+    A number is that of the stores, which never move; else that of the name; else the next one that was never used. So
     it doesn't matter in which order operators are declared, nor which come and go.
 
     >>> numbered([SubTopologySpec("a", 0, ("a",))], [SubTopologySpec("new", 0), SubTopologySpec("b", 1, ("a",))])

@@ -13,7 +13,7 @@ A file that no manifest names may belong to a snapshot that is being written, so
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 from holdfast import faults
@@ -188,11 +188,8 @@ class Cleaner:
         segments = self._segments(tasks, from_start=rises)
         referenced = self._read_references(segments, floor, newest)
         volatile = self._volatile(tasks)
-        return LogContents(
-            newest=newest,
-            expired=contents.expired,
-            snapshots=snapshots,
-            sinks=contents.sinks,
+        return replace(
+            contents,
             commits=tuple(log.storage.list(names.COMMITS)) if rises else (),
             segments=segments,
             positions=tuple(name for sink in contents.sinks for name in log.storage.list(names.sink_positions(sink)))

@@ -1,7 +1,7 @@
 """Commits: the objects that make a version exist.
 
 Segments are written first and the commit last, so a reader that sees commit `v` finds every segment it names, and a
-segment that no commit names has no effect. A commit carries a random id and its predecessor's: a driver that is told
+segment that no commit names has no effect. A commit carries a random id and its predecessor's: a driver that gets
 *already exists* reads the commit back, and has won if the id is its own. The commit also carries everything that must
 be the same on every replica (the clocks) and everything a restart needs (Spark's batch and its offsets, verbatim).
 

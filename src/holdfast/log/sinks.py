@@ -54,7 +54,7 @@ class SinkPositions:
         except ObjectMissing:
             return False
         position = documents.decode(data, Position, name=name, place=self._storage.place, known=FORMAT)
-        held = (position.log, position.sink, position.version)
-        if held != (self._log, sink, version):
-            raise documents.damaged(name, self._storage.place, f"it holds (log, sink, version) {held}")
+        found = (position.log, position.sink, position.version)
+        if found != (self._log, sink, version):
+            raise documents.damaged(name, self._storage.place, f"it holds (log, sink, version) {found}")
         return True

@@ -69,9 +69,9 @@ class Snapshots:
         except ObjectMissing:
             return None
         manifest = documents.decode(data, Manifest, name=name, place=self._storage.place, known=FORMAT)
-        held = (manifest.log, manifest.task, manifest.version)
-        if held != (self._log, str(task), version):
-            raise documents.damaged(name, self._storage.place, f"it holds (log, task, version) {held}")
+        found = (manifest.log, manifest.task, manifest.version)
+        if found != (self._log, str(task), version):
+            raise documents.damaged(name, self._storage.place, f"it holds (log, task, version) {found}")
         return manifest
 
     def newest(self, task: TaskId, at_most: Version | None = None) -> Manifest | None:

@@ -1,8 +1,8 @@
 """The queries that kinds of stores declare, as paths, parameters and JSON.
 
-Which questions a store answers, its kind's class says: `BY_KEY` for `keys` and `range`, `QUERIES` for all others. The
-class of a user's own kind is imported in the instance, by the place that the log has. Asking a question that a kind
-has no answer to is an error that names the paths to use.
+The class of a kind declares which queries its stores answer: `BY_KEY` for `keys` and `range`, `QUERIES` for all others.
+The class of a user's own kind is imported in the instance, by its place in the log. A query that a kind doesn't have is
+an error that names the paths to use.
 """
 
 import datetime as dt
@@ -37,7 +37,10 @@ _BY_KEY = ("keys/{key}", "range?from=&to=")
 
 
 class Kinds:
-    """The classes of an app's kinds of stores, each imported once. One that can't be imported says so when asked."""
+    """The classes of an app's kinds of stores, each imported once.
+
+    A class that can't be imported is an error when its store is queried.
+    """
 
     def __init__(self, specs: Iterable[StoreSpec]) -> None:
         self._classes: dict[str, type[Store[Any, Any]]] = {}
@@ -50,7 +53,7 @@ class Kinds:
                 log.warning("store %s can't be queried here: %s", spec.name, error)
 
     def check_by_key(self, spec: StoreSpec) -> None:
-        """Refuses a store whose entries don't lie under their own keys; any answer would be wrong."""
+        """Rejects a store whose entries aren't stored under their own keys; any answer would be wrong."""
         if not self._class_of(spec).BY_KEY:
             raise self._wrong_kind(spec)
 
@@ -119,11 +122,11 @@ class Asked:
                 self._values[argument] = _parameter(name, type_, text)
 
     def reader(self, spec_at: Callable[[Version], StoreSpec], limit: int) -> Callable[[TaskStore], Sequence[Item]]:
-        """What each task is asked. `spec_at` gives the store's spec as it was at a version."""
+        """How each task is read. `spec_at` gives the store's spec as it was at a version."""
         return lambda store: self.items(spec_at(store.version), store, limit)
 
     def items(self, spec: StoreSpec, store: TaskStore, limit: int) -> list[Item]:
-        """What one task has: up to `limit` items, and one more to tell whether there are others."""
+        """The items of one task: up to `limit`, and one more to find out whether there are others."""
         now = Now(store.now.wall, retention_time(spec, store.now))
         times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
         view = self._kinds.view(spec, store.bytes, store.now)
@@ -132,15 +135,15 @@ class Asked:
             return [_rendered(item, spec) for item in itertools.islice(found, limit + 1)]
 
     def merged(self, parts: Sequence[TaskPart[Item]]) -> list[Item]:
-        """What the tasks have, in the query's order.
+        """The items of all tasks, in the query's order.
 
-        A processor may write under another key than its record's, so several tasks may have something of one key. Each
-        item then says in `task` whose it is; where one task has them all, nothing needs to be said.
+        A processor may write under another key than its record's, so several tasks may have items of one key. Each
+        item then has its `task`.
         """
-        holding = [part for part in parts if part.entries]
-        if len(holding) == 1:
-            return list(holding[0].entries)
-        marked = ([{**item, "task": str(part.task)} for item in part.entries] for part in holding)
+        found = [part for part in parts if part.entries]
+        if len(found) == 1:
+            return list(found[0].entries)
+        marked = ([{**item, "task": str(part.task)} for item in part.entries] for part in found)
         return list(heapq.merge(*marked, key=self._query.order))
 
     def _read(

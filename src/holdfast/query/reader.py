@@ -65,8 +65,8 @@ class LookupResult:
 class Page:
     """Entries of a range in key order. `version` is the smallest over the tasks and, if `consistent`, that of all.
 
-    A key that a processor wrote in several tasks comes once for each. They all stand on one page, which may be longer
-    for it: the next one begins after the key.
+    A key that a processor wrote in several tasks comes once per task. All of them are on one page, which may then be
+    longer than the limit: the next page starts after the key.
     """
 
     version: Version
@@ -128,7 +128,7 @@ class StoreReader:
         return Lookup(spec, task, encode_key(spec.key, values), reader is None or reader.local)
 
     def get(self, lookup: Lookup, version: Version | None = None) -> LookupResult:
-        """What a key has in the task it belongs to."""
+        """The cell of a key in the task it belongs to."""
         try:
             return self._found(lookup, version)
         except HoldfastError as error:
@@ -146,7 +146,7 @@ class StoreReader:
         return next((each for each in found if each.cell is not None), missed)
 
     def read(self, store: str, read: Callable[[TaskStore], Sequence[T]]) -> list[TaskPart[T]]:
-        """What `read` makes of each task's part of the store, at one version while every replica holds it."""
+        """The result of `read` for each task's part of the store, at one version while every replica has it."""
 
         def part(task: TaskId, at: Version | None) -> TaskPart[T]:
             with self._task(task).at(store, at) as found:
@@ -161,7 +161,7 @@ class StoreReader:
     def range(
         self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
     ) -> Page:
-        """Up to `limit` entries with start <= key < stop, at `version` while every replica holds it."""
+        """Up to `limit` entries with start <= key < stop, at `version` while every replica has it."""
         tasks = self.tasks_of(store)
 
         def scan(task: TaskId, at: Version | None) -> TaskPart[Entry]:
@@ -193,7 +193,7 @@ class StoreReader:
             got = reader.get(spec.name, lookup.key, version)
             return LookupResult(got.version, task, layout.visible(got.value, got.now))
         with reader.at(spec.name, version) as store:
-            # A TTL only grows, so here, where an event loop may ask, the newest one that is known will do.
+            # A TTL only grows, so the newest known one is right here, where an event loop must not read the log.
             spec = self.specs[spec.name] if reader.local else self.specs.at(spec.name, store.version)
             data = layout_of(spec).reader(store.bytes, store.now).find(lookup.key)
             return LookupResult(store.version, task, None if data is None else layout.cell(data))
@@ -224,7 +224,7 @@ class StoreReader:
             try:
                 return self._on_each(tasks, lambda task: scan(task, wanted))
             except VersionNotAvailable:
-                pass  # the cursor is older than what replicas keep: go on at the newest
+                pass  # replicas no longer have the cursor's version: continue at the newest
         slices = self._on_each(tasks, lambda task: scan(task, None))
         smallest = min(part.version for part in slices)
         ahead = [n for n, part in enumerate(slices) if part.version > smallest]

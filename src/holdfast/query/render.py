@@ -1,9 +1,9 @@
 """Stored values as JSON.
 
 An aggregate's row becomes an object of its columns, without the hidden ones that only its merges need. A value of a
-Python type is shown by the newest schema the app's file has of it or, where only code could make that of it, as it was
-packed. In both, what JSON can't hold is written as `keytext.render_scalar` says. A value that can't be read is an error
-that names its key, never a guess.
+Python type is shown by its newest schema in the app file or, where only code could convert it, as it was written. In
+both, values that JSON can't hold are written by `keytext.render_scalar`. A value that can't be read is an error that
+names its key, never a guess.
 """
 
 import base64
@@ -48,7 +48,7 @@ def _shown_names(rows: RowValues) -> tuple[str, ...]:
 
 
 def answered(rendered: object) -> dict[str, object]:
-    """A rendered value as it stands in an answer. One that isn't of the newest schema says so.
+    """A rendered value as the members of an answer. A value that isn't of the newest schema is marked.
 
     >>> answered(3), answered(AsWritten({"cents": 50}, schema=1))
     ({'value': 3}, {'value': {'cents': 50}, 'schema': 1, 'upcast': False})

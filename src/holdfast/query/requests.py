@@ -1,6 +1,6 @@
-"""What a request carries, read strictly: the key in its path and the parameters of its query string.
+"""Strict reading of requests: the key in the path and the parameters of the query string.
 
-A parameter that nobody reads is refused: the answer would be to another question.
+An unknown parameter is rejected: the answer would be to another question.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,7 +49,7 @@ def limit_of(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
-        what = f"Give a number from 1 to {MAX_LIMIT}, and go on with the cursor of the answer."
+        what = f"Give a number from 1 to {MAX_LIMIT}, and continue with the cursor of the answer."
         raise Problem(400, "bad_limit", f"limit={text[:100]!r} is not a limit.", what)
     return int(text)
 
@@ -62,12 +62,12 @@ def bounds_of(spec: StoreSpec, given: Mapping[str, Any]) -> tuple[bytes, bytes |
 
 
 def _span(spec: StoreSpec, text: str) -> tuple[bytes, bytes | None]:
-    """The stored keys a bound stands for: one key, or all that begin with the components that are given."""
+    """The stored keys of a bound: one key, or all keys that start with the given components."""
     values = parse_key(spec.key, text, whole=False)
     if len(values) < len(spec.key.fields):
         return prefix_range(spec.key, values)
     key = encode_key(spec.key, values)
-    return key, key + b"\x00"  # keys are bytes: nothing stands between one and itself with a zero
+    return key, key + b"\x00"  # no key is between a key and the same key with a zero byte
 
 
 def cursor_of(spec: StoreSpec, text: str, start: bytes | None, stop: bytes | None) -> Cursor:

@@ -14,8 +14,8 @@ from holdfast.stores.spec import StoreSpec
 
 _COUNTS = ("seen", "rewritten", "unreadable", "total")
 _HINT = (
-    "No task has begun. The pass is off unless the app's setting batch.rewrite_entries is above 0; then it begins with "
-    "the next version, a table's with the next that brings records."
+    "No task has started. The pass is off unless the app's setting batch.rewrite_entries is above 0; then it starts "
+    "with the next version, and for a table with the next version that has records."
 )
 
 

@@ -32,8 +32,8 @@ _THREADS = 8
 _START_DEADLINE = 10.0
 _CANCEL_DEADLINE = 0.5
 
-# granian would point its loggers at stdout, where an instance speaks with its parent, and in doing so close the
-# handlers that are there. An incremental configuration touches nothing but the level of its own logger.
+# granian would send its logs to stdout, where an instance reports to its parent, and in doing so close the existing
+# handlers. An incremental configuration touches nothing but the level of its own logger.
 _LOGGING = {"version": 1, "incremental": True, "handlers": {}, "loggers": {"_granian": {}}}
 
 
@@ -128,7 +128,7 @@ class RestServer:
 
 
 def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080) -> RestServer:
-    """Starts REST and comes back when it answers; port 0 means any free one.
+    """Starts REST and returns when it answers; port 0 uses any free port.
 
     >>> from starlette.applications import Starlette
     >>> with serve(Starlette(), port=0) as rest:
@@ -163,14 +163,14 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise AddressUnusable(
-            f"REST can't listen on {host}, port {port}: {error.strerror}. Stop what holds it, or set rest.port to "
-            "another (0 takes any free one) or rest.host to an address of this machine."
+            f"REST can't listen on {host}, port {port}: {error.strerror}. Stop the program that uses it, or set "
+            "rest.port to another (0 takes any free one) or rest.host to an address of this machine."
         ) from error
     return listener
 
 
 async def _answer_stopping(send: Send) -> None:
-    """The answer to a request that was cut off. Answers are sent whole, so nothing of another one has gone out yet."""
+    """The answer to a request that was cancelled. Answers are sent in one piece, so nothing was sent yet."""
     headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
     body = (
         b'{"error":"stopping","message":"This instance is stopping.",'
@@ -199,5 +199,5 @@ class _Granian(Server):
         self._listener = listener
 
     def _init_shared_socket(self) -> None:
-        # Its own processes hand sockets on in just this way (granian.net pickles a SocketHolder as these three).
+        # granian's own processes pass sockets on in this way (granian.net pickles a SocketHolder as these three).
         self._shd = SocketHolder(self._listener.detach(), False, _BACKLOG)  # type: ignore[assignment, call-arg]

@@ -1,6 +1,6 @@
 """REST as a service of an instance: the companion that `instance.process.main` takes.
 
-The companion is stopped before the instance, so no request meets a replica that is closing.
+The companion is stopped before the instance, so no request gets a replica that is closing.
 """
 
 from collections.abc import Mapping

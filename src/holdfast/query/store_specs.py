@@ -1,12 +1,12 @@
 """The spec of each store, as the newest known app file has it.
 
 Code may change while an instance runs: a rolling deployment adds a column to a table, or changes the schema of a value,
-and the log gets the next app file. An instance has read that file before it shows a version made under it. Only a value
-from another instance, which may be ahead, can have a schema that isn't known here yet: then the newest file is read,
-once per such number, so that a damaged value doesn't cause a read each time.
+and the log gets the next app file. An instance has read that file before it shows a version committed with it. Only a
+value from another instance, which may be ahead, can have a schema that isn't known here yet: then the newest file is
+read, once per such number, so that a damaged value doesn't cause a read each time.
 
 Values are shown by the newest file. What a TTL or a retention hides is part of the version that is read, so it follows
-the file that the version was made under, on every instance.
+the file that the version was committed with, on every instance.
 """
 
 import threading
@@ -41,7 +41,7 @@ class AppFiles(Protocol):
         """Reads the newest file."""
 
     def app_of(self, version: Version) -> AppSpec:
-        """The file a version was made under."""
+        """The file a version was committed with."""
 
 
 class StoreSpecs:

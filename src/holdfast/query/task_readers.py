@@ -15,8 +15,7 @@ import pyarrow as pa
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.instance import HostedTask, Instance
-from holdfast.instance.read_views import ReadView
-from holdfast.instance.store_bytes import StoreBytes
+from holdfast.instance.read_views import ReadView, StoreBytes
 from holdfast.instance.updater import Phase
 from holdfast.query.reader import Entry
 from holdfast.query.task_reader import KeyRead, NotReady, TaskReader, TaskStore

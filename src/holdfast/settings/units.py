@@ -199,8 +199,8 @@ class _Parsed(Generic[Given, Parsed]):
     def __get__(self, holder: Any, owner: type | None = None) -> Parsed:
         if holder is None:
             return self.default  # `dataclass` uses this as the default of the field
-        held: Parsed = holder.__dict__[self.name]
-        return held
+        value: Parsed = holder.__dict__[self.name]
+        return value
 
     def __set__(self, holder: Any, given: Given) -> None:
         try:

@@ -62,7 +62,7 @@ class ProcessorTest:
         self._event_times = event_times
         self._partition = partition
         self._specs = specs_of(processor)
-        self._held = HeldState({spec.name: DictBytes() for _, spec in self._specs})
+        self._state = StateInMemory({spec.name: DictBytes() for _, spec in self._specs})
         self._wall = millis(wall)
         self._clock: int | None = None
         self._seen: int | None = None
@@ -108,12 +108,12 @@ class ProcessorTest:
         with self._rolled_back_on_error():
             running.end()
         for name, state in self._states.items():
-            held = self._held.stores[name]
+            store = self._state.stores[name]
             for key, value in state.changes.items():
                 if value is None:
-                    held.delete(key)
+                    store.delete(key)
                 else:
-                    held.put(key, value)
+                    store.put(key, value)
         self._clock = self._seen
         self._running = None
         self.version += 1
@@ -137,7 +137,7 @@ class ProcessorTest:
         if self._running is None:
             self._counts_before = dict(self.counts)
             budget = Budget(_PLENTY)
-            self._states = {spec.name: StoreState(spec.name, self._held, budget) for _, spec in self._specs}
+            self._states = {spec.name: StoreState(spec.name, self._state, budget) for _, spec in self._specs}
             now = Now(self._wall, self._clock)
             context = _RecordingContext(Version(self.version + 1), now, self._partition, self._output, self._count)
             self._running = RunningProcessor(
@@ -184,7 +184,7 @@ class _RecordingContext(Context):
         self.recorded.append((key, as_mapping(value)))
 
 
-class HeldState(TaskState):
+class StateInMemory(TaskState):
     """The state before a version, in dictionaries."""
 
     def __init__(self, stores: Mapping[str, DictBytes]) -> None:

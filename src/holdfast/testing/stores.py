@@ -105,7 +105,7 @@ class StoreConformance:
     def test_its_keys_are_in_a_stores_areas(self) -> None:
         for entries, _ in self._history():
             for key in entries:
-                assert key and key[0] in AREAS, f"{key!r} begins with {key[:1]!r}, which isn't an area of stores"
+                assert key and key[0] in AREAS, f"{key!r} starts with {key[:1]!r}, which isn't an area of stores"
 
     def test_its_read_only_view_reads_the_same_on_every_engine(self, tmp_path: Path) -> None:
         spec = self.declared().spec()
