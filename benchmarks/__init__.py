@@ -1,1 +1,1 @@
-"""Benchmarks: each compares with its peer in the same run on the same data and prints ratios."""
+"""Benchmarks: each compares Holdfast with an alternative, in the same run on the same data, and prints ratios."""

@@ -1,4 +1,4 @@
-"""What the benchmarks share: a Spark session, data, tables, plots and the last line of JSON."""
+"""What the benchmarks share: a Spark session, data, tables, plots, and the results as a last line of JSON."""
 
 import json
 import os
@@ -16,16 +16,25 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
+from pyspark.sql.streaming.readwriter import DataStreamWriter
 from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
 console = Console(width=None if sys.stdout.isatty() else 120)
 PLOTS = Path("benchmarks/plots")
+SPARK_ON_ROCKSDB = {
+    "spark.sql.streaming.stateStore.providerClass": (
+        "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+    ),
+    "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
+}
+FSYNC = False
+"""Spark writes its checkpoint files to a local disk without fsync, so Holdfast's log has none here either."""
 
 
 def spark_session(**config: str) -> SparkSession:
-    """A local session with two cores and enough memory, and nothing else changed."""
+    """A local session with two cores and enough memory."""
     os.environ["PYSPARK_PYTHON"] = sys.executable
     builder = SparkSession.builder.master("local[2]").appName("bench")
     settings = {
@@ -45,7 +54,7 @@ def spark_session(**config: str) -> SparkSession:
 
 @contextmanager
 def scratch(prefix: str) -> Iterator[Path]:
-    """A folder for the run, removed after it. HOLDFAST_BENCH_DIR chooses the disk."""
+    """A folder for the run, deleted afterwards. HOLDFAST_BENCH_DIR chooses the disk."""
     folder = Path(tempfile.mkdtemp(prefix=f"holdfast-bench-{prefix}-", dir=os.environ.get("HOLDFAST_BENCH_DIR")))
     try:
         yield folder
@@ -54,7 +63,7 @@ def scratch(prefix: str) -> Iterator[Path]:
 
 
 def keys(kind: str, number: int, records: int, dice: np.random.Generator) -> npt.NDArray[np.int64]:
-    """Keys of one batch: uniform over all, or Zipf with a few that are everywhere."""
+    """Keys of one batch: uniformly distributed, or Zipf, with a few very frequent keys."""
     if kind == "uniform":
         return dice.integers(0, number, records)
     ranks = np.arange(1, number + 1, dtype=np.float64)
@@ -64,7 +73,7 @@ def keys(kind: str, number: int, records: int, dice: np.random.Generator) -> npt
 
 
 def write_batches(folder: Path, kind: str, *, keys_in_all: int, records: int, batches: int, files: int = 2) -> None:
-    """Parquet files, `files` of them a batch, named and dated in the order they are to be read."""
+    """Writes Parquet files, `files` per batch. Their names and dates have the order in which Spark must read them."""
     dice = np.random.default_rng(42)
     folder.mkdir(parents=True)
     for batch in track(range(batches), description=f"writing {kind} data", console=console, transient=True):
@@ -89,7 +98,7 @@ def show(title: str, columns: Sequence[str], rows: Sequence[Sequence[object]]) -
 
 
 def plot_lines(name: str, title: str, lines: Mapping[str, Sequence[float]], x: str, y: str) -> Path:
-    """A line a contender, written beside the benchmarks."""
+    """Plots one line per contender, into a file below benchmarks/plots."""
     import matplotlib
 
     matplotlib.use("Agg")
@@ -108,7 +117,7 @@ def plot_lines(name: str, title: str, lines: Mapping[str, Sequence[float]], x: s
 
 
 def finish(**figures: float | int | str | bool) -> None:
-    """The last line: one flat JSON object."""
+    """Prints the last line: one flat JSON object."""
     rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
     print(json.dumps(rounded), flush=True)
 
@@ -117,6 +126,15 @@ def read(spark: SparkSession, data: Path, files: int = 2) -> DataFrame:
     return spark.readStream.schema("key long").option("maxFilesPerTrigger", files).parquet(str(data))
 
 
+def run_query(writer: DataStreamWriter, work: Path) -> list[float]:
+    """Runs a streaming query over all its input. Returns the seconds of each batch."""
+    query = writer.option("checkpointLocation", str(work / "checkpoint")).start()
+    query.processAllAvailable()
+    taken = seconds_of(query)
+    query.stop()
+    return taken
+
+
 def seconds_of(query: StreamingQuery) -> list[float]:
-    """How long each batch with rows took."""
+    """The seconds of each batch with rows."""
     return [p["durationMs"]["triggerExecution"] / 1000 for p in query.recentProgress if p["numInputRows"] > 0]

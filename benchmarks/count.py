@@ -1,11 +1,11 @@
-"""Counting per key: Holdfast against Spark's own state store and against the floor, on the same Parquet files.
+"""Counting per key: Holdfast against Spark's own state store and against a query without state, on the same files.
 
-    spark     df.groupBy("key").count() as a streaming query on RocksDB with changelog checkpointing, into no sink
+    spark     df.groupBy("key").count() as a streaming query on RocksDB with changelog checkpointing, without a sink
     holdfast  the same count in a store, with a Parquet sink and snapshots
-    floor     the same batches read, pre-aggregated and shuffled, and nothing kept
+    floor     reads, pre-aggregates and shuffles the same batches, and stores nothing
 
-Time is Spark's own `triggerExecution` of each micro-batch, for all three. The first third of the batches is left out,
-medians are taken over the rest, the order alternates from repeat to repeat.
+The time of each micro-batch is Spark's `triggerExecution`, for all three. The first third of the batches is left out,
+the results are medians over the others, and the order alternates from repeat to repeat.
 """
 
 import argparse
@@ -18,11 +18,14 @@ from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from benchmarks.common import (
+    FSYNC,
+    SPARK_ON_ROCKSDB,
     console,
     finish,
     median,
     plot_lines,
     read,
+    run_query,
     scratch,
     seconds_of,
     show,
@@ -36,40 +39,23 @@ FILES = 2
 
 
 def run_spark(spark: SparkSession, data: Path, work: Path) -> list[float]:
-    """Spark's own count. Its changed rows go nowhere, while Holdfast's go to Parquet files: the harder comparison."""
-    query = (
-        read(spark, data)
-        .groupBy("key")
-        .count()
-        .writeStream.outputMode("update")
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .format("noop")
-        .start()
-    )
-    query.processAllAvailable()
-    taken = seconds_of(query)
-    query.stop()
-    return taken
+    """Spark's own count. It writes no output, while Holdfast writes Parquet files."""
+    counts = read(spark, data).groupBy("key").count()
+    return run_query(counts.writeStream.outputMode("update").format("noop"), work)
 
 
 def run_floor(spark: SparkSession, data: Path, work: Path) -> list[float]:
-    """What no state store can be faster than: the same plan, thrown away."""
+    """The lower limit for any state store: the same plan, without state and output."""
 
     def sink(batch: DataFrame, number: int) -> None:
         batch.sparkSession.conf.set("spark.sql.shuffle.partitions", str(PARTITIONS))
         batch.groupBy("key").count().write.format("noop").mode("overwrite").save()
 
-    query = (
-        read(spark, data).writeStream.option("checkpointLocation", str(work / "checkpoint")).foreachBatch(sink).start()
-    )
-    query.processAllAvailable()
-    taken = seconds_of(query)
-    query.stop()
-    return taken
+    return run_query(read(spark, data).writeStream.foreachBatch(sink), work)
 
 
 def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
-    """The count in a store: sink on, snapshots on, the log on disk as a user has it."""
+    """The count in a store, with a sink, snapshots, and the log on disk."""
     settings = hf.Settings(
         base_dir=str(work),
         partitions=PARTITIONS,
@@ -82,19 +68,15 @@ def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
     counts.sink(hf.files(str(work / "out")))
     with app:
         app.process_all_available()
-        query = app.query
-        taken = seconds_of(query)
+        taken = seconds_of(app.query)
         snapshots = len(list((work / "bench" / "log" / "snapshots").glob("*/*.json")))
         console.print(f"  holdfast: version {app.version}, {snapshots} snapshots in the log")
-        assert snapshots > 0, "the run was to have snapshots"
+        assert snapshots > 0, "the run must have snapshots"
     return taken
 
 
 SNAPSHOT_AFTER = {"uniform": "24MiB", "zipf": "6MiB"}
-"""Segments of about ten versions of a task, as Spark's own snapshots come after ten (minDeltasForSnapshot)."""
-
-FSYNC = False
-"""Spark's checkpoint files on a local disk are written without fsync; so is Holdfast's log here. Printed."""
+"""The segments of about ten versions of a task: Spark makes its snapshots after ten, too (minDeltasForSnapshot)."""
 
 CONTENDERS: dict[str, Callable[[SparkSession, Path, Path], list[float]]] = {
     "spark": run_spark,
@@ -114,11 +96,8 @@ def main() -> None:
     warm = batches // 3
     spark = spark_session(
         **{
+            **SPARK_ON_ROCKSDB,
             "spark.sql.shuffle.partitions": str(PARTITIONS),
-            "spark.sql.streaming.stateStore.providerClass": (
-                "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-            ),
-            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
         }
     )
@@ -135,14 +114,14 @@ def main() -> None:
                 for name in order:
                     work = folder / f"work-{kind}-{name}-{repeat}"
                     seconds = CONTENDERS[name](spark, data, work)
-                    console.print(f"  {kind} {name}: median {median(seconds[warm:]):.2f} s a batch")
+                    console.print(f"  {kind} {name}: median {median(seconds[warm:]):.2f} s per batch")
                     taken[name] += seconds[warm:]
                     lines[name] = seconds
                     shutil.rmtree(work, ignore_errors=True)
             rates = {name: RECORDS / median(values) for name, values in taken.items()}
             show(
                 f"{kind}: {KEYS:,} keys, batches of {RECORDS:,}, fsync {'on' if FSYNC else 'off'} on both sides",
-                ["contender", "records/s", "s a batch"],
+                ["contender", "records/s", "s per batch"],
                 [[name, f"{rate:,.0f}", RECORDS / rate] for name, rate in rates.items()],
             )
             console.print(f"plot: {plot_lines(f'count-{kind}', f'count, {kind}', lines, 'batch', 'seconds')}")

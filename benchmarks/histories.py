@@ -1,4 +1,4 @@
-"""Logs made without Spark, for benchmarks of instances: counts per key, version after version."""
+"""Logs written without Spark, for benchmarks of instances: counts per key, in many versions."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -37,25 +37,25 @@ SPEC = StoreSpec(
 
 
 STEP_MS = 1_000
-"""How far the clocks move from one version to the next."""
+"""How far the clocks advance from one version to the next."""
 
 
-def _beside(name: str, kind: str) -> StoreSpec:
+def _other(name: str, kind: str) -> StoreSpec:
     return structs.replace(SPEC, name=name, kind=kind, retention_ms=8 * STEP_MS, slice_ms=STEP_MS)
 
 
-OTHER_KINDS = (_beside("visits", WINDOW), _beside("sittings", SESSION), _beside("prices", VERSIONED))
-"""Stores of other kinds beside the counts. Each gets an entry for every fourth key, and drops a slice a version."""
+OTHER_KINDS = (_other("visits", WINDOW), _other("sittings", SESSION), _other("prices", VERSIONED))
+"""Stores of other kinds. Each gets an entry for every fourth key, and drops one slice per version."""
 
 
 class History:
     """A log that grows by versions of given keys."""
 
-    def __init__(self, folder: Path, partitions: int, beside: Sequence[StoreSpec] = ()) -> None:
+    def __init__(self, folder: Path, partitions: int, others: Sequence[StoreSpec] = ()) -> None:
         self.url = str(folder)
         self.partitions = partitions
-        self.beside = tuple(beside)
-        stores = (SPEC, *self.beside)
+        self.others = tuple(others)
+        stores = (SPEC, *self.others)
         topologies = {store.name: 0 for store in stores}
         spec = AppSpec(id="bench", partitions=partitions, stores=stores, subtopologies=subtopologies_of(topologies))
         self.log = Log.create_or_open(open_storage(self.url, {}, fsync=False), spec)
@@ -66,14 +66,14 @@ class History:
         return Version(self.newest.version if self.newest else 0)
 
     def add(self, keys: npt.NDArray[np.int64]) -> Version:
-        """One version that sets each key's count to the version's number."""
+        """Adds a version that sets the count of each key to the version's number."""
         version = Version(self.version + 1)
         where = partitions_of(SPEC.key, [pa.array(keys)], self.partitions)
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task in self.log.app.tasks():
             mine = keys[where == task.partition]
             parts = [(STATE, "counts", _table(mine, version))]
-            parts += [(STATE, store.name, _in_slices(store, mine[::4], version)) for store in self.beside]
+            parts += [(STATE, store.name, _in_slices(store, mine[::4], version)) for store in self.others]
             sealed = seal(parts)
             segments[str(task)] = (self.log.write_segment(task, version, sealed, inline_limit=0),)
         commit = Commit(
@@ -95,14 +95,12 @@ class History:
 
 
 def _table(keys: npt.NDArray[np.int64], version: int) -> pa.Table:
-    """Counts for these keys,."""
-    assert SPEC.value is not None
     rows = encode_rows(SPEC.columns, [pa.array(np.full(len(keys), version))])
     return pa.table([encode_keys(SPEC.key, [pa.array(keys)]), pack_many(rows)], schema=STATE_SCHEMA)
 
 
 def _in_slices(store: StoreSpec, keys: npt.NDArray[np.int64], version: int) -> pa.Table:
-    """The same as entries of a time: under the slice of the version, with the time behind the key.
+    """The counts as timed entries: in the slice of the version, with the time after the key.
 
     A versioned store has the latest value of a key under the plain key too.
     """
@@ -114,14 +112,14 @@ def _in_slices(store: StoreSpec, keys: npt.NDArray[np.int64], version: int) -> p
 
 
 def grown(
-    folder: Path, *, partitions: int, keys: int, updates: int, versions: int, beside: Sequence[StoreSpec] = ()
+    folder: Path, *, partitions: int, keys: int, updates: int, versions: int, others: Sequence[StoreSpec] = ()
 ) -> History:
-    """A history in which every key is written at least once and `updates` entries in all."""
-    history = History(folder, partitions, beside)
+    """A history with `updates` entries in total, in which every key is written at least once."""
+    history = History(folder, partitions, others)
     dice = np.random.default_rng(3)
-    each = updates // versions
-    every = np.array_split(dice.permutation(keys), versions)
-    for part in track(every, description="writing the log", console=console, transient=True):
-        again = dice.integers(0, keys, max(0, each - len(part)))
+    per_version = updates // versions
+    parts = np.array_split(dice.permutation(keys), versions)
+    for part in track(parts, description="writing the log", console=console, transient=True):
+        again = dice.integers(0, keys, max(0, per_version - len(part)))
         history.add(np.unique(np.concatenate([part, again])))
     return history

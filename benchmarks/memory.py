@@ -1,8 +1,8 @@
-"""One memory limit: an instance with 512 MiB and four stores, under load, and what is resident all the while.
+"""One memory limit: the resident memory of an instance with 512 MiB and four stores, under load.
 
-One store has 5M counts by key; a window, a session and a versioned store get an entry for every fourth key that
-changes, and drop a slice at every version. The load is versions of 150k changed keys, bulk reads of 150k keys by two
-readers, as tasks make them, and lookups over REST, all at once. The instance is a process of its own, as an app has it.
+One store has 5M counts by key; a window, a session and a versioned store get an entry for every fourth changed key,
+and drop one slice per version. The load is versions of 150k changed keys, bulk reads of 150k keys by two readers, as
+tasks make them, and lookups over REST, all at the same time. The instance is a separate process, as in an app.
 """
 
 import argparse
@@ -31,7 +31,7 @@ PARTITIONS = 4
 
 
 def resident(pid: int) -> float:
-    """MiB of a process in memory."""
+    """The resident memory of a process, in MiB."""
     for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith("VmRSS:"):
             return int(line.split()[1]) / 1024
@@ -39,16 +39,16 @@ def resident(pid: int) -> float:
 
 
 class Watch(threading.Thread):
-    """Looks at a process's memory twenty times a second."""
+    """Measures the memory of a process twenty times per second."""
 
     def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self.seen: list[float] = []
-        self.over = threading.Event()
+        self.stopped = threading.Event()
         self._pid = pid
 
     def run(self) -> None:
-        while not self.over.wait(0.05):
+        while not self.stopped.wait(0.05):
             self.seen.append(resident(self._pid))
 
 
@@ -57,9 +57,8 @@ class Reader(threading.Thread):
 
     def __init__(self, address: str, history: History, keys: int, seed: int) -> None:
         super().__init__(daemon=True)
-        self.over = threading.Event()
+        self.stopped = threading.Event()
         self.read = 0
-        self.moved_on = 0
         self._client = StateClient(address, 120)
         self._history = history
         self._keys = keys
@@ -67,7 +66,7 @@ class Reader(threading.Thread):
 
     def run(self) -> None:
         tasks = self._history.log.app.tasks()
-        while not self.over.is_set():
+        while not self.stopped.is_set():
             task = tasks[int(self._dice.integers(0, len(tasks)))]
             drawn = np.unique(self._dice.integers(0, self._keys, 150_000 * PARTITIONS))
             mine = drawn[partitions_of(SPEC.key, [pa.array(drawn)], PARTITIONS) == task.partition]
@@ -76,8 +75,7 @@ class Reader(threading.Thread):
                     task, "counts", self._history.version, encode_keys(SPEC.key, [pa.array(mine)])
                 )
             except HoldfastError:
-                self.moved_on += 1  # the version went out of reach while this was asked
-                continue
+                continue  # a newer version replaced this one meanwhile
             assert values.null_count == 0
             self.read += len(mine)
 
@@ -88,7 +86,7 @@ def main() -> None:
     quick = parser.parse_args().quick
     keys, versions = 5_000_000, 10 if quick else 40
     with scratch("memory") as folder:
-        history = grown(folder / "log", partitions=PARTITIONS, keys=keys, updates=keys, versions=20, beside=OTHER_KINDS)
+        history = grown(folder / "log", partitions=PARTITIONS, keys=keys, updates=keys, versions=20, others=OTHER_KINDS)
         config = InstanceConfig(
             app="bench",
             name="bench-0",
@@ -107,14 +105,14 @@ def main() -> None:
         assert process.stdin is not None and process.stdout is not None
         process.stdin.write(encode(config) + b"\n")
         process.stdin.flush()
-        said = json.loads(process.stdout.readline())
+        addresses = json.loads(process.stdout.readline())
         watch = Watch(process.pid)
         watch.start()
-        client = StateClient(said["flight"], 120)
+        client = StateClient(addresses["flight"], 120)
         while not client.status().ready:
             time.sleep(0.05)
         restored = len(watch.seen)
-        readers = [Reader(said["flight"], history, keys, seed) for seed in (1, 2)]
+        readers = [Reader(addresses["flight"], history, keys, seed) for seed in (1, 2)]
         for reader in readers:
             reader.start()
         dice = np.random.default_rng(5)
@@ -125,13 +123,13 @@ def main() -> None:
             client.committed(version)
             while min(task.readable_to or 0 for task in client.status().tasks) < version:
                 key = int(dice.integers(0, keys))
-                urllib.request.urlopen(f"{said['rest']}/v1/stores/counts/keys/{key}").read()
+                urllib.request.urlopen(f"{addresses['rest']}/v1/stores/counts/keys/{key}").read()
                 lookups += 1
         seconds = time.monotonic() - began
         for reader in readers:
-            reader.over.set()
+            reader.stopped.set()
             reader.join()
-        watch.over.set()
+        watch.stopped.set()
         watch.join()
         process.terminate()
         process.wait()
@@ -139,10 +137,10 @@ def main() -> None:
     read = sum(reader.read for reader in readers)
     plot = plot_lines("memory", "resident, limit 512 MiB", {"instance": watch.seen}, "1/20 s", "MiB")
     show(
-        f"{keys:,} keys and three stores beside, limit {LIMIT >> 20} MiB, {versions} versions in {seconds:.0f} s",
+        f"{keys:,} keys and three other stores, limit {LIMIT >> 20} MiB, {versions} versions in {seconds:.0f} s",
         ["what", "figure"],
         [
-            ["resident at most, MiB", peak],
+            ["highest resident memory, MiB", peak],
             ["... while restoring, MiB", in_restore],
             ["keys read in bulk", f"{read:,}"],
             ["lookups over REST", f"{lookups:,}"],

@@ -1,10 +1,10 @@
 """A Python processor that counts per key, against Spark's own Python state API, on the same Parquet files.
 
-    tws       transformWithState (Row) on RocksDB with changelog checkpointing: a ValueState a key, into no sink
-    holdfast  hf.Processor with a KeyValueStore, snapshots on, the log on disk as a user has it
+    tws       transformWithState (Row) on RocksDB with changelog checkpointing: one ValueState per key, without a sink
+    holdfast  hf.Processor with a KeyValueStore, with snapshots, and the log on disk
 
-Both run Python for each key, keep a count and emit nothing. Time is Spark's own `triggerExecution` of each micro-batch.
-The first batch is left out, medians are taken over the rest, the order alternates from repeat to repeat.
+Both run Python for each key, keep a count and emit nothing. The time of each micro-batch is Spark's `triggerExecution`.
+The first batch is left out, the results are medians over the others, and the order alternates from repeat to repeat.
 """
 
 import argparse
@@ -18,14 +18,25 @@ from pyspark.sql import Row, SparkSession
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 
 import holdfast as hf
-from benchmarks.common import console, finish, median, read, scratch, seconds_of, show, spark_session, write_batches
+from benchmarks.common import (
+    FSYNC,
+    SPARK_ON_ROCKSDB,
+    console,
+    finish,
+    median,
+    read,
+    run_query,
+    scratch,
+    seconds_of,
+    show,
+    spark_session,
+    write_batches,
+)
 
 KEYS = RECORDS = 200_000
 QUICK_RECORDS = 100_000
 PARTITIONS = 2
 FILES = 2
-FSYNC = False
-"""Spark's checkpoint files on a local disk are written without fsync; so is Holdfast's log here. Printed."""
 
 
 class Counting(hf.Processor):
@@ -44,8 +55,8 @@ class SparkCounting(StatefulProcessor):
         self._count = handle.getValueState("count", "count long")
 
     def handleInputRows(self, key: Any, rows: Iterator[Row], timerValues: Any) -> Iterator[Row]:  # noqa: N802, N803
-        held = self._count.get()
-        self._count.update(((held[0] if held is not None else 0) + sum(1 for _ in rows),))
+        before = self._count.get()
+        self._count.update(((before[0] if before is not None else 0) + sum(1 for _ in rows),))
         yield from ()
 
     def close(self) -> None:
@@ -58,16 +69,7 @@ def run_tws(spark: SparkSession, data: Path, work: Path) -> list[float]:
         .groupBy("key")
         .transformWithState(SparkCounting(), "key long, count long", outputMode="Update", timeMode="None")
     )
-    query = (
-        counted.writeStream.outputMode("update")
-        .option("checkpointLocation", str(work / "checkpoint"))
-        .format("noop")
-        .start()
-    )
-    query.processAllAvailable()
-    taken = seconds_of(query)
-    query.stop()
-    return taken
+    return run_query(counted.writeStream.outputMode("update").format("noop"), work)
 
 
 def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
@@ -95,15 +97,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     repeats, batches, records = (1, 4, QUICK_RECORDS) if arguments.quick else (2, 7, RECORDS)
-    spark = spark_session(
-        **{
-            "spark.sql.shuffle.partitions": str(PARTITIONS),
-            "spark.sql.streaming.stateStore.providerClass": (
-                "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
-            ),
-            "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
-        }
-    )
+    spark = spark_session(**SPARK_ON_ROCKSDB, **{"spark.sql.shuffle.partitions": str(PARTITIONS)})
     chosen = arguments.contenders.split(",")
     taken: dict[str, list[float]] = {name: [] for name in chosen}
     with scratch("processor") as folder:
@@ -119,7 +113,7 @@ def main() -> None:
     rates = {name: records / median(values) for name, values in taken.items()}
     show(
         f"{KEYS:,} keys, batches of {records:,}, fsync {'on' if FSYNC else 'off'} on both sides",
-        ["contender", "records/s", "s a batch"],
+        ["contender", "records/s", "s per batch"],
         [[name, f"{rate:,.0f}", records / rate] for name, rate in rates.items()],
     )
     figures: dict[str, float] = {f"{name}_records_per_s": rate for name, rate in rates.items()}

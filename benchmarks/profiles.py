@@ -1,11 +1,11 @@
-"""Profiles: each on the workload it is for, against `balanced` on the same bytes in the same run.
+"""Profiles: each on its own workload, against `balanced` on the same bytes in the same run.
 
-    write-heavy     a store is rewritten at random, a fortieth a version; until its compactions have nothing left to do
-    small-memory    a store is filled: MiB that its write buffers took at most, and its indexes and filters want
+    write-heavy     rewrites a store at random, a fortieth per version, until all compactions are done
+    small-memory    fills a store: the most memory of its write buffers, plus that of its indexes and filters
 
-What counts is the clock, and for `small-memory` the memory held. Processor seconds, with those of RocksDB's own
-threads, stand beside it: where the two ratios are far apart, the disk or somebody else had a hand in it. Contenders
-take turns, and the middle of several rounds counts. A ratio above 1 means the profile wins its workload.
+`write-heavy` is measured by the clock, `small-memory` by its memory. Processor seconds include RocksDB's own threads:
+if their ratio differs much from that of the clock, the disk or other processes influenced the run. Contenders take
+turns, and the result is the median of several rounds. A ratio above 1 means the profile wins.
 """
 
 import argparse
@@ -35,14 +35,14 @@ KEY = Schema.of(key="bigint")
 MIB = 1 << 20
 MEMORY = 64 * MIB
 VERSION = 50_000
-"""Entries a version."""
+"""Entries per version."""
 _TEXT = np.frombuffer(b"a value that looks like others of its kind, more or less....", np.uint8)
 _NOISE = 60
 
 
 @dataclass
 class Spent:
-    """What was done, and in how many seconds."""
+    """The number of operations, and their seconds."""
 
     done: int = 0
     clock: float = 0.0
@@ -65,7 +65,7 @@ def opened(folder: Path, profile: str, memory: int = MEMORY) -> RocksEngine:
 
 
 def changes(ids: npt.NDArray[np.int64], seed: int) -> Changes:
-    """Cells for these keys: half of each value is noise, half a text that compresses."""
+    """Cells for these keys: half of each value is random, half is a text that compresses."""
     values = np.empty((len(ids), _NOISE + len(_TEXT)), np.uint8)
     values[:, :_NOISE] = np.random.default_rng(seed).integers(0, 256, (len(ids), _NOISE), np.uint8)
     values[:, _NOISE:] = _TEXT
@@ -85,14 +85,14 @@ class Writer:
         self._engine.apply([("bench", change)], Mark(Version(self._version), f"c{self._version}", "log"))
 
 
-def whole(number: int, each: int = VERSION) -> list[Changes]:
-    """All keys in no order, a version at a time."""
+def all_keys(number: int, per_version: int = VERSION) -> list[Changes]:
+    """All keys in random order, as versions."""
     order = np.random.default_rng(5).permutation(number)
-    return [changes(np.sort(part), n) for n, part in enumerate(np.array_split(order, max(1, number // each)))]
+    return [changes(np.sort(part), n) for n, part in enumerate(np.array_split(order, max(1, number // per_version)))]
 
 
 def filled(folder: Path, profile: str, versions: Sequence[Changes]) -> RocksEngine:
-    """A store with all its keys, compacted as its profile likes it."""
+    """A store with all its keys, after its compactions."""
     engine = opened(folder, profile)
     writer = Writer(engine)
     for change in versions:
@@ -103,7 +103,7 @@ def filled(folder: Path, profile: str, versions: Sequence[Changes]) -> RocksEngi
 
 
 def settle(engine: RocksEngine) -> None:
-    """Waits until compactions have nothing left to do."""
+    """Waits until all compactions are done."""
     quiet = 0
     while quiet < 5:
         found = engine.properties("bench")
@@ -113,8 +113,8 @@ def settle(engine: RocksEngine) -> None:
 
 
 def rewrite(folder: Path, names: Sequence[str], number: int) -> dict[str, Spent]:
-    """Entries rewritten at random, until the compactions they cause are done."""
-    first, dice = whole(number), np.random.default_rng(9)
+    """Rewrites entries at random and waits for the compactions."""
+    first, dice = all_keys(number), np.random.default_rng(9)
     versions = [changes(np.unique(dice.integers(0, number, number // 40)), n) for n in range(60)]
     found = {name: Spent() for name in names}
     for name, spent in found.items():
@@ -130,8 +130,8 @@ def rewrite(folder: Path, names: Sequence[str], number: int) -> dict[str, Spent]
 
 
 def in_memory(folder: Path, names: Sequence[str], number: int) -> dict[str, float]:
-    """MiB of write buffers at most while a store is filled, and of the indexes and filters of all its tables."""
-    versions = whole(number, 20_000)
+    """MiB: the most write buffers while a store is filled, plus the indexes and filters of all its tables."""
+    versions = all_keys(number, 20_000)
     found: dict[str, float] = {}
     for name in names:
         engine = opened(folder / name, name)
@@ -148,7 +148,7 @@ def in_memory(folder: Path, names: Sequence[str], number: int) -> dict[str, floa
 
 
 def lookup_bytes(folder: Path) -> int:
-    """What the tables of a closed store have as index and as filter."""
+    """The size of the indexes and filters in the tables of a closed store."""
     db = rd.Rdict(str(folder), rd.Options(raw_mode=True), {"bench": rd.Options(raw_mode=True)})
     text = db.get_column_family("bench").property_value("rocksdb.aggregated-table-properties") or ""
     db.close()
@@ -157,7 +157,7 @@ def lookup_bytes(folder: Path) -> int:
 
 
 def timed(number: int, rounds: int) -> tuple[list[object], float]:
-    """A row of the table, and the ratio by the clock."""
+    """The table row of `write-heavy`, and its ratio by the clock."""
     rates: dict[str, list[float]] = {"balanced": [], "write-heavy": []}
     processor: dict[str, list[float]] = {"balanced": [], "write-heavy": []}
     for n in range(rounds):
@@ -171,12 +171,12 @@ def timed(number: int, rounds: int) -> tuple[list[object], float]:
     return ["write-heavy", "entries/s rewritten", f"{mine:,.0f}", f"{balanced:,.0f}", ratio, by_processor], ratio
 
 
-def held(number: int) -> tuple[list[object], float]:
-    """The same for the memory held, which needs no second round."""
+def memory_used(number: int) -> tuple[list[object], float]:
+    """The table row of `small-memory`, and its ratio. Memory needs no second round."""
     with scratch("profiles") as folder:
         found = in_memory(folder, ["balanced", "small-memory"], number)
     mine, balanced = found["small-memory"], found["balanced"]
-    return ["small-memory", "MiB held", f"{mine:,.1f}", f"{balanced:,.1f}", balanced / mine, "-"], balanced / mine
+    return ["small-memory", "MiB used", f"{mine:,.1f}", f"{balanced:,.1f}", balanced / mine, "-"], balanced / mine
 
 
 def main() -> None:
@@ -189,10 +189,10 @@ def main() -> None:
     ratios: dict[str, float] = {}
     for profile in ("write-heavy", "small-memory"):
         if given.only in (None, profile):
-            row, ratio = held(number) if profile == "small-memory" else timed(number, rounds)
+            row, ratio = memory_used(number) if profile == "small-memory" else timed(number, rounds)
             rows.append(row)
             ratios[profile.replace("-", "_")] = ratio
-    columns = ["profile", "workload", "it", "balanced", "by the clock", "by processor"]
+    columns = ["profile", "workload", "profile's", "balanced's", "ratio by clock", "by processor"]
     show(f"{number:,} keys, {rounds} rounds", columns, rows)
     finish(**ratios, keys=number, quick=given.quick)
 

@@ -1,4 +1,4 @@
-"""Restoring a store: from a snapshot and a short tail against replaying all segments; tasks at once against in turn.
+"""Restoring a store: a snapshot and few segments against all segments; tasks in parallel against one by one.
 
 2M keys with 10M updates in four tasks; each restore begins with an empty folder and ends when every store was read.
 """
@@ -20,7 +20,7 @@ PARTITIONS = 4
 
 
 def restore(history: History, folder: Path, *, parallel: int, snapshot: bool = False) -> float:
-    """Seconds from an empty folder to every store read once; with `snapshot`, snapshots are saved before it stops."""
+    """Seconds from an empty folder until every store was read; with `snapshot`, the instance then saves snapshots."""
     shutil.rmtree(folder, ignore_errors=True)
     config = InstanceConfig(
         app="bench",
@@ -53,29 +53,29 @@ def main() -> None:
     keys, updates, repeats = (200_000, 1_000_000, 1) if quick else (2_000_000, 10_000_000, 3)
     with scratch("restore") as folder:
         history = grown(folder / "log", partitions=PARTITIONS, keys=keys, updates=updates, versions=50)
-        replay, in_turn = [], []
+        replay, one_by_one = [], []
         for _ in range(repeats):
             replay.append(restore(history, folder / "state", parallel=4))
-            in_turn.append(restore(history, folder / "state", parallel=1))
+            one_by_one.append(restore(history, folder / "state", parallel=1))
         restore(history, folder / "state", parallel=4, snapshot=True)
-        for _ in range(2):  # the short tail
+        for _ in range(2):  # the segments after the snapshot
             history.add(np.unique(np.random.default_rng(9).integers(0, keys, updates // 50)))
         snapshot = [restore(history, folder / "state", parallel=4) for _ in range(repeats)]
-        snapshot_in_turn = [restore(history, folder / "state", parallel=1) for _ in range(repeats)]
+        snapshot_one_by_one = [restore(history, folder / "state", parallel=1) for _ in range(repeats)]
     rows = [
-        ("replay of all segments", replay, in_turn),
-        ("snapshot and a tail of 2", snapshot, snapshot_in_turn),
+        ("all segments", replay, one_by_one),
+        ("a snapshot and 2 segments", snapshot, snapshot_one_by_one),
     ]
     show(
         f"restore of {keys:,} keys, {updates:,} updates, {PARTITIONS} tasks",
-        ["from", "4 at once, s", "in turn, s", "keys/s"],
+        ["from", "4 in parallel, s", "one by one, s", "keys/s"],
         [[name, median(a), median(b), f"{keys / median(a):,.0f}"] for name, a, b in rows],
     )
     finish(
         snapshot_vs_replay=median(replay) / median(snapshot),
         keys_per_s=keys / median(snapshot),
-        parallel_vs_serial=median(in_turn) / median(replay),
-        parallel_vs_serial_snapshot=median(snapshot_in_turn) / median(snapshot),
+        parallel_vs_serial=median(one_by_one) / median(replay),
+        parallel_vs_serial_snapshot=median(snapshot_one_by_one) / median(snapshot),
         quick=quick,
     )
 

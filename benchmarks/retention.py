@@ -1,7 +1,7 @@
-"""Retention: how long it takes to drop an hour's slice, and what readers of the other slices notice.
+"""Retention: the time to drop a slice of an hour, and how much it delays readers of another slice.
 
-A window store on RocksDB holds two slices. One is dropped, with a range delete, and compacted away in the background,
-while a reader looks up keys of the other all the time. The same entries deleted one by one are the peer.
+A window store on RocksDB has two slices. One is dropped with a range delete and compacted in the background, while a
+reader looks up keys of the other slice. The comparison is to delete the same entries one by one.
 """
 
 import argparse
@@ -19,6 +19,7 @@ from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.engines.rocksdb import RocksEngine
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.types import Schema
+from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
@@ -28,18 +29,13 @@ CHUNK = 100_000
 _VALUES = [np.random.default_rng(n).bytes(40) for n in range(1_000)]
 
 
-def edge(slice_: int) -> bytes:
-    """The first key of a slice: the area, then the number, its sign turned."""
-    return b"\x02" + (slice_ + (1 << 63)).to_bytes(8, "big")
-
-
 def keys_of(slice_: int, first: int, number: int) -> list[bytes]:
-    head = edge(slice_) + b"\x01"
+    head = slice_prefix(slice_) + b"\x01"
     return [head + n.to_bytes(8, "big") for n in range(first, first + number)]
 
 
 class Store:
-    """The engine of one task, moved on version by version."""
+    """The engine of one task."""
 
     def __init__(self, folder: Path) -> None:
         engine = open_engine("rocksdb", folder, [SPEC], Resources(128 * MIB))
@@ -60,17 +56,17 @@ class Store:
 
 
 class Reader(threading.Thread):
-    """Looks up one key after the other in a slice that stays."""
+    """Looks up one key after the other in the slice that isn't dropped."""
 
     def __init__(self, engine: RocksEngine, slice_: int, entries: int) -> None:
         super().__init__(daemon=True)
-        self.over = threading.Event()
+        self.stopped = threading.Event()
         self.seconds: list[float] = []
         self._engine, self._slice, self._entries = engine, slice_, entries
         self._dice = np.random.default_rng(4)
 
     def run(self) -> None:
-        while not self.over.wait(0.0005):
+        while not self.stopped.wait(0.0005):
             key = keys_of(self._slice, int(self._dice.integers(0, self._entries)), 1)
             began = time.perf_counter()
             found = self._engine.get_many("windows", pa.array(key))
@@ -78,7 +74,7 @@ class Reader(threading.Thread):
             assert found.null_count == 0
 
     def p99(self) -> float:
-        self.over.set()
+        self.stopped.set()
         self.join()
         return float(np.percentile(self.seconds, 99)) * 1_000
 
@@ -103,30 +99,31 @@ def main() -> None:
         reader = Reader(store.engine, 2, live)
         reader.start()
         began = time.perf_counter()
-        store.engine.drop("windows", edge(1), edge(2))
+        dropped = slice_prefix(1), slice_prefix(2)
+        store.engine.drop("windows", *dropped)
         drop_ms = (time.perf_counter() - began) * 1_000
-        assert next(store.engine.view().scan("windows", edge(1), edge(2)), None) is None
+        assert next(store.engine.view().scan("windows", *dropped), None) is None
         store.engine.wait_until_reclaimed()
         reclaimed = time.perf_counter() - began
         during = reader.p99()
         left = store.engine.disk_bytes()
 
-        # The peer, on a tenth of the live slice: what deleting row by row would take for as many.
+        # The comparison: a tenth of the live slice is deleted row by row, and the time extrapolated.
         tenth = live // 10 // CHUNK * CHUNK or live // 10
         began = time.perf_counter()
         store.apply(keys_of(2, 0, tenth), None)
         row_by_row_ms = (time.perf_counter() - began) * 1_000 * entries / tenth
         store.engine.close()
     show(
-        f"a slice of {entries:,} entries beside one of {live:,}",
+        f"a slice of {entries:,} entries, and another one of {live:,}",
         ["what", "figure"],
         [
-            ["dropped in, ms", drop_ms],
-            ["deleted row by row it would take, ms", row_by_row_ms],
-            ["its room was free again after, s", reclaimed],
+            ["drop, ms", drop_ms],
+            ["deletion row by row (extrapolated), ms", row_by_row_ms],
+            ["until its disk space was free, s", reclaimed],
             ["disk before and after, MiB", f"{disk / MIB:,.0f}, {left / MIB:,.0f}"],
-            ["lookup beside it, p99 ms", during],
-            ["... when nothing happens, p99 ms", before],
+            ["concurrent lookup, p99 ms", during],
+            ["lookup without a drop, p99 ms", before],
         ],
     )
     finish(

@@ -1,18 +1,17 @@
-"""Stores through their typed views against raw rocksdict, which is handed the same bytes, in the same run.
+"""Stores through their typed views against raw rocksdict with the same bytes, in the same run.
 
-    put          entries set by key, collected as a task collects them, and written in sorted batches
+    put          entries set by key, collected as a task does, and written in sorted batches
     get          one key after the other
-    multi-get    a thousand keys at a time
-    window       the last 60 windows of one key; "bounded" is against a raw read in one call, with an upper bound
+    multi-get    a thousand keys per call
+    window       the last 60 windows of one key; "bounded" compares with a raw read in one call, with an upper bound
     session      an event merged into its key's session: one range read, one entry written
     scan         every entry, in order
 
-Raw moves the same bytes with rocksdict and does nothing else: keys and cells are ready-made, and what it reads stays
-bytes. The store stands on the same rocksdict, so what is measured is the store itself. Two more contenders tell what
-lies around it: "by hand" is rocksdict and the few lines that make keys and read times and values, as someone without
-stores writes them; "on the engine" is the store on the engine of an instance, whose bytes come and go as Arrow columns,
-whose views stand still while others write, and whose scans say so if a block is damaged. Databases of the first three
-have equal options. Repeats alternate; the medians count.
+"raw" is rocksdict with encoded keys and cells, and without decoding. The store uses the same rocksdict, so that the
+difference is the store itself. Two more contenders show the costs around it. "by hand" is rocksdict with the few lines
+of encoding and decoding that a user without stores would write. "on the engine" is the store on the engine of an
+instance, which reads and writes Arrow columns, has views, and checks for damaged blocks. The databases of the first
+three have the same options. The order of the contenders alternates, and the results are medians.
 """
 
 import argparse
@@ -54,17 +53,17 @@ class Player(msgspec.Struct):
 
 
 class Database:
-    """A RocksDB as ordered bytes: reads go to it, writes wait for `flush`, as a task's wait for its version's end."""
+    """A RocksDB database as ordered bytes. Writes wait for `flush`, as those of a task wait for the version's end."""
 
     def __init__(self, folder: Path) -> None:
         options = rd.Options(raw_mode=True)
         options.create_if_missing(True)
         self.db = rd.Rdict(str(folder), options)
         self._write = rd.WriteOptions()
-        self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # an attribute, whatever the stub says
+        self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub is wrong: an attribute
         self.changes: dict[bytes, bytes | None] = {}
         self._stops: dict[bytes, bytes] = {}
-        """Where scans ended: rocksdict reads the bytes it was given as a bound for as long as it iterates."""
+        """The upper bounds of scans, kept because rocksdict reads these bytes while it iterates."""
 
     def get(self, key: bytes) -> bytes | None:
         if key in self.changes:
@@ -82,7 +81,7 @@ class Database:
         return self.db.items(from_key=start, read_opt=bounds)  # type: ignore[return-value]
 
     def raw_scan(self, start: bytes, stop: bytes) -> list[tuple[bytes, bytes]]:
-        """A range as one writes it with rocksdict."""
+        """A range scan as a user of rocksdict writes it."""
         found = []
         for key, value in cast(Any, self.db.items(from_key=start)):
             if key >= stop:
@@ -103,14 +102,14 @@ class Database:
         self.changes[key] = None
 
     def hold(self, entries: int, size: int) -> None:
-        """Nothing: there is no bound."""
+        """Does nothing: this database has no limit."""
 
     def flush(self) -> None:
         self.write(self.changes)
         self.changes = {}
 
     def write(self, changes: dict[bytes, bytes | None]) -> None:
-        """Sorted, a batch at a time."""
+        """Writes sorted batches."""
         keys = sorted(changes)
         for start in range(0, len(keys), BATCH):
             batch = rd.WriteBatch(raw_mode=True)
@@ -123,13 +122,13 @@ class Database:
             self.db.write(batch, self._write)
 
     def settle(self) -> None:
-        """On disk and in one level, so that both sides read alike."""
+        """Flushes and compacts to one level, so that all contenders read the same structure."""
         self.db.flush()
         self.db.compact_range(None, None)
 
 
 class OnEngine:
-    """A store's bytes in the engine that an instance has, and a view of them."""
+    """A store's bytes in the engine of an instance, and a view of them."""
 
     def __init__(self, folder: Path, store: Store[Any, Any]) -> None:
         spec = store.spec()
@@ -143,7 +142,7 @@ class OnEngine:
         self.engine.apply([(self.name, Changes(keys, values))], mark)
 
     def reading(self) -> EngineBytes:
-        """What is there now, on disk and in one level."""
+        """The current entries, after a flush and compaction to one level."""
         self.engine.flush()
         self.engine._families[self.name].compact_range(None, None)  # type: ignore[attr-defined]  # as `settle` does
         return EngineBytes(self.engine, self.engine.view(), self.name)
@@ -239,7 +238,7 @@ class Points:
 
 
 class Windows:
-    """A window store of counts: `WINDOWS` windows of a minute for each key."""
+    """A window store of counts: `WINDOWS` windows of one minute per key."""
 
     def __init__(self, folder: Path, keys: int) -> None:
         self.names = [f"player-{n:05d}" for n in range(keys)]
@@ -286,7 +285,7 @@ class Windows:
             assert len(found) == WINDOWS
 
     def bounded_fetch(self) -> None:
-        """Raw again, as quick as rocksdict can: an upper bound, and all rows in one call."""
+        """Raw as fast as rocksdict can: with an upper bound, and all rows in one call."""
         items = self.database.db.items
         for ranges in self.ranges:
             found: list[Any] = []
@@ -309,7 +308,7 @@ class Windows:
 
 
 class Sessions:
-    """A session store of counts: events a second apart, each of which extends its key's session."""
+    """A session store of counts. Each event comes one second after the last and extends its key's session."""
 
     def __init__(self, folder: Path, keys: int) -> None:
         self.names = [f"player-{n:05d}" for n in range(keys)]
@@ -341,7 +340,7 @@ class Sessions:
 
 
 Contenders = Mapping[str, Callable[[], object]]
-"""Who does the same: "store", "raw" and, for some, others."""
+"""What runs the same operations: "store", "raw" and, for some operations, others."""
 
 STORE, RAW, BY_HAND, ON_ENGINE = "store", "raw", "by hand", "on the engine"
 
@@ -349,10 +348,10 @@ STORE, RAW, BY_HAND, ON_ENGINE = "store", "raw", "by hand", "on the engine"
 def measured(
     contests: Mapping[str, tuple[int, Contenders]], repeats: int, *, reads: bool = False
 ) -> dict[str, dict[str, float]]:
-    """Operations a second of each contender, by contest, as medians over the repeats.
+    """Operations per second of each contender, by contest, as medians over the repeats.
 
-    Of reads each is done once unmeasured before: whoever comes first after another contest would fetch into the
-    processor's caches what the next one then finds there, and with an odd number of repeats that is mostly the store.
+    Reads run once before they are measured. Otherwise the first contender would fill the processor's caches for the
+    next one, and with an odd number of repeats the first one is mostly the store.
     """
     taken: dict[str, dict[str, list[float]]] = {name: {side: [] for side in who} for name, (_, who) in contests.items()}
     for repeat in range(repeats):
@@ -378,7 +377,7 @@ def main() -> None:
         points.typed.settle()
         points.raw.settle()
         points.engine_settle()
-        gc.freeze()  # the data of the benchmark itself is not to be collected again and again
+        gc.freeze()  # collections must not traverse the benchmark's own data again and again
         asked = len(points.asked)
         many = {
             STORE: points.typed_many,
