@@ -11,7 +11,7 @@ import msgspec
 from holdfast.errors import TopologyError
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import KEY_VALUE, TIMESTAMPED, StoreSpec
+from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.outputs import OF_STORE, ChangedEntries, ForwardedRows, Output
@@ -89,15 +89,17 @@ class Processed:
         for a key that was deleted or evicted, or that has expired. A store with `ttl=` and without `max_entries=`
         drops expired entries in whole slices instead, and nothing is sent for those.
         """
-        spec = next((spec for spec in self.specs if spec.name == store), None)
-        if spec is None or spec.kind not in (KEY_VALUE, TIMESTAMPED):
-            there = ", ".join(each.name for each in self.specs if each.kind in (KEY_VALUE, TIMESTAMPED)) or "none"
-            what = "has no such store" if spec is None else f"has a {spec.kind} store of that name"
+        processor = self._operator.processor
+        declared = {each.name: each for each in stores_of(processor).values()}
+        sent = [each for each, of in declared.items() if of.SINK_COLUMNS]
+        if store not in sent:
+            known = next((spec for spec in self.specs if spec.name == store), None)
+            what = "has no such store" if known is None else f"has a {known.kind} store of that name"
             raise TopologyError(
-                f"sink_changes({store!r}): {self._operator.processor.__name__} {what}. Its key-value stores are: "
-                f"{there}. Forward the changes of other stores: ctx.forward()."
+                f"sink_changes({store!r}): {processor.__name__} {what}. Its key-value stores are: "
+                f"{', '.join(sent) or 'none'}. Forward the changes of other stores: ctx.forward()."
             )
-        self.topology.add_sink(changes_of(self.name, spec.name), sink, name)
+        self.topology.add_sink(changes_of(self.name, store), sink, name)
         return self
 
 

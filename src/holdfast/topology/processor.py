@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, ClassVar, Protocol, runtime_checkable
 
 from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores.access import Now, OrderedBytes
@@ -27,6 +27,9 @@ Count = Callable[[str, int], None]
 @runtime_checkable
 class DeclaredStore(Protocol):
     """A store as a class attribute of a processor. A task binds it to its bytes."""
+
+    SINK_COLUMNS: ClassVar[tuple[str, ...]]
+    """The columns that sinks get of a changed entry. Without any, the changes can't be sent to sinks."""
 
     @property
     def name(self) -> str: ...

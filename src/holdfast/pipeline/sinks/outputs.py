@@ -19,7 +19,7 @@ from holdfast.log.segments import DEAD, OUTPUT, STATE
 from holdfast.stores.formats.keys import decode_keys
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
-from holdfast.stores.spec import TIMESTAMPED, StoreSpec
+from holdfast.stores.spec import StoreSpec
 from holdfast.topology.outputs import DELETED, AggregateRows, ChangedEntries, DeadLetters, ForwardedRows, Output
 from holdfast.topology.processor import DeclaredStore
 from holdfast.topology.sink import Rows
@@ -78,7 +78,7 @@ def changed_entries(spec: StoreSpec, declared: DeclaredStore, table: pa.Table) -
     names = [field.name for field in spec.key.fields]
     columns = dict(zip(names, decode_keys(spec.key, changed.keys), strict=True))
     columns["value"] = pa.array(values, pa.string())
-    if spec.kind == TIMESTAMPED:
+    if "timestamp" in declared.SINK_COLUMNS:
         columns["timestamp"] = changed.cells.timestamps
     columns[DELETED] = changed.gone
     return pa.table(columns)

@@ -175,6 +175,8 @@ class Store(View[K, V]):
     """What reads a store of this kind from what the log remembers of it."""
     BY_KEY: ClassVar[bool] = False
     """Whether each entry lies under its own key, so that REST reads it by `keys` and `range`."""
+    SINK_COLUMNS: ClassVar[tuple[str, ...]] = ()
+    """The columns that sinks get of a changed entry: `value`, `timestamp`. None at all: changes can't be sent."""
     QUERIES: ClassVar[tuple[Query, ...]] = ()
     """What else a store of this kind can be asked over REST."""
 

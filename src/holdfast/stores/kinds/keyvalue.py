@@ -191,6 +191,7 @@ class KeyValueStore(EntryStore[K, V, V], ReadOnlyKeyValueStore[K, V]):
     """
 
     KIND: ClassVar[str | None] = KEY_VALUE
+    SINK_COLUMNS: ClassVar[tuple[str, ...]] = ("value",)
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyKeyValueStore
 
     @overload

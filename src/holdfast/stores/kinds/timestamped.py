@@ -63,6 +63,7 @@ class TimestampedKeyValueStore(
     """
 
     KIND: ClassVar[str | None] = TIMESTAMPED
+    SINK_COLUMNS: ClassVar[tuple[str, ...]] = ("value", "timestamp")
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyTimestampedKeyValueStore
 
     _time_of_record: Callable[[], int] | None = None
