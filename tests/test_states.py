@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast import metrics
-from holdfast.states import TRANSITIONS, AppState, IllegalTransition, ListenerPool, StateMachine
+from holdfast.listeners import ListenerPool
+from holdfast.states import TRANSITIONS, AppState, IllegalTransition, StateMachine
 
 TIMEOUT = 10.0
 

@@ -19,8 +19,6 @@ from holdfast import metrics
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.listeners import ListenerPool
 
-__all__ = ["TRANSITIONS", "AppState", "IllegalTransition", "ListenerPool", "StateListener", "StateMachine"]
-
 _state = metrics.gauge("holdfast_app_state", "1 for the current state of the app, 0 for the others.", ["state"])
 
 

@@ -4,9 +4,6 @@ A bar counts versions; while a snapshot is being loaded it counts the snapshot's
 nothing is restored, or without a terminal.
 """
 
-from types import TracebackType
-from typing import Self
-
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
@@ -14,14 +11,7 @@ from holdfast.instance.events import RestoreEvent, RestorePhase
 
 
 class RestoreBars:
-    """Draws restore events as they come.
-
-    >>> with RestoreBars(Console(quiet=True)) as bars:
-    ...     bars.show(RestoreEvent(RestorePhase.START, "0_1", "scores", 0, 10, 0, 0))
-    ...     bars.show(RestoreEvent(RestorePhase.BATCH, "0_1", "scores", 0, 4, 900, 900))
-    ...     bars.completed("0_1", "scores")
-    0.4
-    """
+    """Draws restore events as they come."""
 
     def __init__(self, console: Console | None = None) -> None:
         console = console or Console(stderr=True)
@@ -38,12 +28,6 @@ class RestoreBars:
         self._ids: dict[tuple[str, str], TaskID] = {}
         self._versions: dict[tuple[str, str], tuple[int, int]] = {}
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
-        self.close()
-
     def show(self, event: RestoreEvent) -> None:
         """Draws one event."""
         key = (event.task, event.store)
@@ -54,14 +38,6 @@ class RestoreBars:
                 self._move(key, event)
             case RestorePhase.END | RestorePhase.SUSPENDED:
                 self._end(key)
-
-    def completed(self, task: str, store: str) -> float:
-        """How much of a store's restore is done, from 0 to 1."""
-        bar = self._ids.get((task, store))
-        if bar is None:
-            return 1.0
-        shown = next(each for each in self._bars.tasks if each.id == bar)
-        return shown.completed / shown.total if shown.total else 0.0
 
     def close(self) -> None:
         self._bars.stop()

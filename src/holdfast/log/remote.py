@@ -11,7 +11,6 @@ from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
-from urllib.parse import urlsplit, urlunsplit
 
 import obstore
 from obstore.exceptions import (
@@ -36,6 +35,7 @@ from holdfast.log.objects import (
 )
 from holdfast.retry import DEFAULT_RETRY, retrying
 from holdfast.settings.sections import RetrySettings
+from holdfast.settings.units import HIDDEN, redact
 
 if TYPE_CHECKING:
     from obstore.store import ObjectStore
@@ -45,7 +45,6 @@ T = TypeVar("T")
 _CLIENT_SWITCHES = {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"}
 _CLIENT_OPTIONS = _CLIENT_SWITCHES | {"connect_timeout", "timeout", "read_timeout", "pool_idle_timeout", "proxy_url",
     "proxy_ca_certificate", "proxy_excludes", "root_certificate", "user_agent", "pool_max_idle_per_host"}  # fmt: skip
-_SECRET = re.compile(r"key|secret|token|password|sas|credential|account", re.IGNORECASE)
 _STATUS = re.compile(r"status code: (\d{3})")
 _MISSING = (NotFoundError, FileNotFoundError)
 _REFUSED = (PermissionDeniedError, UnauthenticatedError, PermissionError)
@@ -189,8 +188,8 @@ def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -
         key: _client_value(key, value) for key, value in options.items() if key in _CLIENT_OPTIONS
     }
     store_options: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
-    secrets = [value for key, value in options.items() if _SECRET.search(key)]
-    place = without_secrets(url)
+    secrets = [value for key, value in options.items() if value and redact(key, value) != value]
+    place = redact("url", url)
     try:
         store = from_url(  # type: ignore[call-overload]  # every scheme has its own options
             url,
@@ -214,25 +213,15 @@ def open_memory(name: str, *, retry: RetrySettings) -> RemoteStorage:
     return RemoteStorage(store, f"memory://{name}", retry=retry)
 
 
-def without_secrets(url: str) -> str:
-    """An address without secrets, for messages.
-
-    >>> without_secrets("s3://user:pass@bucket/log?token=abc")
-    's3://bucket/log'
-    """
-    parts = urlsplit(url)
-    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
-
-
 def redacted(text: str, secrets: Iterable[str]) -> str:
-    """A text without secrets, and without query strings of addresses, which may contain signatures.
+    """A text without secrets, and without credentials and signatures in addresses.
 
     >>> redacted("GET http://host/log?sig=abc with hunter2", ["hunter2"])
-    'GET http://host/log?... with ***'
+    'GET http://host/log?****** with ******'
     """
     for secret in secrets:
-        text = text.replace(secret, "***")
-    return re.sub(r"(https?://[^\s?]*)\?\S*", r"\1?...", text)
+        text = text.replace(secret, HIDDEN)
+    return redact("text", text)
 
 
 def _client_value(key: str, value: str) -> str | bool:

@@ -130,7 +130,7 @@ def parse_bytes(text: str) -> int:
 
 _SECRET = re.compile(r"secret|passw|pwd|token|credential|signature|sas|auth|key", re.IGNORECASE)
 _HARMLESS = re.compile(r"(use|disable|allow|skip)_\w+|\w*skip_signature", re.IGNORECASE)
-_USER_INFO = re.compile(r"(?<=://)[^/@\s]+@")
+_USER_INFO = re.compile(r"(?<=://)[^/\s]+@")  # up to the last @: a password may contain one
 _QUERY = re.compile(r"(?<=://)([^?\s]*)\?\S+")  # signed addresses have their signature in the query string
 HIDDEN = "******"
 
@@ -140,6 +140,8 @@ def redact(name: str, value: str) -> str:
 
     >>> redact("aws_secret_access_key", "abc"), redact("endpoint", "http://me:pw@host:9000"), redact("region", "eu-1")
     ('******', 'http://******@host:9000', 'eu-1')
+    >>> redact("url", "s3://me:p@w@bucket/log?token=abc")
+    's3://******@bucket/log?******'
     """
     if _SECRET.search(name) and not _HARMLESS.fullmatch(name):
         return HIDDEN
