@@ -30,7 +30,6 @@ from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.cells import Cell, unpack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of
-from holdfast.stores.layouts.base import AFTER_OWN_KEYS
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import StoreSpec
@@ -168,7 +167,7 @@ class StoreReader:
             with self._task(task).at(store, at) as found:
                 spec = self.specs.at(store, found.version)
                 entries = layout_of(spec).reader(found.bytes, found.now)
-                batches = entries.scan(start, stop or AFTER_OWN_KEYS, reverse=False)
+                batches = entries.scan(start, stop, reverse=False)
                 with Closing(batches):
                     rows = (row for keys, cells in batches for row in zip(keys, cells, strict=True))
                     return TaskPart(task, found.version, list(itertools.islice(rows, limit + 1)))

@@ -61,15 +61,8 @@ class ReadOnlySessionStore(TimedView[K, V]):
         These are the ones that overlap the span between the two times. None leaves an end open.
         """
         first, latest = self._span(earliest_end, latest_start)
-        value = self._values.read
-        rows = self._timed.fetch(
-            self._beginning(key),
-            first,
-            latest,
-            lambda start, end, cell: (Session(key, start, end), value(cell)),
-            reverse=reverse,
-        )
-        return Closing(rows)
+        rows = self._timed.fetch(self._beginning(key), first, latest, reverse=reverse)
+        return Closing(self._sessions(rows, lambda _: key))
 
     def find_keys(
         self,
@@ -83,7 +76,7 @@ class ReadOnlySessionStore(TimedView[K, V]):
         """The same for the keys from one to another, both included, in the order of keys, then of ends."""
         first, latest = self._span(earliest_end, latest_start)
         between = self._beginning_or_none(key_from), self._beginning_or_none(key_to)
-        return Closing(self._sessions(self._timed.fetch_keys(*between, first, latest, reverse=reverse)))
+        return Closing(self._sessions(self._timed.fetch_keys(*between, first, latest, reverse=reverse), self._key_of))
 
     def fetch(self, key: K, *, reverse: bool = False) -> Closing[tuple[Session[K], V]]:
         """All sessions of a key, in the order of their ends."""
@@ -94,10 +87,12 @@ class ReadOnlySessionStore(TimedView[K, V]):
         first = kept if earliest_end is None else max(kept, millis(earliest_end))
         return first, None if latest_start is None else millis(latest_start)
 
-    def _sessions(self, rows: Iterator[tuple[bytes, int, int, bytes]]) -> Iterator[tuple[Session[K], V]]:
+    def _sessions(
+        self, rows: Iterator[tuple[bytes, int, int, bytes]], key_of: Callable[[bytes], K]
+    ) -> Iterator[tuple[Session[K], V]]:
         with Closing(rows):
             for own, start, end, cell in rows:
-                yield Session(self._key_of(own), start, end), self._values.read(cell)
+                yield Session(key_of(own), start, end), self._values.read(cell)
 
 
 def _sessions(view: ReadOnlySessionStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
@@ -178,12 +173,12 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
         if self._refused(end):
             return
         cell = None if value is None else self._values.cell(value)
-        self._timed.put(self._writable, self._beginning(session.key), start, end, cell)
+        self._timed.put(self._beginning(session.key), start, end, cell)
 
     def remove(self, session: Session[K]) -> None:
         """Removes a session."""
         start, end = millis(session.start), millis(session.end)
-        self._timed.put(self._writable, self._beginning(session.key), start, end, None)
+        self._timed.put(self._beginning(session.key), start, end, None)
 
     def merge(
         self, key: K, at: Time, gap: Length | int | None, merge_values: Callable[[V, V], V], initial: V

@@ -1,9 +1,9 @@
 """What the typed stores of windows, sessions and histories share: keys with times after them, and late writes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar, cast
 
-from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.kinds.base import REFUSED, Prefetch, Store, View
 from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
@@ -30,7 +30,7 @@ class TimedView(View[K, V]):
         super()._attach(spec, bytes_, now, codec)
         self._beginning = beginning_encoder(spec.key)
         self._key_of = beginning_decoder(spec.key, self._times())
-        self._timed = self.ENTRIES(spec, bytes_, now)
+        self._timed = self.ENTRIES(spec, cast(OrderedBytes, bytes_), now)  # a view has no method that writes
 
     def _times(self) -> int:
         return self.TIMES

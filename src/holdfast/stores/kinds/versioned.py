@@ -173,7 +173,7 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
             self._count(REFUSED, 1)
             return False
         cell = None if value is None else self._values.cell(value, time)
-        self._timed.put(self._writable, self._encode(key), self._beginning(key), cell, time)
+        self._timed.put(self._encode(key), self._beginning(key), cell, time)
         return True
 
     def delete(self, key: K, timestamp: Time) -> VersionedRecord[V] | None:

@@ -211,11 +211,11 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         if self._refused(time):
             return
         cell = None if value is None else self._values.cell(value)
-        self._timed.put(self._writable, self._beginning(key), time, cell)
+        self._timed.put(self._beginning(key), time, cell)
 
     def delete(self, key: K, start: Time) -> None:
         """Removes a key's window, with all its duplicates."""
-        self._timed.delete(self._writable, self._beginning(key), millis(start))
+        self._timed.delete(self._beginning(key), millis(start))
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         size = self._size

@@ -1,13 +1,13 @@
-"""The bounded layout, one entry at a time: what a processor's store with `max_entries` stands on.
+"""The bounded layout, one entry at a time: what a processor's store with `max_entries` uses.
 
-Evictions are in the log as deletes, so they are the same on every replica. Of the entries a version touches the last
-`max_entries` wait here, the one touched last at the end: one that more than that were touched after is let go at once,
-and if it came in this version it is never written. The rest is decided when the version ends: those of before make
-room, expired ones first, then by the recency index (`recency`). A put is a touch; a get is one too where
-`refresh_on_read` says so, and then it is a write.
+Evictions are in the log as deletes, so they are the same on every replica. Of the entries that a version touches, the
+last `max_entries` are kept here, the one touched last at the end. When there are more, the first is dropped at once; if
+it was new in this version, it is never written. The rest is decided when the version ends: entries of earlier versions
+make room, expired ones first, then by the recency index (`recency`). A put is a touch. A get is one too with
+`refresh_on_read`, and then it is a write.
 
-An entry that is to expire, by its own TTL or the store's, has a row in the expiry index too (`expiry`), and goes
-through it when a version begins.
+An entry that expires, by its own TTL or the store's, has a row in the expiry index too (`expiry`), through which it is
+removed when a version begins.
 """
 
 import heapq
@@ -21,42 +21,30 @@ from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, NUMBERED_HEADER_BYTES
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts import recency
-from holdfast.stores.layouts.base import EMPTY, Batch, Ended, ReadableEntries
-from holdfast.stores.layouts.expiry import (
-    AT_MOST,
-    INDEX,
-    ROW_BYTES,
-    ExpiryClock,
-    expires_of,
-    index_key,
-    shorter_ttl,
-)
+from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, PREFIX_BYTES, RECENCY_AREA, SLICE_AREA
+from holdfast.stores.layouts.base import EMPTY, Batch, Ended, Entries, ReadableEntries
+from holdfast.stores.layouts.expiry import AT_MOST, expires_of, index_key
 from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.scans import close, columns
 from holdfast.stores.spec import StoreSpec
 
-_RECENCY_BYTES = len(recency.INDEX_START) + SEQ_BYTES
 
-
-class BoundedEntries:
-    """Entries at their own keys, `max_entries` of them when a version ends."""
+class BoundedEntries(Entries):
+    """Entries under their own keys, at most `max_entries` of them when a version ends."""
 
     def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
-        self._bytes = bytes_
+        super().__init__(spec, bytes_, now)
         self._most = spec.max_entries
         self._refresh = bool(spec.option("refresh_on_read"))
-        self._default_ttl_ms = spec.ttl_ms or None
-        self._wall = now.wall
-        self._shows = ExpiryClock(now.wall).shows
         self._begin()
 
     def _begin(self) -> None:
         self._touched: OrderedDict[bytes, bytes] = OrderedDict()
-        """What touched entries have now, the one touched last at the end."""
+        """The cells of touched entries, the one touched last at the end."""
         self._removed: dict[bytes, None] = {}
-        """Entries of before that are gone."""
+        """Entries of earlier versions that were removed."""
         self._before: dict[bytes, bytes | None] = {}
-        """What both had when the version began."""
+        """The cells that touched and removed entries had when the version began."""
         self._dropped = 0
         self._held = (0, 0)
 
@@ -75,12 +63,13 @@ class BoundedEntries:
         return found
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
-        """Entries in order. This is no touch: who looks at all of them uses none in particular."""
+        """Entries in order. A scan touches none: it reads all of them and uses none in particular."""
         return columns(self._rows(start, stop, reverse=reverse))
 
     def _rows(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
-        """Whoever iterates may write: keys are those of the call, cells those of the moment."""
-        own = {key for key in self._touched if key >= start and (stop is None or key < stop)}
+        """The caller may write while it iterates: keys are those of the call, cells are the current ones."""
+        stop = SLICE_AREA if stop is None else stop
+        own = {key for key in self._touched if start <= key < stop}
         scanned = self._bytes.scan(start, stop, reverse=reverse)
         before = ((key, cell) for key, cell in scanned if key not in own)
         mine = ((key, None) for key in sorted(own, reverse=reverse))
@@ -97,11 +86,6 @@ class BoundedEntries:
 
     def quiet(self) -> ReadableEntries:
         return _Quiet(self)
-
-    def expiry(self, ttl_ms: int | None) -> int:
-        if self._default_ttl_ms is not None:
-            ttl_ms = shorter_ttl(ttl_ms, self._default_ttl_ms)
-        return NEVER if ttl_ms is None else self._wall + ttl_ms
 
     def put(self, key: bytes, cell: bytes, expires: int) -> None:
         self._touch(key, cell, None if key in self._before else self._bytes.get(key))
@@ -123,8 +107,8 @@ class BoundedEntries:
 
     def begin_version(self) -> int:
         removed = 0
-        for row, key, cell in self._over(AT_MOST):
-            if cell is not None and expires_of(cell) == time_at(row, len(INDEX)):
+        for row, key, cell in self._expired(AT_MOST):
+            if cell is not None and expires_of(cell) == time_at(row, 1):
                 self._take(key, cell)
                 removed += 1
             else:
@@ -132,12 +116,12 @@ class BoundedEntries:
         return removed
 
     def end_of_version(self) -> Ended:
-        """Makes room where `max_entries` has none, and writes what the version changed."""
+        """Evicts entries beyond `max_entries`, and writes what the version changed."""
         if not self._touched and not self._removed:
             return Ended()
         evicted = self._dropped + self._evict()
         seq = self._last_seq()
-        self._bytes.hold(-self._held[0], -self._held[1])  # what is written is counted from here on
+        self._bytes.hold(-self._held[0], -self._held[1])  # written entries are counted from here on
         for key in self._removed:
             self._delete_rows(key)
             self._bytes.delete(key)
@@ -152,7 +136,7 @@ class BoundedEntries:
         return Ended(evicted)
 
     def _delete_rows(self, key: bytes) -> None:
-        """Takes what an entry was out of both indexes."""
+        """Deletes the former rows of an entry from both indexes."""
         before = self._before[key]
         if before is not None:
             self._bytes.delete(recency.index_key(_seq_of(before), key))
@@ -160,13 +144,13 @@ class BoundedEntries:
                 self._bytes.delete(index_key(expires, key))
 
     def _evict(self) -> int:
-        """Removes entries of before until there is room. Those touched in this version have it already."""
+        """Removes entries of earlier versions until there is room. Entries touched in this version stay."""
         counted = recency.counted(self._bytes.get(recency.COUNT_KEY))
         entries = counted - len(self._removed) + sum(self._before[key] is None for key in self._touched)
         excess = max(entries - self._most, 0)
         if excess:
-            over = (key for _, key, cell in self._over(excess) if cell is not None and not self._shows(cell))
-            gone = dict.fromkeys(over)
+            expired = self._expired(excess)
+            gone = dict.fromkeys(key for _, key, cell in expired if cell is not None and not self._shows(cell))
             gone.update(dict.fromkeys(self._oldest(excess - len(gone), without=gone)))
             self._before.update(zip(gone, self._bytes.get_many(list(gone)), strict=True))
             self._removed.update(gone)
@@ -175,22 +159,22 @@ class BoundedEntries:
             self._bytes.put(recency.COUNT_KEY, recency.count_cell(entries - excess))
         return excess
 
-    def _over(self, number: int) -> Iterator[tuple[bytes, bytes, bytes | None]]:
-        """Entries that are over and were neither touched nor removed: the row of the index, the key and its cell."""
-        rows = self._bytes.scan(INDEX, INDEX + time_bytes(self._wall + 1))
-        found = list(islice((row for row, _ in rows if row[ROW_BYTES:] not in self._before), number))
-        keys = [row[ROW_BYTES:] for row in found]
+    def _expired(self, number: int) -> Iterator[tuple[bytes, bytes, bytes | None]]:
+        """Expired entries that were neither touched nor removed: the row of the index, the key and its cell."""
+        rows = self._bytes.scan(EXPIRY_AREA, EXPIRY_AREA + time_bytes(self._wall + 1))
+        found = list(islice((row for row, _ in rows if row[PREFIX_BYTES:] not in self._before), number))
+        keys = [row[PREFIX_BYTES:] for row in found]
         return zip(found, keys, self._bytes.get_many(keys), strict=True)
 
     def _oldest(self, number: int, *, without: dict[bytes, None]) -> Iterator[bytes]:
         """The entries that were touched longest ago and not in this version."""
-        rows = self._bytes.scan(recency.INDEX_START, recency.INDEX_STOP)
-        keys = (row[_RECENCY_BYTES:] for row, _ in rows)
+        rows = self._bytes.scan(RECENCY_AREA, NOTE_AREA)
+        keys = (row[PREFIX_BYTES:] for row, _ in rows)
         return islice((key for key in keys if key not in self._before and key not in without), number)
 
     def _last_seq(self) -> int:
-        for row, _ in self._bytes.scan(recency.INDEX_START, recency.INDEX_STOP, reverse=True):
-            return int.from_bytes(row[1:_RECENCY_BYTES], "big")
+        for row, _ in self._bytes.scan(RECENCY_AREA, NOTE_AREA, reverse=True):
+            return int.from_bytes(row[1:PREFIX_BYTES], "big")
         return 0
 
     def _peek(self, key: bytes) -> bytes | None:
@@ -203,7 +187,7 @@ class BoundedEntries:
         return [cell if cell is not None and self._shows(cell) else None for cell in found]
 
     def _missing(self, keys: Sequence[bytes]) -> dict[bytes, bytes | None]:
-        """What those have that this version hasn't changed."""
+        """The cells of the keys that this version hasn't changed."""
         missing = [key for key in keys if key not in self._before]
         return dict(zip(missing, self._bytes.get_many(missing), strict=True))
 
@@ -211,7 +195,7 @@ class BoundedEntries:
         return self._touched.get(key) if key in self._before else self._bytes.get(key)
 
     def _touch(self, key: bytes, cell: bytes, before: bytes | None) -> None:
-        """Puts an entry at the end of those touched. `before`: what it had, unless that is known."""
+        """Puts an entry at the end of the touched ones. `before`: its cell before, unless that is known."""
         old = self._touched.get(key)
         if old is not None:
             self._touched.move_to_end(key)
@@ -228,7 +212,7 @@ class BoundedEntries:
             self._dropped += 1
 
     def _drop(self, key: bytes) -> None:
-        """Lets go of an entry that was touched; one that came in this version leaves no trace."""
+        """Drops a touched entry; one that was new in this version leaves no trace."""
         cell = self._touched.pop(key)
         if self._before[key] is None:
             del self._before[key]
@@ -238,7 +222,7 @@ class BoundedEntries:
             self._hold(-1, -len(cell))
 
     def _take(self, key: bytes, cell: bytes) -> None:
-        """Removes an entry that is as it was."""
+        """Removes an entry that this version hasn't changed."""
         self._before[key] = cell
         self._removed[key] = None
         self._hold(1, len(key) + len(cell))
@@ -249,14 +233,12 @@ class BoundedEntries:
 
 
 class _Quiet:
-    """A bounded store's entries for a reader that isn't one of its users: nothing it reads is refreshed."""
+    """The entries of a bounded store for a reader that refreshes nothing."""
 
     def __init__(self, entries: BoundedEntries) -> None:
-        self._entries = entries
         self.find = entries._peek
         self.find_many = entries._peek_many
         self.scan = entries.scan
-        self.places = entries.places
 
     def quiet(self) -> ReadableEntries:
         return self
@@ -267,6 +249,6 @@ def _seq_of(cell: bytes) -> int:
 
 
 def _with_seq(cell: bytes, seq: int) -> bytes:
-    """The cell with its touch's number in the place that was kept free for it."""
+    """The cell with the number of its touch, for which it has room."""
     at = HEADER_BYTES if cell[0] == FORMAT else NUMBERED_HEADER_BYTES
     return cell[:at] + recency.with_seq(seq, cell[at + SEQ_BYTES :])

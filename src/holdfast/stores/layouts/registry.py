@@ -1,4 +1,4 @@
-"""Which layout a store has: the one place that decides."""
+"""The registry of layouts: which layout a store has."""
 
 from functools import lru_cache
 

@@ -1,13 +1,13 @@
-"""The background rewrite: a store's old entries in the newest schema, some in each version.
+"""The background rewrite: brings old entries of a store to the newest schema, a limited number per version.
 
-A write always writes the newest schema, so entries in use are rewritten by themselves. The rewrite is for the rest. It
-is a step a task makes in a version, over one partition: so many entries from where the last step ended, those of an
-older schema read and written again. Where it has come to is a note in the store, written with the entries it tells of.
-So a version that is lost takes the whole step with it, and one that is made again makes the same step.
+Every write uses the newest schema, so entries in use need no rewrite. It is for the others. In each version a task
+makes one step over a partition: it reads a limited number of entries from where the last step ended, and writes those
+of an older schema again. The progress is a note in the store, written together with the entries. So a version that is
+lost loses the whole step, and a version that is computed again makes the same step.
 
-It works over any layout: the layout says where entries are and what stands before their values. An aggregate's rows are
-rewritten as whole columns, typed values one by one. A step writes a state part of its own, with the note at its end, by
-which sinks distinguish it from changes: the entries say what they said.
+It works with any layout: the layout says where entries are and what is stored before their values. Rows of an aggregate
+are rewritten as whole columns (1.5 ms per 1,000, against 23 one by one), typed values one by one. A step writes a state
+part of its own, with the note at its end. Sinks recognise it by the note: no value has changed.
 
     0x05 | "rewrite"  →  cell of: a map of schema, next, seen, rewritten, unreadable, total, finished
 """
@@ -26,38 +26,39 @@ from holdfast.stores.codecs.base import UnreadableValue
 from holdfast.stores.codecs.values import StoreCodec, UpcastFailed, codec_of
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, Cell, Cells, pack, pack_many, unpack, unpack_many
-from holdfast.stores.layouts.base import AREA_OF_ENTRIES, REWRITE_NOTE, part
+from holdfast.stores.layouts.areas import ENTRY_AREA
+from holdfast.stores.layouts.base import REWRITE_NOTE, note_part, part, read_note
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import RowValues, StoreSpec
 
 STEP: Final = 1_000
-"""How many entries a step looks at unless told otherwise: some milliseconds of a version."""
+"""How many entries a step reads by default: some milliseconds per version."""
 
 _PAGE = 100_000
-"""How many entries are columns at a time."""
+"""How many entries are read as columns at a time."""
 
 _UNREADABLE = (DamagedObject, UnreadableValue, UpcastFailed, BadValue)
 
 
 class RewriteProgress(msgspec.Struct, frozen=True):
-    """How far the rewrite of one partition is."""
+    """The progress of the rewrite of one partition."""
 
     schema: int
     """The schema it rewrites to."""
-    next: bytes = AREA_OF_ENTRIES
-    """The first key that it hasn't seen."""
+    next: bytes = ENTRY_AREA
+    """The first key that it hasn't read."""
     seen: int = 0
     rewritten: int = 0
     unreadable: int = 0
-    """Entries that were left as they are, since they could not be read or upcast."""
+    """Entries that were left as they are because they could not be read or upcast."""
     total: int = 0
     """About how many entries there were when the rewrite started."""
     finished: bool = False
 
     @property
     def share(self) -> float:
-        """From 0 to 1, to watch it by.
+        """From 0 to 1.
 
         >>> RewriteProgress(schema=2, seen=30, total=120).share
         0.25
@@ -69,7 +70,7 @@ class RewriteProgress(msgspec.Struct, frozen=True):
     def after(
         self, seen: int, *, last: bytes | None, rewritten: int, unreadable: int, finished: bool
     ) -> "RewriteProgress":
-        """One step further; `last` is the last key it saw."""
+        """The progress after a step; `last` is the last key that it read."""
         return msgspec.structs.replace(
             self,
             next=self.next if last is None else last + b"\x00",
@@ -81,17 +82,17 @@ class RewriteProgress(msgspec.Struct, frozen=True):
 
 
 def note_of(progress: RewriteProgress) -> bytes:
-    """How far a rewrite is, as it stands in the store."""
+    """The progress as it is stored."""
     return pack(Cell(msgspec.msgpack.encode(progress)))
 
 
 def progress_of(bytes_: ReadableBytes) -> RewriteProgress | None:
-    """How far the last rewrite of a partition is; None if there never was one."""
+    """The progress of the last rewrite of a partition; None if there never was one."""
     return progress_in(bytes_.get(REWRITE_NOTE))
 
 
 def progress_in(note: bytes | None) -> RewriteProgress | None:
-    """The same from the note itself."""
+    """The progress in a note."""
     if note is None:
         return None
     try:
@@ -102,7 +103,7 @@ def progress_in(note: bytes | None) -> RewriteProgress | None:
 
 @dataclass(frozen=True)
 class RewriteStep:
-    """What one step writes, a state part with the note at its end, and how many of its rows are entries."""
+    """The state part that one step writes, with the note at its end, and how many of its rows are entries."""
 
     part: pa.Table
     rewritten: int
@@ -110,7 +111,7 @@ class RewriteStep:
 
 
 class _Rewritten(NamedTuple):
-    """The entries of a page that have to be written again, as they are to be, and how many could not be read."""
+    """The new keys and cells of a page, and how many of its entries could not be read."""
 
     keys: pa.BinaryArray
     cells: pa.BinaryArray
@@ -118,7 +119,7 @@ class _Rewritten(NamedTuple):
 
 
 class Rewriter:
-    """The rewrite of one store, at the time of one version. An aggregate's store needs no codec."""
+    """The rewrite of one store, at the time of one version. The store of an aggregate needs no codec."""
 
     def __init__(self, spec: StoreSpec, now: Now, codec: StoreCodec[Any] | None = None) -> None:
         self._spec = spec
@@ -129,15 +130,15 @@ class Rewriter:
         self._page: Callable[[pa.Table], _Rewritten] = self._columns if rows else self._one_by_one
 
     def step(self, state: StoreColumns, limit: int = STEP) -> RewriteStep | None:
-        """Looks at up to `limit` entries and rewrites the old ones; None once there is nothing left to do."""
+        """Reads up to `limit` entries and rewrites the old ones; None once the rewrite is finished."""
         newest = self._codec.schema
         if newest == FIRST_SCHEMA:
             return None  # the values have never had another schema
-        before = progress_in(state.get(pa.array([REWRITE_NOTE], pa.binary()))[0].as_py())
+        before = progress_in(read_note(state, REWRITE_NOTE))
         if before is None or before.schema < newest:
             before = RewriteProgress(newest, total=state.approximate_count())
         if before.finished or before.schema > newest:
-            return None  # where newer code has started a rewrite, nothing is rewritten back
+            return None  # a rewrite that newer code has started is not undone
         parts, seen, unreadable, last = [ENTRY_SCHEMA.empty_table()], 0, 0, None
         for page in self._pages(state, before.next, limit):
             keys, cells, bad = self._page(page)
@@ -145,11 +146,10 @@ class Rewriter:
             seen, unreadable, last = seen + page.num_rows, unreadable + bad, page["key"][-1].as_py()
         done = sum(each.num_rows for each in parts)
         after = before.after(seen, last=last, rewritten=done, unreadable=unreadable, finished=seen < limit)
-        note = part(pa.array([REWRITE_NOTE], pa.binary()), pa.array([note_of(after)], pa.binary()))
-        return RewriteStep(pa.concat_tables([*parts, note]), done, after)
+        return RewriteStep(pa.concat_tables([*parts, note_part(REWRITE_NOTE, note_of(after))]), done, after)
 
     def _pages(self, state: StoreColumns, start: bytes, limit: int) -> Iterator[pa.Table]:
-        """Up to `limit` entries from `start` on, some at a time."""
+        """Up to `limit` entries from `start` on, in pages."""
         for first, stop in self._layout.areas(self._now):
             at = max(start, first)
             while at < stop and (wanted := min(limit, _PAGE)):
@@ -161,7 +161,7 @@ class Rewriter:
                     break
 
     def _columns(self, page: pa.Table) -> _Rewritten:
-        """An aggregate's rows. Where one can't be read, it stays as it is and the others go on, one by one."""
+        """The rows of an aggregate. If one can't be read, it stays as it is, and the page goes one by one."""
         try:
             found = unpack_many(whole(page["value"]))
             shown = pc.or_(pc.equal(found.expires, NEVER), pc.greater(found.expires, self._now.wall))
@@ -188,11 +188,11 @@ class Rewriter:
         return _Rewritten(pa.array(list(new), pa.binary()), pa.array(list(new.values()), pa.binary()), unreadable)
 
     def _cell(self, data: bytes) -> bytes | None:
-        """An entry in the newest schema, with its times as they were; None if there is nothing to do."""
+        """An entry in the newest schema, with its former times; None if there is nothing to do."""
         cell, lead, codec = unpack(data), self._layout.lead, self._codec
         expired = cell.expires != NEVER and cell.expires <= self._now.wall
         value = cell.payload[lead:]
-        # A mark, such as a delete in a history, has an empty value, and so has nothing else.
+        # Only a mark has an empty value, such as a delete in a history.
         if expired or not value or cell.schema >= codec.schema:
             return None
         payload = cell.payload[:lead] + codec.encode(codec.decode(value, cell.schema))

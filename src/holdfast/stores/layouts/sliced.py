@@ -1,9 +1,9 @@
 """The sliced layout: entries with a TTL, each in the slice of the version that wrote it.
 
-A key may have a copy in every live slice, of which the newest counts; so a read asks the slices from the newest on,
-each only for the keys still missing. A put goes to the newest slice, so an older copy is shadowed. An entry that has
-expired counts as absent, wherever its bytes are. Aggregates delete nothing: a replica drops a slice whole when all of
-it is hidden.
+A key may have a copy in every live slice, and the newest copy counts. So a read asks the slices from the newest on,
+each one only for the keys that are still missing. A put goes to the newest slice and shadows older copies. An expired
+entry counts as missing, wherever its bytes are. Aggregates delete nothing: a replica drops a slice as a whole when
+all of it is hidden.
 """
 
 from collections.abc import Iterator, Sequence
@@ -12,23 +12,11 @@ from dataclasses import dataclass
 import numpy as np
 import pyarrow as pa
 
-from holdfast.stores.access import Now, OrderedBytes, ReadableBytes, StoreColumns
+from holdfast.stores.access import Now, OrderedBytes, StoreColumns
 from holdfast.stores.formats.cells import pack_many, unpack_many
-from holdfast.stores.layouts.base import (
-    AFTER_SLICED,
-    SLICED,
-    Batch,
-    Changed,
-    Count,
-    Ended,
-    Layout,
-    Merge,
-    ReadableEntries,
-    latest,
-    part,
-    rows_in,
-)
-from holdfast.stores.layouts.expiry import ExpiryClock, expiry, shorter_ttl, shown, visible
+from holdfast.stores.layouts.areas import EXPIRY_AREA, SLICE_AREA
+from holdfast.stores.layouts.base import Batch, BatchWriter, Changed, Entries, Layout, Merge, latest, part, rows_in
+from holdfast.stores.layouts.expiry import expiry, visible
 from holdfast.stores.layouts.slice_scans import first_of_each, scan_slices
 from holdfast.stores.layouts.slices import (
     first_live_slice,
@@ -42,74 +30,22 @@ from holdfast.stores.layouts.slices import (
 from holdfast.stores.scans import columns
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
-from holdfast.words import Version
 
 
-@dataclass(frozen=True)
-class SlicedLayout(Layout):
-    """Entries in slices, by when they were written."""
-
-    entry_areas = (SLICED,)
-    one_place = False
-
-    def writer(self, version: Version, now: Now, state: StoreColumns, count: Count) -> "SlicedWriter":
-        return SlicedWriter(self.spec, now, state)
-
-    def reader(self, bytes_: ReadableBytes, now: Now) -> "ReadableSlicedEntries":
-        return ReadableSlicedEntries(self.spec, bytes_, now)
-
-    def entries(self, bytes_: OrderedBytes, now: Now) -> "SlicedEntries":
-        return SlicedEntries(self.spec, bytes_, now)
-
-    def changed(self, part: pa.Table) -> Changed:
-        keys, cells = rows_in(part, SLICED)
-        numbers, own = split_sliced_keys(keys)
-        if len(numbers) and (numbers != numbers[0]).any():
-            own, cells = _newest_copies(numbers, own, cells)
-        return Changed(own, unpack_many(cells))
-
-    def own_key(self, stored: bytes) -> bytes:
-        return split_sliced(stored)[1]
-
-    def areas(self, now: Now) -> list[tuple[bytes, bytes]]:
-        # What is written to a slice that was dropped would never be dropped again.
-        return [(slice_prefix(first_live_slice(self.spec, now)), AFTER_SLICED)]
-
-
-def _newest_copies(
-    numbers: np.typing.NDArray[np.int64], keys: pa.BinaryArray, cells: pa.BinaryArray
-) -> tuple[pa.BinaryArray, pa.BinaryArray]:
-    """One row per key: the newest slice that has a cell counts, and where none has, the key is gone."""
-    found: dict[bytes, bytes | None] = {}
-    for n in np.argsort(numbers, kind="stable").tolist():
-        key, cell = keys[n].as_py(), cells[n].as_py()
-        if cell is not None or key not in found:
-            found[key] = cell
-    return pa.array(found.keys(), pa.binary()), pa.array(found.values(), pa.binary())
-
-
-class SlicedWriter:
-    """Rows of an aggregate that go a TTL after their key's last record."""
-
-    def __init__(self, spec: StoreSpec, now: Now, state: StoreColumns) -> None:
-        self._spec = spec
-        self._now = now
-        self._state = state
+class SlicedWriter(BatchWriter):
+    """Rows of an aggregate that expire a TTL after the last record of their key."""
 
     def changes(self, keys: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table:
         slices = live_slices(self._spec, self._now.wall)
-        held = visible(unpack_many(newest(keys, slices, self._state)), self._now)
-        rows = merge(newest_rows(self._spec, held.payloads, held.schemas))
+        before = visible(unpack_many(newest(keys, slices, self._state)), self._now)
+        rows = merge(newest_rows(self._spec, before.payloads, before.schemas))
         expires = expiry(self._spec, self._now, len(rows))
-        cells = pack_many(rows, latest(held, times), expires, schema=self._spec.schema)
+        cells = pack_many(rows, latest(before, times), expires, schema=self._spec.schema)
         return part(sliced_keys(slices[0], keys), cells)
-
-    def rest(self) -> None:
-        return None
 
 
 def newest(keys: pa.BinaryArray, slices: range, state: StoreColumns) -> pa.BinaryArray:
-    """The newest copy of each key's cell, null where no slice has one."""
+    """The newest copy of the cell of each key, null where no slice has one."""
     missing = np.arange(len(keys))
     found: list[pa.Array] = []
     places: list[np.typing.NDArray[np.int64]] = []
@@ -131,26 +67,20 @@ def newest(keys: pa.BinaryArray, slices: range, state: StoreColumns) -> pa.Binar
     return pa.concat_arrays([*found, pa.nulls(len(missing), pa.binary())]).take(pa.array(back))
 
 
-class ReadableSlicedEntries:
-    """Entries in the slices of a store with a TTL."""
+class SlicedEntries(Entries):
+    """Entries in slices. A put goes to the newest slice, a removal to all slices that have a copy."""
 
-    def __init__(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> None:
+    def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
+        super().__init__(spec, bytes_, now)
         self._prefixes = live_prefixes(spec, now.wall)
         self._newest, *self._older = self._prefixes
-        self._readable = bytes_
-        self._get, self._get_many = bytes_.get, bytes_.get_many
-        self._shows = ExpiryClock(now.wall).shows
 
     def find(self, key: bytes) -> bytes | None:
-        cell = self._copy(key)
+        cell = self._bytes.get(self._newest + key)
+        if cell is None:
+            older = self._bytes.get_many([prefix + key for prefix in self._older])
+            cell = next((copy for copy in older if copy is not None), None)
         return cell if cell is not None and self._shows(cell) else None
-
-    def _copy(self, key: bytes) -> bytes | None:
-        """The newest copy, whether it is over or not."""
-        cell = self._get(self._newest + key)
-        if cell is not None:
-            return cell
-        return next((c for c in self._get_many([prefix + key for prefix in self._older]) if c is not None), None)
 
     def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
         found: dict[bytes, bytes] = {}
@@ -158,32 +88,17 @@ class ReadableSlicedEntries:
             missing = [key for key in keys if key not in found]
             if not missing:
                 break
-            copies = zip(missing, self._get_many([prefix + key for key in missing]), strict=True)
+            copies = zip(missing, self._bytes.get_many([prefix + key for key in missing]), strict=True)
             found.update((key, cell) for key, cell in copies if cell is not None)
         return [cell if (cell := found.get(key)) is not None and self._shows(cell) else None for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
-        newest = first_of_each(scan_slices(self._readable, self._prefixes, start, stop, reverse=reverse))
+        newest = first_of_each(scan_slices(self._bytes, self._prefixes, start, stop, reverse=reverse))
         for keys, found in columns(newest):
-            yield from shown(self._shows, keys, found)
+            yield from self._shown(keys, found)
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         return [prefix + key for prefix in self._prefixes for key in keys]
-
-    def quiet(self) -> ReadableEntries:
-        return self
-
-
-class SlicedEntries(ReadableSlicedEntries):
-    """Entries in slices, to be changed: a put goes to the newest, a removal to all that have a copy."""
-
-    def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
-        super().__init__(spec, bytes_, now)
-        self._bytes = bytes_
-        self._wall, self._ttl_ms = now.wall, spec.ttl_ms
-
-    def expiry(self, ttl_ms: int | None) -> int:
-        return self._wall + shorter_ttl(ttl_ms, self._ttl_ms)
 
     def put(self, key: bytes, cell: bytes, expires: int) -> None:
         self._bytes.put(self._newest + key, cell)
@@ -193,14 +108,44 @@ class SlicedEntries(ReadableSlicedEntries):
         self._bytes.put_many([newest + key for key in keys], cells)
 
     def remove(self, key: bytes) -> bytes | None:
-        places = [prefix + key for prefix in self._prefixes]
-        found = [(place, cell) for place, cell in zip(places, self._get_many(places), strict=True) if cell is not None]
+        places = self.places([key])
+        found = [(place, cell) for place, cell in zip(places, self._bytes.get_many(places), strict=True) if cell]
         for place, _ in found:
             self._bytes.delete(place)
         return found[0][1] if found and self._shows(found[0][1]) else None
 
-    def begin_version(self) -> int:
-        return 0
 
-    def end_of_version(self) -> Ended:
-        return Ended()
+@dataclass(frozen=True)
+class SlicedLayout(Layout):
+    """Entries in slices, by the time of their write."""
+
+    WRITER = SlicedWriter
+    ENTRIES = READER = SlicedEntries
+    entry_areas = (SLICE_AREA,)
+    one_place = False
+
+    def changed(self, part: pa.Table) -> Changed:
+        keys, cells = rows_in(part, SLICE_AREA)
+        numbers, own = split_sliced_keys(keys)
+        if len(numbers) and (numbers != numbers[0]).any():
+            own, cells = _newest_copies(numbers, own, cells)
+        return Changed(own, unpack_many(cells))
+
+    def own_key(self, stored: bytes) -> bytes:
+        return split_sliced(stored)[1]
+
+    def areas(self, now: Now) -> list[tuple[bytes, bytes]]:
+        # Entries that are written to a slice after it was dropped would never be dropped.
+        return [(slice_prefix(first_live_slice(self.spec, now)), EXPIRY_AREA)]
+
+
+def _newest_copies(
+    numbers: np.typing.NDArray[np.int64], keys: pa.BinaryArray, cells: pa.BinaryArray
+) -> tuple[pa.BinaryArray, pa.BinaryArray]:
+    """One row per key: the newest slice that has a cell counts. Where none has one, the key is deleted."""
+    found: dict[bytes, bytes | None] = {}
+    for n in np.argsort(numbers, kind="stable").tolist():
+        key, cell = keys[n].as_py(), cells[n].as_py()
+        if cell is not None or key not in found:
+            found[key] = cell
+    return pa.array(found.keys(), pa.binary()), pa.array(found.values(), pa.binary())

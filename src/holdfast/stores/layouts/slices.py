@@ -1,20 +1,20 @@
-"""Slices: entries that go away together stand together, so that they can go as one range.
+"""Slices: entries that expire together are stored together, so that they can be dropped as one range.
 
-A sliced entry is kept under the number of its slice and its own key:
+A sliced entry is stored under the number of its slice and its own key:
 
-    0x02 | slice, 8 bytes big-endian, sign bit flipped | the entry's own key, which begins with 0x01
+    0x02 | slice, 8 bytes big-endian, sign bit flipped | own key, which begins with 0x01
 
-and the slice is a time divided by the store's `slice_ms`, rounded down. Which time that is depends on the kind:
+The slice is a time divided by the store's `slice_ms`, rounded down. Which time that is depends on the kind:
 
     window                     its start
     session                    its end
     versioned, old values      when the value stopped being valid
     key-value with a TTL       the wall clock when it was written
 
-An entry is kept while its time is later than the clock less what the store keeps (its retention, by the clock its spec
-names, or its TTL, by the wall clock). What is older is hidden by every reader; when its bytes go is a matter of room
-only. A TTL store is sliced by the write and not by the expiry, so that the newest slice always has the newest copy of a
-key, also when one entry's TTL was shorter than the store's, or the store's was changed.
+An entry is kept while its time is later than the store's clock minus the retention or TTL. Retention uses the clock
+that the spec names, a TTL the wall clock. Every reader hides older entries; when their bytes are dropped matters only
+for space. A TTL store is sliced by the time of the write and not of the expiry. So the newest slice always has the
+newest copy of a key, even if an entry's TTL was shorter than the store's, or the store's TTL was changed.
 """
 
 import struct
@@ -22,39 +22,32 @@ import struct
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.stores.access import BEGINNING, Now
-from holdfast.stores.formats.byte_columns import (
-    LARGEST,
-    TooManyBytes,
-    as_type,
-    bytes_of,
-    cut,
-    from_matrix,
-    lengths_of,
-    numbers_at,
-    offsets_of,
-)
+from holdfast.stores.formats.byte_columns import as_type, bytes_of, lengths_of, offsets_of
 from holdfast.stores.formats.key_components import damaged
+from holdfast.stores.formats.times import time_at
+from holdfast.stores.layouts.areas import (
+    PREFIX_BYTES,
+    SLICE_AREA,
+    flip_signs,
+    numbered_keys,
+    split_numbered_keys,
+    unflip_signs,
+)
 from holdfast.stores.spec import StoreSpec
 
-AREA = b"\x02"
-AFTER_AREA = b"\x03"
-PREFIX_BYTES = 9
 SLICES = 8
-"""A store's time is cut into about this many slices: as much more than asked for is kept, at most, as one takes."""
+"""The time that a store keeps is cut into about this many slices: at most one more than needed is kept."""
 
 LEAST_MS = 1_000
 
 _SIGN = 1 << 63
 _PREFIX = struct.Struct(">BQ")
-_NUMBER = struct.Struct(">Q")
-_NOTHING = pa.scalar(b"", pa.binary())
 
 
 def slice_ms_for(keep_ms: int) -> int:
-    """How much time a slice covers in a store that keeps this much.
+    """How much time one slice covers in a store that keeps entries for this long.
 
     >>> slice_ms_for(86_400_000), slice_ms_for(2_000)
     (10800000, 1000)
@@ -72,18 +65,18 @@ def slice_of(time: int, slice_ms: int) -> int:
 
 
 def slice_prefix(number: int) -> bytes:
-    """What the keys of a slice begin with; a number that no time can have stands for the nearest that one can.
+    """The first bytes of the keys of a slice; a number out of range means the nearest possible one.
 
     >>> slice_prefix(1).hex(" "), slice_prefix(-1).hex(" ")
     ('02 80 00 00 00 00 00 00 01', '02 7f ff ff ff ff ff ff ff')
     """
     if -_SIGN <= number < _SIGN:
         return _PREFIX.pack(2, number + _SIGN)
-    return AREA + (b"\x00" if number < 0 else b"\xff") * 8
+    return SLICE_AREA + (b"\x00" if number < 0 else b"\xff") * 8
 
 
 def sliced_key(number: int, key: bytes) -> bytes:
-    """Where an entry of a slice is kept.
+    """The stored key of an entry in a slice.
 
     >>> sliced_key(1, b"\\x01ann").hex(" ")
     '02 80 00 00 00 00 00 00 01 01 61 6e 6e'
@@ -92,23 +85,23 @@ def sliced_key(number: int, key: bytes) -> bytes:
 
 
 def split_sliced(stored: bytes) -> tuple[int, bytes]:
-    """The slice and the own key of a stored one.
+    """The slice and the own key of a stored key.
 
     >>> split_sliced(sliced_key(-3, b"\\x01ann"))
     (-3, b'\\x01ann')
     """
-    if len(stored) <= PREFIX_BYTES or stored[:1] != AREA:
+    if len(stored) <= PREFIX_BYTES or stored[:1] != SLICE_AREA:
         raise damaged(f"it begins with {stored[:1].hex() or 'nothing'}, and one in a slice with 02 and 8 bytes more")
-    return _NUMBER.unpack_from(stored, 1)[0] - _SIGN, stored[PREFIX_BYTES:]
+    return time_at(stored, 1), stored[PREFIX_BYTES:]
 
 
 def group_of(key: bytes) -> bytes:
-    """The prefix that a key shares with those that are dropped with it. Prefixes have the order of their keys.
+    """The prefix that a key shares with the keys that are dropped with it. Prefixes have the order of their keys.
 
     >>> group_of(b"\\x01ann"), group_of(b"\\x02slice-01\\x01ann")
     (b'\\x01', b'\\x02slice-01')
     """
-    return key[:PREFIX_BYTES] if key[0] == AREA[0] else key[:1]
+    return key[:PREFIX_BYTES] if key[0] == SLICE_AREA[0] else key[:1]
 
 
 def slices_of(times: pa.Array | npt.NDArray[np.int64], slice_ms: int) -> npt.NDArray[np.int64]:
@@ -122,45 +115,27 @@ def slices_of(times: pa.Array | npt.NDArray[np.int64], slice_ms: int) -> npt.NDA
 
 
 def sliced_keys(numbers: int | npt.NDArray[np.int64], keys: pa.Array) -> pa.BinaryArray:
-    """A column of keys in their slices, or all in one; row by row what `sliced_key` gives.
-
-    >>> sliced_keys(np.array([1, -1]), pa.array([b"\\x01a", b"\\x01b"])).to_pylist() == [
-    ...     sliced_key(1, b"\\x01a"), sliced_key(-1, b"\\x01b")]
-    True
-    """
-    keys = as_type(keys, pa.binary())
-    rows = len(keys)
-    total = rows * PREFIX_BYTES + int(lengths_of(keys).sum(dtype=np.int64))
-    if total > LARGEST:
-        raise TooManyBytes(total)
-    if isinstance(numbers, int):
-        return pc.binary_join_element_wise(pa.scalar(slice_prefix(numbers), pa.binary()), keys, _NOTHING)
-    prefixes = np.empty(rows, dtype=np.dtype([("area", "u1"), ("number", ">u8")]))
-    prefixes["area"] = AREA[0]
-    prefixes["number"] = numbers.astype(np.int64).view(np.uint64) ^ np.uint64(_SIGN)
-    matrix = prefixes.view(np.uint8).reshape(rows, PREFIX_BYTES)
-    return pc.binary_join_element_wise(from_matrix(matrix), keys, _NOTHING)
+    """The stored keys of a column of own keys, each in a slice of its own, or all in one."""
+    column = np.full(len(keys), numbers) if isinstance(numbers, int) else numbers
+    return numbered_keys(SLICE_AREA, flip_signs(column), keys)
 
 
 def split_sliced_keys(stored: pa.Array) -> tuple[npt.NDArray[np.int64], pa.BinaryArray]:
-    """The slices and the own keys of a column of stored ones."""
+    """The slices and the own keys of a column of stored keys."""
     stored = as_type(stored, pa.binary())
-    offsets = offsets_of(stored)
-    starts, stops = offsets[:-1], offsets[1:]
-    if (stops - starts <= PREFIX_BYTES).any() or (bytes_of(stored)[starts] != AREA[0]).any():
+    if (lengths_of(stored) <= PREFIX_BYTES).any() or (bytes_of(stored)[offsets_of(stored)[:-1]] != SLICE_AREA[0]).any():
         raise damaged("it doesn't begin with 02 and 8 bytes more, as one in a slice does")
-    flipped = numbers_at(stored, starts + np.int32(1), ">u8")
-    numbers: npt.NDArray[np.int64] = (flipped ^ np.uint64(_SIGN)).view(np.int64)
-    return numbers, cut(stored, starts + np.int32(PREFIX_BYTES), stops)
+    numbers, keys = split_numbered_keys(stored)
+    return unflip_signs(numbers), keys
 
 
 def kept_after(spec: StoreSpec, now: Now) -> int:
-    """The time up to which everything in the store's slices is hidden: an entry is kept if its time is later."""
+    """Entries in slices are visible if their time is later than this."""
     return retention_time(spec, now) - spec.retention_ms if spec.retention_ms else now.wall - spec.ttl_ms
 
 
 def retention_time(spec: StoreSpec, now: Now) -> int:
-    """What the store's retention goes by: a clock that never goes back, whenever the app has its first event time."""
+    """The clock that measures the store's retention. It never goes back, not even with the first event time."""
     match spec.clock:
         case "event":
             return BEGINNING if now.event is None else now.event
@@ -171,14 +146,14 @@ def retention_time(spec: StoreSpec, now: Now) -> int:
 
 
 def first_live_slice(spec: StoreSpec, now: Now) -> int:
-    """The oldest slice that can still have something to show."""
+    """The oldest slice that can still have visible entries."""
     return slice_of(kept_after(spec, now) + 1, spec.slice_ms)
 
 
 def live_slices(spec: StoreSpec, wall: int) -> range:
-    """The slices in which a key of a TTL store may be, the newest first. The first one that has the key is right.
+    """The slices in which a key of a TTL store may be, the newest first. The first one that has the key counts.
 
-    A write goes to the first of them. It may hold an entry whose own time is over: then there is none.
+    A write goes to the first of them. If the entry that counts has expired by its own TTL, the key has none.
 
     >>> from holdfast.stores.formats.types import Schema
     >>> spec = StoreSpec(name="a", key=Schema.of(k="string"), codec="msgpack/1", ttl_ms=8_000, slice_ms=1_000)
@@ -189,12 +164,12 @@ def live_slices(spec: StoreSpec, wall: int) -> range:
 
 
 def live_prefixes(spec: StoreSpec, wall: int) -> list[bytes]:
-    """What a key is to be prefixed with to find it in a TTL store, the newest slice first."""
+    """The prefixes under which a key of a TTL store may be stored, the newest slice first."""
     return [slice_prefix(number) for number in live_slices(spec, wall)]
 
 
 def slices_to_drop(spec: StoreSpec, wall: int, event: int | None) -> tuple[bytes, bytes] | None:
-    """The range of keys that nobody sees any more at a commit with these clocks; None for a store without slices.
+    """The range of stored keys that no reader sees at a commit with these clocks; None for a store without slices.
 
     >>> from holdfast.stores.formats.types import Schema
     >>> spec = StoreSpec(name="a", key=Schema.of(k="string"), codec="msgpack/1", retention_ms=8_000, slice_ms=1_000)

@@ -1,46 +1,46 @@
-"""What windows, sessions and histories share: entries in slices, under a key and one or more times.
+"""The base of windows, sessions and histories: entries in slices, under a key and one or more times.
 
 An entry is stored as
 
     0x02 | slice | 0x01 | key | time | time ... → cell
 
-with the key's components all ended, as components before others are, and each time 8 bytes like any integer. So the
-entries of one key within a slice stand together, in the order of their times. The newest slice that was written to is
-noted under `0x05 newest`; without it, a search that has no latest time would have to look at every slice of the future.
+Every component of the key is ended, as components before others are, and each time is 8 bytes like any integer. So the
+entries of one key within a slice are stored together, in the order of their times. The newest slice that was written
+to is noted under `0x05 newest`. Without it, a search without a latest time would have to scan all future slices.
 
-`beginning` is a key's bytes with which its entries begin, after the slice.
+`beginning` is the first part of an entry's own key: the key, without the times.
 """
 
 import struct
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Final
 
-from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
+from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import Cell
 from holdfast.stores.formats.keys import after_prefix
-from holdfast.stores.formats.times import Row
-from holdfast.stores.layouts.base import AREA_OF_ENTRIES, NOTES, SLICED
+from holdfast.stores.formats.times import Row, time_bytes
+from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, PREFIX_BYTES, SLICE_AREA
 from holdfast.stores.layouts.slice_scans import scan_slices
-from holdfast.stores.layouts.slices import AFTER_AREA, PREFIX_BYTES, first_live_slice, kept_after, slice_prefix
+from holdfast.stores.layouts.slices import first_live_slice, kept_after, slice_prefix
 from holdfast.stores.scans import close
 from holdfast.stores.spec import StoreSpec
 
-NEWEST: Final = NOTES + b"newest"
+NEWEST: Final = NOTE_AREA + b"newest"
 
 AFTER_TIME: Final = b"\xff" * 9
-"""After whatever follows a time."""
+"""After everything that can follow a time."""
 AFTER_TIMES: Final = b"\xff" * 17
-"""After every time, and whatever follows it."""
+"""After every time, and everything that can follow it."""
 
 _FEW = 16
-"""So many slices are scanned one after the other; of more than that only those are that have something."""
+"""Up to this many slices are scanned one after the other. Of more slices only those with entries are scanned."""
 
 _I64 = struct.Struct(">q")
 
 
 def noted_number(note: bytes | None) -> int | None:
-    """The number that a note holds."""
+    """The number in a note."""
     if note is None:
         return None
     number: int = _I64.unpack(cells.unpack(note).payload)[0]
@@ -57,45 +57,45 @@ def number_note(number: int) -> bytes:
 
 
 class NotedNumber:
-    """A number a store remembers under one of its notes; it is read once, and only grows."""
+    """A number that a store keeps in a note. It is read once, and only grows."""
 
-    def __init__(self, key: bytes, readable: ReadableBytes) -> None:
+    def __init__(self, key: bytes, bytes_: OrderedBytes) -> None:
         self._key = key
-        self._readable = readable
+        self._bytes = bytes_
         self._known = False
         self._value: int | None = None
 
     def get(self) -> int | None:
         if not self._known:
-            self._value = noted_number(self._readable.get(self._key))
+            self._value = noted_number(self._bytes.get(self._key))
             self._known = True
         return self._value
 
-    def raise_to(self, value: int, writable: OrderedBytes) -> None:
+    def raise_to(self, value: int) -> None:
         known = self.get()
         if known is None or value > known:
             self._value = value
-            writable.put(self._key, number_note(value))
+            self._bytes.put(self._key, number_note(value))
 
 
 class TimedEntries:
-    """Entries in slices, by key and time. What writes is told where to."""
+    """Entries in slices, by key and time."""
 
-    def __init__(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> None:
+    def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
         self._bytes = bytes_
         self.kept_after = kept_after(spec, now)
-        """Entries of this time and before are hidden."""
+        """Entries of this time and earlier are hidden."""
         self._first_slice, self._slice_ms = first_live_slice(spec, now), spec.slice_ms
         self._newest = NotedNumber(NEWEST, bytes_)
 
     def place(self, time: int, own: bytes) -> bytes:
-        """Where an entry of that time is stored."""
+        """The stored key of an entry of that time."""
         return slice_prefix(time // self._slice_ms) + own
 
-    def put_at(self, writable: OrderedBytes, time: int, own: bytes, cell: bytes) -> None:
+    def put_at(self, time: int, own: bytes, cell: bytes) -> None:
         number = time // self._slice_ms
-        self._newest.raise_to(number, writable)
-        writable.put(slice_prefix(number) + own, cell)
+        self._newest.raise_to(number)
+        self._bytes.put(slice_prefix(number) + own, cell)
 
     def slices(self, from_: int | None, to: int | None) -> Sequence[bytes]:
         """The prefixes of the slices that may have entries of these times, the oldest first."""
@@ -114,23 +114,31 @@ class TimedEntries:
         return list(self._used_slices(slice_prefix(first), slice_prefix(last)))
 
     def _used_slices(self, first: bytes, last: bytes) -> Iterator[bytes]:
-        """Those of a long row of slices that have entries; each is found by asking for the next key."""
+        """The slices with entries among many. Each one is found by a scan for the next key."""
         start = first
         while start <= last:
-            rows = self._bytes.scan(start, AFTER_AREA)
+            rows = self._bytes.scan(start, EXPIRY_AREA)
             row = next(rows, None)
             close(rows)
             if row is None or row[0][:PREFIX_BYTES] > last:
                 return
             yield row[0][:PREFIX_BYTES]
-            start = row[0][:PREFIX_BYTES] + SLICED  # own keys begin with 0x01
+            start = row[0][:PREFIX_BYTES] + SLICE_AREA  # own keys begin with 0x01
+
+    def scan_key(self, beginning: bytes, first: int, last: int | None, *, reverse: bool) -> Iterator[Iterator[Row]]:
+        """The entries of one key whose times are from `first` to `last`: one scan per slice, in the order of times."""
+        start = beginning + time_bytes(first)
+        stop = beginning + (AFTER_TIMES if last is None else time_bytes(last) + AFTER_TIME)
+        slices = self.slices(first, last)
+        for prefix in reversed(slices) if reverse else slices:
+            yield self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)
 
     def scan_keys(
         self, slices: Sequence[bytes], key_from: bytes | None, key_to: bytes | None, *, reverse: bool
     ) -> Iterator[Row]:
         """The entries of keys from one beginning to another, both included, in the order of keys and times."""
-        start = AREA_OF_ENTRIES if key_from is None else key_from
-        stop = SLICED if key_to is None else after_prefix(key_to)
+        start = ENTRY_AREA if key_from is None else key_from
+        stop = SLICE_AREA if key_to is None else after_prefix(key_to)
         if not slices or (stop is not None and start >= stop):
             return iter(())
         return scan_slices(self._bytes, slices, start, stop, reverse=reverse)
@@ -142,7 +150,7 @@ class TimedEntries:
         beginning: Callable[[Any], bytes],
         span: Callable[[int, int], tuple[int, int | None]],
     ) -> list[tuple[bytes, bytes]]:
-        """For each key its entries in the slices that `span` of its earliest and latest time touches."""
+        """Per key, its entries in the slices of the span of time that `span` makes of its earliest and latest time."""
         first: dict[Any, int] = {}
         last: dict[Any, int] = {}
         for key, time in zip(keys, times, strict=True):
@@ -159,11 +167,8 @@ class TimedEntries:
             about = (from_ // self._slice_ms, None if to is None else to // self._slice_ms)
             if about not in known:
                 known[about] = self.slices(from_, to)
-            ranges += _ranges(known[about], beginning(key))
+            own = beginning(key)
+            after = after_prefix(own)
+            assert after is not None  # own keys begin with 0x01
+            ranges += [(prefix + own, prefix + after) for prefix in known[about]]
         return ranges
-
-
-def _ranges(slices: Iterable[bytes], own: bytes) -> Iterator[tuple[bytes, bytes]]:
-    after = after_prefix(own)
-    assert after is not None  # it begins with 0x01
-    return ((prefix + own, prefix + after) for prefix in slices)

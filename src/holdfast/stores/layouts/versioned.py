@@ -1,19 +1,19 @@
-"""The versioned layout: what each key's value was at any time, for as long as the history is kept.
+"""The versioned layout: what the value of each key was at any time, for as long as the history is kept.
 
-A key's latest value is a plain entry, whose timestamp says since when it is valid. Every earlier one is stored in the
-slice of when it ended,
+The latest value of a key is a plain entry; its timestamp says since when it is valid. Every earlier value is stored in
+the slice of the time when it ended:
 
     0x02 | slice | 0x01 | key | valid to | valid from  →  cell
 
-so the first one that ends after a time is the one that was valid then, if it had begun. The history is kept for the
-retention; the latest value stays, and is what was valid at any time since it began, however long ago. A delete is an
-empty entry that begins and ends at that time, or a late put before it would come back to life. It goes with its slice;
-by then a put before it is refused, so nothing can come back.
+So the first entry that ends after a time is the one that was valid then, if it had started by then. The history is kept
+for the retention. The latest value stays, and was valid at any time since it started, however long ago. A delete is an
+empty entry that starts and ends at that time; without it, a late put before the delete would become the latest value.
+It is dropped with its slice. From then on a put before it is refused, so no deleted value can come back.
 
 A row of an aggregate is valid from the largest event time its key had by then or, in a stream without event time, from
-the wall clock of the version that wrote it. So a key's rows come in the order of time, and nothing is ever put in
-between: a row that begins later than the one before it ends that one; one that begins when it did replaces it. A late
-record changes the latest row and leaves the history as it is.
+the wall clock of the version that wrote it. So the rows of a key come in the order of time, and none is put between
+others: a row that starts later than the row before it ends that row; one that starts at the same time replaces it. A
+late record changes the latest row and leaves the history as it is.
 """
 
 from collections.abc import Iterator
@@ -24,24 +24,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.stores.access import Now, OrderedBytes, ReadableBytes, StoreColumns
+from holdfast.stores.access import Now, OrderedBytes, StoreColumns
 from holdfast.stores.formats.cells import pack_many, unpack, unpack_many
 from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.layouts.base import (
-    AFTER_SLICED,
-    AREA_OF_ENTRIES,
-    EMPTY,
-    NOTES,
-    SLICED,
-    Count,
-    Layout,
-    Merge,
-    latest,
-    part,
-)
-from holdfast.stores.layouts.plain import ReadablePlainEntries
+from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, SLICE_AREA
+from holdfast.stores.layouts.base import EMPTY, BatchWriter, Count, Layout, Merge, latest, note_part, part, read_note
+from holdfast.stores.layouts.plain import PlainEntries
 from holdfast.stores.layouts.slices import (
     first_live_slice,
     kept_after,
@@ -50,56 +40,21 @@ from holdfast.stores.layouts.slices import (
     slices_of,
     split_sliced,
 )
-from holdfast.stores.layouts.timed import (
-    AFTER_TIMES,
-    NEWEST,
-    NotedNumber,
-    TimedEntries,
-    noted_number,
-    number_note,
-)
+from holdfast.stores.layouts.timed import NEWEST, NotedNumber, TimedEntries, noted_number, number_note
 from holdfast.stores.scans import close
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
-DELETED: Final = NOTES + b"deleted"
+DELETED: Final = NOTE_AREA + b"deleted"
 """The note of the latest time of any delete. A key without a latest value has no entry that ends after it."""
 
 _VALIDITY = (Field("$valid_to", "bigint"), Field("$valid_from", "bigint"))
 """What follows the key of an old row."""
 
 
-@dataclass(frozen=True)
-class VersionedLayout(Layout):
-    """The latest values under their own keys, those before them in slices."""
-
-    entry_areas = (AREA_OF_ENTRIES, SLICED)
-
-    def writer(self, version: Version, now: Now, state: StoreColumns, count: Count) -> "VersionedWriter":
-        return VersionedWriter(self.spec, now, state)
-
-    def reader(self, bytes_: ReadableBytes, now: Now) -> ReadablePlainEntries:
-        return ReadablePlainEntries(bytes_, now)
-
-    def own_key(self, stored: bytes) -> bytes:
-        return split_sliced(stored)[1] if stored[:1] == SLICED else stored
-
-    def areas(self, now: Now) -> list[tuple[bytes, bytes]]:
-        first = slice_prefix(first_live_slice(self.spec, now))
-        return [(AREA_OF_ENTRIES, SLICED), (first, AFTER_SLICED)]
-
-
-class _Ended(NamedTuple):
-    """Rows that are no longer the latest: where they go, their cells, and the last of the slices they go to."""
-
-    keys: pa.BinaryArray
-    cells: pa.BinaryArray
-    newest: int
-
-
 class Old(NamedTuple):
-    """An entry of the history. One that begins when it ends is a delete."""
+    """An entry of the history. One that starts when it ends is a delete."""
 
     place: bytes
     cell: bytes
@@ -108,9 +63,9 @@ class Old(NamedTuple):
 
 
 class VersionedEntries(TimedEntries):
-    """A key's latest cell and its history. `own` is the beginning of its old entries, `encoded` its own key."""
+    """The latest cell and the history of keys: `encoded` is the own key, `own` the beginning of its old entries."""
 
-    def __init__(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> None:
+    def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
         super().__init__(spec, bytes_, now)
         self._deleted = NotedNumber(DELETED, bytes_)
 
@@ -118,11 +73,8 @@ class VersionedEntries(TimedEntries):
         return self._bytes.get(encoded)
 
     def olds(self, own: bytes, after: int, *, reverse: bool = False) -> Iterator[Old]:
-        """What of a key's history ends after a time, in the order of ends."""
-        start, stop = own + time_bytes(after + 1), own + AFTER_TIMES
-        slices = self.slices(after + 1, None)
-        for prefix in reversed(slices) if reverse else slices:
-            rows = self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)
+        """The entries in the history of a key that end after a time, in the order of their ends."""
+        for rows in self.scan_key(own, after + 1, None, reverse=reverse):
             try:
                 for place, cell in rows:
                     yield Old(place, cell, time_at(place, -8), time_at(place, -16))
@@ -135,129 +87,120 @@ class VersionedEntries(TimedEntries):
         close(olds)
         return found
 
-    def put(self, writable: OrderedBytes, encoded: bytes, own: bytes, cell: bytes | None, time: int) -> None:
-        """Sets the value that a key has since a time, or that it has none; one of the very same time is replaced."""
+    def put(self, encoded: bytes, own: bytes, cell: bytes | None, time: int) -> None:
+        """Sets the value, or with None its absence, from a time on. A value of exactly that time is replaced."""
         latest = self._bytes.get(encoded)
         since = None if latest is None else unpack(latest).timestamp
-        if latest is not None and since is not None and since <= time:
-            self._follow(writable, encoded, own, latest, since, cell, time)
+        if latest is None or since is None or since > time:
+            self._insert(encoded, own, since, cell, time)
+            return
+        if since < time:  # the latest value becomes an old one; otherwise it is replaced
+            self._keep_old(own, latest, since, time)
+        if cell is not None:
+            self._bytes.put(encoded, cell)
         else:
-            self._insert(writable, encoded, own, since, cell, time)
+            self._bytes.delete(encoded)
+            self._keep_delete(own, time)
 
-    def _follow(
-        self,
-        writable: OrderedBytes,
-        encoded: bytes,
-        own: bytes,
-        latest: bytes,
-        since: int,
-        cell: bytes | None,
-        time: int,
-    ) -> None:
-        """The usual put: what was the latest is now old, or is replaced."""
-        if since < time:
-            self._keep_old(writable, own, latest, since, time)
-        self._set_latest(writable, encoded, own, cell, time)
-
-    def _insert(
-        self, writable: OrderedBytes, encoded: bytes, own: bytes, since: int | None, cell: bytes | None, time: int
-    ) -> None:
+    def _insert(self, encoded: bytes, own: bytes, since: int | None, cell: bytes | None, time: int) -> None:
         """A put before the latest value, or of a key that has none."""
         deleted = self._deleted.get()
-        quiet = since is None and (deleted is None or deleted < time)
-        after = None if quiet else self.next_old(own, time)
-        if after is None and since is None:  # nothing begins later: it is the latest itself
-            if cell is None:
-                self._keep_delete(writable, own, time)
+        nothing_later = since is None and (deleted is None or deleted < time)
+        after = None if nothing_later else self.next_old(own, time)
+        if after is not None and after.valid_from <= time:
+            self._split(own, after, cell, time)
+        elif cell is None:
+            self._keep_delete(own, time)
+        else:
+            self._undelete(own, time)
+            ends = since if after is None else after.valid_from
+            if ends is None:
+                self._bytes.put(encoded, cell)
             else:
-                self._undelete(writable, own, time)
-                writable.put(encoded, cell)
-        elif after is not None and after.valid_from <= time:
-            self._split(writable, own, after, cell, time)
-        else:
-            self._undelete(writable, own, time)
-            ends = after.valid_from if after is not None else since
-            assert ends is not None
-            self._set_old(writable, own, cell, time, ends)
+                self._keep_old(own, cell, time, ends)
 
-    def _split(self, writable: OrderedBytes, own: bytes, old: Old, cell: bytes | None, time: int) -> None:
-        """What was valid then ends at that time, or is replaced."""
-        writable.delete(old.place)
+    def _split(self, own: bytes, old: Old, cell: bytes | None, time: int) -> None:
+        """Ends the value that was valid at that time, or replaces it."""
+        self._bytes.delete(old.place)
         if old.valid_from < time:
-            self._keep_old(writable, own, old.cell, old.valid_from, time)
-        self._set_old(writable, own, cell, time, old.valid_to)
-
-    def _set_latest(self, writable: OrderedBytes, encoded: bytes, own: bytes, cell: bytes | None, time: int) -> None:
-        if cell is not None:
-            writable.put(encoded, cell)
-            return
-        writable.delete(encoded)
-        self._keep_delete(writable, own, time)
-
-    def _set_old(self, writable: OrderedBytes, own: bytes, cell: bytes | None, time: int, ends: int) -> None:
+            self._keep_old(own, old.cell, old.valid_from, time)
         if cell is None:
-            self._keep_delete(writable, own, time)
+            self._keep_delete(own, time)
         else:
-            self._keep_old(writable, own, cell, time, ends)
+            self._keep_old(own, cell, time, old.valid_to)
 
-    def _keep_old(self, writable: OrderedBytes, own: bytes, cell: bytes, valid_from: int, valid_to: int) -> None:
+    def _keep_old(self, own: bytes, cell: bytes, valid_from: int, valid_to: int) -> None:
         if valid_to > self.kept_after:
-            self.put_at(writable, valid_to, own + time_bytes(valid_to) + time_bytes(valid_from), cell)
+            self.put_at(valid_to, own + time_bytes(valid_to) + time_bytes(valid_from), cell)
 
-    def _keep_delete(self, writable: OrderedBytes, own: bytes, time: int) -> None:
+    def _keep_delete(self, own: bytes, time: int) -> None:
         if time > self.kept_after:
-            self.put_at(writable, time, own + time_bytes(time) + time_bytes(time), EMPTY)
-            self._deleted.raise_to(time, writable)
+            self.put_at(time, own + time_bytes(time) + time_bytes(time), EMPTY)
+            self._deleted.raise_to(time)
 
-    def _undelete(self, writable: OrderedBytes, own: bytes, time: int) -> None:
-        """A value of the very time of a delete replaces it."""
+    def _undelete(self, own: bytes, time: int) -> None:
+        """Removes a delete of exactly that time, which a value replaces."""
         deleted = self._deleted.get()
         if deleted is not None and deleted >= time:
             place = self.place(time, own + time_bytes(time) + time_bytes(time))
             if self._bytes.get(place) is not None:
-                writable.delete(place)
+                self._bytes.delete(place)
 
 
-class VersionedWriter:
-    """Rows of an aggregate that keeps the rows its keys had, as far back as its history goes."""
+class VersionedWriter(BatchWriter):
+    """Rows of an aggregate that keeps the former rows of its keys."""
 
-    def __init__(self, spec: StoreSpec, now: Now, state: StoreColumns) -> None:
-        self._spec = spec
-        self._now = now
-        self._read = state.get
+    def __init__(self, spec: StoreSpec, version: Version, now: Now, state: StoreColumns, count: Count) -> None:
+        super().__init__(spec, version, now, state, count)
         self._newest: int | None = None
-        """The last slice that anything of this version went to."""
+        """The last slice that this version wrote to."""
 
     def changes(self, keys: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table:
-        cells = self._read(keys)
-        held = unpack_many(cells)
-        since = latest(held, pa.array(np.full(len(keys), self._now.wall)) if times is None else times)
-        before = newest_rows(self._spec, held.payloads, held.schemas)
-        changed = part(keys, pack_many(merge(before), since, schema=self._spec.schema))
-        if before is not held.payloads:
-            # The past is written in the newest layout too, or the pass over old rows could miss it behind its back.
-            cells = pack_many(before, held.timestamps, schema=self._spec.schema)
-        if (old := self._ended(keys, cells, held.timestamps, since)) is None:
-            return changed
-        self._newest = old.newest if self._newest is None else max(self._newest, old.newest)
-        return pa.concat_tables([changed, part(old.keys, old.cells)])
+        cells = self._state.get(keys)
+        before = unpack_many(cells)
+        since = latest(before, pa.array(np.full(len(keys), self._now.wall)) if times is None else times)
+        rows = newest_rows(self._spec, before.payloads, before.schemas)
+        changed = part(keys, pack_many(merge(rows), since, schema=self._spec.schema))
+        if rows is not before.payloads:
+            # Old rows are written in the newest schema too: a rewrite that has passed their slice would miss them.
+            cells = pack_many(rows, before.timestamps, schema=self._spec.schema)
+        old = self._ended(keys, cells, before.timestamps, since)
+        return changed if old is None else pa.concat_tables([changed, old])
 
-    def _ended(self, keys: pa.Array, cells: pa.Array, began: pa.Array, ended: pa.Array) -> _Ended | None:
+    def _ended(self, keys: pa.Array, cells: pa.Array, started: pa.Array, ended: pa.Array) -> pa.Table | None:
         """The rows that were the latest and no longer are, unless they would be hidden at once."""
-        over = pc.and_(pc.less(began, ended), pc.greater(ended, kept_after(self._spec, self._now)))
-        keys, cells, began, ended = (column.filter(over) for column in (keys, cells, began, ended))
+        old = pc.and_(pc.less(started, ended), pc.greater(ended, kept_after(self._spec, self._now)))
+        keys, cells, started, ended = (column.filter(old) for column in (keys, cells, started, ended))
         if not len(keys):
             return None
         slices = slices_of(ended, self._spec.slice_ms)
+        newest = int(slices.max())
+        self._newest = newest if self._newest is None else max(self._newest, newest)
         schema = Schema(self._spec.key.fields + _VALIDITY)
-        own = encode_keys(schema, [*decode_keys(self._spec.key, keys), ended, began])
-        return _Ended(sliced_keys(slices, own), cells, int(slices.max()))
+        own = encode_keys(schema, [*decode_keys(self._spec.key, keys), ended, started])
+        return part(sliced_keys(slices, own), cells)
 
     def rest(self) -> pa.Table | None:
-        """The note of how far slices go, where this version went further."""
+        """The note of the newest slice, if this version wrote to a newer one."""
         if self._newest is None:
             return None
-        before = noted_number(self._read(pa.array([NEWEST], pa.binary()))[0].as_py())
+        before = noted_number(read_note(self._state, NEWEST))
         if before is not None and before >= self._newest:
             return None
-        return part(pa.array([NEWEST], pa.binary()), pa.array([number_note(self._newest)], pa.binary()))
+        return note_part(NEWEST, number_note(self._newest))
+
+
+@dataclass(frozen=True)
+class VersionedLayout(Layout):
+    """The latest values under their own keys, earlier values in slices."""
+
+    WRITER = VersionedWriter
+    READER = PlainEntries
+    entry_areas = (ENTRY_AREA, SLICE_AREA)
+
+    def own_key(self, stored: bytes) -> bytes:
+        return split_sliced(stored)[1] if stored[:1] == SLICE_AREA else stored
+
+    def areas(self, now: Now) -> list[tuple[bytes, bytes]]:
+        first = slice_prefix(first_live_slice(self.spec, now))
+        return [(ENTRY_AREA, SLICE_AREA), (first, EXPIRY_AREA)]
