@@ -6,7 +6,6 @@ import pytest
 
 import holdfast as hf
 from holdfast.stores.kinds import view_of
-from holdfast.stores.kinds.containers import WritableContainer
 
 STORES: list[Any] = [
     hf.KeyValueStore("key-value", value=int),
@@ -34,12 +33,3 @@ def test_a_view_has_no_way_to_write(declared: Any) -> None:
             view.put("ann", 1)
         with pytest.raises(TypeError):
             view["ann"] = 1
-
-
-def test_a_container_that_lacks_a_part_cannot_be_made() -> None:
-    class Half(WritableContainer[str, int, int]):
-        def _find(self, key: str) -> int | None:
-            return None
-
-    with pytest.raises(TypeError, match="abstract methods __setitem__, _scan, delete"):
-        Half(hf.KeyValueStore("half", value=int).spec(), hf.DictBytes(), hf.Now(wall=0))  # type: ignore[abstract]

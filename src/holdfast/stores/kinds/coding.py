@@ -126,13 +126,6 @@ class Values(Generic[V]):
 
         return at_once
 
-    def read_known(self, found: Sequence[bytes | None]) -> list[V | None]:
-        """The same where some have no cell."""
-        if all(found):
-            return cast(list[V | None], self.read_many(cast(Sequence[bytes], found)))
-        values = iter(self.read_many([cell for cell in found if cell is not None]))
-        return [None if cell is None else next(values) for cell in found]
-
     def _read(self, data: bytes) -> V:
         if data[:1] == _FORMAT_1 and len(data) >= self._skip:
             return self._decode(data[self._skip :], FIRST_SCHEMA)

@@ -1,23 +1,28 @@
-"""Stores as the Python containers people know: `store[key]`, `key in store`, `for key, value in store.items(a, b)`.
+"""The base of the key-value stores: entries as a Python container, `store[key]`, `key in store`, `store.items(a, b)`.
 
-Everything here is said in terms of a few methods of the kind (`get`, `_scan`, `delete`), so that it means the same for
-every kind that has keys and values. An iterator holds a scan open; it lets go when it is used up, closed, or left by
-`with`.
+An iterator keeps a scan open until it is used up, closed, or left by `with`. Where entries are stored is the store's
+layout (`stores.layouts`).
 """
 
-from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
-from typing import Any, Generic, Literal, NoReturn, TypeVar, overload
+from abc import abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any, ClassVar, Generic, Literal, NoReturn, TypeVar, overload
 
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
+from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.keys import prefix_range
-from holdfast.stores.kinds.base import View
+from holdfast.stores.kinds.base import Options, Prefetch, Store, View, length_in_ms
+from holdfast.stores.kinds.coding import Values
+from holdfast.stores.layouts.base import EVICTED, REMOVED, Entries, ReadableEntries
+from holdfast.stores.layouts.slices import slice_ms_for
+from holdfast.stores.options import Length, bound, millis, words
 from holdfast.stores.scans import Closing
+from holdfast.stores.spec import StoreSpec
 
 K = TypeVar("K")
 V = TypeVar("V")
 R = TypeVar("R")
-T = TypeVar("T")
 D = TypeVar("D")
 
 
@@ -27,26 +32,33 @@ class NoLength(HoldfastError, TypeError):
     category = ErrorCategory.INVALID
 
 
-class Unset:
-    """What stands for a default that wasn't given, where None could be one."""
+UNSET = object()
+"""A default that wasn't given, where None could be one."""
 
 
-UNSET = Unset()
+class KeyValueOptions(Options, total=False):
+    """The options of a key-value store."""
+
+    ttl: Length | None
+    max_entries: int | None
+    refresh_on_read: bool
 
 
-class ReadableContainer(View[K, V], ABC, Generic[K, V, R]):
-    """Entries by key. R is what reading gives: the value, or the value with its timestamp.
+class EntryView(View[K, V], Generic[K, V, R]):
+    """Reads entries by key. R is what a read returns: the value, or the value with its timestamp.
 
-    A key of one component is the value itself, one of several a tuple. Ranges include both ends, as in Kafka Streams;
-    None leaves an end open.
+    A key of one component is the value itself, a key of several is a tuple. Ranges include both ends, as in Kafka
+    Streams; None leaves an end open.
     """
 
-    @abstractmethod
-    def _find(self, key: K) -> R | None: ...
+    _found: ReadableEntries
+    _read: Callable[[bytes], R]
+    _read_many: Callable[[Sequence[bytes]], list[R]]
 
-    @abstractmethod
-    def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Iterable[tuple[K, R]]]:
-        """Entries with start <= key < stop, in batches."""
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self._values = Values(codec, self._layout.lead)
+        self._found = self._layout.reader(bytes_, now)
 
     @overload
     def get(self, key: K) -> R | None: ...
@@ -55,18 +67,24 @@ class ReadableContainer(View[K, V], ABC, Generic[K, V, R]):
     def get(self, key: K, default: D) -> R | D: ...
 
     def get(self, key: K, default: object = None) -> object:
-        """What a key has, or the default."""
-        found = self._find(key)
-        return default if found is None else found
+        """The value of a key, or the default."""
+        cell = self._found.find(self._encode(key))
+        return default if cell is None else self._read(cell)
+
+    def get_many(self, keys: Sequence[K]) -> list[R | None]:
+        """The value of each of these keys, by one lookup for all of them."""
+        found = self._found.find_many(self._encode_many(keys))
+        values = iter(self._read_many([cell for cell in found if cell is not None]))
+        return [None if cell is None else next(values) for cell in found] if None in found else list(values)
 
     def __getitem__(self, key: K) -> R:
-        found = self._find(key)
-        if found is None:
+        cell = self._found.find(self._encode(key))
+        if cell is None:
             raise KeyError(key)
-        return found
+        return self._read(cell)
 
     def __contains__(self, key: K) -> bool:
-        return self._find(key) is not None
+        return self._found.find(self._encode(key)) is not None
 
     def range(self, from_: K | None = None, to: K | None = None) -> Closing[tuple[K, R]]:
         """Entries from one key to another, both included, in the order of the keys."""
@@ -77,8 +95,8 @@ class ReadableContainer(View[K, V], ABC, Generic[K, V, R]):
         return self._entries(from_, to, reverse=True)
 
     def items(self, from_: K | None = None, to: K | None = None) -> Closing[tuple[K, R]]:
-        """The same as `range`, under the name dictionaries have for it."""
-        return self._entries(from_, to, reverse=False)
+        """The same as `range`, by the name that dictionaries use."""
+        return self.range(from_, to)
 
     def prefix(self, prefix: Any, *, reverse: bool = False, partial: bool | None = None) -> Closing[tuple[K, R]]:
         """Entries whose key begins with this text or these bytes, or, as a tuple, with these components.
@@ -95,11 +113,11 @@ class ReadableContainer(View[K, V], ABC, Generic[K, V, R]):
 
     def keys(self) -> Closing[K]:
         """Every key, in order."""
-        return Closing(_firsts(self._entries(None, None, reverse=False)))
+        return Closing(_column(self.items(), 0))
 
     def values(self) -> Closing[R]:
         """Every value, in the order of the keys."""
-        return Closing(_seconds(self._entries(None, None, reverse=False)))
+        return Closing(_column(self.items(), 1))
 
     def __iter__(self) -> Iterator[K]:
         return iter(self.keys())
@@ -111,28 +129,73 @@ class ReadableContainer(View[K, V], ABC, Generic[K, V, R]):
         )
 
     def __bool__(self) -> Literal[True]:
-        return True  # or Python would ask for the length
+        return True  # otherwise Python asks for the length
 
     def _entries(self, from_: K | None, to: K | None, *, reverse: bool) -> Closing[tuple[K, R]]:
         start, stop = prefix_range(self._spec.key, ())
         if from_ is not None:
             start = self._encode(from_)
         if to is not None:
-            stop = self._encode(to) + b"\x00"  # a key followed by 0x00 is the next one in order
+            stop = self._encode(to) + b"\x00"  # a key followed by 0x00 is the next key in order
         if stop is not None and start >= stop:
             return Closing(iter(()))
         return Closing.of_batches(self._scan(start, stop, reverse=reverse))
 
+    def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Iterable[tuple[K, R]]]:
+        """Entries with start <= key < stop, in batches."""
+        for keys, cells in self._found.scan(start, stop, reverse=reverse):
+            yield zip(self._decode_many(keys), self._read_many(cells), strict=True)
 
-class WritableContainer(ReadableContainer[K, V, R]):
-    """Entries that can be removed by key, and set with `store[key] = ...`."""
 
-    @abstractmethod
-    def delete(self, key: K) -> R | None:
-        """Removes a key, and returns what it had."""
+class EntryStore(Store[K, V], EntryView[K, V, R]):
+    """Reads and writes entries by key."""
+
+    BY_KEY: ClassVar[bool] = True
+
+    _entries_: Entries
+    _expires: int
+    """When an entry that is put without a TTL of its own expires."""
+
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self._entries_ = self._found = self._layout.entries(self._writable, now)
+        self._expires = self._entries_.expiry(None)
+
+    @classmethod
+    def options(
+        cls,
+        where: str,
+        *,
+        ttl: Length | None = None,
+        max_entries: int | None = None,
+        refresh_on_read: bool = False,
+    ) -> dict[str, Any]:
+        ttl_ms, most = 0 if ttl is None else millis(ttl, "ttl", where), bound(max_entries, where)
+        if refresh_on_read and not most:
+            raise TopologyError(f"{where}: refresh_on_read=True says what max_entries evicts. Say max_entries=... too.")
+        return {
+            "ttl_ms": ttl_ms,
+            "max_entries": most,
+            "slice_ms": slice_ms_for(ttl_ms) if ttl_ms and not most else 0,
+            "options": (("refresh_on_read", True),) if refresh_on_read else (),
+        }
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        if spec.ttl_ms:
+            slices = f", in slices of {words(spec.slice_ms)}" if spec.slice_ms else ""
+            yield f"ttl {words(spec.ttl_ms)}{slices}"
+        if spec.max_entries:
+            reads = "reads refresh" if spec.option("refresh_on_read") else "reads don't refresh"
+            yield f"at most {spec.max_entries:,} entries per partition, the least recently used go, {reads}"
 
     @abstractmethod
     def __setitem__(self, key: K, value: R) -> None: ...
+
+    def delete(self, key: K) -> R | None:
+        """Removes a key, and returns its value."""
+        cell = self._entries_.remove(self._encode(key))
+        return None if cell is None else self._read(cell)
 
     def __delitem__(self, key: K) -> None:
         if self.delete(key) is None:
@@ -145,7 +208,7 @@ class WritableContainer(ReadableContainer[K, V, R]):
     def pop(self, key: K, default: D) -> R | D: ...
 
     def pop(self, key: K, default: object = UNSET) -> object:
-        """Removes a key and returns what it had, or the default; without one it is a KeyError."""
+        """Removes a key and returns its value, or the default; without a default a missing key is a KeyError."""
         found = self.delete(key)
         if found is not None:
             return found
@@ -154,16 +217,13 @@ class WritableContainer(ReadableContainer[K, V, R]):
         return default
 
     def setdefault(self, key: K, default: R) -> R:
-        """What a key has; one that has nothing gets the default first."""
-        found = self._find(key)
-        if found is not None:
-            return found
-        self[key] = default
-        return default
+        """The value of a key; a missing key gets the default first."""
+        found = self.put_if_absent(key, default)
+        return default if found is None else found
 
     def put_if_absent(self, key: K, value: R) -> R | None:
-        """Sets a key that has nothing, and returns what it had."""
-        found = self._find(key)
+        """Sets a missing key, and returns the value that a key has already."""
+        found = self.get(key)
         if found is None:
             self[key] = value
         return found
@@ -173,14 +233,34 @@ class WritableContainer(ReadableContainer[K, V, R]):
         for key, value in entries.items() if isinstance(entries, Mapping) else entries:
             self[key] = value
 
+    def begin_version(self) -> None:
+        if removed := self._entries_.begin_version():
+            self._count(REMOVED, removed)
 
-def _firsts(rows: Closing[tuple[K, Any]]) -> Iterator[K]:
+    def end_of_version(self) -> None:
+        ended = self._entries_.end_of_version()
+        for what, number in ((EVICTED, ended.evicted), (REMOVED, ended.removed)):
+            if number:
+                self._count(what, number)
+
+    def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
+        return Prefetch(self._entries_.places(self._encode_many(list(dict.fromkeys(keys)))), [])
+
+    def _expiry(self, ttl: Length | int | None) -> int:
+        if ttl is None:
+            return self._expires
+        return self._entries_.expiry(length_in_ms(ttl, "ttl", self.name))
+
+    def _quiet_as(self, view: type["ViewType"]) -> "ViewType":
+        found = self._as(view)
+        found._found = self._found.quiet()
+        return found
+
+
+ViewType = TypeVar("ViewType", bound=EntryView[Any, Any, Any])
+
+
+def _column(rows: Closing[tuple[Any, Any]], n: int) -> Iterator[Any]:
     with rows:
-        for key, _ in rows:
-            yield key
-
-
-def _seconds(rows: Closing[tuple[Any, R]]) -> Iterator[R]:
-    with rows:
-        for _, value in rows:
-            yield value
+        for row in rows:
+            yield row[n]

@@ -1,9 +1,9 @@
-"""The timestamped key-value store: a value by key, with the event time it is from.
+"""The timestamped key-value store: one value per key, with the event time of the value.
 
-What an out-of-order put does is the user's choice: with `late="newest"` the value with the newest event time stays,
-whenever it arrives; with `late="last"` the last put wins. A delete forgets the key's time along with its value.
+The user chooses what an out-of-order put does. With `late="newest"` the value with the newest event time stays,
+whenever it arrives; with `late="last"` the last put wins. A delete removes the time of the key along with its value.
 
-Within a processor a put without a time is of the time of the record at hand, so `store[key] = value` is enough.
+Within a processor a put without a time uses the event time of the current record, so `store[key] = value` is enough.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,7 +14,7 @@ from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.kinds.base import LATE, Time, View, millis
-from holdfast.stores.kinds.keyvalue import EntryStore, KeyValueOptions, ReadableEntryStore
+from holdfast.stores.kinds.containers import EntryStore, EntryView, KeyValueOptions
 from holdfast.stores.layouts.base import ReadableEntries
 from holdfast.stores.options import Length, one_of
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
@@ -27,33 +27,34 @@ K3 = TypeVar("K3")
 
 
 class ValueAndTimestamp(NamedTuple, Generic[V]):
-    """A value and the event time it is from, in milliseconds since 1970."""
+    """A value and its event time, in milliseconds since 1970."""
 
     value: V
     timestamp: int
 
 
 class TimestampedOptions(KeyValueOptions, total=False):
-    """What a timestamped store can be told."""
+    """The options of a timestamped store."""
 
     late: Literal["newest", "last"]
 
 
-class ReadOnlyTimestampedKeyValueStore(ReadableEntryStore[K, V, ValueAndTimestamp[V]]):
+class ReadOnlyTimestampedKeyValueStore(EntryView[K, V, ValueAndTimestamp[V]]):
     """Reads a timestamped key-value store."""
 
-    def _find(self, key: K) -> ValueAndTimestamp[V] | None:
-        cell = self._found.find(self._encode(key))
-        return None if cell is None else self._read(cell)
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self._read = self._with_timestamp
+        self._read_many = lambda cells: [self._with_timestamp(cell) for cell in cells]
 
-    def _read(self, cell: bytes) -> ValueAndTimestamp[V]:
+    def _with_timestamp(self, cell: bytes) -> ValueAndTimestamp[V]:
         return ValueAndTimestamp(self._values.read(cell), unpack(cell).timestamp)
 
 
 class TimestampedKeyValueStore(
     EntryStore[K, V, ValueAndTimestamp[V]], ReadOnlyTimestampedKeyValueStore[K, V], Generic[K, V]
 ):
-    """A value by key, with its event time.
+    """One value per key, with its event time.
 
     >>> from holdfast.stores.access import DictBytes, Now
     >>> places = TimestampedKeyValueStore("places", value=str).bind(DictBytes(), Now(wall=0))
@@ -69,7 +70,7 @@ class TimestampedKeyValueStore(
     _time_of_record: Callable[[], int] | None = None
     _newest_stays: bool
     _there: ReadableEntries
-    """What a put looks at to see if it is late. That is no read of the user's, so it refreshes nothing."""
+    """Where a put checks whether it is late. The user reads nothing there, so it refreshes nothing."""
 
     @overload
     def __init__(
@@ -128,9 +129,9 @@ class TimestampedKeyValueStore(
         self._newest_stays = spec.option("late") != "last"
 
     def put(self, key: K, value: V | None, timestamp: Time | None = None, ttl: Length | int | None = None) -> None:
-        """Sets a key's value and event time; None deletes. What a late one does is the store's `late`.
+        """Sets the value and event time of a key; None deletes. The option `late` decides about a late put.
 
-        Without a timestamp it is that of the record which a processor has at hand.
+        The default timestamp is that of the processor's current record.
         """
         encoded, time = self._encode(key), self._record_time() if timestamp is None else millis(timestamp)
         if self._newest_stays:
@@ -145,7 +146,7 @@ class TimestampedKeyValueStore(
         self._entries_.put(encoded, self._values.cell(value, time, expires), expires)
 
     def __setitem__(self, key: K, value: ValueAndTimestamp[V] | V) -> None:
-        """Sets a key's value, with a time of its own as `ValueAndTimestamp`, or else that of the record at hand."""
+        """Sets a value with the time of a `ValueAndTimestamp`, or else with the time of the current record."""
         if isinstance(value, ValueAndTimestamp):
             self.put(key, value.value, value.timestamp)
         else:
@@ -158,7 +159,7 @@ class TimestampedKeyValueStore(
         if self._time_of_record is None:
             raise BadValue(
                 f"store {self.name!r} is used outside a processor, where there is no record to take the time from. "
-                "Say it: put(key, value, timestamp), or store[key] = hf.ValueAndTimestamp(value, timestamp)."
+                "Give it: put(key, value, timestamp), or store[key] = hf.ValueAndTimestamp(value, timestamp)."
             )
         return self._time_of_record()
 
