@@ -122,5 +122,5 @@ def test_options_of_an_own_kind_are_kept_in_the_log() -> None:
 
 @pytest.mark.parametrize(("name", "parameter"), [("keys", "a"), ("a/b", "a"), ("mine", "limit")])
 def test_a_query_that_cannot_be_a_url_is_refused(name: str, parameter: str) -> None:
-    with pytest.raises(TopologyError, match="Take another name"):
+    with pytest.raises(TopologyError, match="Choose another"):
         Query(name, lambda view, key: [], required={parameter: str})

@@ -129,7 +129,7 @@ def test_times_may_be_datetimes() -> None:
     assert store.fetch("A", 1_000) == 1
     with pytest.raises(BadValue, match="no time zone"):
         store.put("A", 1, second.replace(tzinfo=None))
-    with pytest.raises(BadValue, match="no time"):
+    with pytest.raises(BadValue, match="not a time"):
         store.put("A", 1, "soon")
 
 

@@ -1,7 +1,7 @@
-"""The kinds of stores: each a key layout, cells and a typed view over one partition's bytes.
+"""The kinds of stores: each is a typed view over the bytes of one partition.
 
-A new kind is one module here and one line below; a user's own is a subclass of `base.Store` anywhere, and the log has
-its place, `module:Class`. `view_of` reads a store of any kind from what the log remembers of it.
+A new kind is one module here and one line below. A user's own kind is a subclass of `base.Store` in any module, and the
+log has its place, `module:Class`. `view_of` reads a store of any kind by its spec in the log.
 """
 
 from importlib import import_module
@@ -44,7 +44,7 @@ def store_class(kind: str) -> type[Store[Any, Any]]:
         ) from error
     if not (isinstance(found, type) and issubclass(found, Store)):
         known = ", ".join(STORES)
-        raise TopologyError(f"{kind!r} is no kind of store. There are {known}, and your own as 'module:Class'.")
+        raise TopologyError(f"{kind!r} is not a kind of store. There are {known}, and your own as 'module:Class'.")
     return found
 
 
@@ -60,5 +60,5 @@ def store_spec(name: str, kind: str, **options: Any) -> StoreSpec:
 
 
 def view_of(spec: StoreSpec, bytes_: ReadableBytes, now: Now, *, value: Any = Any) -> View[Any, Any]:
-    """Reads a store as it is at one time, knowing only what the log remembers of it."""
+    """A view of a store at one time, from its spec in the log alone."""
     return store_class(spec.kind).VIEW(spec, bytes_, now, value=value)

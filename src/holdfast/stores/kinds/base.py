@@ -1,13 +1,12 @@
-"""What stores of every kind share: being declared, being bound, and the values in their cells.
+"""The base of all kinds of stores: declarations, bound stores, and views.
 
-The class a user declares a store with is the class he uses it by:
+A user declares and uses a store by the same class:
 
     class Sessions(hf.Processor):
         sessions = hf.KeyValueStore("user-sessions", value=UserSession)
 
-Declared, it is a name, types and options, and `spec()` is what the log remembers of it. `bind` gives a working copy:
-the bytes of one partition, the time of one version and somewhere to count. A kind of one's own is a subclass of
-`Store`.
+A declared store is a name, types and options; `spec()` is what the log keeps of it. `bind` returns a working copy with
+the bytes of one partition, the time of one version and a counter. A user's own kind is a subclass of `Store`.
 """
 
 import datetime as dt
@@ -45,12 +44,12 @@ Time = int | dt.datetime
 """Milliseconds since 1970, or a datetime with a time zone."""
 
 REFUSED = "expired"
-"""Counts writes that came too late: what they would have written is hidden already."""
+"""Counts writes that came too late: their entries would be hidden already."""
 LATE = "late"
 """Counts puts that were ignored because the store has a newer value by event time."""
 
 CHECKED_CODECS = (MESSAGE_PACK, JSON)
-"""Those that write a value's fields as they find them. The others look at each one, or are the user's own."""
+"""The codecs that write the fields of a value unchecked. The others check each field, or are the user's own."""
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
@@ -64,12 +63,12 @@ class NotBound(HoldfastError):
     def __init__(self, store: object, name: str) -> None:
         super().__init__(
             f"{type(store).__name__}({name!r}) is a declaration and has no data here. Use it as self.<name> within a "
-            "processor's process(), or give it some with store.bind(DictBytes(), Now(wall=0))."
+            "processor's process(), or give it data with store.bind(DictBytes(), Now(wall=0))."
         )
 
 
 class Options(TypedDict, total=False):
-    """What every store can be told; see `holdfast.stores.options` for what is possible."""
+    """The options of every store; `holdfast.stores.options` checks them."""
 
     codec: str | Codec[Any] | None
     engine: str | None
@@ -81,7 +80,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True)
 class Prefetch:
-    """What a task may fetch in bulk before it uses a store: single keys, and ranges from start to before stop."""
+    """What a task may read in bulk before it uses a store: single keys, and ranges from start to before stop."""
 
     keys: list[bytes]
     ranges: list[tuple[bytes, bytes]]
@@ -98,12 +97,12 @@ def millis(time: Time) -> int:
     if isinstance(time, dt.datetime) and time.tzinfo is not None:
         return (time - _EPOCH) // _MILLISECOND
     if isinstance(time, dt.datetime):
-        raise BadValue(f"{time!r} has no time zone. Say which one, such as tzinfo=datetime.UTC.")
-    raise BadValue(f"{time!r} is no time. Give milliseconds since 1970 or a datetime with a time zone.")
+        raise BadValue(f"{time!r} has no time zone. Give it one, such as tzinfo=datetime.UTC.")
+    raise BadValue(f"{time!r} is not a time. Give milliseconds since 1970 or a datetime with a time zone.")
 
 
 def length_in_ms(length: Length | int, option: str, store: str) -> int:
-    """A length of time given where a store is used: a text, a timedelta or milliseconds.
+    """A length of time in a call of a store: a text, a timedelta or milliseconds.
 
     >>> length_in_ms("1s", "ttl", "scores"), length_in_ms(5, "ttl", "scores")
     (1000, 5)
@@ -114,14 +113,14 @@ def length_in_ms(length: Length | int, option: str, store: str) -> int:
     except SettingsError as error:
         raise BadValue(f"store {store!r}: {option}={length!r}: {error}") from None
     if found <= 0:
-        raise BadValue(f"store {store!r}: {option}={length!r} is no time at all. Give a millisecond or more.")
+        raise BadValue(f"store {store!r}: {option}={length!r} is too short. Give a millisecond or more.")
     return found
 
 
 class View(Generic[K, V]):
-    """Reads one store's typed entries from bytes in order, as they are at one time.
+    """Reads the typed entries of one store at one time.
 
-    Made from what the log remembers of a store, values are plain dicts, lists and numbers unless a type is given.
+    Without a value type, values are plain dicts, lists and numbers.
     """
 
     _name: str
@@ -145,7 +144,7 @@ class View(Generic[K, V]):
         return self._name
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
-        """Makes this a view of these bytes at this time. A kind adds what it needs."""
+        """Makes this a view of these bytes at this time. Kinds add what they need."""
         self._spec, self._bytes, self._now = spec, bytes_, now
         self._layout = layout_of(spec)
         self._values = Values(codec)
@@ -153,11 +152,11 @@ class View(Generic[K, V]):
         self._decode_many = keys_decoder(spec.key)
 
     def approximate_count(self) -> int:
-        """About how many entries there are; an engine may count one that was rewritten lately more than once."""
+        """About how many entries there are; an engine may count a recently rewritten entry more than once."""
         return self._bytes.approximate_count()
 
     def _as(self, view: type["ViewType"]) -> "ViewType":
-        """The same as a view that has fewer methods."""
+        """The same entries as a view with fewer methods."""
         found = view.__new__(view)
         found.__dict__.update(self.__dict__)
         return found
@@ -167,18 +166,18 @@ ViewType = TypeVar("ViewType", bound=View[Any, Any])
 
 
 class Store(View[K, V]):
-    """A declared store of any kind. What the declaration can't know is asked of the bound copy only."""
+    """A declared store of any kind, or its bound copy."""
 
     KIND: ClassVar[str | None] = None
-    """The kind in the log; a user's own is named by the place of its class."""
+    """The name of the kind in the log; a user's own kind has the place of its class."""
     VIEW: ClassVar[type[View[Any, Any]]] = View
-    """What reads a store of this kind from what the log remembers of it."""
+    """The view of a store of this kind."""
     BY_KEY: ClassVar[bool] = False
-    """Whether each entry lies under its own key, so that REST reads it by `keys` and `range`."""
+    """Whether each entry has a key of its own, so that REST reads it by `keys` and `range`."""
     SINK_COLUMNS: ClassVar[tuple[str, ...]] = ()
-    """The columns that sinks get of a changed entry: `value`, `timestamp`. None at all: changes can't be sent."""
+    """The columns of a changed entry that sinks get: `value`, `timestamp`. Empty: sinks can't get changes."""
     QUERIES: ClassVar[tuple[Query, ...]] = ()
-    """What else a store of this kind can be asked over REST."""
+    """Further queries over REST."""
 
     _writable: OrderedBytes
     _count: Count
@@ -189,7 +188,7 @@ class Store(View[K, V]):
         self._type = value
         self._codec = options.pop("codec", None)
         self._options = options
-        self._declared = self._described()  # what can't be is told on the line that asked for it
+        self._declared = self._described()  # so that errors are raised on the line of the declaration
 
     @classmethod
     def kind(cls) -> str:
@@ -197,11 +196,11 @@ class Store(View[K, V]):
 
     @classmethod
     def options(cls, *where: Any, **given: Any) -> dict[str, Any]:
-        """What the options of this kind become in its specs.
+        """The fields of `StoreSpec` that the options of this kind become.
 
-        A kind takes `where`, the beginning of its errors, and each of its options by name, and returns fields of
-        `StoreSpec`. Options that are nobody's but its own go into `fixed` where stored bytes depend on them, and into
-        `options` otherwise; its view has them again as `self._spec.option(name)`.
+        A kind takes `where`, the first words of its errors, and each of its options by name. Options without a field
+        of their own go into `fixed` if stored bytes depend on them, and into `options` otherwise; the view reads both
+        with `self._spec.option(name)`.
         """
         return {}
 
@@ -232,7 +231,7 @@ class Store(View[K, V]):
         return spec
 
     def spec(self, *, default_engine: str = ROCKSDB) -> StoreSpec:
-        """What the log remembers of this store. Without an engine of its own it has the app's."""
+        """What the log keeps of this store. A store without an engine of its own has the app's."""
         if self.engine is not None or default_engine == self._declared.engine:
             return self._declared
         spec = msgspec.structs.replace(self._declared, engine=default_engine)
@@ -241,7 +240,7 @@ class Store(View[K, V]):
 
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
-        """The options of this kind in words, one line for each that a store has."""
+        """The options of this kind in words, one line per option."""
         return iter(())
 
     @classmethod
@@ -263,7 +262,7 @@ class Store(View[K, V]):
         codec = codec_id(self._codec)
         schema = schema_of(self._type, codec)
         if schema is not None:
-            made_codec(codec, self._type)  # raises for a type it can't have
+            made_codec(codec, self._type)  # raises for a type that the codec can't encode
         spec = self.spec_of(self._name, key=self._key_schema, codec=codec, where=repr(self), **self._options)
         if schema is None:
             return spec
@@ -271,7 +270,7 @@ class Store(View[K, V]):
 
     @property
     def engine(self) -> str | None:
-        """The engine the user named, if any."""
+        """The engine that the user named, if any."""
         engine: str | None = self._options.get("engine")
         return engine
 
@@ -283,7 +282,7 @@ class Store(View[K, V]):
         *,
         spec: StoreSpec | None = None,
     ) -> Self:
-        """A working copy over one partition's bytes, at the time of one version. `spec`: as the log has it."""
+        """A working copy over the bytes of one partition, at the time of one version. `spec`: the one in the log."""
         bound = type(self).__new__(type(self))
         bound.__dict__.update(self.__dict__)
         bound._writable, bound._count = bytes_, count
@@ -292,12 +291,12 @@ class Store(View[K, V]):
         return bound
 
     def value_codec(self, spec: StoreSpec) -> StoreCodec[V]:
-        """What reads and writes the store's values, of every schema that the log's spec knows."""
+        """What reads values of every schema in the log's spec, and writes those of the newest."""
         own = None if isinstance(self._codec, str) else self._codec
         return codec_for(spec, self._type, own)
 
     def follow_records(self, time: Callable[[], int]) -> None:
-        """Called by a task on every store it has bound: `time` tells the event time of the record at hand."""
+        """Called by a task on every bound store: `time` returns the event time of the current record."""
 
     def begin_version(self) -> None:
         """Called by a task on every bound store before the first record of a version."""
@@ -306,9 +305,9 @@ class Store(View[K, V]):
         """Called by a task on every bound store after the last record of a version."""
 
     def check_written(self, changes: Mapping[bytes, bytes | None]) -> None:
-        """Called by a task with a version's changes before they are handed over: raises for what can't be read again.
+        """Called by a task with the changes of a version: raises for a value that can't be read again.
 
-        A put looks at the class of a value, not at what is in its fields: that costs less here, for all at once.
+        A put checks the class of a value, not its fields: checking them costs less here, for all values at once.
         """
         if self.KIND is None or self._type is Any or self._spec.codec not in CHECKED_CODECS:
             return
@@ -320,7 +319,7 @@ class Store(View[K, V]):
         key, cell, error = found
         plain = Values[Any](codec_for(self._spec, Any), self._values.lead).read(cell)
         raise BadValue(
-            f"store {self._name!r}: what was put under the key {shown(self._key_in(key))} can't be read again as "
+            f"store {self._name!r}: the value put under the key {shown(self._key_in(key))} can't be read again as "
             f"{name_of(self._type)}: {error.__cause__ or error}. It was {shown(plain, 200)}. Nothing of the batch was "
             "committed. Put values whose fields are of their types, or give a field a type that allows what it holds, "
             "such as int | None."
@@ -331,15 +330,15 @@ class Store(View[K, V]):
         return self._decode_many([self._layout.own_key(stored)])[0]
 
     def rewriter(self) -> Rewriter:
-        """What brings old entries of a bound store to the newest schema of its values."""
+        """The rewrite of old entries of a bound store."""
         return Rewriter(self._spec, self._now, self.value_codec(self._spec))
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
-        """What is likely to be read for records with these keys and event times."""
+        """What `process` is likely to read for records with these keys and event times."""
         return Prefetch(self._encode_many(list(dict.fromkeys(keys))), [])
 
     def __getattr__(self, attribute: str) -> Any:
-        # Only asked for what isn't there: what `_attach` sets is missing in a declaration.
+        # Only called for missing attributes: a declaration lacks those that `_attach` sets.
         if attribute.startswith("_") and not attribute.startswith("__") and "_bytes" not in self.__dict__:
             raise NotBound(self, self.__dict__.get("_name", ""))
         raise AttributeError(f"{type(self).__name__} has no attribute {attribute!r}")
@@ -349,7 +348,7 @@ class Store(View[K, V]):
 
 
 def _options_of(taken: Callable[..., Any]) -> set[str]:
-    """The options that a function takes by name."""
+    """The keyword-only parameters of a function."""
     return {name for name, each in signature(taken).parameters.items() if each.kind is Parameter.KEYWORD_ONLY}
 
 

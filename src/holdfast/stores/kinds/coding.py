@@ -1,4 +1,4 @@
-"""A store's values in their cells, and the codec that reads and writes them."""
+"""Values of a store in their cells, and the codec that reads and writes them."""
 
 from collections.abc import Callable, Hashable, Sequence
 from functools import lru_cache
@@ -22,7 +22,7 @@ _format: Callable[[bytes], int] = itemgetter(0)
 
 
 def codec_for(spec: StoreSpec, type_: Any, own: Codec[Any] | None = None) -> StoreCodec[Any]:
-    """The codec of a store for values of a type, made once: making one takes as long as a hundred reads."""
+    """The codec of a store for values of a type. It is cached: making one takes as long as a hundred reads."""
     if own is not None or not isinstance(type_, Hashable):
         return codec_of(spec, type_, own)
     return _codec_of(spec, type_)
@@ -34,7 +34,7 @@ def _codec_of(spec: StoreSpec, type_: Any) -> StoreCodec[Any]:
 
 
 class Values(Generic[V]):
-    """A store's values in their cells. `lead`: bytes of the payload before the value that belong to the store.
+    """Values of a store in their cells. `lead`: how many bytes of the payload before the value belong to the layout.
 
     >>> from holdfast.stores.formats.types import Schema
     >>> spec = StoreSpec(name="scores", key=Schema.of(player="string"), codec="msgpack/1")
@@ -51,7 +51,7 @@ class Values(Generic[V]):
         self._cut: Callable[[bytes], bytes] = itemgetter(slice(self._skip, None))
         self._plain = cells.pack(Cell(bytes(lead), schema=codec.schema))
         self._quick: Quick | None = getattr(codec, "quick", None)
-        # Which way a value is written and read is settled here, since all of them go through it.
+        # The fast or slow reader and writer is chosen once, because every value goes through them.
         self._encode: Callable[[V], bytes] = _quick_writer(self._quick, codec.encode) if self._quick else codec.encode
         self._by_itself = self._quick if codec.schema == FIRST_SCHEMA else None
         self.read: Callable[[bytes], V] = self._quick_reader(self._by_itself) if self._by_itself else self._read
@@ -63,14 +63,14 @@ class Values(Generic[V]):
         return cells.pack(Cell(bytes(self.lead) + self._encode(value), timestamp, expires, self._schema))
 
     def cells(self, values: Sequence[V | None], expires: int = NEVER) -> list[bytes] | None:
-        """Many values as they are stored, without timestamps; None where one of them is none."""
+        """Many values as they are stored, without timestamps; None if one of the values is None."""
         quick = self._quick
         if quick is not None and countOf(map(type, values), quick.class_) == len(values):
             header = cells.pack(Cell(bytes(self.lead), NO_TIMESTAMP, expires, self._schema))
             try:
                 return [header + data for data in map(quick.encode, values)]
             except quick.failures:
-                pass  # one by one the codec says what is wrong
+                pass  # one by one, the codec reports what is wrong
         if type(None) in map(type, values):
             return None
         return [self.cell(cast(V, value), NO_TIMESTAMP, expires) for value in values]
@@ -82,11 +82,11 @@ class Values(Generic[V]):
             try:
                 return list(map(quick.decode, map(self._cut, found)))
             except quick.failures:
-                pass  # the codec itself says what is wrong
+                pass  # the codec itself reports what is wrong
         return [self._read(cell) for cell in found]
 
     def unreadable(self, rows: Sequence[Row]) -> tuple[bytes, bytes, HoldfastError] | None:
-        """The first of many entries, written by this code, whose value this code can't read; None if there is none."""
+        """The first entry that this code wrote and can't read, with the error; None if there is none."""
         for start in range(0, len(rows), _AT_ONCE):
             some = rows[start : start + _AT_ONCE]
             try:
@@ -94,7 +94,7 @@ class Values(Generic[V]):
             except HoldfastError:
                 for key, data in some:
                     cell = cells.unpack(data)
-                    # What is empty is a mark, and what is of an older schema was only moved.
+                    # An empty value is a mark, and an entry of an older schema was only moved.
                     if cell.schema == self._schema and (payload := cell.payload[self.lead :]):
                         try:
                             self._decode(payload, cell.schema)
@@ -103,7 +103,7 @@ class Values(Generic[V]):
         return None
 
     def timed_reader(self, place: int) -> Callable[[Sequence[Row]], list[tuple[int, V]]]:
-        """What reads entries of one key that never expire: each value with the time at a place of its stored key."""
+        """A reader of entries of one key that never expire: each value with the time at a place of its stored key."""
         quick, cut, slowly = self._by_itself, self._cut, self._read
 
         def one_by_one(rows: Sequence[Row]) -> list[tuple[int, V]]:
@@ -117,11 +117,11 @@ class Values(Generic[V]):
         def at_once(rows: Sequence[Row]) -> list[tuple[int, V]]:
             found = list(map(_cell, rows))
             try:
-                # Of the ways to look at every format this was the quickest for a few dozen: 35 ns a cell.
+                # The fastest check of every format for a few dozen cells: 35 ns per cell.
                 if countOf(map(_format, found), FORMAT) == len(found):
                     return list(zip(times_at(rows, place), map(decode, map(cut, found))))  # noqa: B905  `strict` costs 2 %
             except failures:
-                pass  # one by one the codec says what is wrong
+                pass  # one by one, the codec reports what is wrong
             return one_by_one(rows)
 
         return at_once
@@ -141,7 +141,7 @@ class Values(Generic[V]):
                 if data[0] == FORMAT:
                     return cast(V, decode(data[skip:]))
             except failures:
-                pass  # the codec itself says what is wrong
+                pass  # the codec itself reports what is wrong
             return slowly(data)
 
         return read
@@ -155,7 +155,7 @@ def _quick_writer(quick: Quick, slowly: Callable[[V], bytes]) -> Callable[[V], b
             try:
                 return encode(value)
             except failures:
-                pass  # the codec itself says what is wrong
+                pass  # the codec itself reports what is wrong
         return slowly(value)
 
     return write

@@ -1,9 +1,9 @@
-"""What stores of a kind can be asked over REST: each question is a `Query` that the kind's class lists in `QUERIES`.
+"""Queries of a kind of store over REST: the class of a kind lists them in `QUERIES`.
 
     GET /v1/stores/{store}/{name}/{key}?<parameters>&limit=
 
-`holdfast.query` makes the paths, reads the parameters and asks every partition; it knows no kinds. A query reads only:
-it gets the kind's view (`Store.VIEW`) of one partition at one version.
+`holdfast.query` makes the paths, parses the parameters and reads every partition; it knows no kinds. A query only
+reads: it gets the view of the kind (`Store.VIEW`) of one partition at one version.
 """
 
 import re
@@ -14,7 +14,7 @@ from typing import Any, Final
 from holdfast.errors import TopologyError
 
 Item = dict[str, object]
-"""One item of an answer: plain values by name. A stored value stands under `value`."""
+"""One item of an answer: plain values by name. A stored value has the name `value`."""
 
 TIME: Final = "time"
 """A parameter that is a time: milliseconds since 1970, an ISO time with a zone, or `-1h`, before the store's clock."""
@@ -25,7 +25,7 @@ _TAKEN: Final = ("keys", "range", "rewriting")
 
 @dataclass(frozen=True)
 class Query:
-    """A question about one key.
+    """A query for one key.
 
     >>> def bigger(view, key, *, least):
     ...     return ({"value": value} for value in view.values_of(key) if value >= least)
@@ -34,27 +34,27 @@ class Query:
     """
 
     name: str
-    """As it stands in the URL, and as the answer names its items."""
+    """The name in the URL, and of the items in the answer."""
     items: Callable[..., Iterable[Item]]
     """Called with the view, the key and the parameters by name; yields the items in order."""
     required: Mapping[str, Any] = field(default_factory=dict)
     """Parameters that must be given: the name, and `TIME` or a type that a key can have, such as str or int."""
     optional: Mapping[str, Any] = field(default_factory=dict)
-    """Parameters that are None unless given. One that Python has a word for ends with `_` here: `from_`."""
+    """Parameters that are None unless given. A name that is a Python keyword ends with `_` here: `from_`."""
     key: Any = None
-    """The type of the key in the URL, where it isn't the one that the store's entries lie under."""
+    """The type of the key in the URL, if it isn't the key type of the store."""
     order: Callable[[Item], Any] = lambda item: 0
-    """What items are merged by where several partitions have some of a key; each then names its `task`."""
+    """The sort key of items if several partitions have items of a key; each item then names its `task`."""
 
     def __post_init__(self) -> None:
         if not _NAME.fullmatch(self.name) or self.name in _TAKEN:
-            raise TopologyError(f"{self.name!r} can't name a query: it is taken, or no URL has it. Take another name.")
+            raise TopologyError(f"{self.name!r} can't name a query: it is taken, or can't be in a URL. Choose another.")
         if "limit" in self.parameters:
-            raise TopologyError(f"query {self.name!r}: every query has the parameter limit=. Take another name.")
+            raise TopologyError(f"query {self.name!r}: every query has the parameter limit=. Choose another name.")
 
     @property
     def parameters(self) -> dict[str, tuple[str, Any]]:
-        """The parameters as a URL has them: the name that `items` takes each by, and its type."""
+        """The parameters by their names in the URL: the name in the call of `items`, and the type."""
         return {name.rstrip("_"): (name, type_) for name, type_ in {**self.required, **self.optional}.items()}
 
     @property

@@ -1,7 +1,6 @@
-"""The session store: a value by key and session, from the first of its events to the last.
+"""The session store: one value per key and session. A session lasts from its first event to its last.
 
-A session is there while its end is later than the store's clock less the retention. Where entries stand is
-`stores.layouts.windowed`.
+A session is kept while its end is later than the store's clock minus the retention (`stores.layouts.windowed`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +25,7 @@ K3 = TypeVar("K3")
 
 
 class Session(NamedTuple, Generic[K]):
-    """A key's session: the times of its first and its last event, in milliseconds since 1970."""
+    """A session of a key: the times of its first and last event, in milliseconds since 1970."""
 
     key: K
     start: int
@@ -34,7 +33,7 @@ class Session(NamedTuple, Generic[K]):
 
 
 class SessionOptions(Options, total=False):
-    """What a session store can be told."""
+    """The options of a session store."""
 
     gap: Length | None
     grace: Length
@@ -56,9 +55,9 @@ class ReadOnlySessionStore(TimedView[K, V]):
     def find(
         self, key: K, earliest_end: Time | None = None, latest_start: Time | None = None, *, reverse: bool = False
     ) -> Closing[tuple[Session[K], V]]:
-        """A key's sessions that end at the earliest then and start at the latest then, in the order of their ends.
+        """The sessions of a key that overlap `earliest_end` to `latest_start`, in the order of their ends.
 
-        These are the ones that overlap the span between the two times. None leaves an end open.
+        These end at `earliest_end` or later and start at `latest_start` or earlier. None leaves an end open.
         """
         first, latest = self._span(earliest_end, latest_start)
         rows = self._timed.fetch(self._beginning(key), first, latest, reverse=reverse)
@@ -73,7 +72,7 @@ class ReadOnlySessionStore(TimedView[K, V]):
         *,
         reverse: bool = False,
     ) -> Closing[tuple[Session[K], V]]:
-        """The same for the keys from one to another, both included, in the order of keys, then of ends."""
+        """The same for a range of keys, both ends included, in the order of keys, then of ends."""
         first, latest = self._span(earliest_end, latest_start)
         between = self._beginning_or_none(key_from), self._beginning_or_none(key_to)
         return Closing(self._sessions(self._timed.fetch_keys(*between, first, latest, reverse=reverse), self._key_of))
@@ -102,7 +101,7 @@ def _sessions(view: ReadOnlySessionStore[Any, Any], key: Any, *, from_: int | No
 
 
 class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
-    """A value by key and session.
+    """One value per key and session.
 
     >>> from holdfast.stores.access import DictBytes, Now
     >>> visits = SessionStore("visits", value=int, gap="10s").bind(DictBytes(), Now(wall=0))
@@ -169,7 +168,7 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
         """Sets the value of a session; None removes it."""
         start, end = millis(session.start), millis(session.end)
         if start > end:
-            raise BadValue(f"{session} starts after it ends. Give its first event's time as start, its last's as end.")
+            raise BadValue(f"{session} starts after it ends. Start is the time of its first event, end of its last.")
         if self._refused(end):
             return
         cell = None if value is None else self._values.cell(value)
@@ -183,11 +182,11 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     def merge(
         self, key: K, at: Time, gap: Length | int | None, merge_values: Callable[[V, V], V], initial: V
     ) -> Session[K] | None:
-        """Adds an event to a key's sessions: those within the gap of it become one, with their values merged.
+        """Adds an event to a key: sessions within the gap of it become one session, with their values merged.
 
-        The gap is a length of time such as "30m", or milliseconds; None is the one the store was declared with. The
-        values are merged in the order of their sessions, and `initial`, the event's own, last. None: the event is
-        so late that its session would be hidden already; then it is refused and counted.
+        The gap is a length of time such as "30m", or milliseconds; None is the gap of the declaration. Values are
+        merged in the order of their sessions, and `initial`, the value of the event, last. Returns None for an event
+        so late that its session would be hidden already; it is refused and counted.
         """
         time, gap_ms = millis(at), self._gap_ms(gap)
         near = list(self.find(key, time - gap_ms, time + gap_ms))

@@ -1,4 +1,4 @@
-"""What the typed stores of windows, sessions and histories share: keys with times after them, and late writes."""
+"""The base of window, session and versioned stores: keys with times after them, and late writes."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, ClassVar, TypeVar, cast
@@ -52,7 +52,7 @@ class TimedStore(Store[K, V], TimedView[K, V]):
         return super()._key_in(stored) if own is stored else self._key_of(own)
 
     def _refused(self, time: int) -> bool:
-        """Whether an entry of that time would be hidden; then it is counted and not written."""
+        """Whether an entry of that time would be hidden; if so, it is counted."""
         if time > self._timed.kept_after:
             return False
         self._count(REFUSED, 1)
@@ -61,5 +61,5 @@ class TimedStore(Store[K, V], TimedView[K, V]):
     def _prefetched_ranges(
         self, keys: Sequence[K], times: Sequence[int], span: Callable[[int, int], tuple[int, int | None]]
     ) -> Prefetch:
-        """For each key its entries in the slices that `span` of its earliest and latest time touches."""
+        """Per key, its entries in the slices of the span that `span` makes of its earliest and latest time."""
         return Prefetch([NEWEST], self._timed.ranges(keys, times, self._beginning, span))

@@ -1,7 +1,7 @@
-"""The versioned store: what each key's value was at any time, for as long as the history is kept.
+"""The versioned store: what the value of each key was at any time, for as long as the history is kept.
 
-A put says since when a value is valid; it ends the value before it, and is ended by the next, whatever order they
-arrive in. A delete is a put of None. Where entries stand is `stores.layouts.versioned`.
+A put says since when a value is valid. It ends the value before it and is ended by the next one, in whatever order they
+arrive. A delete is a put of None. `stores.layouts.versioned` has the bytes.
 """
 
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ K3 = TypeVar("K3")
 
 
 class VersionedRecord(NamedTuple, Generic[V]):
-    """A value, since when it is valid, and until before when; None if it is the latest."""
+    """A value, the time since it is valid, and the time it ended; None if it is the latest."""
 
     value: V
     timestamp: int
@@ -42,7 +42,7 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
     _timed: VersionedEntries
 
     def get(self, key: K, as_of: Time | None = None) -> VersionedRecord[V] | None:
-        """A key's latest value, or the one that was valid at a time. Before the history that can only be the latest."""
+        """The latest value of a key, or the value at a time. Before the history only the latest value is known."""
         latest = self._timed.latest(self._encode(key))
         if as_of is None:
             return None if latest is None else self._latest(latest)
@@ -57,9 +57,9 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
     def history(
         self, key: K, from_: Time | None = None, to: Time | None = None, *, reverse: bool = False
     ) -> Closing[VersionedRecord[V]]:
-        """A key's values that were valid at some time from one to another, both included; the earliest first.
+        """The values of a key that were valid between two times, both included; the earliest first.
 
-        Of times before the history only the latest value is known.
+        Before the history only the latest value is known.
         """
         first, last = None if from_ is None else millis(from_), None if to is None else millis(to)
         if first is not None and last is not None and last < first:
@@ -74,7 +74,7 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
             latest = None
         if latest is not None and reverse:
             yield latest
-        known = last is None or last >= first  # or all of the span is before the history
+        known = last is None or last >= first  # otherwise the whole span is before the history
         for old in self._timed.olds(self._beginning(key), first, reverse=reverse) if known else ():
             if last is not None and old.valid_from > last:
                 if reverse:
@@ -101,7 +101,7 @@ def _history(
 
 
 class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K, V]):
-    """What each key's value was at any time, for as long as `retention`.
+    """What the value of each key was at any time, for as long as `retention`.
 
     >>> from holdfast.stores.access import DictBytes, Now
     >>> prices = VersionedKeyValueStore("prices", value=int, retention="1h").bind(DictBytes(), Now(wall=9_000))
@@ -159,14 +159,13 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
     @classmethod
     def options(cls, where: str, *, retention: Length | None = None) -> dict[str, Any]:
         if retention is None:
-            raise TopologyError(f"{where}: a versioned store needs retention=: how long a key's history is kept.")
+            raise TopologyError(f"{where}: a versioned store needs retention=: how long the history is kept.")
         return kept_for(length(retention, "retention", where))
 
     def put(self, key: K, value: V | None, timestamp: Time) -> bool:
-        """Says what a key's value is since a time; None: that it has none. False: it is older than the history.
+        """Sets the value of a key from a time on; None: it has none. Returns False if that is before the history.
 
-        A value before or after it in time keeps its place, whichever was put first. One of the very same time is
-        replaced.
+        Values before and after that time stay, whichever was put first. A value of exactly that time is replaced.
         """
         time = millis(timestamp)
         if time < self._timed.kept_after:
@@ -177,7 +176,7 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
         return True
 
     def delete(self, key: K, timestamp: Time) -> VersionedRecord[V] | None:
-        """Says that a key has no value since a time, and returns the one it had then; None if that is refused."""
+        """Ends the value of a key at a time, and returns the value it had then; None if that is refused."""
         had = self.get(key, as_of=timestamp)
         return had if self.put(key, None, timestamp) else None
 

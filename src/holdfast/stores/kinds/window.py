@@ -1,7 +1,7 @@
-"""The window store: a value by key and window start.
+"""The window store: one value per key and window start.
 
-With `duplicates=True` every put stays. A window is there while its start is later than the store's clock less the
-retention; a put of an older one is refused and counted. Where entries stand is `stores.layouts.windowed`.
+With `duplicates=True` every put is kept. A window is kept while its start is later than the store's clock minus the
+retention; a put of an older window is refused and counted. `stores.layouts.windowed` has the bytes.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -37,7 +37,7 @@ class Windowed(NamedTuple, Generic[K]):
 
 
 class WindowOptions(Options, total=False):
-    """What a window store can be told beside its size."""
+    """The options of a window store besides its size."""
 
     retention: Length | None
     grace: Length
@@ -78,7 +78,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         to: Time | None = None,
         reverse: bool = False,
     ) -> V | Closing[tuple[int, V]] | None:
-        """The value of the window that starts then; or the key's windows that start from one time to another.
+        """The value of the window with this start; or the windows of a key that start from one time to another.
 
         Both times are included, and None leaves an end open. Windows come as (start, value), the earliest first.
         """
@@ -90,7 +90,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
     def fetch_all(
         self, from_: Time | None = None, to: Time | None = None, *, reverse: bool = False
     ) -> Closing[tuple[Windowed[K], V]]:
-        """All keys' windows that start from one time to another, in the order of keys, then of starts."""
+        """The windows of all keys that start from one time to another, in the order of keys, then of starts."""
         return self.fetch_keys(None, None, from_, to, reverse=reverse)
 
     def fetch_keys(
@@ -102,7 +102,7 @@ class ReadOnlyWindowStore(TimedView[K, V]):
         *,
         reverse: bool = False,
     ) -> Closing[tuple[Windowed[K], V]]:
-        """The same for the keys from one to another, both included."""
+        """The same for a range of keys, both ends included."""
         first, last = self._span(from_, to)
         between = self._beginning_or_none(key_from), self._beginning_or_none(key_to)
         return Closing(self._windows(self._timed.fetch_keys(*between, first, last, reverse=reverse)))
@@ -132,7 +132,7 @@ def _windows(view: ReadOnlyWindowStore[Any, Any], key: Any, *, from_: int | None
 
 
 class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
-    """A value by key and window start.
+    """One value per key and window start.
 
     >>> from holdfast.stores.access import DictBytes
     >>> plays = WindowStore("plays", value=int, size="1m").bind(DictBytes(), Now(wall=120_000))
@@ -206,7 +206,7 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
             yield "keeps duplicates"
 
     def put(self, key: K, value: V | None, start: Time) -> None:
-        """Sets the value of a key's window; None deletes it. With duplicates every put stays, and None does nothing."""
+        """Sets the value of a window; None deletes it. With duplicates every put is kept, and None does nothing."""
         time = millis(start)
         if self._refused(time):
             return
@@ -214,7 +214,7 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         self._timed.put(self._beginning(key), time, cell)
 
     def delete(self, key: K, start: Time) -> None:
-        """Removes a key's window, with all its duplicates."""
+        """Removes a window, with all its duplicates."""
         self._timed.delete(self._beginning(key), millis(start))
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
