@@ -59,7 +59,9 @@ def test_an_apps_first_event_time_brings_nothing_back(kind: str, clock: Clock, t
 def test_another_clock_is_refused_with_what_to_do(log: Clock, now: Clock, says: str) -> None:
     code = Code(KINDS["window"]("4s"), "memory", clock=log)
     code.commit_at(now_of(0))
-    with pytest.raises(AppChanged, match=f"store 'kept' goes by {says}.*Leave the stream's timestamp= as it was; or"):
+    with pytest.raises(
+        AppChanged, match=f"store 'kept' measures retention by {says}.*Leave the stream's timestamp= as it was; or"
+    ):
         Code(KINDS["window"]("4s"), "memory", code, clock=now)
 
 

@@ -1,7 +1,7 @@
-"""What a typed store stands on: one store's bytes in order, and the time it goes by.
+"""Access to the bytes of one store, in order, and the time of a version.
 
-A task gives a store its overlay over the state at `v-1`, a query a replica's picture, a test a dictionary. The store
-knows key layouts and clocks; where the bytes live is not its business.
+A store reads and writes through these protocols. In a task the bytes are its overlay over the state at `v-1`, in a
+query a read view of a replica, in a test a dictionary.
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,12 +16,12 @@ ENTRY_SCHEMA: Final = pa.schema([pa.field("key", pa.binary(), nullable=False), p
 """Entries of a store as columns. In the part of a segment, a null value is a tombstone."""
 
 BEGINNING: Final = -(2**62)
-"""The event clock before the first event: an app that starts with last year's records is to keep them."""
+"""The event clock before the first event, so that an app that starts with last year's records keeps them."""
 
 
 @dataclass(frozen=True)
 class Now:
-    """The time of a version, in milliseconds: the same on every replica, since it stands in the commit.
+    """The time of a version, in milliseconds. It is in the commit, so it is the same on every replica.
 
     In a task of version `v`: the wall clock of `v`, chosen before the tasks run, and the event clock of `v-1`. For a
     query at `v`: both of `v`.
@@ -32,7 +32,7 @@ class Now:
 
     @property
     def stream(self) -> int:
-        """Event time, or the wall clock in an app that has none. What a store's retention goes by, its spec says.
+        """Event time, or the wall clock in an app without event time. The spec of a store names the clock it uses.
 
         >>> Now(wall=9_000, event=5_000).stream, Now(wall=9_000).stream
         (5000, 9000)
@@ -71,14 +71,14 @@ class OrderedBytes(ReadableBytes, Protocol):
     def put(self, key: bytes, value: bytes) -> None: ...
 
     def put_many(self, keys: Sequence[bytes], values: Sequence[bytes]) -> None:
-        """The same for many, a value each; of a key that comes twice the last value stays."""
+        """Sets many keys, one value per key; of a key that comes twice the last value stays."""
 
     def delete(self, key: bytes) -> None: ...
 
     def hold(self, entries: int, size: int) -> None:
-        """Says that the store itself keeps so many entries more until the version ends, of so many bytes in all.
+        """Reports that the store itself holds this many more entries and bytes until the version ends.
 
-        Fewer, where these are negative. Whoever bounds the memory of a version counts them in.
+        Negative numbers mean fewer. They count towards the memory limit of a version.
         """
 
 
@@ -102,7 +102,7 @@ class DictBytes:
         return [self.entries.get(key) for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        # The keys are listed first, so that whoever iterates may write.
+        # The keys are listed first, so that the caller may write while it iterates.
         keys = list(self.entries.irange(start, stop, inclusive=(True, False), reverse=reverse))
         return ((key, self.entries[key]) for key in keys if key in self.entries)
 
@@ -119,11 +119,11 @@ class DictBytes:
         self.entries.pop(key, None)
 
     def hold(self, entries: int, size: int) -> None:
-        """Nothing: a dictionary has no bound."""
+        """Does nothing: a dictionary has no limit."""
 
 
 class BytesAsColumns:
-    """Ordered bytes as the columns that a task reads in bulk."""
+    """Ordered bytes as columns."""
 
     def __init__(self, bytes_: ReadableBytes) -> None:
         self._bytes = bytes_

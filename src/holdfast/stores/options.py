@@ -1,11 +1,11 @@
-"""Options of stores: those that all kinds take, and what the options of kinds have in common.
+"""Options of stores: those of all kinds, and helpers for those of single kinds.
 
-A kind's class turns its own options into fields of the spec (`Store.options`); `Store.spec_of` adds the common ones.
-Durations are texts (`"6h"`) or timedeltas. What is impossible is refused when the app is built, with the numbers in the
-message. `where` begins each message: the line of the user's code that asked for it.
+The class of a kind turns its own options into fields of the spec (`Store.options`); `Store.spec_of` adds the common
+ones. Durations are texts (`"6h"`) or timedeltas. Impossible options are rejected when the app is built, with the
+numbers in the message. Each message begins with `where`: the declaration that has the option.
 
-Layouts follow from the spec and nothing else: entries are in slices where `slice_ms` isn't 0. A store with both a TTL
-and `max_entries` isn't sliced: its entries are counted, so those that expire go one by one, through the expiry index.
+The layout depends on the spec alone: entries are in slices if `slice_ms` isn't 0. A store with both a TTL and
+`max_entries` isn't sliced: its entries are counted, so expired ones are removed one by one, through the expiry index.
 """
 
 import re
@@ -44,7 +44,7 @@ def common_fields(
     profile: str = BALANCED,
     rocksdb_options: str | None = None,
 ) -> dict[str, Any]:
-    """What the options of all kinds become in a spec. `engine` is the user's word; without one the app's default holds.
+    """The fields of a spec that the options of all kinds become. Without `engine`, the app's default is used.
 
     >>> common_fields("store 's'", profile="write-heavy")["engine"]
     'rocksdb'
@@ -59,7 +59,7 @@ def common_fields(
 
 
 def kept_for(keep_ms: int) -> dict[str, Any]:
-    """The fields of a store that keeps its entries for so long by the clock of its stream."""
+    """The fields of a store that keeps its entries for this long, by the clock of its stream."""
     return {"retention_ms": keep_ms, "slice_ms": slice_ms_for(keep_ms)}
 
 
@@ -81,12 +81,12 @@ def check_options(given: Mapping[str, object], known: Iterable[str], where: str)
 
 
 _INSTEAD: Final = {
-    "ttl": "is for single entries, and this store is bounded by retention. Say retention={}.",
-    "max_entries": "is for key-value stores. This store is bounded by retention.",
-    "retention": "is for windows, sessions and histories, which have a time of their own. For entries that expire some "
-    "time after they were written say ttl={}; to keep a value for each span of time take a window store.",
+    "ttl": "is for single entries, and this store is limited by retention. Use retention={}.",
+    "max_entries": "is for key-value stores. This store is limited by retention.",
+    "retention": "is for windows, sessions and histories, which have times. For entries that expire some time after "
+    "they were written use ttl={}; for one value per span of time use a window store.",
 }
-"""What to take instead of an option that only other kinds have."""
+"""What to use instead of an option that only other kinds have."""
 
 
 def millis(length: Length, option: str, where: str, *, shortest: int = 1) -> int:
@@ -100,22 +100,22 @@ def millis(length: Length, option: str, where: str, *, shortest: int = 1) -> int
     except SettingsError as error:
         raise TopologyError(f"{where}: {option}={_shown(length)}: {error}") from None
     if found < shortest:
-        raise TopologyError(f"{where}: {option}={_shown(length)} is too short. Take {shortest}ms or more.")
+        raise TopologyError(f"{where}: {option}={_shown(length)} is too short. Use {shortest}ms or more.")
     return found
 
 
 def known_engine(engine: str, where: str) -> str:
-    """An engine of Holdfast's, or the place of a user's own."""
+    """An engine of Holdfast, or the place of a user's own."""
     if engine in ENGINES or _PLACE.fullmatch(engine):
         return engine
     raise TopologyError(
-        f"{where}: engine={engine!r}: there are {', '.join(sorted(ENGINES))}. One of your own is named by its place, "
+        f"{where}: engine={engine!r}: there are {', '.join(sorted(ENGINES))}. Name your own by its place, "
         "'module:Class'."
     )
 
 
 def check_tuned(spec: StoreSpec, where: str) -> None:
-    """Raises for a store in memory that is tuned as only RocksDB can be. An engine of the user's own may be one."""
+    """Raises for a store in memory with options of RocksDB. A user's own engine may use them."""
     if spec.engine != MEMORY:
         return
     if spec.options_hook is not None:
@@ -125,13 +125,13 @@ def check_tuned(spec: StoreSpec, where: str) -> None:
     else:
         return
     raise TopologyError(
-        f"{where}: {given} tunes RocksDB, and the store is on the engine {MEMORY!r}, which has nothing to tune. Leave "
-        f"it out, or say engine={ROCKSDB!r}."
+        f"{where}: {given} tunes RocksDB, and the store is on the engine {MEMORY!r}, which has nothing to tune. Remove "
+        f"it, or use engine={ROCKSDB!r}."
     )
 
 
 def retention_ms(retention: Length | None, where: str, *, span: str, entries: str, span_ms: int, grace_ms: int) -> int:
-    """How long windows or sessions are kept: a day, or as long as one may be open, unless told."""
+    """How long windows or sessions are kept; by default a day, or as long as one may be open."""
     least = span_ms + grace_ms
     if retention is None:
         return max(DAY_MS, least)
@@ -139,22 +139,22 @@ def retention_ms(retention: Length | None, where: str, *, span: str, entries: st
     if kept < least:
         raise TopologyError(
             f"{where}: retention={_shown(retention)} is shorter than {span} of {words(span_ms)} and its grace of "
-            f"{words(grace_ms)} together, {words(least)}: {entries} would go before they are complete. Take "
+            f"{words(grace_ms)} together, {words(least)}: {entries} would expire before they are complete. Use "
             f'retention="{words(least)}" or more.'
         )
     return kept
 
 
 def bound(max_entries: object, where: str) -> int:
-    """The most entries of one partition; 0 means any number."""
+    """The limit of entries per partition; 0 means none."""
     if max_entries is None:
         return 0
     if isinstance(max_entries, bool) or not isinstance(max_entries, int) or max_entries < 1:
-        raise TopologyError(f"{where}: max_entries={max_entries!r} is not possible. Take a whole number from 1 on.")
+        raise TopologyError(f"{where}: max_entries={max_entries!r} is not possible. Use a whole number from 1 on.")
     if max_entries > MOST_ENTRIES:
         raise TopologyError(
-            f"{where}: max_entries={max_entries:,} is more than the {MOST_ENTRIES:,} entries a partition can put in "
-            "the order of their use. Take fewer, and more partitions, or bound the store by ttl= alone."
+            f"{where}: max_entries={max_entries:,} is more than the {MOST_ENTRIES:,} entries whose order of use a "
+            "partition can keep. Use fewer entries and more partitions, or limit the store by ttl= alone."
         )
     return max_entries
 
@@ -163,8 +163,8 @@ def _hook(place: object, where: str) -> str | None:
     if place is None or (isinstance(place, str) and _PLACE.fullmatch(place)):
         return place
     raise TopologyError(
-        f"{where}: rocksdb_options={place!r} is no place of a function. Write 'module:function'; instances are other "
-        "processes and import it by that name."
+        f"{where}: rocksdb_options={place!r} is not the place of a function. Write 'module:function'; instances are "
+        "other processes and import it by that name."
     )
 
 

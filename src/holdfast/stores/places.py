@@ -1,4 +1,4 @@
-"""Places: how a user's own class or function is named so that another process finds it, `module:name`."""
+"""Places: the names by which other processes import a user's own class or function, `module:name`."""
 
 import importlib
 from collections.abc import Callable
@@ -8,14 +8,14 @@ from holdfast.errors import TopologyError
 
 
 def imported(place: str, what: str) -> Callable[..., Any]:
-    """What stands at a place. `what` says in an error what it is wanted for.
+    """The class or function at a place. `what` says in errors what it is needed for.
 
     >>> imported("os.path:basename", "a test")("/a/b")
     'b'
     """
     module, separator, name = place.partition(":")
     if not (module and separator and name):
-        raise TopologyError(f"{what}: {place!r} names no place. Write 'module:name'.")
+        raise TopologyError(f"{what}: {place!r} is not a place. Write 'module:name'.")
     try:
         found = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

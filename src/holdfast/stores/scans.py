@@ -1,4 +1,4 @@
-"""Scans: iterators over entries that can be closed early, and their rows in batches."""
+"""Scans: iterators over entries that can be closed early, and batches of their rows."""
 
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
@@ -29,7 +29,7 @@ class Closing(Generic[T]):
         return cls(itertools.chain.from_iterable(batches), batches if source is None else source)
 
     def __iter__(self) -> Iterator[T]:
-        return self._rows  # what a `for` goes through is the scan itself
+        return self._rows  # so a `for` loop iterates over the scan itself
 
     def __next__(self) -> T:
         return next(self._rows)
@@ -46,11 +46,11 @@ class Closing(Generic[T]):
 
 
 FIRST_ROWS, ROWS = 64, 512
-"""Entries that are decoded at a time, at first and then: a dozen at once cost little more than one alone."""
+"""How many entries are decoded at a time, first and later: a dozen at once cost little more than one alone."""
 
 
 def batches(rows: Iterator[T]) -> Iterator[list[T]]:
-    """The rows in lists, and the rows closed after the last, or when nobody wants more.
+    """The rows in lists. The rows are closed after the last one, or when the batches are closed.
 
     >>> [len(batch) for batch in batches(iter(range(600)))]
     [64, 512, 24]
@@ -67,7 +67,7 @@ def batches(rows: Iterator[T]) -> Iterator[list[T]]:
 
 
 def columns(rows: Iterator[tuple[T, D]]) -> Iterator[tuple[Sequence[T], Sequence[D]]]:
-    """The same with what comes first in the rows of a batch apart from what comes second.
+    """The same as pairs of sequences: the first and the second parts of the rows of a batch.
 
     >>> list(columns(iter([(1, "a"), (2, "b")])))
     [((1, 2), ('a', 'b'))]
@@ -78,7 +78,7 @@ def columns(rows: Iterator[tuple[T, D]]) -> Iterator[tuple[Sequence[T], Sequence
 
 
 def close(rows: Iterator[Any]) -> None:
-    """Closes what can be closed: a generator, or an engine's own iterator."""
+    """Closes an iterator that can be closed: a generator, or an engine's own."""
     closing = getattr(rows, "close", None)
     if closing is not None:
         closing()

@@ -1,7 +1,7 @@
-"""What the log remembers of a store: enough to read it without the code that wrote it, and to notice a change.
+"""Specs: what the log keeps of a store. A spec is enough to read the store without the code that wrote it.
 
-Specs stand in the app's file. At every start the code's specs are compared with the file's; a difference that would
-make stored bytes unreadable is told to the user one sentence each.
+Specs are in the app's file. At every start they are compared with the specs of the code. Each difference that would
+make stored bytes unreadable is reported to the user in one sentence.
 """
 
 import re
@@ -26,24 +26,24 @@ SESSION: Final = "session"
 
 
 Options = tuple[tuple[str, int | float | str | bool], ...]
-"""Options of a kind of store by name. One that isn't there has its default, which is falsy."""
+"""Options of a kind of store by name. A missing option has its default, which is falsy."""
 
 
 class NumberedSchema(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One schema a store's values have had: its number, a fingerprint of it, and its fields in words."""
+    """One schema of a store's values: its number, its fingerprint, and its fields as text."""
 
     number: int
     fingerprint: str
     fields: str
     lifts: tuple[int, ...] = ()
-    """The numbers from which the code has an upcaster to the next."""
+    """The numbers from which the code has an upcaster to the next number."""
 
 
 class RowValues(msgspec.Struct, frozen=True, tag="rows"):
-    """Values that are an aggregate's rows."""
+    """Values that are rows of an aggregate."""
 
     columns: Schema
-    """All columns: those that are shown first, then those that only merges need."""
+    """All columns: first those that users see, then those that only merges need."""
 
     @property
     def shown(self) -> Schema:
@@ -57,7 +57,7 @@ class RowValues(msgspec.Struct, frozen=True, tag="rows"):
 
 
 class TypedValues(msgspec.Struct, frozen=True, tag="typed"):
-    """Values of a Python type. The store's `schemas` have what they look like."""
+    """Values of a Python type. The store's `schemas` describe them."""
 
 
 TYPED_VALUES: Final = TypedValues()
@@ -71,7 +71,7 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """
 
     name: str
-    # With factories these are always written, as they were before there were the others.
+    # Fields with factories are always written to the app's file; others only if they differ from the default.
     kind: str = msgspec.field(default_factory=lambda: KEY_VALUE)
     key: Schema
     value: RowValues | TypedValues = msgspec.field(default_factory=TypedValues)
@@ -79,13 +79,13 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     engine: str = msgspec.field(default_factory=lambda: "rocksdb")
     format: int = msgspec.field(default_factory=lambda: 1)
     ttl_ms: int = 0
-    """How long an entry lives after it was written, by the commit's wall clock."""
+    """How long an entry is kept after it was written, by the wall clock of the commit."""
     retention_ms: int = 0
-    """How long windows, sessions and history are kept, by the commit's event clock."""
+    """How long windows, sessions and history are kept, by `clock`."""
     slice_ms: int = 0
     """How much time one slice covers; slices are dropped whole. Fixed when the store is made."""
     max_entries: int = 0
-    """The most entries of one partition; the least recently used go."""
+    """The limit of entries per partition; the least recently used are evicted."""
     fixed: Options = ()
     """Options of the store's kind that stored bytes depend on: they can't change."""
     options: Options = ()
@@ -98,16 +98,16 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """`module:function` that receives the store's engine options."""
     schema: int = 1
     schemas: tuple[NumberedSchema, ...] = ()
-    """Every schema the values have had, the newest last. Code knows its own alone; the log has them all."""
+    """Every schema that the values have had, the newest last. The code knows only its own; the log has all."""
     from_now: tuple[str, ...] = ()
-    """Aggregates that may begin in the middle: they leave out what came before they were added."""
+    """Aggregates that may start late: they don't count records from before they were added."""
     aggregates: tuple[tuple[str, str], ...] = ()
-    """What each aggregate of a table computes, such as `("best", "max(score)")`. Files of before have none."""
+    """What each aggregate of a table computes, such as `("best", "max(score)")`."""
     stream_key: Schema | None = None
-    """The key of the stream whose processor keeps the store: what its partitions go by. Files of before have none."""
+    """The key of the stream whose processor has the store: it decides the partition."""
     clock: Literal["event", "wall"] | None = None
-    """What retention goes by: event time, or the wall clock if the stream has none. Files of before don't say: by event
-    time from the app's first on, and by the wall clock until then."""
+    """What measures retention: event time, or the wall clock if the stream has no event time. None: event time from the
+    first event of the app on, and the wall clock until then."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -122,7 +122,7 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         if isinstance(self.value, RowValues):
             return self.value.columns
         raise TopologyError(
-            f"store {self.name!r} has typed values, and no columns. Only an aggregate's store has them."
+            f"store {self.name!r} has typed values, and no columns. Only the store of an aggregate has columns."
         )
 
 
@@ -134,7 +134,7 @@ def check_name(name: str) -> None:
 
 
 def differences(old: Sequence[StoreSpec], new: Sequence[StoreSpec]) -> list[str]:
-    """What changed from the stores the log has to those the code has, one sentence each, in the order of names.
+    """The differences between the stores in the log and in the code, one sentence each, in the order of names.
 
     >>> key = Schema.of(player="string")
     >>> for line in differences([StoreSpec(name="scores", key=key, codec="rows/1")], []): print(line)
@@ -156,70 +156,72 @@ def differences(old: Sequence[StoreSpec], new: Sequence[StoreSpec]) -> list[str]
 
 
 _FIXED: Final = ("kind", "codec", "engine", "format", "durable", "everywhere")
-"""What stored bytes, or the place they are in, depend on, whatever the kind."""
+"""The fields that stored bytes, or the place they are in, depend on, in any kind."""
 
 BESIDE: Final = "keep the store as it was and add one under a new name beside it, or give the app a new id"
-"""What to do where a store can't change. It has to stay declared: a store that is in the log can't be removed."""
+"""What to do if a store can't change. It has to stay declared: a store in the log can't be removed."""
 
-_ANEW: Final = f"Not possible in place: {BESIDE}"
+_NOT_IN_PLACE: Final = f"Not possible in place: {BESIDE}"
 
 
 def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
     own = sorted({name for name, _ in old.fixed + new.fixed})
     lines = [
         f"store {old.name!r} has {name.removesuffix('_ms')} {_shown(old, name)} in the log and {_shown(new, name)} in "
-        f"the code. {_ANEW}"
+        f"the code. {_NOT_IN_PLACE}"
         for name in (*_FIXED, *own)
         if _value(old, name) != _value(new, name)
     ]
     if old.key != new.key:
-        lines.append(f"store {old.name!r} has key ({old.key}) in the log and ({new.key}) in the code. {_ANEW}")
+        lines.append(f"store {old.name!r} has key ({old.key}) in the log and ({new.key}) in the code. {_NOT_IN_PLACE}")
     if old.stream_key and new.stream_key and old.stream_key != new.stream_key:
         lines.append(
             f"store {old.name!r} is kept by the stream's key, which is ({old.stream_key}) in the log and "
-            f"({new.stream_key}) in the code: records would meet state of other keys, or none. If only the column has "
-            "another name now, give it back its own: df.withColumnRenamed(...). Otherwise keep the processor as it was "
+            f"({new.stream_key}) in the code: records would find the state of other keys, or none. If only the column "
+            "was renamed, rename it back: df.withColumnRenamed(...). Otherwise keep the processor as it was "
             "and add one with stores of new names, or give the app a new id"
         )
     if old.clock and new.clock and old.clock != new.clock:
         without, with_ = "the wall clock, since its stream has no timestamp=,", "event time"
         was, now = (without, with_) if old.clock == "wall" else (with_, without)
         lines.append(
-            f"store {old.name!r} goes by {was} in the log and by {now} in the code. The clock of its retention would "
-            "jump: what is hidden could come back, and only on replicas that have not dropped it yet. Leave the "
-            f"stream's timestamp= as it was; or {BESIDE}"
+            f"store {old.name!r} measures retention by {was} in the log and by {now} in the code. The clock "
+            "would jump: hidden entries could come back, and only on replicas that have not dropped them yet. Leave "
+            f"the stream's timestamp= as it was; or {BESIDE}"
         )
     if type(old.value) is not type(new.value):
         was, now = _text(old.value), _text(new.value)
-        lines.append(f"store {old.name!r} has {was} in the log and {now} in the code. {_ANEW}")
+        lines.append(f"store {old.name!r} has {was} in the log and {now} in the code. {_NOT_IN_PLACE}")
     for what, attribute in (("ttl", "ttl_ms"), (kept_as(new), "retention_ms"), ("max_entries", "max_entries")):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if bool(before) != bool(after):
-            # Either changes where an entry stands or what stands before its value.
+            # Either changes where an entry is stored or what is stored before its value.
             has = f"has {what} {_shown(old, attribute)}" if before else f"has no {what}"
-            lines.append(f"store {old.name!r} {has} in the log and {_shown(new, attribute)} in the code. {_ANEW}")
+            lines.append(
+                f"store {old.name!r} {has} in the log and {_shown(new, attribute)} in the code. {_NOT_IN_PLACE}"
+            )
     if old.ttl_ms > new.ttl_ms > 0:
         was, now = _shown(old, "ttl_ms"), _shown(new, "ttl_ms")
         # An aggregate is written by its records, not by put().
         leave = f"Leave it at {was}, which single entries can go below by put(..., ttl=)"
         stay = leave if isinstance(old.value, TypedValues) else f"Leave it at {was}"
         lines.append(
-            f"store {old.name!r} has ttl {was} in the log and {now} in the code. Entries it would hide could come back "
-            f"if it grew again, deleted ones too. {stay}; or {BESIDE}"
+            f"store {old.name!r} has ttl {was} in the log and {now} in the code. Entries that it would hide could come "
+            f"back if it grew again, deleted ones too. {stay}; or {BESIDE}"
         )
     if new.retention_ms > old.retention_ms > 0:
         set_by = "" if old.aggregates else " (by retention=, or where that isn't set by size, gap and grace)"
         lines.append(
             f"store {old.name!r} has {kept_as(old)} {_shown(old, 'retention_ms')} in the log and "
-            f"{_shown(new, 'retention_ms')} in the code. What the shorter one has hidden would come back, and only on "
-            f"replicas that have not dropped it yet. Leave it at {_shown(old, 'retention_ms')} or less{set_by}; or "
-            f"{BESIDE}"
+            f"{_shown(new, 'retention_ms')} in the code. Entries that the shorter one has hidden would come back, and "
+            f"only on replicas that have not dropped them yet. Leave it at {_shown(old, 'retention_ms')} or "
+            f"less{set_by}; or {BESIDE}"
         )
     return lines
 
 
 def kept_as(spec: StoreSpec) -> str:
-    """The option that says how long a store keeps what has an end."""
+    """The option that sets the retention of a store."""
     return "history" if spec.aggregates else "retention"
 
 
@@ -228,7 +230,7 @@ def _value(spec: StoreSpec, name: str) -> Any:
 
 
 def _shown(spec: StoreSpec, name: str) -> str:
-    """An option as a user writes it: milliseconds as a duration, nothing as none."""
+    """An option as a user writes it: milliseconds as a duration, 0 and None as none."""
     value = _value(spec, name)
     if name.endswith("_ms"):
         return format_duration(timedelta(milliseconds=value)) if value else "none"

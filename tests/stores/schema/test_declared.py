@@ -83,9 +83,9 @@ def test_text_that_is_not_a_schema_is_an_error(text: str) -> None:
     [
         ({"number": 0}, "numbers go from 1"),
         ({"number": 65536}, "numbers go from 1"),
-        ({"number": 2, "upcasters": {2: lambda old: old}}, "say number=3"),
+        ({"number": 2, "upcasters": {2: lambda old: old}}, "use number=3"),
         ({"number": 2, "upcasters": {0: lambda old: old}}, "upcaster from 0"),
-        ({"upcasters": {1: lambda old: old}}, "has schema number 1 and an upcaster from 1.* say number=2 or higher"),
+        ({"upcasters": {1: lambda old: old}}, "has schema number 1 and an upcaster from 1.* use number=2 or higher"),
         ({"aliases": {"nothing": "old"}}, "no field 'nothing'"),
         ({"aliases": {"user": "score"}}, "'score' is a field"),
         ({"aliases": {"user": "old", "score": "old"}}, "alias of two fields"),
@@ -120,8 +120,8 @@ class Plain:
     ("type_", "inside"),
     [
         (Plain, ""),
-        (list[Plain], ", which stands inside list.*Plain.,"),
-        (make_dataclass("Outer", [("best", dict[str, Plain | None])]), ", which stands inside Outer,"),
+        (list[Plain], ", which is inside list.*Plain.,"),
+        (make_dataclass("Outer", [("best", dict[str, Plain | None])]), ", which is inside Outer,"),
     ],
 )
 @pytest.mark.parametrize("codec", [None, "json", "avro"])
@@ -223,7 +223,7 @@ class Page(Generic[T]):
 )
 def test_a_shape_is_refused_where_nobody_would_ask_for_it(type_: Any, inner: str, codec: str) -> None:
     """Its upcasters and aliases would never be called, and defaults would take the place of what is stored."""
-    with pytest.raises(TopologyError, match=rf"{inner}(\[int\])? is under @hf.schema and stands inside .* itself"):
+    with pytest.raises(TopologyError, match=rf"{inner}(\[int\])? has @hf.schema and is inside .* itself"):
         hf.KeyValueStore("scores", value=type_, codec=codec).spec()
 
 
@@ -237,7 +237,7 @@ def test_aliases_do_not_reach_into_a_type_that_contains_itself() -> None:
     hf.schema(number=2, upcasters={1: lambda old: old})(Tree)
     assert describe_type(Tree).fields == "{name?: str, children?: list[^1]}"
     hf.schema(aliases={"name": "title"})(Tree)
-    with pytest.raises(TopologyError, match="Tree has aliases and stands inside itself"):
+    with pytest.raises(TopologyError, match="Tree has aliases and contains itself"):
         describe_type(Tree)
 
 

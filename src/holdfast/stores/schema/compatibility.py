@@ -1,13 +1,12 @@
-"""Whether code can read what other code wrote, told from the two schemas alone.
+"""Compatibility: whether code can read what other code wrote, by their two schemas alone.
 
-A reader may know fields with defaults that the writer didn't have, and leave fields alone that it doesn't know; a whole
-number reads as a real one. Everything else that differs is named, one sentence each, with the place it was found at.
-What is said here to be readable is readable; some of what is not might be, and an upcaster settles that.
+A reader may have fields with defaults that the writer didn't have, and ignores fields that it doesn't know. An int
+can be read as a float. Every other difference is reported in one sentence, with its place in the value. A schema
+without obstacles is readable; one with obstacles sometimes is too, and then an upcaster says so.
 """
 
 from holdfast.stores.schema.text import (
     ANY,
-    Around,
     Choices,
     Fixed,
     Many,
@@ -24,7 +23,7 @@ _CHOICE_TYPES = {str: "str", int: "int", type(None): "null"}
 
 
 def obstacles(written: ValueSchema, reader: ValueSchema, at: str = "the value") -> list[str]:
-    """Why `reader` can't read what was written as `written`; nothing if it can.
+    """Why `reader` can't read values of the schema `written`; empty if it can.
 
     >>> from holdfast.stores.schema.text import parse
     >>> obstacles(parse("{a: int, old: str}"), parse("{a: float, more?: str}"))
@@ -64,8 +63,6 @@ def obstacles(written: ValueSchema, reader: ValueSchema, at: str = "the value") 
             return _by_position(written, reader, at)
         case Record(), Record():
             return _by_name(written, reader, at)
-        case Around(), Around():
-            return [_differs(written, reader, at)]
     return [_differs(written, reader, at)]
 
 

@@ -1,15 +1,15 @@
-"""Schemas of value types: how a type says that it has changed, and what can be told of it.
+"""Declared schemas: how a value type says that it has changed.
 
-Most changes need no word: a field that is gained has a default, one that is lost is passed over. A rename is an alias;
-the field stays stored under its first name, so code from before the rename reads it too. For all else a type has a
-number and upcasters, each of which lifts a plain value (dicts, lists, numbers) from one schema to the next:
+Most changes need no declaration: a new field has a default, a removed field is ignored. A rename is an alias; the field
+is still stored under its first name, so that older code reads it too. For all other changes a type has a number and
+upcasters. Each upcaster turns a plain value (dicts, lists, numbers) of one schema into one of the next:
 
     @hf.schema(number=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
     @dataclass
     class Score: ...
 
-All this is said by the store's value type itself. A class that says it from within another type is refused, since
-nobody would ask it: a cell has one number, and it is the value's.
+Only the store's value type itself can have a declaration. One on a class inside another type is rejected, because it
+would have no effect: a cell has one schema number, that of the whole value.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ T = TypeVar("T")
 Upcaster = Callable[[Any], Any]
 
 _BY_MSGSPEC = (MESSAGE_PACK, JSON, AVRO)
-"""The codecs that leave it to msgspec to look into a value."""
+"""The codecs that use msgspec."""
 
 _DECLARED = "__holdfast_schema__"
 _LIFTS = "__holdfast_lifts__"
@@ -57,16 +57,16 @@ _LIFTS = "__holdfast_lifts__"
 
 @dataclasses.dataclass(frozen=True)
 class Declared:
-    """What a type says of its schema."""
+    """What a type declares about its schema."""
 
     number: int = FIRST_SCHEMA
     aliases: Mapping[str, tuple[str, ...]] = dataclasses.field(default_factory=dict)
-    """From a field to the names it had, the first one first."""
+    """By field, its former names, the first one first."""
     upcasters: Mapping[int, Upcaster] = dataclasses.field(default_factory=dict)
-    """From a number to what lifts a plain value of it to the next."""
+    """By schema number, what turns a plain value of it into the next schema."""
 
     def chain(self, schema: int) -> tuple[Upcaster, ...]:
-        """What lifts a value of an older schema to this one; a number without an upcaster reads as the next does."""
+        """The upcasters from an older schema to this one. A number without an upcaster is read as the next one."""
         return tuple(self.upcasters[n] for n in range(schema, self.number) if n in self.upcasters)
 
 
@@ -79,7 +79,7 @@ def schema(
     aliases: Mapping[str, str | Sequence[str]] = {},
     upcasters: Mapping[int, Upcaster] = {},
 ) -> Callable[[type[T]], type[T]]:
-    """Says how a dataclass or Struct has changed. Upcasters may also stand in the class, under `@hf.upcast`.
+    """Declares how a dataclass or Struct has changed. Upcasters may also be in the class, marked by `@hf.upcast`.
 
     >>> @schema(number=2, upcasters={1: lambda old: {"points": old["score"] * 100}})
     ... @dataclasses.dataclass
@@ -104,7 +104,7 @@ class _Marker(Protocol):
 
 
 def upcast(*, from_: int) -> _Marker:
-    """Marks a static method of a class under `@hf.schema` as what lifts values of schema `from_` to the next.
+    """Marks a static method of a class with `@hf.schema` as the upcaster from schema `from_` to the next.
 
     >>> @schema(number=2)
     ... @dataclasses.dataclass
@@ -126,23 +126,23 @@ def upcast(*, from_: int) -> _Marker:
 
 
 def declared(type_: Any) -> Declared:
-    """What a type says of its schema. A subclass says it anew."""
+    """The declaration of a type. A subclass doesn't inherit it."""
     return cast(Declared, vars(type_).get(_DECLARED, UNDECLARED)) if isinstance(type_, type) else UNDECLARED
 
 
 def describe_type(type_: Any, codec: str = "msgpack/1") -> NumberedSchema:
-    """A value type as the app's file keeps it.
+    """The schema of a value type as it is in the app's file.
 
     >>> describe_type(dict[str, int]).fields
     'dict[str, int]'
     """
     found = message_schema(type_) if codec == PROTOBUF else schema_of_type(type_, by_msgspec=codec in _BY_MSGSPEC)
-    said = declared(type_)
-    return NumberedSchema(said.number, fingerprint_of(found), text_of(found), tuple(sorted(said.upcasters)))
+    own = declared(type_)
+    return NumberedSchema(own.number, fingerprint_of(found), text_of(found), tuple(sorted(own.upcasters)))
 
 
 def schema_of_type(type_: Any, *, by_msgspec: bool = False) -> ValueSchema:
-    """The schema of a type as msgspec writes it. `by_msgspec`: it will, so what it can't write is refused."""
+    """The schema of a type as msgspec writes it. `by_msgspec`: reject what msgspec can't write."""
     try:
         info = inspect.type_info(type_)
     except TypeError as error:
@@ -151,7 +151,7 @@ def schema_of_type(type_: Any, *, by_msgspec: bool = False) -> ValueSchema:
 
 
 def check_inside(type_: Any) -> None:
-    """Refuses a value type with a class under `@hf.schema` inside it, as far as msgspec can look into the type."""
+    """Rejects a value type with a class with `@hf.schema` inside it, as far as msgspec can inspect the type."""
     try:
         info = inspect.type_info(type_)
     except TypeError:
@@ -161,14 +161,14 @@ def check_inside(type_: Any) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class _Root:
-    """A store's value type, and whether it is msgspec that writes it."""
+    """A store's value type, and whether msgspec writes it."""
 
     type_: Any
     by_msgspec: bool = False
 
 
 def _schema(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
-    """The schema of a type that stands inside the records `around`, in a value of the type `root`."""
+    """The schema of a type inside the records `around`, in a value of the type `root`."""
     match info:
         case inspect.Metadata():
             return _schema(info.type, around, root)
@@ -187,7 +187,7 @@ def _schema(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
             return Choices(tuple(member.value for member in info.cls))
         case inspect.LiteralType():
             return Choices(tuple(info.values))
-        case inspect.CustomType() if root.by_msgspec and not _is_read_as_it_comes(info.cls):
+        case inspect.CustomType() if root.by_msgspec and not _needs_no_decoding(info.cls):
             raise _not_storable(info.cls, around[-1] if around else root.type_)
         case inspect.CustomType() | inspect.ExtType():
             return Scalar(getattr(getattr(info, "cls", None), "__name__", "ext"))
@@ -227,12 +227,12 @@ def _record(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
             f"it. Put @hf.schema(number={max(lifts) + 1}) on {name_of(class_)}."
         )
     if said is not UNDECLARED and said is not declared(root.type_):
-        raise _out_of_reach(info.cls, around[0] if around else root.type_)
+        raise _not_the_value_type(info.cls, around[0] if around else root.type_)
     if info.cls in around:
         if said.aliases:
             raise TopologyError(
-                f"{name_of(root.type_)} has aliases and stands inside itself, where they don't reach. Say "
-                "@hf.schema(number=2, upcasters={1: ...}) in their place; the upcaster gets the whole value."
+                f"{name_of(root.type_)} has aliases and contains itself, where aliases have no effect. Use "
+                "@hf.schema(number=2, upcasters={1: ...}) instead; the upcaster gets the whole value."
             )
         return Around(len(around) - around.index(info.cls))
     inside = (*around, info.cls)
@@ -241,8 +241,8 @@ def _record(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
     for field in info.fields:
         if isinstance(field.default, _STRUCT_FIELD):
             raise TopologyError(
-                f"{name_of(info.cls)}.{field.name} is a msgspec.field(), which only a msgspec.Struct knows: in a "
-                f"dataclass it would be the default itself. Make {name_of(info.cls)} a Struct, or take "
+                f"{name_of(info.cls)}.{field.name} is a msgspec.field(), which only a msgspec.Struct understands: in a "
+                f"dataclass it would be the default itself. Make {name_of(info.cls)} a Struct, or use "
                 "dataclasses.field()."
             )
         first, *rest = (*said.aliases.get(field.name, ()), field.encode_name)
@@ -250,7 +250,7 @@ def _record(info: Any, around: tuple[Any, ...], root: _Root) -> ValueSchema:
     return Record(tuple(fields), bool(getattr(info, "forbid_unknown_fields", False)), by_position)
 
 
-def _is_read_as_it_comes(class_: Any) -> bool:
+def _needs_no_decoding(class_: Any) -> bool:
     """Whether something msgspec reads is an object of a class it doesn't know: `object`, `numbers.Number` ..."""
     read: tuple[object, ...] = (None, True, 0, 0.0, "", b"", [], {})
     try:
@@ -260,19 +260,19 @@ def _is_read_as_it_comes(class_: Any) -> bool:
 
 
 def _not_storable(class_: Any, where: Any) -> TopologyError:
-    inside = "" if where is class_ else f", which stands inside {name_of(where)},"
+    inside = "" if where is class_ else f", which is inside {name_of(where)},"
     return TopologyError(
-        f"{name_of(class_)}{inside} can't be stored: it is no dataclass, no msgspec.Struct and nothing else msgspec "
-        f"knows. Make {name_of(class_)} one of the two, or give the store a codec of your own: codec='module:Class'."
+        f"{name_of(class_)}{inside} can't be stored: it is not a dataclass, msgspec.Struct or another type that "
+        f"msgspec knows. Make {name_of(class_)} one of these, or use a codec of your own: codec='module:Class'."
     )
 
 
-def _out_of_reach(type_: Any, outer: Any) -> TopologyError:
+def _not_the_value_type(type_: Any, outer: Any) -> TopologyError:
     return TopologyError(
-        f"{name_of(type_)} is under @hf.schema and stands inside {name_of(outer)}. Numbers, aliases and upcasters "
-        "count for a store's value type itself: put @hf.schema on a class that is the value type, with a field for "
-        f"what is now the value if that is no class. Its upcaster gets the whole value, with what is stored of "
-        f"{name_of(type_)} in it. A field of an inner Struct is renamed with msgspec.field(name=...)."
+        f"{name_of(type_)} has @hf.schema and is inside {name_of(outer)}. Numbers, aliases and upcasters work only "
+        "on a store's value type itself: put @hf.schema on the class that is the value type, or make one with a field "
+        f"for the present value. Its upcaster gets the whole value, including the stored {name_of(type_)}. "
+        "A field of an inner Struct is renamed with msgspec.field(name=...)."
     )
 
 
@@ -291,14 +291,14 @@ def _check(type_: type, number: int, aliases: Mapping[str, tuple[str, ...]], upc
     if not (dataclasses.is_dataclass(type_) or issubclass(type_, msgspec.Struct)):
         raise TopologyError(
             f"@hf.schema takes a dataclass or a msgspec Struct, and {name} is neither. Write @hf.schema(...) above "
-            "@dataclass: of two lines above a class the lower one comes first."
+            "@dataclass: the lower decorator is applied first."
         )
     if not FIRST_SCHEMA <= number <= LAST_SCHEMA:
         raise TopologyError(f"{name}: number={number}; numbers go from {FIRST_SCHEMA} to {LAST_SCHEMA}.")
     if outside := sorted(n for n in upcasters if not FIRST_SCHEMA <= n < number):
         raise TopologyError(
             f"{name} has schema number {number} and an upcaster from {outside[0]}. An upcaster leads from a number to "
-            f"the next: say number={outside[0] + 1} or higher, or take it out."
+            f"the next: use number={outside[0] + 1} or higher, or remove it."
         )
     own = {field.name for field in _fields_of(type_)}
     for new, old in aliases.items():

@@ -1,11 +1,10 @@
-"""The schemas a store's values have had, by number: what the log keeps of them and what code makes of it.
+"""Schema history: the schemas that a store's values have had, by number, and whether code can read them.
 
-A typed value's number is the version its type declares. An aggregate's row has no type to say it, so the log numbers
-its layouts itself, whatever its codec: a table whose columns changed gets the next number. Either way a cell says which
-number it was written in, and the app's file has the schema.
+The type of a typed value declares its schema number. The rows of an aggregate have no such type, so the log numbers
+their schemas: a table whose columns changed gets the next number. In both cases a cell has the number of its schema,
+and the app's file has the schema.
 """
 
-from collections.abc import Sequence
 from functools import lru_cache
 
 import msgspec
@@ -18,30 +17,30 @@ from holdfast.stores.schema.text import FieldSchema, Record, Scalar, fingerprint
 from holdfast.stores.spec import BESIDE, NumberedSchema, RowValues, StoreSpec, TypedValues
 
 UNTOLD = "..."
-"""Stands for an input whose text isn't the same from start to start: then only the function is compared."""
+"""Stands for an input whose text can differ from start to start: then only the function is compared."""
 
 
 def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
-    """What the log should know of a store after code that may use it has come: nothing is forgotten."""
+    """The spec for the log when code starts: that of the code, with all that the log knows."""
     kept = msgspec.structs.replace(
         code, slice_ms=log.slice_ms or code.slice_ms, stream_key=code.stream_key or log.stream_key
     )
     if isinstance(code.value, RowValues):
         return _merged_rows(log, kept)
-    # Also one with the fingerprint of another: an alias changes no byte, but what a field is called today.
+    # A schema with a known fingerprint is added too: an alias changes no byte, but the present name of a field.
     history = (*log.schemas, *(version for version in code.schemas if version not in log.schemas))
     newest = max([log.schema, code.schema, *(version.number for version in history)])
     return msgspec.structs.replace(kept, schema=newest, schemas=history)
 
 
 def effective(log: StoreSpec, code: StoreSpec) -> StoreSpec:
-    """The spec code goes by: its own, with what the log knows besides. Older code keeps writing its older schema."""
+    """The spec that code uses: its own, with all that the log knows. Older code keeps writing its older schema."""
     both = merged(log, code)
     return both if isinstance(code.value, RowValues) else msgspec.structs.replace(both, schema=code.schema)
 
 
 def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
-    """Why the code can't read what the log's store may hold, one sentence each, with what to do."""
+    """Why the code can't read stored values, one sentence each, with the next step."""
     if isinstance(code.value, RowValues):
         return _unreadable_rows(log, code)
     if not code.schemas:
@@ -54,16 +53,19 @@ def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
         if code.codec == AVRO and version.number == own.number:
             lines.append(
                 f"store {code.name!r} has values of schema {own.number} that differ from the code's: "
-                f"{version.fields} in the log and {own.fields} in the code. Avro needs a number for every schema: say "
+                f"{version.fields} in the log and {own.fields} in the code. Avro needs a number for every schema: use "
                 f"@hf.schema(number={_next(log, own)})"
             )
         elif found := _obstacles(version, own):
-            lines.append(f"{_told(code.name, version, found)}. {_remedy(log, version, own)}")
+            lines.append(
+                f"store {code.name!r} has values of schema {version.number} ({version.fields}) that can't be read: "
+                f"{'; '.join(found)}. {_remedy(log, version, own)}"
+            )
     return lines
 
 
 def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
-    """Which earlier code can't read what this code writes: it has to be stopped before this code starts."""
+    """Which earlier code can't read the values of this code: it has to be stopped before this code starts."""
     if isinstance(code.value, RowValues) or not code.schemas:
         return []
     own = code.schemas[-1]
@@ -77,13 +79,8 @@ def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
 
 def _obstacles(version: NumberedSchema, own: NumberedSchema) -> list[str]:
     if any(number in own.lifts for number in range(version.number, own.number)):
-        return []  # an upcaster makes of it what the next version wants; nobody but it knows
+        return []  # only the upcaster knows which value it makes
     return obstacles(parse(version.fields), parse(own.fields))
-
-
-def _told(store: str, version: NumberedSchema, found: Sequence[str]) -> str:
-    what = f"store {store!r} has values of schema {version.number} ({version.fields})"
-    return f"{what} that can't be read: {'; '.join(found)}"
 
 
 def _remedy(log: StoreSpec, version: NumberedSchema, own: NumberedSchema) -> str:
@@ -104,7 +101,7 @@ def _next(log: StoreSpec, own: NumberedSchema) -> int:
 
 
 def numbered_rows(number: int, schema: Schema) -> NumberedSchema:
-    """A row's layout as the app's file keeps it.
+    """The schema of rows as it is in the app's file.
 
     >>> numbered_rows(2, Schema.of(n="bigint", spent="decimal(10,2)")).fields
     '{n: bigint, spent: decimal(10,2)}'
@@ -114,21 +111,21 @@ def numbered_rows(number: int, schema: Schema) -> NumberedSchema:
 
 
 def row_schemas(spec: StoreSpec) -> dict[int, Schema]:
-    """The layout of each number a store's rows may have."""
-    layouts = {version.number: _row_schema(version.fields) for version in spec.schemas}
+    """The schema of each number that rows of a store may have."""
+    schemas = {version.number: _row_schema(version.fields) for version in spec.schemas}
     if isinstance(spec.value, RowValues):
-        layouts[spec.schema] = spec.columns
-    return layouts
+        schemas[spec.schema] = spec.columns
+    return schemas
 
 
 def surviving(spec: StoreSpec, number: int) -> frozenset[str]:
-    """The columns of rows of a number that are still what they were: a column that went and came back begins anew."""
+    """The columns of a schema number that still exist. A column that was removed and added again starts over."""
     return _surviving(tuple(sorted(row_schemas(spec).items())), number, spec.schema)
 
 
 @lru_cache(maxsize=256)
-def _surviving(layouts: tuple[tuple[int, Schema], ...], number: int, newest: int) -> frozenset[str]:
-    between = [frozenset(schema.names) for n, schema in layouts if number <= n <= newest]
+def _surviving(schemas: tuple[tuple[int, Schema], ...], number: int, newest: int) -> frozenset[str]:
+    between = [frozenset(schema.names) for n, schema in schemas if number <= n <= newest]
     return frozenset.intersection(*between)
 
 
@@ -153,9 +150,9 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
     before = {field.name: field.type for field in log.columns.fields}
     became = _became(log, code)
     lines = [
-        f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and the one can't become the "
-        f"other. Give the changed aggregate another name with from_now=True, or {BESIDE}; if only the input has "
-        "another name now, give it back its own first: stream.with_column(...)"
+        f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and one can't become the "
+        f"other. Give the changed aggregate another name with from_now=True, or {BESIDE}; if only the input "
+        "was renamed, rename it back first: stream.with_column(...)"
         for label, (was, now) in became.items()
     ]
     for field in code.columns.fields:
@@ -169,8 +166,8 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
             )
         elif field.name not in before and field.name == label and label not in code.from_now:
             lines.append(
-                f"store {code.name!r} gained the aggregate {label}, and the records up to now were not counted in it. "
-                f"Say from_now=True on {label}, and it leaves out what came before; or give the app a new id, which "
+                f"store {code.name!r} gained the aggregate {label}, and earlier records are not counted in it. Set "
+                f"from_now=True on {label}, and it starts with new records; or give the app a new id, which "
                 "aggregates all records the source still has"
             )
         elif field.name not in before and field.name != label and label in before and label not in code.from_now:
@@ -182,17 +179,17 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
 
 
 def _became(log: StoreSpec, code: StoreSpec) -> dict[str, tuple[str, str]]:
-    """The aggregates that compute something else under their old name: what they did, and what they do now."""
+    """By name, the aggregates that compute something else now: what they computed, and what they compute."""
     before = dict(log.aggregates)
     return {label: (was, now) for label, now in code.aggregates if (was := before.get(label)) and not _same(was, now)}
 
 
 def _same(one: str, other: str) -> bool:
-    """Whether two aggregates are the same, as far as their texts tell.
+    """Whether two aggregates are the same, by their texts.
 
     >>> _same("sum(a)", "sum(a)"), _same("sum(a)", "sum(...)"), _same("sum(a)", "max(...)")
     (True, True, False)
     """
     functions = {text.partition("(")[0] for text in (one, other)}
-    untold = any(text.endswith(f"({UNTOLD})") for text in (one, other))
-    return one == other or (untold and len(functions) == 1)
+    unknown = any(text.endswith(f"({UNTOLD})") for text in (one, other))
+    return one == other or (unknown and len(functions) == 1)

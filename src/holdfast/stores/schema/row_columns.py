@@ -1,4 +1,4 @@
-"""Whole columns of rows of several layouts, as columns of the newest: what a table reads after its columns changed."""
+"""Columns of rows of several schemas as columns of the newest: what a table reads after its columns changed."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -12,7 +12,7 @@ _NOTHING = pa.scalar(None, pa.binary())
 
 
 def newest_rows(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> pa.BinaryArray:
-    """Rows of whatever layouts as rows of the newest; the very same column where they all are already."""
+    """Rows of any schemas as rows of the newest; the same object if all rows are of the newest already."""
     if _all_newest(spec, schemas):
         return payloads
     rows = encode_rows(spec.columns, decode_columns(spec, payloads, schemas))
@@ -20,24 +20,24 @@ def newest_rows(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Arr
 
 
 def decode_columns(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> list[pa.Array]:
-    """The columns of `spec.columns`; null where there is no row, and in columns that a row's layout didn't have."""
+    """The columns of `spec.columns`; null where there is no row, and in columns that its schema didn't have."""
     if _all_newest(spec, schemas):
         return decode_rows(spec.columns, payloads)
-    layouts = row_schemas(spec)
+    known = row_schemas(spec)
     columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in spec.columns.fields}
     for number in pc.unique(schemas.drop_null()).to_pylist():
-        if number not in layouts:
+        if number not in known:
             raise unknown_schema(spec, number)
         is_of = pc.fill_null(pc.equal(schemas, pa.scalar(number, pa.uint16())), False)
         kept = surviving(spec, number)
-        rows = decode_rows(layouts[number], pc.if_else(is_of, payloads, _NOTHING))
-        for field, column in zip(layouts[number].fields, rows, strict=True):
+        rows = decode_rows(known[number], pc.if_else(is_of, payloads, _NOTHING))
+        for field, column in zip(known[number].fields, rows, strict=True):
             if field.name in kept:
                 columns[field.name] = pc.if_else(is_of, column, columns[field.name])
     return [columns[field.name] for field in spec.columns.fields]
 
 
 def _all_newest(spec: StoreSpec, schemas: pa.UInt16Array) -> bool:
-    # min_max passes over nulls and is null where there is nothing else.
+    # min_max ignores nulls and is null if there is nothing else.
     bounds = pc.min_max(schemas).as_py()
     return bounds["min"] is None or bounds["min"] == bounds["max"] == spec.schema

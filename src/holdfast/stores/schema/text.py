@@ -1,22 +1,25 @@
-"""A schema: what a stored value looks like, as a tree that can be written down and compared.
+"""Schemas as trees and as text: what a stored value looks like.
 
-A store's history is kept in the app's file as text, so that code which no longer has an old class still knows what it
-looked like:
+The app's file has the schemas of a store as text, so that code without the old class still knows its fields:
 
     {player: str, score/points: int, tags?: list[str], best?: float | null}
 
-A field is written under the name it is stored by; names after a slash are read as well. A question mark says that it
-may be missing. `{...}!` takes no fields it doesn't know, `row{...}` is stored by position, `^1` is the record around.
+The first name of a field is the one it is stored under; names after a slash are read as well. A question mark means
+that the field may be missing. `{...}!` rejects unknown fields, `row{...}` is stored by position, `^1` is the
+enclosing record.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import TypeVar
 
 import msgspec
 import xxhash
 
 from holdfast.errors import DamagedObject
+
+T = TypeVar("T")
 
 _WORD = re.compile(r"[A-Za-z_0-9]+(\(\d+,\d+\))?")
 _TOKEN = re.compile(r'\s*([A-Za-z_0-9]+(?:\(\d+,\d+\))?|"(?:[^"\\]|\\.)*"|-?\d+|\^\d+|[{}\[\]:,?!|/])')
@@ -29,7 +32,7 @@ class Scalar:
 
 @dataclass(frozen=True)
 class Many:
-    """A list, a set, a tuple of any length: the same bytes."""
+    """A list, a set or a tuple of any length: they have the same bytes."""
 
     item: "ValueSchema"
 
@@ -49,7 +52,7 @@ class Mapped:
 
 @dataclass(frozen=True)
 class Choices:
-    """Some values, of an enum or a Literal."""
+    """The values of an enum or a Literal."""
 
     values: tuple[str | int | None, ...]
 
@@ -80,7 +83,7 @@ class OneOf:
 
 @dataclass(frozen=True)
 class Around:
-    """A record that this stands in, so many levels up: how a type that contains itself is told."""
+    """An enclosing record, this many levels up: how a type contains itself."""
 
     levels: int
 
@@ -92,7 +95,7 @@ NULL = Scalar("null")
 
 
 def text_of(schema: ValueSchema, *, also: bool = True) -> str:
-    """The schema as text; `also=False` leaves out what changes no stored byte.
+    """The schema as text; `also=False` leaves out further names, which change no stored byte.
 
     >>> text_of(Record((FieldSchema("score", Scalar("int"), also=("points",)), FieldSchema("a b", Many(ANY), True))))
     '{score/points: int, "a b"?: list[any]}'
@@ -127,7 +130,7 @@ def fingerprint_of(schema: ValueSchema) -> str:
 
 
 def parse(text: str) -> ValueSchema:
-    """The schema a text tells of.
+    """The schema of a text.
 
     >>> text_of(parse("{a?: list[int | null], b: enum[1, \\"x\\"]}!"))
     '{a?: list[int | null], b: enum[1, "x"]}!'
@@ -139,7 +142,7 @@ def parse(text: str) -> ValueSchema:
 
 
 def one_of(members: Mapping[str, ValueSchema]) -> ValueSchema:
-    """A union in one order, whatever order the type had; one member is no union."""
+    """A union with its members sorted by their texts; a single member is returned itself."""
     ordered = tuple(members[text] for text in sorted(members))
     return ordered[0] if len(ordered) == 1 else OneOf(ordered)
 
@@ -189,8 +192,8 @@ class _Parser:
             return Scalar(word)
         self.take("[")
         if word == "enum":
-            return Choices(tuple(self._listed_values()))
-        inside = self._listed_schemas()
+            return Choices(tuple(self._listed(self._value)))
+        inside = self._listed(self.schema)
         match word, len(inside):
             case "list", 1:
                 return Many(inside[0])
@@ -214,24 +217,19 @@ class _Parser:
             fields.append(FieldSchema(names[0], self.schema(), optional, tuple(names[1:])))
         return Record(tuple(fields), closed=self.took("!"), by_position=by_position)
 
-    def _listed_schemas(self) -> list[ValueSchema]:
-        found: list[ValueSchema] = []
+    def _listed(self, item: Callable[[], T]) -> list[T]:
+        found: list[T] = []
         while not self.took("]"):
             if found:
                 self.take(",")
-            found.append(self.schema())
+            found.append(item())
         return found
 
-    def _listed_values(self) -> list[str | int | None]:
-        found: list[str | int | None] = []
-        while not self.took("]"):
-            if found:
-                self.take(",")
-            try:
-                found.append(msgspec.json.decode(self._take_any(), type=str | int | None))
-            except msgspec.DecodeError as error:
-                raise self._damaged() from error
-        return found
+    def _value(self) -> str | int | None:
+        try:
+            return msgspec.json.decode(self._take_any(), type=str | int | None)
+        except msgspec.DecodeError as error:
+            raise self._damaged() from error
 
     def _name(self) -> str:
         word = self._take_any()

@@ -1,8 +1,8 @@
-"""Typed values as who has no code for them can show them: by what the app's file says of their schemas.
+"""Typed values without their code: how queries show them, by the schemas in the app's file.
 
-The newest schema says what a field is called today and which fields there are. So one that was renamed goes by its new
-name, and one that was lost is left out, as the code would have it. One that was gained since is missing: its default is
-in the code. So is an upcaster. A value that has one before it stays as it was written, and says in which schema.
+The newest schema has the present fields and their names. So a renamed field has its new name, and a removed one is left
+out, as in the code. A field that was added later is missing, because its default is in the code. Upcasters are in the
+code too: a value that needs one is shown as it was written, with its schema number.
 """
 
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from holdfast.stores.spec import NumberedSchema
 
 @dataclass(frozen=True)
 class AsWritten:
-    """A value that is shown in the schema it was written in, since only code can make the newest of it."""
+    """A value in the schema it was written in, because only code can turn it into the newest."""
 
     value: Any
     schema: int
@@ -38,7 +38,7 @@ class SchemaDescription:
         self._fields = () if self._newest is None else _named_fields(parse(self._newest.fields))
 
     def shown(self, plain: Any, schema: int) -> Any:
-        """A plain value, written in the schema of this number, in the newest as far as that goes without code."""
+        """A plain value of this schema number in the newest schema, as far as that is possible without code."""
         newest = self._newest
         if newest is None:
             return plain
@@ -48,7 +48,7 @@ class SchemaDescription:
 
 
 def newest_fields(schemas: Sequence[NumberedSchema]) -> str | None:
-    """The newest schema as text, each field by its name of today; None where nothing is known.
+    """The newest schema as text, each field by its present name; None if no schema is known.
 
     >>> newest_fields((NumberedSchema(1, "", "{user/player: str, tags?: list[str]}"),))
     '{player: str, tags?: list[str]}'
@@ -63,7 +63,7 @@ def newest_fields(schemas: Sequence[NumberedSchema]) -> str | None:
 
 
 def _newest(schemas: Sequence[NumberedSchema]) -> NumberedSchema | None:
-    # Of several schemas with the highest number the last is the newest: the log adds them as they come.
+    # Of several schemas with the highest number the last is the newest: the log appends them.
     return max(reversed(schemas), key=lambda version: version.number, default=None)
 
 
@@ -72,7 +72,7 @@ def _named_fields(schema: ValueSchema) -> tuple[FieldSchema, ...]:
 
 
 def _in_schema(plain: dict[Any, Any], fields: Sequence[FieldSchema]) -> dict[Any, Any]:
-    """The fields there are, each by its name of today. Of several names the first is the one it is stored under."""
+    """The present fields by their present names. Of several names the first is the stored one."""
     found = {}
     for field in fields:
         for name in field.names:
