@@ -95,8 +95,9 @@ class Avro(Generic[V]):
 
     def read_plain(self, data: bytes, schema: int) -> Any:
         if schema not in self._schemas:
+            known = ", ".join(map(str, sorted(self._schemas)))
             raise UnreadableValue(
-                f"a stored value has schema {schema}, but this process knows {_listed(self._schemas)}. Avro needs the "
+                f"a stored value has schema {schema}, but this process knows {known}. Avro needs the "
                 "schema a value was written in: restart the app, so that it reads the newest app file."
             )
         try:
@@ -174,7 +175,3 @@ class _Schemas:
                 raise TopologyError(f"Avro can't have a field named {field.name!r}. Use letters, digits and '_'.")
             fields.append({"name": field.name, "type": self.of(field.schema, (*around, name))})
         return {"type": "record", "name": name, "fields": fields}
-
-
-def _listed(schemas: Mapping[int, Any]) -> str:
-    return ", ".join(str(number) for number in sorted(schemas))

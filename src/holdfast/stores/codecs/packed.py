@@ -7,8 +7,8 @@ MessagePack is the default: half the size of JSON, and faster. JSON is for value
 import dataclasses
 import datetime as dt
 import math
-from abc import ABC, abstractmethod
-from typing import Any, Generic, Protocol, TypeVar, get_origin, is_typeddict
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, get_origin, is_typeddict
 
 import msgspec
 
@@ -19,20 +19,13 @@ MESSAGE_PACK = "msgpack/1"
 JSON = "json/1"
 
 V = TypeVar("V")
-V_co = TypeVar("V_co", covariant=True)
 
 
-class _Encoder(Protocol):
-    def encode(self, value: Any, /) -> bytes: ...
-
-
-class _Decoder(Protocol[V_co]):
-    def decode(self, data: bytes, /) -> V_co: ...
-
-
-class _Packed(ABC, Generic[V]):
+class _Packed(Generic[V]):
     """What both codecs share."""
 
+    library: Any
+    """The part of msgspec that has the encoder and the decoder."""
     native: tuple[type, ...] = ()
     """Types that the format has in addition to JSON's."""
     kept: tuple[type, ...] = ()
@@ -45,10 +38,10 @@ class _Packed(ABC, Generic[V]):
         self._class = plain if isinstance(plain, type) and not is_typeddict(plain) else None
         has_fields = dataclasses.is_dataclass(plain) or isinstance(plain, type(msgspec.Struct))
         self._record = self._class if has_fields else None
-        self._encoder = self._make_encoder()
-        self._any = self._make_decoder(Any)
+        self._encode: Callable[[Any], bytes] = self.library.Encoder().encode
+        self._decode_any: Callable[[bytes], Any] = self.library.Decoder(Any).decode
         try:
-            self._decoder: _Decoder[V] = self._make_decoder(type_)
+            self._decode: Callable[[bytes], V] = self.library.Decoder(type_).decode
         except TypeError as error:
             raise TopologyError(f"{name_of(type_)} can't be a store's value type: {error}.") from error
 
@@ -60,19 +53,19 @@ class _Packed(ABC, Generic[V]):
 
     def decode(self, data: bytes) -> V:
         try:
-            return self._decoder.decode(data)
+            return self._decode(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise damaged_value(self._type, error) from error
 
     def read_plain(self, data: bytes, schema: int) -> Any:
         try:
-            return self._any.decode(data)
+            return self._decode_any(data)
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise damaged_value(self._type, error) from error
 
     def write_plain(self, plain: Any) -> bytes:
         try:
-            return self._encoder.encode(plain)
+            return self._encode(plain)
         except (TypeError, msgspec.MsgspecError, OverflowError) as error:
             raise BadValue(f"{shown(plain)} can't be stored: {error}. Use a type msgspec can write.") from error
 
@@ -91,15 +84,9 @@ class _Packed(ABC, Generic[V]):
         if self._record is not None and not isinstance(value, self._record):
             raise wrong_type(value, self._type)  # another record may have the same fields, and more that would be lost
         try:
-            self._decoder.decode(data)
+            self._decode(data)
         except msgspec.MsgspecError as error:
             raise wrong_type(value, self._type) from error
-
-    @abstractmethod
-    def _make_encoder(self) -> _Encoder: ...
-
-    @abstractmethod
-    def _make_decoder(self, type_: Any) -> _Decoder[Any]: ...
 
 
 class MessagePack(_Packed[V]):
@@ -115,6 +102,7 @@ class MessagePack(_Packed[V]):
     """
 
     id = MESSAGE_PACK
+    library = msgspec.msgpack
     native = (bytes, bytearray, memoryview)
     kept = (*native, dt.datetime)
 
@@ -124,13 +112,7 @@ class MessagePack(_Packed[V]):
         if self._class is None:
             return None
         failures = (msgspec.MsgspecError, UnicodeDecodeError, TypeError, OverflowError)
-        return Quick(self._class, self._encoder.encode, self._decoder.decode, failures)
-
-    def _make_encoder(self) -> _Encoder:
-        return msgspec.msgpack.Encoder()
-
-    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
-        return msgspec.msgpack.Decoder(type_)
+        return Quick(self._class, self._encode, self._decode, failures)
 
 
 class Json(_Packed[V]):
@@ -145,6 +127,7 @@ class Json(_Packed[V]):
     """
 
     id = JSON
+    library = msgspec.json
 
     def write_plain(self, plain: Any) -> bytes:
         data = super().write_plain(plain)
@@ -154,12 +137,6 @@ class Json(_Packed[V]):
                 f'{shown(plain)} can\'t be stored: JSON has no {lost}. Filter it out, or use codec="msgpack".'
             )
         return data
-
-    def _make_encoder(self) -> _Encoder:
-        return msgspec.json.Encoder()
-
-    def _make_decoder(self, type_: Any) -> _Decoder[Any]:
-        return msgspec.json.Decoder(type_)
 
 
 def _not_finite(plain: Any) -> float | None:

@@ -19,10 +19,10 @@ while the engine catches up loses nothing.
 import contextlib
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Protocol, TypeVar, cast, runtime_checkable
+from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
 import msgspec
 import pyarrow as pa
@@ -32,6 +32,8 @@ from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.formats.byte_columns import is_sorted, key_order
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
+
+S = TypeVar("S")
 
 CHUNK_ROWS = 1_000
 """Rows per write. Writes of 25,000 rows delayed concurrent HTTP lookups by 46 ms (p99), writes of 1,000 by 3 ms."""
@@ -46,57 +48,48 @@ FIRST_KEY = b"\x01"
 """The smallest key a store can have."""
 
 
-class DamagedState(HoldfastError):
+class StateError(HoldfastError):
+    """An error of the local state in one folder."""
+
+    category = ErrorCategory.INVALID
+    message: ClassVar[str]
+
+    def __init__(self, path: Path, cause: object) -> None:
+        super().__init__(self.message.format(path=path, cause=cause))
+        self.path = path
+
+
+class DamagedState(StateError):
     """The bytes of local state are not those that were written."""
 
     category = ErrorCategory.DATA
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(f"the state in {path} is damaged: {cause}. Delete the folder; it is restored from the log.")
-        self.path = path
+    message = "the state in {path} is damaged: {cause}. Delete the folder; it is restored from the log."
 
 
-class DiskFull(HoldfastError):
-    """The disk that holds the state is full."""
-
-    category = ErrorCategory.INVALID
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(
-            f"the disk of {path} is full: {cause}. Free space there, or move the state directory. Nothing is lost: the "
-            "log has every version."
-        )
-        self.path = path
+class DiskFull(StateError):
+    message = (
+        "the disk of {path} is full: {cause}. Free space there, or move the state directory. Nothing is lost: the log "
+        "has every version."
+    )
 
 
-class EngineInUse(HoldfastError):
+class EngineInUse(StateError):
     """This process or another one has the folder open already."""
 
-    category = ErrorCategory.INVALID
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(f"{path} is already open: {cause}. Close the other engine, or stop the process that holds it.")
-        self.path = path
+    message = "{path} is already open: {cause}. Close the other engine, or stop the process that has it open."
 
 
-class StateUnreadable(HoldfastError):
+class StateUnreadable(StateError):
     """The folder exists, but this process may not use it."""
 
-    category = ErrorCategory.INVALID
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(f"{path} can't be used: {cause}. Give this user the right to read and write it.")
+    message = "{path} can't be used: {cause}. Give this user the right to read and write it."
 
 
-class EngineFailed(HoldfastError):
+class EngineFailed(StateError):
     """RocksDB failed for a reason that only its message gives."""
 
     category = ErrorCategory.BUG
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(
-            f"RocksDB failed in {path}: {cause}. Close the engine and open it again; the log has every version."
-        )
+    message = "RocksDB failed in {path}: {cause}. Close the engine and open it again; the log has every version."
 
 
 class UnknownFamily(HoldfastError):
@@ -104,6 +97,13 @@ class UnknownFamily(HoldfastError):
 
     def __init__(self, family: str, known: Iterable[str]) -> None:
         super().__init__(f"there is no family {family!r}. The engine has {', '.join(sorted(known)) or 'none'}.")
+
+
+def family_of(families: Mapping[str, S], name: str) -> S:
+    try:
+        return families[name]
+    except KeyError:
+        raise UnknownFamily(name, families) from None
 
 
 class ForeignMark(HoldfastError):
@@ -218,9 +218,6 @@ class Engine(Protocol):
     def memory_bytes(self) -> int: ...
 
     def disk_bytes(self) -> int: ...
-
-
-S = TypeVar("S")
 
 
 @runtime_checkable

@@ -32,7 +32,7 @@ from holdfast.stores.engines.base import (
     DiskFull,
     Mark,
     Resources,
-    UnknownFamily,
+    family_of,
     folder_bytes,
     mark_after_changes,
     mark_before_changes,
@@ -179,11 +179,7 @@ class MemoryEngine:
         return self._families
 
     def _family(self, name: str) -> MemoryRows:
-        live = self._live()
-        try:
-            return live[name]
-        except KeyError:
-            raise UnknownFamily(name, live) from None
+        return family_of(self._live(), name)
 
 
 class _MemoryView:
@@ -256,10 +252,7 @@ class _MemoryView:
     def _family(self, name: str) -> MemoryRows:
         if self._live is None:
             raise Closed(f"a view of {self._path} was used after it, or its engine, was closed. Take a new one.")
-        try:
-            return self._live[name]
-        except KeyError:
-            raise UnknownFamily(name, self._live) from None
+        return family_of(self._live, name)
 
 
 @contextlib.contextmanager

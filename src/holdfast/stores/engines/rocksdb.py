@@ -34,8 +34,8 @@ from holdfast.stores.engines.base import (
     Changes,
     Mark,
     Resources,
-    UnknownFamily,
     engine_mark,
+    family_of,
     folder_bytes,
     mark_after_changes,
     mark_before_changes,
@@ -317,10 +317,7 @@ class RocksEngine:
 
     def _family(self, name: str) -> rd.Rdict:
         self._open_db()
-        try:
-            return self._families[name]
-        except KeyError:
-            raise UnknownFamily(name, self._families) from None
+        return family_of(self._families, name)
 
     def _handle(self, name: str) -> rd.ColumnFamily:
         self._family(name)

@@ -8,32 +8,24 @@ from pathlib import Path
 
 import rocksdict as rd
 
-from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
-from holdfast.stores.engines.base import DamagedState, DiskFull, EngineFailed, EngineInUse, StateUnreadable
+from holdfast.errors import Closed, DamagedObject, HoldfastError
+from holdfast.stores.engines.base import DamagedState, DiskFull, EngineFailed, EngineInUse, StateError, StateUnreadable
 
 
-class BadOptions(HoldfastError):
+class BadOptions(StateError):
     """Options that contradict each other or break an engine. The state is unchanged."""
 
-    category = ErrorCategory.INVALID
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(
-            f"{path} can't be opened with these options: {cause}. Fix the hook that sets them (rocksdb_options=), or "
-            "remove it."
-        )
+    message = (
+        "{path} can't be opened with these options: {cause}. Fix the hook that sets them (rocksdb_options=), or remove "
+        "it."
+    )
 
 
-class NoDirectIO(HoldfastError):
-    """The file system has no direct I/O."""
-
-    category = ErrorCategory.INVALID
-
-    def __init__(self, path: Path, cause: object) -> None:
-        super().__init__(
-            f"the file system of {path} has no direct I/O: {cause} Set state.direct_reads and state.direct_writes to "
-            "false (or fix the hook that sets direct I/O), or move state.dir to a disk."
-        )
+class NoDirectIO(StateError):
+    message = (
+        "the file system of {path} has no direct I/O: {cause} Set state.direct_reads and state.direct_writes to false "
+        "(or fix the hook that sets direct I/O), or move state.dir to a disk."
+    )
 
 
 @contextlib.contextmanager

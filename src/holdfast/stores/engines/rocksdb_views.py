@@ -18,7 +18,7 @@ from typing import Any
 import rocksdict as rd
 
 from holdfast.errors import Closed
-from holdfast.stores.engines.base import FIRST_KEY, UnknownFamily
+from holdfast.stores.engines.base import FIRST_KEY, family_of
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.rocksdb_errors import translated
 
@@ -94,13 +94,10 @@ class RocksView:
         OPEN_VIEWS.close(self.opened)
 
     def pinned(self, family: str) -> _Pinned:
-        families = self._pinned
-        if families is None:
+        pinned = self._pinned
+        if pinned is None:
             raise Closed(f"a view of {self._path} was used after it, or its engine, was closed. Take a new one.")
-        try:
-            return families[family]
-        except KeyError:
-            raise UnknownFamily(family, families) from None
+        return family_of(pinned, family)
 
 
 class _Scan:

@@ -15,40 +15,25 @@ import pyarrow as pa
 
 from holdfast.errors import TopologyError
 
-_ARROW: dict[str, pa.DataType] = {
-    "string": pa.string(),
-    "binary": pa.binary(),
-    "tinyint": pa.int8(),
-    "smallint": pa.int16(),
-    "int": pa.int32(),
-    "bigint": pa.int64(),
-    "float": pa.float32(),
-    "double": pa.float64(),
-    "boolean": pa.bool_(),
-    "date": pa.date32(),
-    "timestamp": pa.timestamp("us", "UTC"),
-    "timestamp_ntz": pa.timestamp("us"),
-}
-_PYTHON: dict[str, type] = {
-    "string": str,
-    "binary": bytes,
-    "tinyint": int,
-    "smallint": int,
-    "int": int,
-    "bigint": int,
-    "float": float,
-    "double": float,
-    "boolean": bool,
-    "date": dt.date,
-    "timestamp": dt.datetime,
-    "timestamp_ntz": dt.datetime,
-    "decimal": Decimal,
+_TYPES: dict[str, tuple[pa.DataType, type]] = {
+    "string": (pa.string(), str),
+    "binary": (pa.binary(), bytes),
+    "tinyint": (pa.int8(), int),
+    "smallint": (pa.int16(), int),
+    "int": (pa.int32(), int),
+    "bigint": (pa.int64(), int),
+    "float": (pa.float32(), float),
+    "double": (pa.float64(), float),
+    "boolean": (pa.bool_(), bool),
+    "date": (pa.date32(), dt.date),
+    "timestamp": (pa.timestamp("us", "UTC"), dt.datetime),
+    "timestamp_ntz": (pa.timestamp("us"), dt.datetime),
 }
 _OTHER_NAMES = {"byte": "tinyint", "short": "smallint", "integer": "int", "long": "bigint", "real": "float"}
 _BITS = {"tinyint": 8, "smallint": 16, "int": 32, "bigint": 64}
 _DECIMAL = re.compile(r"decimal\(\s*(\d+)\s*,\s*(\d+)\s*\)")
 
-NAMES = (*_ARROW, "decimal(p,s)")
+NAMES = (*_TYPES, "decimal(p,s)")
 """All types, for messages."""
 
 
@@ -85,7 +70,7 @@ class FieldType:
             return cls("string")
         if pa.types.is_large_binary(arrow):
             return cls("binary")
-        for name, known in _ARROW.items():
+        for name, (known, _) in _TYPES.items():
             if known == arrow:
                 return cls(name)
         raise TopologyError(f"Arrow type {arrow} has no store type. Cast the column to one of {', '.join(NAMES)}.")
@@ -95,11 +80,11 @@ class FieldType:
 
     @cached_property
     def arrow(self) -> pa.DataType:
-        return pa.decimal128(self.precision, self.scale) if self.name == "decimal" else _ARROW[self.name]
+        return pa.decimal128(self.precision, self.scale) if self.name == "decimal" else _TYPES[self.name][0]
 
     @property
     def python(self) -> type:
-        return _PYTHON[self.name]
+        return Decimal if self.name == "decimal" else _TYPES[self.name][1]
 
     @property
     def bits(self) -> int | None:
@@ -116,7 +101,7 @@ class FieldType:
 def _parse(text: str) -> FieldType:
     plain = text.strip().lower()
     plain = _OTHER_NAMES.get(plain, plain)
-    if plain in _ARROW:
+    if plain in _TYPES:
         return FieldType(plain)
     if match := _DECIMAL.fullmatch(plain):
         precision, scale = int(match[1]), int(match[2])
