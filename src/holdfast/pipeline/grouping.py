@@ -39,7 +39,7 @@ def can_group(key: Schema, reducers: Sequence[Reducer]) -> bool:
     """Whether grouping records of this key here gives the same result as Spark.
 
     Not where Arrow differs: floating-point keys, for which Spark has one NaN and one zero; minima and maxima of
-    floating-point numbers, text and decimals; first and last, which Spark compares as tuples.
+    floating-point numbers and text; decimals; first and last, which Spark compares as tuples.
     """
     return all(field.field_type.name not in ("float", "double") for field in key.fields) and all(
         _can_reduce(reducer) for reducer in reducers

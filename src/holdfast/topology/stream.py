@@ -68,7 +68,7 @@ class Stream:
     filter = where
 
     def select(self, *columns: str | Column) -> Stream:
-        """Keeps these columns or expressions. Key and event time have to be among them."""
+        """Keeps these columns or expressions. Key and event time must be among them."""
         return self.transform(lambda df: df.select(*columns))
 
     def with_column(self, name: str, value: str | Column) -> Stream:
