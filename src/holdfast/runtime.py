@@ -34,11 +34,11 @@ from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
-from holdfast.pipeline.planning import Limits
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
 from holdfast.pipeline.spark import check_session
+from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine

@@ -38,6 +38,7 @@ from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
+from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
 from holdfast.settings.sections import SnapshotSettings
@@ -230,7 +231,7 @@ class Machine:
     def work(self, step: Step) -> AggregationWork | ProcessingWork:
         """What every task does in a version."""
         now = Now(step.wall, step.event)
-        return AggregationWork(0, step.version, "main", self.spec, REDUCERS, 2, 0, PARTITIONS, COLUMNS, now)
+        return AggregationWork(0, step.version, "main", self.spec, REDUCERS, COLUMNS, now, Limits(PARTITIONS, 2, 0))
 
     def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
         """The records as tasks get them from Spark."""

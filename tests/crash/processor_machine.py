@@ -13,6 +13,7 @@ import holdfast as hf
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.task import Limits
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.spec import StoreSpec
@@ -80,11 +81,7 @@ class ProcessorMachine(Machine):
             stores=tuple((attribute, store.spec()) for attribute, store in stores_of(self.processor).items()),
             output=parse_output(self.columns),
             columns=RecordColumns(event=("k0", "points"), keys=("k0",), time="_time"),
-            partitions=PARTITIONS,
-            chunk_rows=50_000,
-            state_bytes=1 << 30,
-            inline_limit=0,
-            rewrite_entries=self.rewrite_entries,
+            limits=Limits(PARTITIONS, 50_000, 0, state_bytes=1 << 30, rewrite_entries=self.rewrite_entries),
             code=ship(Code(self.processor, EventShape(("player", "points")))),
         )
 

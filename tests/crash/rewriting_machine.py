@@ -76,7 +76,7 @@ class TableMachine(ChangingMachine):
     def work(self, step: Step) -> AggregationWork | ProcessingWork:
         work = super().work(step)
         if self.is_new:
-            return replace(work, rewrite_entries=2)
+            return replace(work, limits=replace(work.limits, rewrite_entries=2))
         assert isinstance(work, AggregationWork)
         return replace(work, reducers=REDUCERS[:1], columns=replace(work.columns, partials=("p0",)))
 

@@ -21,6 +21,7 @@ from holdfast.log.log import Log
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processing_task import ProcessingWork
+from holdfast.pipeline.task import Limits
 from holdfast.settings.sections import Restore, RetrySettings, SnapshotSettings
 from holdfast.stores.engines.base import Resources
 from holdfast.words import TaskId, Version
@@ -86,7 +87,7 @@ class Tabulating(Machine):
     limits = LIMITS
 
     def work(self, step: Step) -> AggregationWork | ProcessingWork:
-        return replace(super().work(step), chunk_rows=EACH)
+        return replace(super().work(step), limits=Limits(PARTITIONS, EACH, 0))
 
     def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
         assert isinstance(records, Many)

@@ -10,6 +10,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sinks.outputs import rows_of
+from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.stores.access import Now
@@ -61,9 +62,6 @@ class OneTask:
             source="main",
             store=self.spec,
             reducers=self.reducers,
-            chunk_rows=chunk_rows,
-            inline_limit=1 << 20,
-            partitions=1,
             columns=TaskColumns(
                 keys=("k0",),
                 partials=tuple(f"p{n}" for n in range(len(self.reducers))),
@@ -71,7 +69,7 @@ class OneTask:
                 time="_time" if self.timed else None,
             ),
             now=Now(wall, event),
-            rewrite_entries=self.rewrite_entries,
+            limits=Limits(1, chunk_rows, 1 << 20, rewrite_entries=self.rewrite_entries),
         )
         players, size = list(batch), max(1, chunk_rows // 10)
         few = [players[n : n + size] for n in range(0, len(players), size)]

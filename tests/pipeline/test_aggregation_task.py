@@ -9,6 +9,7 @@ from holdfast.log.segments import DEAD, STATE_SCHEMA
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.results import FastPlanRejected, decode, encode
 from holdfast.pipeline.sinks.outputs import aggregate_rows
+from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import Now
@@ -38,11 +39,9 @@ def work(version: int, chunk_rows: int = 1000) -> AggregationWork:
         source="main",
         store=SPEC,
         reducers=REDUCERS,
-        chunk_rows=chunk_rows,
-        inline_limit=0,
-        partitions=1,
         columns=TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None),
         now=Now(wall=1_000),
+        limits=Limits(1, chunk_rows, 0),
     )
 
 
@@ -94,7 +93,7 @@ def test_invalid_records_become_dead_letters() -> None:
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
     log = log_of(SPEC)
     batch = rows(["stray", "bob"], [1, 1], [1, 1])
-    refused = refusal(replace(work(1), partitions=2).run(TASK, [batch], log, EmptyState()))
+    refused = refusal(replace(work(1), limits=Limits(2, 1_000, 0)).run(TASK, [batch], log, EmptyState()))
     assert refused.category is ErrorCategory.BUG
     assert refused.message.startswith("WrongPartition: ")
     assert "'bob'" in refused.message

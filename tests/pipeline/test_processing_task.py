@@ -20,6 +20,7 @@ from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumn
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.task import Limits
 from holdfast.pipeline.values import events_of, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
@@ -55,6 +56,9 @@ CODE = Code(Games, EventShape(("player", "points")))
 STORES = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Games).items())
 
 
+LIMITS = Limits(1, 1_000, 1 << 20, state_bytes=1 << 20)
+
+
 def work(version: int, **changes: Any) -> ProcessingWork:
     made = ProcessingWork(
         topology=0,
@@ -66,10 +70,7 @@ def work(version: int, **changes: Any) -> ProcessingWork:
         stores=STORES,
         output=parse_output("player string, games int"),
         columns=RecordColumns(event=("c0", "c1"), keys=("c0",), time="_time"),
-        partitions=1,
-        chunk_rows=1_000,
-        state_bytes=1 << 20,
-        inline_limit=1 << 20,
+        limits=LIMITS,
         code=ship(CODE),
     )
     return replace(made, **changes)
@@ -174,7 +175,7 @@ def test_the_result_does_not_depend_on_chunks() -> None:
     found = []
     for chunk_rows in (1, 7, 1_000):
         replica = Replica()
-        result = replica.run(work(1, chunk_rows=chunk_rows), *batches)
+        result = replica.run(work(1, limits=replace(LIMITS, chunk_rows=chunk_rows)), *batches)
         found.append((dict(replica.bound("games", Now(0)).items()), replica.forwarded(result)))
     assert found[0] == found[1] == found[2]
 
@@ -351,14 +352,15 @@ def test_invalid_records_become_dead_letters() -> None:
 
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
-    refused = refusal(Replica().attempt(work(1, partitions=2), rows(("stray", 1), ("bob", 1))))
+    refused = refusal(Replica().attempt(work(1, limits=replace(LIMITS, partitions=2)), rows(("stray", 1), ("bob", 1))))
     assert refused.message.startswith("WrongPartition: ")
     assert "'bob'" in refused.message
 
 
 def test_too_much_state_is_refused_with_the_setting() -> None:
     batches = [rows((f"p{n}", 1)) for n in range(50)]
-    assert "batch.state_bytes" in refusal(Replica().attempt(work(1, state_bytes=2_000), *batches)).message
+    limited = work(1, limits=replace(LIMITS, state_bytes=2_000))
+    assert "batch.state_bytes" in refusal(Replica().attempt(limited, *batches)).message
 
 
 def test_forwarding_without_an_output_is_an_error_with_advice() -> None:

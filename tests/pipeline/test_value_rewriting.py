@@ -1,5 +1,6 @@
 """A processor's store whose schema changed: writes and the pass rewrite entries, and sinks get the writes only."""
 
+from dataclasses import replace
 from typing import Any
 
 import holdfast as hf
@@ -16,7 +17,7 @@ from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId
 from tests.log.making import next_commit
 from tests.pipeline.outcomes import ReplicaState, done, log_of
-from tests.pipeline.test_processing_task import rows, work
+from tests.pipeline.test_processing_task import LIMITS, rows, work
 from tests.stores.schemas import First, Tenths
 
 
@@ -76,7 +77,8 @@ class OneTask:
     ) -> TaskDone:
         declared = stores_of(processor)["people"]
         code = ship(Code(processor, EventShape(("player", "points"))))
-        options: dict[str, Any] = {"output": None, "rewrite_entries": rewrite_entries, "code": code}
+        limits = replace(LIMITS, rewrite_entries=rewrite_entries)
+        options: dict[str, Any] = {"output": None, "limits": limits, "code": code}
         made = work(self.number + 1, stores=(("people", declared.spec()),), **options)
         result = done(made.run(TaskId(0, 0), [rows(*records)], self.log, self.state))
         if lost:

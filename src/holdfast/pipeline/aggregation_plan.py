@@ -26,9 +26,10 @@ from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
 from holdfast.pipeline.plan_chooser import PlanChooser
-from holdfast.pipeline.planning import BY_BYTES, BY_ROWS, Limits, collect, configure, in_short, with_tasks
+from holdfast.pipeline.planning import BY_BYTES, BY_ROWS, collect, configure, in_short, with_tasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
+from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, ROWS, TIME, BatchPlan, TaskColumns
 from holdfast.pipeline.unusable import Case, cases_of, dead_letter, is_unusable, quoted
 from holdfast.stores.access import Now
@@ -96,12 +97,9 @@ class AggregationPlanner:
             source=self._subtopology.stream.source.name,
             store=store,
             reducers=self._frames.operator.reducers,
-            chunk_rows=self._limits.chunk_rows,
-            inline_limit=self._limits.inline_limit,
-            partitions=self._limits.partitions,
             columns=columns,
             now=Now(step.wall, step.event),
-            rewrite_entries=self._limits.rewrite_entries,
+            limits=self._limits,
         )
         configure(records.sparkSession, BY_ROWS if columns.bounded else BY_BYTES)
         with steps.labels("plan").time():

@@ -18,7 +18,7 @@ from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import STATE
 from holdfast.pipeline.grouping import RejectFastPlan, grouped
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
-from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
+from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, TaskColumns
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now, StoreColumns
@@ -42,26 +42,24 @@ class AggregationWork:
     source: str
     store: StoreSpec
     reducers: tuple[Reducer, ...]
-    chunk_rows: int
-    inline_limit: int
-    partitions: int
     columns: TaskColumns
     now: Now
-    rewrite_entries: int = 0
+    limits: Limits
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
         before = state.store(self.store.name)
         volatile = () if self.store.durable else (self.store.name,)
+        inline = self.limits.inline_limit
         written = WrittenSegments()
         try:
             if self.columns.inputs is not None:
-                batches = grouped(self.columns, self.reducers, batches, self.chunk_rows)
+                batches = grouped(self.columns, self.reducers, batches, self.limits.chunk_rows)
             segments = _segments(self, task, batches, self._writer(before, tally), tally)
-            if self.rewrite_entries:
+            if self.limits.rewrite_entries:
                 segments = _preceded_by(_rewritten(self, before, tally), segments)
             for parts in segments:
-                written += log.write_parts(task, self.version, parts, inline_limit=self.inline_limit, volatile=volatile)
+                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except RejectFastPlan as reason:
             return FastPlanRejected(str(task), str(reason))
         except HoldfastError as error:
@@ -85,11 +83,11 @@ def _segments(
     """
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
     rows = 0
-    for chunk in chunks(batches, min(READ_ROWS, work.chunk_rows)):
+    for chunk in chunks(batches, min(READ_ROWS, work.limits.chunk_rows)):
         for kind, name, table in _parts(work, task, chunk, writer, tally):
             gathered.setdefault((kind, name), []).append(table)
         rows += chunk.num_rows
-        if rows >= work.chunk_rows:
+        if rows >= work.limits.chunk_rows:
             yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
             gathered, rows = {}, 0
     if (rest := writer.rest()) is not None:
@@ -101,7 +99,7 @@ def _segments(
 def _rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
     """Some rows of older schemas, converted to the newest, as of `v-1`."""
     spec = work.store
-    step = Rewriter(spec, work.now).step(before, work.rewrite_entries)
+    step = Rewriter(spec, work.now).step(before, work.limits.rewrite_entries)
     if step is None:
         return []
     if step.rewritten:
@@ -129,7 +127,7 @@ def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWr
         chunk = chunk.filter(pc.is_null(chunk[DEAD]))
     if chunk.num_rows:
         key = [whole(chunk[name]) for name in columns.keys]
-        check_own(work.store.key, key, task, work.partitions)
+        check_own(work.store.key, key, task, work.limits.partitions)
         keys = encode_keys(work.store.key, key)
         times = None if columns.time is None else whole(chunk[columns.time])
         try:

@@ -14,11 +14,12 @@ from pyspark.errors import PySparkException
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
-from holdfast.pipeline.planning import Limits, Planner, configure, in_short
+from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.source_readers import Reader, SourceReaders
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
+from holdfast.pipeline.task import Limits
 from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.processing import Processing
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Protocol
 
@@ -12,7 +11,7 @@ from pyspark.sql.types import BinaryType, StructField, StructType
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult, decode
-from holdfast.pipeline.task import READ_ROWS
+from holdfast.pipeline.task import READ_ROWS, Limits
 from holdfast.pipeline.unusable import Case
 from holdfast.pipeline.worker import TaskWork, run_idle_partition, run_partition
 
@@ -42,19 +41,6 @@ ROW_BY_ROW = {
 """For a processor whose records may be large: it can start on a small batch while Spark prepares the next."""
 
 _RESULT = StructType([StructField("result", BinaryType())])
-
-
-@dataclass(frozen=True)
-class Limits:
-    """The limits of an app's tasks, the same in all sub-topologies."""
-
-    partitions: int
-    chunk_rows: int
-    inline_limit: int
-    """How many bytes of segments a task may put into the commit itself."""
-    max_ahead_millis: int
-    state_bytes: int = 0
-    rewrite_entries: int = 0
 
 
 class Planner(Protocol):

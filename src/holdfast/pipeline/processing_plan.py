@@ -12,11 +12,12 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.planning import BY_ROWS, ROW_BY_ROW, Limits, collect, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.planning import BY_ROWS, ROW_BY_ROW, collect, configure, run_idle_tasks, with_tasks
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, cases_of, dead_letter, quoted
 from holdfast.stores.access import Now
@@ -80,12 +81,8 @@ class ProcessingPlanner:
             stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),
             output=self._operator.output,
             columns=self._columns,
-            partitions=self._limits.partitions,
-            chunk_rows=self._limits.chunk_rows,
-            state_bytes=self._limits.state_bytes,
-            inline_limit=self._limits.inline_limit,
+            limits=self._limits,
             code=self._code,
-            rewrite_entries=self._limits.rewrite_entries,
         )
         session = records.sparkSession
         configure(session, self._arrow)

@@ -21,7 +21,7 @@ from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user, refu
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
-from holdfast.pipeline.task import Part, check_own, chunks
+from holdfast.pipeline.task import Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.values import events_of, keys_of, values_of
@@ -67,21 +67,18 @@ class ProcessingWork:
     stores: tuple[tuple[str, StoreSpec], ...]
     output: Schema | None
     columns: RecordColumns
-    partitions: int
-    chunk_rows: int
-    state_bytes: int
-    inline_limit: int
+    limits: Limits
     code: bytes = field(repr=False)
     """The user's code, as `shipping` sends it."""
-    rewrite_entries: int = 0
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         volatile = [spec.name for _, spec in self.stores if not spec.durable]
+        inline = self.limits.inline_limit
         written = WrittenSegments()
         try:
             running = ProcessingTask(self, unship(self.code), task, state)
             for parts in running.segments(batches):
-                written += log.write_parts(task, self.version, parts, inline_limit=self.inline_limit, volatile=volatile)
+                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except HoldfastError as error:
             return refused(task, error)
         return running.tally.done(task, self.source, written)
@@ -98,7 +95,7 @@ class ProcessingTask:
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
-        budget = Budget(self.work.state_bytes)
+        budget = Budget(self.work.limits.state_bytes)
         self._states = {spec.name: StoreState(spec.name, self.before, budget) for _, spec in self.work.stores}
 
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
@@ -119,17 +116,17 @@ class ProcessingTask:
         )
         gathered: list[Part] = []
         running.begin()
-        for chunk in chunks(batches, min(CHUNK_ROWS, work.chunk_rows)):
+        for chunk in chunks(batches, min(CHUNK_ROWS, work.limits.chunk_rows)):
             gathered += self._records(running, chunk)
-            if sum(table.num_rows for _, _, table in gathered) >= work.chunk_rows:
+            if sum(table.num_rows for _, _, table in gathered) >= work.limits.chunk_rows:
                 yield gathered
                 gathered = []
         running.end()
         gathered += self._forwarded(running)
         gathered += self._changed()
-        if work.rewrite_entries:
+        if work.limits.rewrite_entries:
             # In parts of their own, by which sinks distinguish them from changes.
-            gathered += [(STATE, name, part) for name, part in running.rewritten(work.rewrite_entries)]
+            gathered += [(STATE, name, part) for name, part in running.rewritten(work.limits.rewrite_entries)]
         if gathered:
             yield gathered
 
@@ -147,7 +144,7 @@ class ProcessingTask:
             named = self.work.columns
             columns = {name: whole(chunk[name]) for name in dict.fromkeys((*named.event, *named.keys))}
             key_columns = [columns[name] for name in named.keys]
-            check_own(self.work.key, key_columns, self.id, self.work.partitions)
+            check_own(self.work.key, key_columns, self.id, self.work.limits.partitions)
             if named.time is not None:
                 times = values_of(whole(chunk[named.time]))
                 self.tally.saw(max(times))

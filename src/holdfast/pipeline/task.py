@@ -1,6 +1,7 @@
-"""Shared by the tasks of all operators: chunks of rows, parts of segments, the check that the shuffle was by key."""
+"""Shared by the tasks of all operators: limits, chunks of rows, parts of segments, and a check of the shuffle."""
 
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
 
 import pyarrow as pa
 
@@ -14,6 +15,19 @@ Part = tuple[str, str, pa.Table]
 
 READ_ROWS = 200_000
 """How many keys a task reads at once."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """The limits of an app's tasks, the same in all sub-topologies."""
+
+    partitions: int
+    chunk_rows: int
+    inline_limit: int
+    """How many bytes of segments a task may put into the commit itself."""
+    max_ahead_millis: int = 0
+    state_bytes: int = 0
+    rewrite_entries: int = 0
 
 
 class WrongPartition(HoldfastError):
