@@ -175,4 +175,4 @@ def test_a_second_instance_on_one_state_directory_is_refused(tmp_path: Path) -> 
         assert code == 1
         # A state directory in memory gives a warning first.
         assert len([line for line in errors.splitlines() if "temporary file system" not in line]) == 1
-        assert f"process {process.pid}" in errors
+        assert f"held by instance 'a' (process {process.pid} on " in errors

@@ -1,28 +1,24 @@
-"""An app's log to test replicas with: writes versions of random changes and remembers what the state must be."""
+"""An app's log for tests of replicas: it commits random changes and keeps the expected state."""
 
 import random
 import uuid
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import pyarrow as pa
-
-from holdfast.chance import new_id
 from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.task_engines import TaskEngines
-from holdfast.log.appfile import AppSpec
-from holdfast.log.commits import Clocks, Commit, Writer
+from holdfast.log.commits import Clocks, Commit
 from holdfast.log.log import Log
-from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef
+from holdfast.log.segments import STATE, SegmentRef
 from holdfast.log.storage import open_storage
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
-from tests.log.making import subtopologies_of
+from tests.log import making
 
 TASK = TaskId(0, 0)
 State = dict[str, dict[bytes, bytes]]
@@ -34,7 +30,7 @@ def spec(name: str, engine: str) -> StoreSpec:
 
 @dataclass
 class AppLog:
-    """A driver's side of a log, without Spark."""
+    """The log of an app, written without Spark."""
 
     url: str
     engine: str = "rocksdb"
@@ -42,7 +38,7 @@ class AppLog:
     stores: tuple[str, ...] = ("counts", "other")
     history: dict[tuple[TaskId, Version], State] = field(default_factory=dict)
     version: Version = NOTHING
-    previous: str | None = None
+    previous: Commit | None = None
     inline_limit: int = 4_096
     specs: tuple[StoreSpec, ...] = ()
 
@@ -50,13 +46,9 @@ class AppLog:
         specs = self.specs or tuple(spec(name, self.engine) for name in self.stores)
         self.stores = tuple(each.name for each in specs)
         self.volatile = {each.name for each in specs if not each.durable}
-        app = AppSpec(
-            id="app",
-            partitions=self.partitions,
-            stores=specs,
-            subtopologies=subtopologies_of(dict.fromkeys(self.stores, 0)),
+        self.log = Log.create_or_open(
+            open_storage(self.url, fsync=False), making.app_spec(*specs, partitions=self.partitions)
         )
-        self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
         for task in self.log.app.tasks():
             self.history[task, NOTHING] = {name: {} for name in self.stores}
 
@@ -66,27 +58,17 @@ class AppLog:
     def commit(
         self, changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]], clocks: Clocks | None = None
     ) -> Version:
-        """Makes the next version of these changes (None deletes)."""
+        """Commits these changes as the next version (None deletes)."""
         version = Version(self.version + 1)
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         volatile: dict[str, tuple[SegmentRef, ...]] = {}
         for task, of_stores in changes.items():
-            parts = [(STATE, store, as_table(entries)) for store, entries in of_stores.items()]
+            parts = [(STATE, store, making.changes(entries)) for store, entries in of_stores.items()]
             written = self.log.write_parts(task, version, parts, volatile=self.volatile, inline_limit=self.inline_limit)
             segments[str(task)], volatile[str(task)] = written.segments, written.volatile
-        commit = Commit(
-            version=version,
-            id=new_id(),
-            previous=self.previous,
-            log=self.log.id,
-            app=self.log.app.number,
-            clocks=clocks or Clocks(version, None, {}),
-            spark=None,
-            segments={task: refs for task, refs in segments.items() if refs},
-            volatile={task: refs for task, refs in volatile.items() if refs},
-            counts={},
-            writer=Writer.here("test"),
-        )
+        durable = {task: refs for task, refs in segments.items() if refs}
+        lost = {task: refs for task, refs in volatile.items() if refs}
+        commit = making.next_commit(self.log, self.previous, durable, clocks=clocks, volatile=lost)
         self.log.create_commit(commit)
         for task in self.log.app.tasks():
             state = {name: dict(entries) for name, entries in self.history[task, self.version].items()}
@@ -97,11 +79,11 @@ class AppLog:
                     else:
                         state[store][key] = value
             self.history[task, version] = state
-        self.version, self.previous = version, commit.id
+        self.version, self.previous = version, commit
         return version
 
     def random_commit(self, chance: random.Random, rows: int = 30, keys: int = 60) -> Version:
-        """A version of random puts and deletes in every store of every task; sometimes of none."""
+        """Commits random puts and deletes in most stores of most tasks."""
         changes: dict[TaskId, dict[str, dict[bytes, bytes | None]]] = {}
         for task in self.log.app.tasks():
             if chance.random() < 0.9:
@@ -115,6 +97,19 @@ class AppLog:
                 }
         return self.commit(changes)
 
+    def grow(self, count: int, seed: int) -> random.Random:
+        """Commits this many random versions. Returns the source of randomness, for more."""
+        chance = random.Random(seed)
+        for _ in range(count):
+            self.random_commit(chance)
+        return chance
+
+    def go_back(self, version: Version) -> None:
+        """Continues from an earlier version."""
+        self.previous = self.log.commit(version)
+        self.version = version
+        self.history = {key: state for key, state in self.history.items() if key[1] <= version}
+
     def reopened(self) -> Log:
         return Log.open(open_storage(self.url, fsync=False))
 
@@ -123,22 +118,27 @@ def key_of(number: int) -> bytes:
     return b"\x01" + f"key-{number:06d}".encode()
 
 
-def as_table(entries: dict[bytes, bytes | None]) -> pa.Table:
-    keys = sorted(entries)
-    return pa.table({"key": keys, "value": [entries[key] for key in keys]}, schema=STATE_SCHEMA)
-
-
 def new_url() -> str:
     return f"memory://{uuid.uuid4().hex}"
 
 
 @dataclass
 class Place:
-    """Where a test's replicas live; opens and closes them as an instance would."""
+    """A state directory with replicas. `close` closes those that are still open."""
 
     folder: Path
     resources: Resources = field(default_factory=lambda: Resources(64 << 20))
     events: Events = field(default_factory=Events)
+    opened: list[Replica] = field(default_factory=list)
+
+    def beside(self, name: str) -> "Place":
+        """Another state directory, which is closed with this one."""
+        return Place(self.folder.parent / name, opened=self.opened)
+
+    def close(self) -> None:
+        for replica in self.opened:
+            if replica._home._lock is not None:
+                replica.close()
 
     def replica(self, app: AppLog, settings: ReplicaSettings | None = None, task: TaskId = TASK) -> Replica:
         home = TaskDirectory(self.folder, task, "test")
@@ -149,11 +149,18 @@ class Place:
         except BaseException:
             home.close()
             raise
+        self.opened.append(replica)
+        return replica
+
+    def caught_up(self, app: AppLog, settings: ReplicaSettings | None = None) -> Replica:
+        """A replica at the newest version."""
+        replica = self.replica(app, settings)
+        replica.catch_up(app.version)
         return replica
 
 
 def abandon(replica: Replica) -> None:
-    """Leaves a replica as a kill would as far as one process can: nothing is flushed, the folder is let go."""
+    """Leaves a replica as a kill does, as far as one process can: nothing is flushed, the lock is released."""
     replica.stop_moving()
     base: TaskEngines | None = replica._engines
     replica.published.clear()
@@ -163,6 +170,6 @@ def abandon(replica: Replica) -> None:
 
 
 def shown(replica: Replica, version: Version | None = None) -> State:
-    """Everything a replica shows at a version."""
+    """All entries of a replica at a version."""
     with replica.read_view(version) as view:
         return {store: dict(view.scan(store, b"", None)) for store in replica.stores}

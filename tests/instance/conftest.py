@@ -1,4 +1,5 @@
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -19,5 +20,7 @@ def rocks() -> AppLog:
 
 
 @pytest.fixture
-def place(tmp_path: Path) -> Place:
-    return Place(tmp_path / "state")
+def place(tmp_path: Path) -> Iterator[Place]:
+    place = Place(tmp_path / "state")
+    yield place
+    place.close()

@@ -1,4 +1,4 @@
-"""One store in an instance that an app would start: a process of its own, up and down once."""
+"""One store in an instance process, as an app starts it."""
 
 from holdfast.embedded import EmbeddedInstances
 from holdfast.log.appfile import AppSpec

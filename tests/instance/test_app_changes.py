@@ -1,4 +1,4 @@
-"""The app's file may change while an instance runs: its source reads the newer one with the version that names it."""
+"""The app's file changes while an instance runs: the instance reads it with the first version that names it."""
 
 import logging
 
@@ -13,7 +13,7 @@ from tests.log.making import app_spec, grow
 from tests.stores.schemas import First, Gained, spec_of
 
 
-def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.LogCaptureFixture) -> None:
+def test_versions_are_read_although_the_app_file_is_unreadable(caplog: pytest.LogCaptureFixture) -> None:
     storage = open_storage("memory://app-changes")
     first = Log.create_or_open(storage, app_spec(spec_of(First)))
     grow(first, 1)
@@ -21,13 +21,13 @@ def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.Lo
     second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
     grow(second, 2)
     assert source.commit(Version(1)) is not None
-    assert source.app.number == 1, "the first version was made under the first file"
+    assert source.app.number == 1, "version 1 belongs to file 1"
 
     file = storage.get(names.app(2))
     storage.delete([names.app(2)])
     storage.create(names.app(2), b"no file")
     with caplog.at_level(logging.WARNING):
-        assert source.commit(Version(2)) is not None, "a version is one whether its app's file can be read or not"
+        assert source.commit(Version(2)) is not None, "the version is read without its app's file"
     assert "the app's newest file can't be read" in caplog.text
     assert source.app.number == 1
     storage.delete([names.app(2)])
@@ -36,7 +36,7 @@ def test_a_file_that_cannot_be_read_costs_nothing_but_the_news(caplog: pytest.Lo
     assert source.app == second.app
 
 
-def test_the_newest_version_brings_the_newest_file_too() -> None:
+def test_the_newest_file_is_read_with_the_newest_version() -> None:
     storage = open_storage("memory://app-changes-newest")
     log = Log.create_or_open(storage, app_spec(spec_of(First)))
     source = LogReader(log)
@@ -46,18 +46,18 @@ def test_the_newest_version_brings_the_newest_file_too() -> None:
     assert source.app.number == 2
 
 
-def test_a_version_is_known_by_the_file_it_was_made_under(caplog: pytest.LogCaptureFixture) -> None:
+def test_each_version_has_its_own_app_file(caplog: pytest.LogCaptureFixture) -> None:
     storage = open_storage("memory://app-changes-versions")
     first = Log.create_or_open(storage, app_spec(spec_of(First)))
     grow(first, 2)
     second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
-    begun_between = LogReader(Log.open(storage))
-    assert begun_between.app.number == 2
-    assert begun_between.app_of(Version(2)).number == 1, "the newest file has no version yet"
+    between = LogReader(Log.open(storage))
+    assert between.app.number == 2
+    assert between.app_of(Version(2)).number == 1, "no version has the newest file yet"
     grow(second, 2)
     source = LogReader(first)
     assert [source.app_of(Version(version)).number for version in (4, 3, 2, 1)] == [2, 2, 1, 1]
-    assert source.app_of(Version(9)).number == 2, "there is no such version: what is known is the newest"
+    assert source.app_of(Version(9)).number == 2, "an unknown version has the newest known file"
 
     again = LogReader(first)
     again.learn(Version(3))
@@ -66,13 +66,13 @@ def test_a_version_is_known_by_the_file_it_was_made_under(caplog: pytest.LogCapt
         storage.delete([names.commit(Version(version))])
     storage.create(names.commit(Version(2)), b"no commit")
     again._commits.clear()
-    assert again.app_of(Version(4)).number == 2, "nobody has to look"
+    assert again.app_of(Version(4)).number == 2, "known without reading the log"
     with caplog.at_level(logging.WARNING):
         assert again.app_of(Version(2)).number == 2
     assert "the commit of version 2 can't be read" in caplog.text
 
 
-def test_a_file_of_another_log_is_not_this_apps() -> None:
+def test_an_app_file_of_another_log_is_an_error() -> None:
     storage = open_storage("memory://app-changes-another")
     log = Log.create_or_open(storage, app_spec(spec_of(First)))
     storage.delete([names.app(1)])

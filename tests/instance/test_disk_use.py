@@ -1,4 +1,4 @@
-"""Background jobs and direct I/O: what the settings say is what the RocksDB of an instance goes by."""
+"""Background jobs and direct I/O: RocksDB in an instance uses the settings."""
 
 from pathlib import Path
 
@@ -25,6 +25,6 @@ def test_the_settings_reach_the_stores_of_an_instance(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("jobs", [0, 1, 257, True, 2.5])
-def test_background_jobs_that_cannot_be_are_refused(jobs: int) -> None:
+def test_an_invalid_number_of_background_jobs_is_refused(jobs: int) -> None:
     with pytest.raises(SettingsError, match="state.background_jobs = .* from 2 to 256"):
         StateSettings(background_jobs=jobs)

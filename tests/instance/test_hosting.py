@@ -1,8 +1,9 @@
-"""Tasks come and go while an instance runs: hosted, given another role, dropped, hosted again."""
+"""Tasks are hosted, promoted and dropped while an instance runs."""
 
 import random
 import threading
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pyarrow as pa
@@ -12,7 +13,7 @@ from holdfast import faults, metrics
 from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import Closed
 from holdfast.instance.client import StateClient
-from holdfast.instance.config import Role
+from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
@@ -29,21 +30,25 @@ TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
 @pytest.fixture
 def app(tmp_path: Path) -> AppLog:
     app = AppLog(str(tmp_path / "log"), partitions=3)
-    chance = random.Random(1)
-    for _ in range(6):
-        app.random_commit(chance)
+    app.grow(6, seed=1)
     return app
 
 
-@pytest.fixture
-def instance(app: AppLog, tmp_path: Path) -> Iterator[Instance]:
-    """One that hosts nothing yet."""
-    instance = Instance(config_of(app, tmp_path, tasks={}, state=FLUSH_OFTEN, snapshots=NO_SNAPSHOTS))
+@contextmanager
+def running(config: InstanceConfig) -> Iterator[Instance]:
+    instance = Instance(config)
     instance.start()
     try:
         yield instance
     finally:
         instance.stop()
+
+
+@pytest.fixture
+def instance(app: AppLog, tmp_path: Path) -> Iterator[Instance]:
+    """An instance without tasks."""
+    with running(config_of(app, tmp_path, tasks={}, state=FLUSH_OFTEN, snapshots=NO_SNAPSHOTS)) as instance:
+        yield instance
 
 
 @pytest.fixture
@@ -57,7 +62,7 @@ def tasks_of(client: StateClient) -> dict[str, str]:
 
 
 def free(app: AppLog, tmp_path: Path, task: TaskId) -> bool:
-    """Whether another instance could take the task's folder."""
+    """Whether another instance could use the task's directory."""
     try:
         TaskDirectory(tmp_path / "state", task, "another").close()
     except StateDirectoryInUse:
@@ -78,7 +83,7 @@ def test_a_hosted_task_is_restored_and_a_dropped_one_is_gone(
     assert not free(app, tmp_path, TASK)
 
     client.drop(TASK)
-    client.drop(TASK)  # harmless
+    client.drop(TASK)  # again, without effect
     assert tasks_of(client) == {"0_1": "active"}
     assert free(app, tmp_path, TASK)
     with pytest.raises(TaskNotHere, match="it hosts 0_1"):
@@ -96,7 +101,7 @@ def test_a_task_that_the_app_does_not_have_is_refused(instance: Instance, client
     assert tasks_of(client) == {}
 
 
-def test_a_taken_state_directory_is_refused_and_can_be_tried_again(
+def test_a_state_directory_in_use_is_refused_and_can_be_retried(
     tmp_path: Path, instance: Instance, client: StateClient
 ) -> None:
     with TaskDirectory(tmp_path / "state", TASK, "another"), pytest.raises(InstanceRefused, match="another"):
@@ -105,7 +110,7 @@ def test_a_taken_state_directory_is_refused_and_can_be_tried_again(
     assert tasks_of(client) == {"0_0": "active"}
 
 
-def test_memory_is_divided_among_the_tasks_there_are(instance: Instance) -> None:
+def test_memory_is_divided_among_the_hosted_tasks(instance: Instance) -> None:
     alone = _overlay_bytes(instance, TASK)
     instance.host(OTHER)
     instance.host(TaskId(0, 2))
@@ -119,7 +124,7 @@ def _overlay_bytes(instance: Instance, task: TaskId) -> int:
     return instance.replica(task).settings.overlay_bytes
 
 
-def test_metrics_go_with_the_task(app: AppLog, instance: Instance, client: StateClient) -> None:
+def test_a_dropped_task_has_no_metrics(app: AppLog, instance: Instance, client: StateClient) -> None:
     client.host(TASK)
     client.host(OTHER)
     client.get_many(TASK, "counts", app.version, pa.array([key_of(1)], pa.binary()))
@@ -132,15 +137,13 @@ def test_metrics_go_with_the_task(app: AppLog, instance: Instance, client: State
 
 
 def test_only_the_active_role_saves_snapshots_and_a_role_can_change(app: AppLog, tmp_path: Path) -> None:
-    instance = Instance(config_of(app, tmp_path, tasks={"0_0": Role.STANDBY}, snapshots=MANY_SNAPSHOTS))
-    instance.start()
-    try:
+    with running(config_of(app, tmp_path, tasks={"0_0": Role.STANDBY}, snapshots=MANY_SNAPSHOTS)) as instance:
         assert instance.wait_ready(30)
         replica = instance.replica(TASK)
         instance._snapshots.step(0.0)
         assert app.log.snapshots.versions(TASK) == []
         instance.host(TASK, Role.ACTIVE)
-        assert instance.replica(TASK) is replica, "a promotion restores nothing"
+        assert instance.replica(TASK) is replica, "a promotion keeps the replica"
         until(lambda: app.log.snapshots.versions(TASK) == [app.version], "a snapshot")
         instance.host(TASK, Role.STANDBY)
         instance.committed(app.random_commit(random.Random(3)))
@@ -148,21 +151,18 @@ def test_only_the_active_role_saves_snapshots_and_a_role_can_change(app: AppLog,
         instance._snapshots.step(0.0)
         assert app.log.snapshots.versions(TASK) == [6]
         assert [hosted.role for hosted in instance.hosted()] == [Role.STANDBY]
-    finally:
-        instance.stop()
 
 
 @pytest.mark.parametrize("point", ["apply.middle", "snapshot.middle"])
-def test_a_drop_during_a_restore_or_a_snapshot_ends_cleanly(point: str, app: AppLog, tmp_path: Path) -> None:
-    instance = Instance(config_of(app, tmp_path, tasks={}, state=FLUSH_OFTEN, snapshots=MANY_SNAPSHOTS))
-    instance.start()
+def test_a_task_can_be_dropped_during_a_restore_or_a_snapshot(point: str, app: AppLog, tmp_path: Path) -> None:
     reached, go_on = threading.Event(), threading.Event()
+    config = config_of(app, tmp_path, tasks={}, state=FLUSH_OFTEN, snapshots=MANY_SNAPSHOTS)
 
     def hold() -> None:
         reached.set()
         assert go_on.wait(30)
 
-    try:
+    with running(config) as instance:
         with faults.active({point: hold}):
             instance.host(TASK)
             assert reached.wait(30)
@@ -177,12 +177,9 @@ def test_a_drop_during_a_restore_or_a_snapshot_ends_cleanly(point: str, app: App
         assert instance.wait_ready(30)
         with instance.replica(TASK).read_view(app.version) as view:
             assert {store: dict(view.scan(store, b"", None)) for store in app.stores} == app.state(task=TASK)
-    finally:
-        go_on.set()
-        instance.stop()
 
 
-def test_reads_under_way_end_with_a_clear_error(app: AppLog, instance: Instance, client: StateClient) -> None:
+def test_reads_of_a_dropped_task_are_an_error(app: AppLog, instance: Instance, client: StateClient) -> None:
     app.commit({TASK: {"counts": {key_of(number): b"x" for number in range(5_000)}}})
     client.host(TASK)
     client.scan(TASK, "counts", app.version)
@@ -198,21 +195,21 @@ def test_reads_under_way_end_with_a_clear_error(app: AppLog, instance: Instance,
     view.close()
 
 
-def test_tasks_come_and_go_while_they_are_read_and_changed(
+def test_reads_are_correct_while_a_task_is_hosted_and_dropped(
     app: AppLog, instance: Instance, client: StateClient
 ) -> None:
     wrong: list[object] = []
-    over = threading.Event()
+    finished = threading.Event()
 
     def read() -> None:
         with StateClient(instance.address, 30.0) as mine:
-            while not over.is_set():
+            while not finished.is_set():
                 version = app.version
                 try:
                     scanned = mine.scan(TASK, "counts", version)
                 except (TaskNotHere, InstanceUnavailable):
                     continue
-                except Exception as error:  # noqa: BLE001  any other is what this test looks for
+                except Exception as error:  # noqa: BLE001  this test is about other errors
                     if "holds versions" not in str(error):
                         wrong.append(error)
                     continue
@@ -230,7 +227,7 @@ def test_tasks_come_and_go_while_they_are_read_and_changed(
             client.committed(app.random_commit(chance))
         client.drop(TASK)
     client.host(TASK)
-    over.set()
+    finished.set()
     for reader in readers:
         reader.join(60)
     assert wrong == []
@@ -239,14 +236,10 @@ def test_tasks_come_and_go_while_they_are_read_and_changed(
 
 def test_a_promoted_standby_keeps_its_state_over_a_restart(app: AppLog, tmp_path: Path) -> None:
     for role, restored in ((Role.STANDBY, True), (Role.ACTIVE, False), (Role.ACTIVE, False)):
-        instance = Instance(config_of(app, tmp_path, tasks={"0_0": role}, snapshots=NO_SNAPSHOTS))
-        instance.start()
-        try:
+        with running(config_of(app, tmp_path, tasks={"0_0": role}, snapshots=NO_SNAPSHOTS)) as instance:
             assert instance.wait_ready(30)
             assert (instance.replica(TASK).opened_at == 0) is restored
             instance.host(TASK, Role.ACTIVE)
-        finally:
-            instance.stop()
 
 
 def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp_path: Path) -> None:
@@ -266,7 +259,7 @@ def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp
         after = instances.replicas()
         assert (after["0_0"], after["0_1"]) == (before["0_1"], before["0_0"])
         assert after["0_2"] == (*before["0_0"], *before["0_1"]), "the active replica first"
-        assert {address: pid_of(address) for address in processes} == processes, "none was started again"
+        assert {address: pid_of(address) for address in processes} == processes, "no process was restarted"
         for task in (zero, one, two):
             for address in after[str(task)]:
                 with StateClient(address, 30.0) as client:

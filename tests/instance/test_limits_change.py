@@ -1,10 +1,11 @@
-"""A TTL or a retention that changes while instances run: at a version all of them show the same, whenever they began.
+"""A TTL or a retention changes while instances run: all instances show the same at a version.
 
-What a version shows goes by the app's file it was made under, and so does what is dropped when it is applied. An
-instance may have begun under an earlier file, or under a later one than the version it is at.
+The app's file of a version decides what the version shows and what is dropped when it is applied. An instance may have
+started with an earlier or a later file.
 """
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -38,26 +39,18 @@ KINDS: dict[str, Callable[[str], Store[Any, Any]]] = {
 
 
 class Code:
-    """A release of the app: its store, and versions it makes from where the last release stopped."""
+    """A release of the app. It continues the versions of the release before."""
 
     def __init__(
         self, store: Store[Any, Any], engine: str, before: "Code | None" = None, clock: Clock | None = None
     ) -> None:
         self.store = store
         own = msgspec.structs.replace(store.spec(default_engine=engine), clock=clock)
-        if before is None:
-            self.app = AppLog(new_url(), specs=(own,))
-        else:
-            last = before.app
-            self.app = AppLog(
-                last.url, specs=(own,), version=last.version, previous=last.previous, history=last.history
-            )
+        self.app: AppLog = AppLog(new_url(), specs=(own,)) if before is None else replace(before.app, specs=(own,))
         self.spec = appfile.effective(self.app.log.app, own)
 
-    def commit(self, time: int, *puts: tuple[Any, ...]) -> Version:
-        return self.commit_at(Now(time, time), *puts)
-
-    def commit_at(self, now: Now, *puts: tuple[Any, ...]) -> Version:
+    def commit(self, at: Now | int, *puts: tuple[Any, ...]) -> Version:
+        now = Now(at, at) if isinstance(at, int) else at
         bytes_ = DictBytes()
         before = self.app.state()["kept"]
         bytes_.entries.update(before)
@@ -67,18 +60,16 @@ class Code:
         changes: dict[bytes, bytes | None] = {k: v for k, v in bytes_.entries.items() if before.get(k) != v}
         return self.app.commit({TASK: {"kept": changes}}, Clocks(now.wall, now.event, {}))
 
-    def expected(self, version: Version, time: int) -> list[Any]:
-        """What a version of this release shows: of all that was ever written, by this release's spec."""
-        return self.expected_at(version, Now(time, time))
-
-    def expected_at(self, version: Version, now: Now) -> list[Any]:
+    def expected(self, version: Version, at: Now | int) -> list[Any]:
+        """The entries that a version shows, of all that were ever written, by this release's spec."""
+        now = Now(at, at) if isinstance(at, int) else at
         bytes_ = DictBytes()
         bytes_.entries.update(self.app.state(version)["kept"])
         return everything(self.store.bind(bytes_, now, spec=self.spec))
 
 
 class Instance:
-    """A replica, and the specs by which queries beside it hide what is over."""
+    """A replica, and the specs by which queries hide expired entries."""
 
     def __init__(self, folder: Path, code: Code) -> None:
         self.source = LogReader(code.app.reopened())
@@ -99,9 +90,9 @@ class Instance:
             return everything(self.declared.bind(bytes_, view.now, spec=self.specs.at("kept", version)))
 
     def versions(self) -> range:
-        held = self.replica.published.range
-        assert held is not None
-        return range(max(held[0], 1), held[1] + 1)
+        assert self.replica.published.range is not None
+        oldest, newest = self.replica.published.range
+        return range(max(oldest, 1), newest + 1)
 
 
 def everything(bound: Any) -> list[Any]:
@@ -129,20 +120,20 @@ def written(store: Store[Any, Any], time: int) -> tuple[Any, ...]:
 
 
 def live(code: Code, after: Code, folder: Path, *, first: int = 12, more: int = 18) -> None:
-    """Some versions of each release, looked at by instances that began before, at and after the change."""
-    told: dict[Version, list[Any]] = {}
+    """Commits versions of both releases and compares instances that started before, at and after the change."""
+    expected: dict[Version, list[Any]] = {}
 
     def commit(release: Code, number: int) -> Version:
         time = 1_000_000 + 1_000 * number
         version = release.commit(time, written(release.store, time))
-        told[version] = release.expected(version, time)
+        expected[version] = release.expected(version, time)
         return version
 
     def look(*instances: Instance) -> None:
         for each in instances:
             each.catch_up(release.app.version)
             for version in map(Version, each.versions()):
-                assert each.shown(version) == told[version], f"version {version}"
+                assert each.shown(version) == expected[version], f"version {version}"
 
     release = code
     old = Instance(folder / "old", code)
@@ -150,30 +141,30 @@ def live(code: Code, after: Code, folder: Path, *, first: int = 12, more: int = 
         commit(release, number)
         look(old)
     release = Code(after.store, code.spec.engine, code)
-    begun_between = Instance(folder / "between", release)
-    look(old, begun_between)
+    between = Instance(folder / "between", release)
+    look(old, between)
     for number in range(first, first + more):
         commit(release, number)
-        look(old, begun_between)
+        look(old, between)
     look(Instance(folder / "fresh", release))
-    assert told[Version(first)] != []
-    assert told[release.app.version] != []
+    assert expected[Version(first)] != []
+    assert expected[release.app.version] != []
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_a_ttl_that_grows_is_kept_by_replicas_that_began_before(engine: str, tmp_path: Path) -> None:
+def test_replicas_that_started_before_follow_a_longer_ttl(engine: str, tmp_path: Path) -> None:
     short, long = (hf.KeyValueStore("kept", value=int, ttl=ttl) for ttl in ("4s", "15s"))
     live(Code(short, engine), Code(long, engine), tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_shorter_retention_hides_from_its_first_version_on(kind: str, tmp_path: Path) -> None:
+def test_a_shorter_retention_applies_from_its_first_version_on(kind: str, tmp_path: Path) -> None:
     live(Code(KINDS[kind]("10s"), "memory"), Code(KINDS[kind]("4s"), "memory"), tmp_path)
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_longer_retention_is_refused_with_both_numbers(kind: str) -> None:
-    """Replicas have dropped what it would show again, each at its own time."""
+    """Replicas have dropped entries that it would show again."""
     code = Code(KINDS[kind]("4s"), "memory")
     code.commit(1_000_000, written(code.store, 1_000_000))
     with pytest.raises(AppChanged, match=r"retention 4s in the log and 10s in the code.*a new name"):
@@ -183,8 +174,8 @@ def test_a_longer_retention_is_refused_with_both_numbers(kind: str) -> None:
         Code(KINDS[kind]("4s"), "memory", shorter)
 
 
-def test_slices_stay_as_they_are_when_a_retention_changes() -> None:
-    """Where an entry is found depends on how long a slice is."""
+def test_the_length_of_slices_does_not_change_with_the_retention() -> None:
+    """An entry's place depends on the length of slices."""
     code = Code(KINDS["window"]("80s"), "memory")
     code.commit(1_000_000, ("ann", 1, 995_000))
     shorter = Code(KINDS["window"]("16s"), "memory", code)
@@ -193,7 +184,7 @@ def test_slices_stay_as_they_are_when_a_retention_changes() -> None:
     assert [value for _, value in shorter.expected(version, 1_001_000)] == [1, 2]
 
 
-def test_nothing_is_dropped_by_a_file_that_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_nothing_is_dropped_while_the_app_file_cannot_be_read(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     short, long = (hf.KeyValueStore("kept", value=int, ttl=ttl) for ttl in ("4s", "15s"))
     code = Code(short, "memory")
     instance = Instance(tmp_path, code)
@@ -214,7 +205,7 @@ def test_nothing_is_dropped_by_a_file_that_cannot_be_read(tmp_path: Path, caplog
     assert instance.shown(version) == [("bob", 2)]
 
 
-def test_a_retention_where_there_was_none_is_another_store() -> None:
+def test_adding_a_retention_is_refused() -> None:
     old = StoreSpec(name="own", kind="shop:Own", key=hf.KeyValueStore("a", value=int).spec().key, codec="bytes/1")
     new = msgspec.structs.replace(old, retention_ms=5, slice_ms=1)
     [line] = differences([old], [new])

@@ -1,7 +1,7 @@
-"""A month of windows and of entries with a TTL: what is kept doesn't grow with the time that has passed.
+"""A month of windows and of entries with a TTL: the stored state doesn't grow with time.
 
-Once a day, when the replica has flushed and what it dropped is compacted, everything is measured as it then is. Nothing
-waits for a number to be small.
+Once per day, after a flush and the compaction of dropped entries, everything is measured. Nothing waits for a number
+to be small.
 """
 
 import contextlib
@@ -28,22 +28,22 @@ KEYS = [f"player-{number:03d}" for number in range(25)]
 WINDOWS = WindowStore("plays", value=int, size="1h", retention="1d")
 RECENT = KeyValueStore("recent", value=int, ttl="1d")
 SINGLE = KeyValueStore("single", value=int)
-"""Its entries have a TTL of their own."""
+"""Its entries have their own TTL."""
 STORES = (WINDOWS, RECENT, SINGLE)
 A_DAY = len(KEYS) * 24
 MOST = {"plays": 1.25 * A_DAY + 1, "recent": 1.25 * A_DAY + 1, "single": 2 * (A_DAY + len(KEYS) + 1)}
-"""A day of entries, and of what goes by slices two more of them, of which there are eight a day; of what goes one by
-one, a row of the expiry index for each."""
+"""A day of entries. Sliced stores may have two more slices, of eight per day; others have one row of the expiry index
+per entry."""
 
 
 def slope(series: list[float]) -> float:
-    """By how much of its mean a series grows from its first to its last value, by the straight line closest to it."""
+    """The growth of a series from its first to its last value, as a share of its mean, by linear regression."""
     per_step = np.polyfit(np.arange(len(series)), np.array(series, dtype=float), 1)[0]
     return float(per_step * (len(series) - 1) / np.mean(series))
 
 
 def put_an_hour(stores: dict[str, Any], hour: int) -> None:
-    """New keys every hour, and one that is put again and again."""
+    """Puts new keys, and one key that is put every hour."""
     for number, key in enumerate(KEYS):
         stores["plays"].put(key, number, hour * HOUR)
         stores["recent"].put(f"{key}-{hour}", number)
@@ -57,16 +57,16 @@ def engines(replica: Replica) -> list[Any]:
 
 
 def table_bytes(place: Place) -> int:
-    """What RocksDB's tables take. Beside them it has a text log of its own, which grows to 1 MiB and begins anew."""
+    """Bytes of RocksDB's tables, without its text log, which grows to 1 MiB and starts over."""
     total = 0
     for file in place.folder.rglob("*.sst"):
-        with contextlib.suppress(FileNotFoundError):  # compacted while we look
+        with contextlib.suppress(FileNotFoundError):  # compacted meanwhile
             total += file.stat().st_size
     return total
 
 
 def measure(replica: Replica, place: Place, version: Version) -> dict[str, float]:
-    """How many rows there are in each store, how many the engine would say, and the bytes they take."""
+    """Rows per store, the engine's estimate of them, and their bytes."""
     replica.flush_overlay()
     for engine in engines(replica):
         if isinstance(engine, RocksEngine):
@@ -81,7 +81,7 @@ def measure(replica: Replica, place: Place, version: Version) -> dict[str, float
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
-def test_a_month_leaves_no_more_than_a_day(
+def test_a_month_leaves_no_more_state_than_a_day(
     engine: str, place: Place, record_property: Callable[[str, object], None]
 ) -> None:
     app = AppLog(new_url(), specs=tuple(store.spec(default_engine=engine) for store in STORES))
@@ -101,7 +101,7 @@ def test_a_month_leaves_no_more_than_a_day(
             else:
                 single.put(key, value)
         replica.catch_up(app.commit({TASK: changes}, Clocks(now.wall, now.event, {"0": now.wall})))
-        app.history[TASK, app.version] = {name: {} for name in app.stores}  # all that was ever put, and nobody asks
+        app.history[TASK, app.version] = {name: {} for name in app.stores}  # the expected state is not needed
         if replica.flush_due():
             replica.flush_overlay()
         if hour % 24 == 23 and hour >= 72:

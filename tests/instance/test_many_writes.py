@@ -1,4 +1,4 @@
-"""A store of ten entries after a million writes: a new replica gets about ten, whoever wrote them."""
+"""A store of ten entries after a million writes: a new replica restores about ten."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,15 +32,15 @@ ENTRIES = 10
 VERSIONS = 21
 EACH = 50_000
 ROWS = 2 * ENTRIES + 1
-"""What ten entries are in bytes: each has a place in the index of who was used last, and there is a count."""
+"""Rows for ten entries: each has one in the recency index, and there is one count."""
 
 
 LIMITS = SnapshotSettings(age=timedelta(seconds=10))
-"""A version a second: snapshots are due at 11 and at 21, the last one."""
+"""With one version per second, snapshots are due at versions 11 and 21, the last one."""
 
 
 class Many(Sequence[Record]):
-    """One version's records, of players that nobody has seen before."""
+    """One version's records, all of new players."""
 
     def __init__(self, number: int) -> None:
         self._first = number * EACH
@@ -59,7 +59,7 @@ class Many(Sequence[Record]):
 
 
 class Recent(hf.Processor):
-    """Remembers who came last."""
+    """Keeps the last players."""
 
     recent = hf.KeyValueStore("recent", value=int, max_entries=ENTRIES)
 
@@ -68,7 +68,7 @@ class Recent(hf.Processor):
 
 
 class Processing(ProcessorMachine):
-    """A processor that puts, record by record."""
+    """A processor, which puts record by record."""
 
     limits = LIMITS
     processor = Recent
@@ -82,7 +82,7 @@ class Processing(ProcessorMachine):
 
 
 class Tabulating(Machine):
-    """A table, which works in columns."""
+    """A table, which writes columns."""
 
     limits = LIMITS
 
@@ -96,7 +96,7 @@ class Tabulating(Machine):
 
 
 def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica], list[RestoreEvent]]:
-    """Replicas in a new folder, brought up as an instance does it, and what a listener hears of that."""
+    """Replicas in a new folder, restored as by an instance, and the events of the restore."""
     events, source = Events(), LogReader(log)
     replicas = {
         task: Replica(TaskDirectory(folder, task, "new"), source, log.app.stores_of(task), Resources(16 << 20), events)
@@ -108,31 +108,31 @@ def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica],
     updater.start()
     assert updater.wait_ready(30)
     updater.stop()
-    told = [numbered.event for numbered in events.since(0).events]
-    return replicas, [each for each in told if isinstance(each, RestoreEvent) and each.store == store]
+    found = [numbered.event for numbered in events.since(0).events]
+    return replicas, [each for each in found if isinstance(each, RestoreEvent) and each.store == store]
 
 
 @pytest.mark.parametrize("kind", [Processing, Tabulating])
-def test_ten_entries_after_a_million_writes_are_restored_as_about_ten(kind: type[Machine], tmp_path: Path) -> None:
+def test_a_million_writes_to_ten_entries_are_restored_as_about_ten(kind: type[Machine], tmp_path: Path) -> None:
     machine = kind(tmp_path / "first", structs.replace(SPEC, max_entries=ENTRIES))
     machine.run([Many(number) for number in range(VERSIONS)])
     newest = machine.driver.newest
     assert newest is not None
     assert newest.version == VERSIONS
     [store] = [spec.name for spec in machine.specs()]
-    assert newest.counts[f"evicted/{store}"] == EACH, "as many as came"
+    assert newest.counts[f"evicted/{store}"] == EACH, "as many as were put"
 
     parts = [part for task in TASKS for ref in newest.of_task(task) for part in ref.of_type("state")]
-    assert sum(part.rows for part in parts) <= PARTITIONS * (2 * ROWS - 1), "a version's segments: ten came, ten went"
+    assert sum(part.rows for part in parts) <= PARTITIONS * (2 * ROWS - 1), "ten puts, ten deletes"
     replicas, events = restored(machine.log, tmp_path / "second", store)
     for task, replica in replicas.items():
-        assert machine.log.snapshots.versions(task)[-1] == VERSIONS, "the policy's own"
+        assert machine.log.snapshots.versions(task)[-1] == VERSIONS, "by the snapshot policy"
         [ended] = [each for each in events if each.phase is RestorePhase.END and each.task == str(task)]
-        assert ended.total == ROWS, "about ten: the entries, and what is kept beside them"
+        assert ended.total == ROWS, "about ten: the entries and their index"
         with replica.read_view(Version(VERSIONS)) as view:
             rows = dict(view.scan(store, b"", None))
         with machine.replicas[task].read_view(Version(VERSIONS)) as view:
-            assert rows == dict(view.scan(store, b"", None)), "as the replica that saw all of it"
+            assert rows == dict(view.scan(store, b"", None)), "equal to the replica that applied all versions"
         assert len(rows) == ROWS
         assert len([key for key in rows if key[0] == 1]) == ENTRIES
         replica.close()

@@ -1,4 +1,4 @@
-"""The overlay equals a dict of dicts at every version it can show, whatever is flushed, merged or evicted."""
+"""The overlay equals a dict of dicts at every version it has, whatever is flushed, merged or evicted."""
 
 from unittest.mock import patch
 
@@ -21,8 +21,8 @@ VALUES = st.none() | st.binary(max_size=6)
 VERSIONS = st.lists(st.dictionaries(KEYS, VALUES, max_size=12), max_size=14)
 
 
-def clashing(keys: pa.Array) -> U64:
-    """Fingerprints that hardly tell keys apart, so that every lookup meets strangers."""
+def colliding(keys: pa.Array) -> U64:
+    """Fingerprints with many collisions."""
     return (fingerprint(keys) & np.uint64(3)) << np.uint64(62)
 
 
@@ -37,14 +37,14 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
     assert [int(fingerprint(pa.array([key], pa.binary()))[0]) for key in keys] == whole[1:].tolist()
 
 
-@pytest.mark.parametrize("prints", [fingerprint, clashing])
+@pytest.mark.parametrize("prints", [fingerprint, colliding])
 @settings(deadline=None, max_examples=150)
 @given(
     versions=VERSIONS,
     flushes=st.sets(st.integers(1, 14)),
     untidy=st.sets(st.integers(1, 14)),
     budget=st.sampled_from([0, 600, 10**9]),
-    asked=st.lists(KEYS),
+    lookups=st.lists(KEYS),
 )
 def test_it_equals_a_model_at_every_version(
     prints: object,
@@ -52,14 +52,18 @@ def test_it_equals_a_model_at_every_version(
     flushes: set[int],
     untidy: set[int],
     budget: int,
-    asked: list[bytes],
+    lookups: list[bytes],
 ) -> None:
     with patch.object(overlays, "fingerprint", prints), patch.object(runs, "fingerprint", prints):
-        check_model(versions, flushes, untidy, budget, asked)
+        check_model(versions, flushes, untidy, budget, lookups)
 
 
 def check_model(
-    versions: list[dict[bytes, bytes | None]], flushes: set[int], untidy: set[int], budget: int, asked: list[bytes]
+    versions: list[dict[bytes, bytes | None]],
+    flushes: set[int],
+    untidy: set[int],
+    budget: int,
+    lookups: list[bytes],
 ) -> None:
     overlay = Overlay.starting(NOTHING, ["s"], complete=True)
     engine: dict[bytes, bytes | None] = {}
@@ -71,7 +75,7 @@ def check_model(
             assert not overlay.untidy
         models[number] = models[number - 1] | entries
         if number in flushes:
-            for key, value in zip(*(a.to_pylist() for a in owed(overlay)), strict=True):
+            for key, value in zip(*(a.to_pylist() for a in unflushed(overlay)), strict=True):
                 engine[key] = value
             assert {k: v for k, v in engine.items() if v is not None} == {
                 k: v for k, v in models[number].items() if v is not None
@@ -80,7 +84,7 @@ def check_model(
         assert overlay.floor >= number - READABLE + 1 or overlay.floor == 0
         for version in range(max(overlay.floor, overlay.base), number + 1):
             at = overlay.at(Version(version))
-            wanted = list(dict.fromkeys([*asked, *models[number]]))
+            wanted = list(dict.fromkeys([*lookups, *models[number]]))
             values, known = at.lookup("s", pa.array(wanted, pa.binary()))
             for key, value, is_known in zip(wanted, values.to_pylist(), known.to_pylist(), strict=True):
                 assert (value if is_known else engine.get(key)) == models[version].get(key)
@@ -94,7 +98,7 @@ def check_model(
             assert {k: v for k, v in below.items() if v is not None} == expected
 
 
-def owed(overlay: Overlay) -> tuple[pa.Array, pa.Array]:
+def unflushed(overlay: Overlay) -> tuple[pa.Array, pa.Array]:
     merged = overlay.unflushed().get("s")
     empty = pa.array([], pa.binary())
     return (empty, empty) if merged is None else (merged.keys, merged.values)
@@ -111,14 +115,14 @@ def test_a_run_scans_in_key_order(
     assert list(run.scan(start, stop, reverse=reverse)) == (expected[::-1] if reverse else expected)
 
 
-def test_of_two_parts_of_one_version_the_later_wins() -> None:
+def test_the_later_of_two_parts_of_one_version_wins() -> None:
     parts = [changes({b"a": b"1", b"b": b"1"}), changes({b"b": b"2"})]
     overlay = Overlay.starting(NOTHING, ["s"]).with_version(Version(1), {"s": parts})
     values, known = overlay.lookup("s", pa.array([b"a", b"b", b"c"], pa.binary()))
     assert (values.to_pylist(), known.to_pylist()) == ([b"1", b"2", None], [True, True, False])
 
 
-def test_the_budget_lets_go_of_what_was_written_longest_ago() -> None:
+def test_the_budget_evicts_the_oldest_entries() -> None:
     overlay = Overlay.starting(NOTHING, ["s"], complete=True)
     for version in range(1, 41):
         entries: dict[bytes, bytes | None] = {b"%04d" % (version * 1000 + n): bytes(30) for n in range(1000)}
@@ -130,7 +134,7 @@ def test_the_budget_lets_go_of_what_was_written_longest_ago() -> None:
     assert not overlay.families["s"].complete
 
 
-def test_what_is_owed_to_the_engine_is_never_let_go() -> None:
+def test_unflushed_entries_are_never_evicted() -> None:
     overlay = Overlay.starting(NOTHING, ["s"])
     for version in range(1, 20):
         overlay = overlay.with_version(Version(version), {"s": [changes({b"%d" % version: bytes(100)})]})

@@ -1,4 +1,4 @@
-"""An instance imports what the app could: hooks, engines and codecs of the user's own, which may print."""
+"""An instance can import the same modules as the app: users' hooks, engines and codecs, which may print."""
 
 from pathlib import Path
 
@@ -24,13 +24,11 @@ sys.stdout.flush()
 
 
 @pytest.mark.parametrize("first", ["", PRINTS_AT_IMPORT, PRINTS_MUCH], ids=["silent", "prints", "prints megabytes"])
-def test_a_hook_beside_the_script_is_found_wherever_the_app_was_started(
-    first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    beside = tmp_path / "project"
-    beside.mkdir()
-    (beside / "own_tuning.py").write_text(first + HOOK)
-    monkeypatch.syspath_prepend(str(beside))  # as Python does with the folder of the script it runs
+def test_a_module_beside_the_main_script_is_found(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    project = tmp_path / "project"
+    project.mkdir()
+    (project / "own_tuning.py").write_text(first + HOOK)
+    monkeypatch.syspath_prepend(str(project))  # as Python does with the main script's folder
     monkeypatch.chdir(tmp_path)
     chosen = settings(tmp_path)
     key = Schema.of(k="string")

@@ -1,4 +1,4 @@
-"""The small parts: steps, events, the folder, the bars."""
+"""Small parts of an instance: the next step, events, the task's directory, progress bars."""
 
 import io
 import threading
@@ -36,7 +36,7 @@ def test_the_next_step(at: int, committed: int, snapshots: list[int], there: boo
     assert next_step(Version(at), Version(committed), known, next_there=there) == step
 
 
-def test_a_folder_that_was_cut_off_while_applying_is_whole_from_there() -> None:
+def test_state_of_an_interrupted_apply_is_complete_from_its_version_on() -> None:
     mark = Mark(Version(4), "c4", "L", applying=Version(6))
     verdict = check_state(mark, log="L", newest=Version(7), commit="c4", next_previous=None)
     assert (verdict.at, verdict.whole_from) == (4, 6)  # type: ignore[union-attr]
@@ -45,14 +45,14 @@ def test_a_folder_that_was_cut_off_while_applying_is_whole_from_there() -> None:
     assert not isinstance(check_state(mark, log="L", newest=Version(7), commit=None, next_previous="c4"), Unusable)
 
 
-def test_events_are_numbered_kept_and_waited_for() -> None:
+def test_events_are_numbered_and_can_be_waited_for() -> None:
     events = Events(keep=3)
     for version in range(5):
         events.append(TaskEvent("0_0", "running", version))
     page = events.since(0)
     assert ([numbered.number for numbered in page.events], page.next, page.missed) == ([3, 4, 5], 5, 2)
     assert events.since(5).events == ()
-    assert events.since(5, life="another").missed == 2  # a number of an earlier life begins anew, however small
+    assert events.since(5, life="another").missed == 2  # numbers of an earlier process don't count
     assert events.since(5, life=events.life).events == ()
     waiting = threading.Thread(target=lambda: found.extend(events.since(5, wait=30).events))
     found: list[object] = []
@@ -64,13 +64,13 @@ def test_events_are_numbered_kept_and_waited_for() -> None:
     assert events.since(6, wait=30).events == ()
 
 
-def test_a_folder_that_cannot_be_used_is_said_to_be(tmp_path: Path) -> None:
+def test_an_unusable_state_directory_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "0_1").write_text("a file")
     with pytest.raises(StateDirectoryUnusable, match="can't be used"):
         TaskDirectory(tmp_path, TASK, "one")
 
 
-def test_unfinished_work_is_cleared_away(tmp_path: Path) -> None:
+def test_unfinished_files_are_deleted(tmp_path: Path) -> None:
     for name in ("loading", "saving", "data"):
         (tmp_path / "0_1" / name).mkdir(parents=True)
     with TaskDirectory(tmp_path, TASK, "one") as home:
@@ -81,13 +81,13 @@ def test_unfinished_work_is_cleared_away(tmp_path: Path) -> None:
         assert (checkpoint.log, checkpoint.stores) == ("L", {"a": 7, "b": 7})
 
 
-def test_the_deepest_mount_counts() -> None:
+def test_the_deepest_mount_decides_the_file_system() -> None:
     mounts = "disk / ext4 rw 0 0\ntmpfs /mnt/my\\040disk tmpfs rw 0 0\n"
     assert file_system_of(Path("/mnt/my disk/state"), mounts) == "tmpfs"
     assert file_system_of(Path("/mnt/other"), mounts) == "ext4"
 
 
-def test_bars_follow_versions_and_bytes() -> None:
+def test_bars_show_versions_and_bytes() -> None:
     screen = io.StringIO()
 
     def event(phase: RestorePhase, end: int, total: int = 0, *, done: int = 0, of: int = 0) -> RestoreEvent:
@@ -97,7 +97,7 @@ def test_bars_follow_versions_and_bytes() -> None:
         return [bar.percentage for bar in bars._bars.tasks]
 
     with closing(RestoreBars(Console(file=screen, force_terminal=True, width=120))) as bars:
-        bars.show(event(RestorePhase.BATCH, 3))  # began before anyone looked
+        bars.show(event(RestorePhase.BATCH, 3))  # started before the bars
         bars.show(event(RestorePhase.START, 10))
         bars.show(event(RestorePhase.BATCH, 4, done=50, of=200))
         assert percentages() == [25]

@@ -1,4 +1,4 @@
-"""Instances as processes: they serve exactly what was committed, and no way of ending one costs more than time."""
+"""Instances as processes: they serve committed versions, and lose nothing however they end."""
 
 import random
 import signal
@@ -23,7 +23,7 @@ from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of
 from tests.instance.processes import Process, until
-from tests.instance.timed import Twin, asked_of, specs
+from tests.instance.timed import Twin, contents_of, specs
 
 
 @pytest.fixture
@@ -61,7 +61,7 @@ def state_of(client: StateClient, task: TaskId, version: Version, stores: tuple[
 
 
 def check(client: StateClient, app: AppLog) -> None:
-    """Every task shows the newest version, by scan, bulk get and single get."""
+    """Every task has the newest version, by scan, bulk get and single get."""
     keys = [key_of(number) for number in range(70)]
     for task in app.log.app.tasks():
         state = app.state(task=task)
@@ -73,10 +73,8 @@ def check(client: StateClient, app: AppLog) -> None:
         assert (got.version, got.value) == (app.version, state[app.stores[0]].get(keys[3]))
 
 
-def test_it_serves_what_is_committed_and_ends_on_sigterm(app: AppLog, tmp_path: Path) -> None:
-    chance = random.Random(1)
-    for _ in range(5):
-        app.random_commit(chance)
+def test_it_serves_committed_versions_and_ends_on_sigterm(app: AppLog, tmp_path: Path) -> None:
+    chance = app.grow(5, 1)
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         check(client, app)
         for _ in range(5):
@@ -84,17 +82,15 @@ def test_it_serves_what_is_committed_and_ends_on_sigterm(app: AppLog, tmp_path: 
             client.committed(version)
             check(client, app)
         until(lambda: client.status().ready, "ready")
-        app.random_commit(chance)  # nobody tells: it looks by itself
+        app.random_commit(chance)  # not notified: it polls the log
         until(lambda: all(task.version == app.version for task in client.status().tasks), "following")
         assert process.terminate() < 5
     checkpoint = (tmp_path / "state" / "0_1" / ".checkpoint").read_text()
     assert f'"counts": {app.version}' in checkpoint
 
 
-def test_wrong_requests_are_refused(app: AppLog, tmp_path: Path) -> None:
-    chance = random.Random(2)
-    for _ in range(9):
-        app.random_commit(chance)
+def test_invalid_requests_are_refused(app: AppLog, tmp_path: Path) -> None:
+    app.grow(9, 2)
     keys = pa.array([key_of(1)], pa.binary())
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         until(lambda: client.status().ready, "ready")
@@ -120,7 +116,7 @@ def test_wrong_requests_are_refused(app: AppLog, tmp_path: Path) -> None:
             client.status()
 
 
-def test_ranges_by_limit_and_backwards(app: AppLog, tmp_path: Path) -> None:
+def test_one_range_and_many_ranges_are_scanned(app: AppLog, tmp_path: Path) -> None:
     task = TaskId(0, 0)
     app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(20_000)}}})
     app.commit({task: {"counts": {key_of(number): None for number in range(0, 20_000, 2)}}})
@@ -131,20 +127,14 @@ def test_ranges_by_limit_and_backwards(app: AppLog, tmp_path: Path) -> None:
         back = client.scan(task, "counts", stop=key_of(11), reverse=True, limit=2)
         assert (back.version, back.keys.to_pylist(), back.values.to_pylist()) == (2, [odd[4], odd[3]], [b"9", b"7"])
 
-
-def test_many_ranges_in_one_call(app: AppLog, tmp_path: Path) -> None:
-    task = TaskId(0, 0)
-    app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(20_000)}}})
-    app.commit({task: {"counts": {key_of(number): None for number in range(0, 20_000, 2)}}})
-    with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         starts = pa.array([key_of(number) for number in range(0, 20_000, 10)], pa.binary())
         stops = pa.array([key_of(number + 4) for number in range(0, 20_000, 10)], pa.binary())
         found = client.scan_many(task, "counts", Version(2), starts, stops)
         assert found.schema.names == ["range", "key", "value"]
         assert found["range"].to_pylist() == [number for number in range(2_000) for _ in range(2)]
-        odd = [number for number in range(20_000) if number % 10 in (1, 3)]
-        assert found["key"].to_pylist() == [key_of(number) for number in odd]
-        assert found["value"].to_pylist() == [b"%d" % number for number in odd]
+        within = [number for number in range(20_000) if number % 10 in (1, 3)]
+        assert found["key"].to_pylist() == [key_of(number) for number in within]
+        assert found["value"].to_pylist() == [b"%d" % number for number in within]
         before = client.scan_many(task, "counts", Version(1), starts, stops)
         assert before.num_rows == 8_000
         all_ = client.scan_many(task, "counts", Version(1), pa.array([b""]), pa.array([None], pa.binary()))
@@ -157,7 +147,7 @@ def test_many_ranges_in_one_call(app: AppLog, tmp_path: Path) -> None:
             client.scan_many(task, "nope", Version(2), starts, stops)
 
 
-def test_more_ranges_than_fit_a_call(app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_many_ranges_are_split_into_calls(app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     task = TaskId(0, 0)
     monkeypatch.setattr("holdfast.instance.client._RANGES_PER_CALL", 7)
     app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(50)}}})
@@ -169,32 +159,16 @@ def test_more_ranges_than_fit_a_call(app: AppLog, tmp_path: Path, monkeypatch: p
         assert found["value"].to_pylist() == [b"%d" % number for number in range(50)]
 
 
-def test_it_ends_when_whoever_started_it_is_gone(app: AppLog, tmp_path: Path) -> None:
-    app.random_commit(random.Random(3))
-    with Process(config_of(app, tmp_path)) as process:
-        process.listening()
-        assert process.close_stdin() == 0
-
-
-def test_it_ends_when_asked(app: AppLog, tmp_path: Path) -> None:
+def test_it_ends_on_request(app: AppLog, tmp_path: Path) -> None:
     with Process(config_of(app, tmp_path)) as process:
         process.listening().stop()
         assert process.wait()[0] == 0
 
 
-def test_a_second_instance_names_the_holder(app: AppLog, tmp_path: Path) -> None:
-    with Process(config_of(app, tmp_path)) as first:
-        first.listening()
-        with Process(config_of(app, tmp_path, name="two")) as second:
-            code, errors = second.wait()
-            assert code != 0
-            assert f"held by instance 'one' (process {first.pid} on " in errors
-
-
 @pytest.mark.parametrize(
     ("point", "nth"), [("apply.before", 2), ("apply.middle", 1), ("apply.middle", 5), ("apply.after", 2)]
 )
-def test_a_kill_in_the_middle_of_applying_costs_nothing(app: AppLog, tmp_path: Path, point: str, nth: int) -> None:
+def test_a_kill_while_applying_loses_nothing(app: AppLog, tmp_path: Path, point: str, nth: int) -> None:
     chance = random.Random(nth)
     for _ in range(6):
         app.random_commit(chance, rows=2_500, keys=3_000)
@@ -212,10 +186,8 @@ def test_a_kill_in_the_middle_of_applying_costs_nothing(app: AppLog, tmp_path: P
 
 
 @pytest.mark.parametrize("point", ["snapshot.before", "snapshot.middle", "snapshot.after"])
-def test_a_kill_in_the_middle_of_a_snapshot_costs_nothing(app: AppLog, tmp_path: Path, point: str) -> None:
-    chance = random.Random(4)
-    for _ in range(6):
-        app.random_commit(chance)
+def test_a_kill_during_a_snapshot_loses_nothing(app: AppLog, tmp_path: Path, point: str) -> None:
+    chance = app.grow(6, 4)
     eager = config_of(app, tmp_path, snapshots=MANY_SNAPSHOTS)
     with Process(eager, HOLDFAST_FAULT=f"{point}=kill@1") as process:
         assert process.wait()[0] == -signal.SIGKILL
@@ -230,7 +202,7 @@ def test_a_kill_in_the_middle_of_a_snapshot_costs_nothing(app: AppLog, tmp_path:
 
 
 @pytest.mark.parametrize("point", ["drop.before", "drop.after"])
-def test_a_kill_around_the_drop_of_slices_costs_nothing(tmp_path: Path, point: str) -> None:
+def test_a_kill_while_slices_are_dropped_loses_nothing(tmp_path: Path, point: str) -> None:
     chance = random.Random(9)
     app = AppLog(str(tmp_path / "log"), specs=specs("rocksdb"))
     twin = Twin(app)
@@ -245,12 +217,12 @@ def test_a_kill_around_the_drop_of_slices_costs_nothing(tmp_path: Path, point: s
     with Process(small) as process, process.listening() as client:
         now = client.scan(TASK, "windows", version, limit=0).now
         stores = {name: PeerBytes(client, TASK, name, version) for name in app.stores}
-        assert asked_of(stores, now) == twin.expected(version)
+        assert contents_of(stores, now) == twin.expected(version)
         assert no_wipe(client)
 
 
-def test_a_kill_at_any_moment_costs_nothing(app: AppLog, tmp_path: Path) -> None:
-    """Kills while versions arrive, flushes and snapshots run: whatever is going on then."""
+def test_a_kill_at_any_time_loses_nothing(app: AppLog, tmp_path: Path) -> None:
+    """Kills while versions arrive and flushes and snapshots run."""
     chance = random.Random(5)
     busy = config_of(
         app, tmp_path, memory=unchecked(MemorySettings, limit=2 << 20), state=FLUSH_OFTEN, snapshots=MANY_SNAPSHOTS
@@ -266,21 +238,22 @@ def test_a_kill_at_any_moment_costs_nothing(app: AppLog, tmp_path: Path) -> None
         check(client, app)
 
 
-def test_restore_tells_of_itself(app: AppLog, tmp_path: Path) -> None:
-    chance = random.Random(6)
-    for _ in range(30):
-        app.random_commit(chance)
+def test_a_restore_is_reported(app: AppLog, tmp_path: Path) -> None:
+    chance = app.grow(30, 6)
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         until(lambda: client.status().ready, "ready")
         for task in app.log.app.tasks():
             for store in app.stores:
-                told = restores(client, str(task), store)
-                assert [event.phase for event in told][:1] + [event.phase for event in told][-1:] == ["start", "end"]
-                assert {event.start_version for event in told} == {0}
-                assert (told[0].end_version, told[-1].end_version) == (30, 30)
-                batches = [event for event in told if event.phase == "batch"]
+                events = restores(client, str(task), store)
+                assert [event.phase for event in events][:1] + [event.phase for event in events][-1:] == [
+                    "start",
+                    "end",
+                ]
+                assert {event.start_version for event in events} == {0}
+                assert (events[0].end_version, events[-1].end_version) == (30, 30)
+                batches = [event for event in events if event.phase == "batch"]
                 assert batches
-                assert sum(event.count for event in batches) == told[-1].total > 0
+                assert sum(event.count for event in batches) == events[-1].total > 0
         process.terminate()
     for _ in range(3):
         app.random_commit(chance)
@@ -291,11 +264,9 @@ def test_restore_tells_of_itself(app: AppLog, tmp_path: Path) -> None:
         assert (again[-1].phase, again[-1].end_version) == ("end", 33)
 
 
-def test_a_restore_that_is_cut_off_is_suspended_and_tried_again(app: AppLog, tmp_path: Path) -> None:
+def test_a_failed_restore_is_suspended_and_retried(app: AppLog, tmp_path: Path) -> None:
     app.inline_limit = 0
-    chance = random.Random(7)
-    for _ in range(6):
-        app.random_commit(chance)
+    app.grow(6, 7)
     segments = tmp_path / "log" / "segments" / "0_1"
     broken = sorted(segments.iterdir())[-1]
     data = broken.read_bytes()
@@ -307,29 +278,27 @@ def test_a_restore_that_is_cut_off_is_suspended_and_tried_again(app: AppLog, tmp
         status = client.status()
         assert not status.ready
         assert "damaged" in (status.tasks[1].error or "")
-        # A folder in memory is a problem of its own.
-        until(lambda: len([p for p in problems(client) if p.error != "TemporaryFileSystem"]) == 1, "told once")
+        # A state directory in memory is another problem.
+        until(lambda: len([p for p in problems(client) if p.error != "TemporaryFileSystem"]) == 1, "one problem")
         broken.write_bytes(data)
         until(lambda: client.status().ready, "ready")
         assert client.status().tasks[1].error is None
         check(client, app)
 
 
-def test_files_damaged_on_disk_are_restored_while_readers_ask(app: AppLog, tmp_path: Path) -> None:
-    chance = random.Random(8)
-    for _ in range(4):
-        app.random_commit(chance)
+def test_damaged_files_are_restored_while_clients_read(app: AppLog, tmp_path: Path) -> None:
+    app.grow(4, 8)
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         until(lambda: client.status().ready, "ready")
         process.terminate()
     for file in (tmp_path / "state").rglob("*.sst"):
-        file.write_bytes(b"not what was written")
+        file.write_bytes(b"garbage")
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         until(lambda: answered(client, app), "a right answer from every task")
         assert {event.severity for event in problems(client)} == {"warning"}
 
 
-def test_the_driver_tells_states_and_peers(app: AppLog, tmp_path: Path) -> None:
+def test_the_driver_sets_state_and_peers(app: AppLog, tmp_path: Path) -> None:
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         client.app_state("running")
         client.peers({"0_0": "grpc://127.0.0.1:1"})
@@ -338,7 +307,7 @@ def test_the_driver_tells_states_and_peers(app: AppLog, tmp_path: Path) -> None:
 
 
 def answered(client: StateClient, app: AppLog) -> bool:
-    """Whether every task can be read now, and then rightly."""
+    """Whether every task can be read and is correct."""
     try:
         check(client, app)
     except (InstanceUnavailable, VersionNotAvailable):
@@ -359,21 +328,21 @@ def no_wipe(client: StateClient) -> bool:
     return [problem for problem in problems(client) if "emptied" in problem.message] == []
 
 
-def test_an_instance_that_has_not_seen_the_log_yet_serves_nothing(app: AppLog, tmp_path: Path) -> None:
+def test_an_instance_that_cannot_read_the_log_is_not_ready(app: AppLog, tmp_path: Path) -> None:
     app.random_commit(random.Random(1))
     commit = tmp_path / "log" / "commits" / f"{1:020d}.json"
     whole = commit.read_bytes()
     commit.write_bytes(whole[:-20])
     with Process(config_of(app, tmp_path)) as process:
         client = process.listening()
-        until(lambda: bool(problems(client)), "the damaged commit to be noticed")
+        until(lambda: bool(problems(client)), "the damaged commit to be reported")
         assert not client.status().ready
         commit.write_bytes(whole)
         until(lambda: client.status().ready, "the instance to be ready")
         assert min(task.readable_to or 0 for task in client.status().tasks) == 1
 
 
-def test_a_scan_left_open_in_an_instance_is_named_in_its_log(
+def test_a_scan_left_open_is_logged_with_its_place(
     app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     clock = ManualClock()
@@ -395,6 +364,6 @@ def test_a_scan_left_open_in_an_instance_is_named_in_its_log(
     finally:
         instance.stop()
     named = [record.getMessage() for record in caplog.records if "a scan of" in record.getMessage()]
-    assert len(named) == 1, "once"
+    assert len(named) == 1, "logged once"
     assert f"{__file__}:" in named[0]
     assert " in test_a_scan_left_open" in named[0]

@@ -1,14 +1,14 @@
-"""A replica is a function of the log: it equals the model at every version, from wherever it starts."""
+"""A replica is a function of the log: it equals the model at every version, wherever it starts."""
 
 import random
 import shutil
 import threading
+from collections.abc import Callable
 from pathlib import Path
 
 import pyarrow as pa
 import pytest
 
-from holdfast import faults
 from holdfast.clock import ManualClock
 from holdfast.errors import DamagedObject
 from holdfast.instance.events import ProblemEvent, RestoreEvent
@@ -23,6 +23,7 @@ from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
+from tests.log.making import crash_at, overwrite
 
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
 TINY = ReplicaSettings(overlay_bytes=200, batch_bytes=1_000, flush_versions=3)
@@ -31,7 +32,7 @@ EACH = pytest.mark.parametrize("settings", [ROOMY, SMALL, TINY], ids=["roomy", "
 
 
 def check(replica: Replica, app: AppLog, version: Version) -> None:
-    """Scan, bulk get and single get all show exactly this version."""
+    """Scans, bulk gets and single gets show exactly this version."""
     state = app.state(version, replica.task)
     assert shown(replica, version) == state
     with replica.read_view(version) as view:
@@ -69,17 +70,16 @@ def test_it_equals_the_model_at_every_version(app: AppLog, place: Place, setting
         replica.catch_up(version)
         if replica.flush_due():
             replica.flush_overlay()
-        held = replica.published.range
-        assert held is not None
-        assert held[1] == version
-        for readable in range(held[0], version + 1):
+        assert replica.published.range is not None
+        oldest, newest = replica.published.range
+        assert newest == version
+        for readable in range(oldest, version + 1):
             check(replica, app, Version(readable))
-    replica.close()
 
 
 @EACH
 @pytest.mark.parametrize("end", ["close", "abandon"])
-def test_it_goes_on_from_any_point_after_a_restart(
+def test_it_continues_from_any_version_after_a_restart(
     app: AppLog, place: Place, settings: ReplicaSettings, end: str
 ) -> None:
     chance = random.Random(2)
@@ -100,7 +100,7 @@ def test_it_goes_on_from_any_point_after_a_restart(
 
 
 @pytest.mark.parametrize("snapshot_at", [1, 7, 20])
-def test_a_snapshot_and_the_tail_equal_the_whole_history(app: AppLog, place: Place, snapshot_at: int) -> None:
+def test_a_snapshot_and_later_versions_equal_the_history(app: AppLog, place: Place, snapshot_at: int) -> None:
     chance = random.Random(3)
     replica = place.replica(app)
     for _ in range(20):
@@ -109,7 +109,7 @@ def test_a_snapshot_and_the_tail_equal_the_whole_history(app: AppLog, place: Pla
         if version == snapshot_at:
             assert Snapshotter(replica, app.log, SnapshotSettings()).save() == snapshot_at
     replica.close()
-    fresh = Place(place.folder.parent / "fresh")
+    fresh = place.beside("fresh")
     other = fresh.replica(app)
     report = RestoreReporter(fresh.events, TASK, other.stores)
     report.started(other.version, app.version)
@@ -118,68 +118,54 @@ def test_a_snapshot_and_the_tail_equal_the_whole_history(app: AppLog, place: Pla
     restored = [numbered.event for numbered in fresh.events.since(0).events]
     first = next(e for e in restored if isinstance(e, RestoreEvent) and e.phase == "batch" and not e.bytes_total)
     assert first.end_version == snapshot_at
-    other.close()
 
 
-def test_versions_are_refused_unless_held(rocks: AppLog, place: Place) -> None:
+def test_only_available_versions_can_be_read(rocks: AppLog, place: Place) -> None:
     chance = random.Random(4)
     replica = place.replica(rocks)
     for _ in range(10):
         rocks.random_commit(chance)
     replica.catch_up(Version(9))
-    with replica.read_view(Version(10), wait=5) as view:  # committed: caught up with first
+    with replica.read_view(Version(10), wait=5) as view:  # committed, so the replica catches up
         assert view.version == 10
     with pytest.raises(VersionNotAvailable, match="the log has no such version"):
         replica.read_view(Version(11))
     with pytest.raises(VersionNotAvailable, match="version 2 .* versions 7 to 10"):
         replica.read_view(Version(2))
-    replica.close()
 
 
-def test_opening_it_twice_leaves_readers_where_they_are(rocks: AppLog, place: Place) -> None:
-    """A reader that comes first opens it; whoever starts the instance's tasks then must not close it again."""
-    chance = random.Random(3)
-    for _ in range(4):
-        rocks.random_commit(chance)
-    replica = place.replica(rocks)
-    replica.catch_up(rocks.version)
+def test_opening_it_twice_does_not_disturb_readers(rocks: AppLog, place: Place) -> None:
+    """The first reader opens it; the start of the instance's tasks must not close it then."""
+    rocks.grow(4, 3)
+    replica = place.caught_up(rocks)
     with replica.read_view(rocks.version) as view:
         replica.open()
         assert dict(view.scan("counts", b"", None)) == rocks.state(rocks.version)["counts"]
-    replica.close()
 
 
-def test_a_failed_write_leaves_readers_where_they_were(rocks: AppLog, place: Place) -> None:
-    """Half a version is in the engine: it isn't served, and the next try makes it whole."""
-    chance = random.Random(5)
-    for _ in range(3):
-        rocks.random_commit(chance)
+def test_a_failed_write_does_not_disturb_readers(rocks: AppLog, place: Place) -> None:
+    """The engine has part of a version: it isn't served, and the next attempt completes it."""
+    rocks.grow(3, 5)
     replica = place.replica(rocks, TINY)
     replica.catch_up(Version(3))
     everything: dict[bytes, bytes | None] = {key_of(number): b"new" for number in range(3_000)}
     rocks.commit({TASK: {"counts": everything, "other": everything}})
 
-    def fail() -> None:
-        raise faults.InjectedFault("on purpose")
-
-    with faults.active({"apply.middle": fail}), pytest.raises(faults.InjectedFault):
+    with crash_at("apply.middle"):
         replica.catch_up(Version(4))
     check(replica, rocks, Version(3))
     replica.catch_up(Version(4))
     check(replica, rocks, Version(4))
     check(replica, rocks, Version(3))
-    replica.close()
 
 
-def test_half_a_version_on_disk_is_served_only_once_it_is_whole(rocks: AppLog, place: Place) -> None:
-    chance = random.Random(6)
-    for _ in range(3):
-        rocks.random_commit(chance)
+def test_a_partly_written_version_is_served_once_it_is_complete(rocks: AppLog, place: Place) -> None:
+    chance = rocks.grow(3, 6)
     replica = place.replica(rocks, TINY)
     replica.catch_up(Version(3))
     rocks.commit({TASK: {"counts": {key_of(number): b"new" for number in range(3_000)}}})
     rocks.random_commit(chance)
-    with faults.active({"apply.middle": _raise}), pytest.raises(faults.InjectedFault):
+    with crash_at("apply.middle"):
         replica.catch_up(Version(4))
     abandon(replica)
     again = place.replica(rocks, TINY)
@@ -188,15 +174,10 @@ def test_half_a_version_on_disk_is_served_only_once_it_is_whole(rocks: AppLog, p
         again.published.read_view()
     again.catch_up(Version(5))
     check(again, rocks, Version(5))
-    again.close()
 
 
-def _raise() -> None:
-    raise faults.InjectedFault("on purpose")
-
-
-def test_readers_never_see_half_a_version(rocks: AppLog, place: Place) -> None:
-    """Every version sets all keys of both stores to its own number, through overlay, flushes and straight writes."""
+def test_readers_see_complete_versions_only(rocks: AppLog, place: Place) -> None:
+    """Every version sets all keys of both stores to its number, in the overlay, by flushes and by direct writes."""
     keys = pa.array([key_of(number) for number in range(400)], pa.binary())
     replica = place.replica(rocks, ReplicaSettings(overlay_bytes=120_000, flush_versions=3))
     stop = threading.Event()
@@ -238,15 +219,11 @@ def test_readers_never_see_half_a_version(rocks: AppLog, place: Place) -> None:
         thread.join()
     assert wrong == []
     assert reads[0] > 10
-    replica.close()
 
 
-def test_a_replica_of_another_log_wipes_itself(rocks: AppLog, place: Place) -> None:
-    chance = random.Random(7)
-    for _ in range(5):
-        rocks.random_commit(chance)
-    replica = place.replica(rocks)
-    replica.catch_up(rocks.version)
+def test_a_replica_of_another_log_starts_over(rocks: AppLog, place: Place) -> None:
+    chance = rocks.grow(5, 7)
+    replica = place.caught_up(rocks)
     replica.close()
     other = AppLog(new_url())
     for _ in range(8):
@@ -256,28 +233,22 @@ def test_a_replica_of_another_log_wipes_itself(rocks: AppLog, place: Place) -> N
     assert "belongs to log" in problems(place)[-1].message
     again.catch_up(other.version)
     check(again, other, other.version)
-    again.close()
 
 
-def test_a_replica_ahead_of_its_log_wipes_itself(tmp_path: Path, place: Place) -> None:
+def test_a_replica_ahead_of_its_log_starts_over(tmp_path: Path, place: Place) -> None:
     app = AppLog(str(tmp_path / "log"))
-    chance = random.Random(8)
-    for _ in range(3):
-        app.random_commit(chance)
+    chance = app.grow(3, 8)
     shutil.copytree(tmp_path / "log", tmp_path / "backup")
     for _ in range(3):
         app.random_commit(chance)
-    replica = place.replica(app)
-    replica.catch_up(app.version)
+    replica = place.caught_up(app)
     replica.close()
     shutil.rmtree(tmp_path / "log")
     shutil.copytree(tmp_path / "backup", tmp_path / "log")
-    # The same log, gone back to version 3, then on a different way to 7.
+    # The same log, restored at version 3, then with other versions up to 7.
     past = AppLog(str(tmp_path / "log"))
-    commit = past.log.commit(Version(3))
-    assert commit is not None
-    past.version, past.previous = Version(3), commit.id
-    past.history = {key: state for key, state in app.history.items() if key[1] <= 3}
+    past.history = app.history
+    past.go_back(Version(3))
     again = place.replica(past)
     assert "reaches version 6, and the log's newest is 3" in problems(place)[-1].message
     again.close()
@@ -286,43 +257,27 @@ def test_a_replica_ahead_of_its_log_wipes_itself(tmp_path: Path, place: Place) -
     forked = place.replica(past)
     forked.catch_up(past.version)
     check(forked, past, past.version)
-    forked.close()
 
 
-def test_a_fork_of_the_history_wipes_itself(rocks: AppLog, place: Place) -> None:
-    """The log id is the same and the version is there, but it is another commit."""
-    chance = random.Random(9)
-    for _ in range(5):
-        rocks.random_commit(chance)
-    replica = place.replica(rocks)
-    replica.catch_up(rocks.version)
+def test_a_replica_of_another_history_starts_over(rocks: AppLog, place: Place) -> None:
+    """The log id is the same and the version exists, but its commit is another one."""
+    chance = rocks.grow(5, 9)
+    replica = place.caught_up(rocks)
     replica.close()
     storage = rocks.log.storage
     storage.delete([names.commit(Version(version)) for version in (4, 5)])
-    commit = rocks.log.commit(Version(3))
-    assert commit is not None
-    rocks.version, rocks.previous = Version(3), commit.id
-    rocks.history = {key: state for key, state in rocks.history.items() if key[1] <= 3}
+    rocks.go_back(Version(3))
     for _ in range(4):
         rocks.random_commit(chance)
     again = place.replica(rocks)
     assert "is commit" in problems(place)[-1].message
     again.catch_up(rocks.version)
     check(again, rocks, rocks.version)
-    again.close()
 
 
 def damage_sst(data: Path) -> None:
     for file in data.rglob("*.sst"):
         file.write_bytes(b"garbage" * 100)
-
-
-def garble_current(data: Path) -> None:
-    (data / "rocksdb" / "CURRENT").write_bytes(b"nonsense")
-
-
-def delete_data(data: Path) -> None:
-    shutil.rmtree(data)
 
 
 def foreign_files(data: Path) -> None:
@@ -331,41 +286,30 @@ def foreign_files(data: Path) -> None:
     (data / "rocksdb" / "CURRENT").write_text("holiday photos")
 
 
-def garble_checkpoint(data: Path) -> None:
-    (data.parent / ".checkpoint").write_bytes(b"{not json")
+DAMAGES: dict[str, tuple[Callable[[Path], object], bool]] = {
+    "damaged table": (damage_sst, True),
+    "damaged CURRENT": (lambda data: (data / "rocksdb" / "CURRENT").write_bytes(b"nonsense"), True),
+    "no data": (shutil.rmtree, False),
+    "other files": (foreign_files, True),
+    "damaged checkpoint": (lambda data: (data.parent / ".checkpoint").write_bytes(b"{not json"), True),
+    "no checkpoint": (lambda data: (data.parent / ".checkpoint").unlink(), False),
+}
 
 
-def delete_checkpoint(data: Path) -> None:
-    (data.parent / ".checkpoint").unlink()
-
-
-@pytest.mark.parametrize(
-    ("damage", "warned"),
-    [
-        (damage_sst, True),
-        (garble_current, True),
-        (delete_data, False),
-        (foreign_files, True),
-        (garble_checkpoint, True),
-        (delete_checkpoint, False),
-    ],
-)
-def test_damaged_local_state_is_rebuilt_from_the_log(rocks: AppLog, place: Place, damage: object, warned: bool) -> None:
-    chance = random.Random(10)
-    for _ in range(6):
-        rocks.random_commit(chance)
-    replica = place.replica(rocks)
-    replica.catch_up(rocks.version)
+@pytest.mark.parametrize(("damage", "warned"), DAMAGES.values(), ids=DAMAGES)
+def test_damaged_local_state_is_rebuilt_from_the_log(
+    rocks: AppLog, place: Place, damage: Callable[[Path], object], warned: bool
+) -> None:
+    rocks.grow(6, 10)
+    replica = place.caught_up(rocks)
     replica.close()
-    damage(place.folder / str(TASK) / "data")  # type: ignore[operator]
-    again = place.replica(rocks)
-    again.catch_up(rocks.version)
+    damage(place.folder / str(TASK) / "data")
+    again = place.caught_up(rocks)
     check(again, rocks, rocks.version)
     assert bool(problems(place)) == warned
-    again.close()
 
 
-def test_a_second_replica_is_told_who_holds_the_folder(rocks: AppLog, place: Place) -> None:
+def test_a_second_replica_is_refused_with_the_holder(rocks: AppLog, place: Place) -> None:
     replica = place.replica(rocks)
     with pytest.raises(StateDirectoryInUse, match=r"instance 'test' \(process \d+ on .*another state.dir"):
         place.replica(rocks)
@@ -383,19 +327,17 @@ def test_a_damaged_snapshot_is_not_used(rocks: AppLog, place: Place) -> None:
     storage = rocks.log.storage
     for name in storage.list(names.snapshot_files(TASK)):
         data = storage.get(name)
-        storage.delete([name])
-        storage.create(name, data[:-1] + b"\xff" if data else b"x")
-    fresh = Place(place.folder.parent / "fresh")
+        overwrite(storage, name, data[:-1] + b"\xff" if data else b"x")
+    fresh = place.beside("fresh")
     other = fresh.replica(rocks)
     other.catch_up(rocks.version)
     check(other, rocks, rocks.version)
     assert "is not used" in problems(fresh)[0].message
-    other.close()
 
 
-def test_what_was_cleaned_is_reached_by_a_snapshot_or_said_to_be_gone(rocks: AppLog, place: Place) -> None:
+def test_cleaned_versions_need_a_snapshot(rocks: AppLog, place: Place) -> None:
     chance = random.Random(12)
-    slow = Place(place.folder.parent / "slow")
+    slow = place.beside("slow")
     behind = slow.replica(rocks)
     replica = place.replica(rocks)
     for _ in range(3):
@@ -405,15 +347,13 @@ def test_what_was_cleaned_is_reached_by_a_snapshot_or_said_to_be_gone(rocks: App
         rocks.random_commit(chance)
     replica.catch_up(rocks.version)
     rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 8)])
-    behind._log_reader = behind._source._source = LogReader(rocks.reopened())  # without its kept commits
+    behind._log_reader = behind._source._source = LogReader(rocks.reopened())  # without cached commits
     with pytest.raises(VersionUnreachable, match="version 4 isn't in the log any more"):
         behind.catch_up(Version(8))
     check(behind, rocks, Version(3))
     Snapshotter(replica, rocks.log, SnapshotSettings()).save()
     behind.catch_up(Version(8))
     check(behind, rocks, Version(8))
-    behind.close()
-    replica.close()
 
 
 def test_a_damaged_segment_is_an_error_and_nothing_is_applied(rocks: AppLog, place: Place) -> None:
@@ -426,23 +366,20 @@ def test_a_damaged_segment_is_an_error_and_nothing_is_applied(rocks: AppLog, pla
     storage = rocks.log.storage
     name = storage.list(names.segments(TASK))[-1]
     data = storage.get(name)
-    storage.delete([name])
-    storage.create(name, data[:-9] + bytes([data[-9] ^ 255]) + data[-8:])
+    overwrite(storage, name, data[:-9] + bytes([data[-9] ^ 255]) + data[-8:])
     with pytest.raises(DamagedObject, match="segments/0_0"):
         replica.catch_up(Version(2))
     check(replica, rocks, Version(1))
-    storage.delete([name])
-    storage.create(name, data)
+    overwrite(storage, name, data)
     replica.catch_up(Version(2))
     check(replica, rocks, Version(2))
-    replica.close()
 
 
 def problems(place: Place) -> list[ProblemEvent]:
     return [n.event for n in place.events.since(0).events if isinstance(n.event, ProblemEvent)]
 
 
-def test_versions_before_a_fold_are_let_go_of_when_nothing_new_comes(rocks: AppLog, place: Place) -> None:
+def test_versions_before_a_flush_are_released_after_30_seconds(rocks: AppLog, place: Place) -> None:
     clock = ManualClock(Millis(0))
     home, source = TaskDirectory(place.folder, TASK, "test"), LogReader(rocks.reopened())
     replica = Replica(home, source, source.log.app.stores_of(TASK), place.resources, place.events, None, clock)
@@ -456,22 +393,17 @@ def test_versions_before_a_fold_are_let_go_of_when_nothing_new_comes(rocks: AppL
     replica.tidy()
     assert replica.published.range == (3, 3)
     check(replica, rocks, Version(3))
-    replica.close()
 
 
-def test_catching_up_keeps_nothing_of_the_versions_it_passes(rocks: AppLog, place: Place) -> None:
-    """A pinned view keeps the write buffers it was taken with: one a version would be more memory than any limit."""
-    chance = random.Random(3)
-    for _ in range(8):
-        rocks.random_commit(chance)
-    each_by_itself = ReplicaSettings(overlay_bytes=1, batch_bytes=1)
-    replica = place.replica(rocks, each_by_itself)
-    replica.catch_up(rocks.version)
+def test_catching_up_keeps_no_views_of_intermediate_versions(rocks: AppLog, place: Place) -> None:
+    """A pinned view keeps its write buffers: one per version would exceed any memory limit."""
+    chance = rocks.grow(8, 3)
+    one_by_one = ReplicaSettings(overlay_bytes=1, batch_bytes=1)
+    replica = place.caught_up(rocks, one_by_one)
     assert OPEN_VIEWS.count("view", str(place.folder / "0_0" / "data" / "rocksdb")) == 2
     assert replica.published.range == (7, 8)
     rocks.random_commit(chance)
     replica.catch_up(rocks.version)
-    assert replica.published.range == (7, 9), "what comes one by one is kept as ever"
+    assert replica.published.range == (7, 9), "versions that arrive one by one are kept"
     for version in (7, 8, 9):
         check(replica, rocks, Version(version))
-    replica.close()

@@ -1,4 +1,4 @@
-"""Slices are dropped when a replica flushes, whenever that is, and nobody can tell from an answer when it was."""
+"""Replicas drop slices when they flush, and their answers don't depend on when that is."""
 
 import random
 from typing import Any
@@ -18,11 +18,11 @@ from tests.instance.timed import KEYS, STORES, Twin, answers, specs
 
 EAGER = ReplicaSettings(overlay_bytes=1_000, batch_bytes=2_000, flush_versions=1)
 LAZY = ReplicaSettings(flush_versions=1_000)
-IN_HEAPS = ReplicaSettings(flush_versions=1)
-"""What it is behind it writes through, as many versions in one go as it is asked for."""
+DIRECT = ReplicaSettings(flush_versions=1)
+"""Writes all versions of a catch-up to the engine at once."""
 
 
-def asked(replica: Replica, version: Version) -> dict[str, Any]:
+def answers_of(replica: Replica, version: Version) -> dict[str, Any]:
     with replica.read_view(version) as view:
         return answers(view)
 
@@ -30,7 +30,7 @@ def asked(replica: Replica, version: Version) -> dict[str, Any]:
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
-def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
+def test_replicas_that_flush_at_different_times_answer_the_same(
     engine: str, seed: int, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
     chance = random.Random(seed)
@@ -46,9 +46,9 @@ def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
         lazy.catch_up(version)
         if chance.random() < 0.05:
             lazy.flush_overlay()
-        held = max(1, eager.published.range[0], lazy.published.range[0])  # type: ignore[index]
-        for readable in map(Version, {held, chance.randint(held, version), version}):
-            assert asked(eager, readable) == asked(lazy, readable) == twin.expected(readable)
+        oldest = max(1, eager.published.range[0], lazy.published.range[0])  # type: ignore[index]
+        for readable in map(Version, {oldest, chance.randint(oldest, version), version}):
+            assert answers_of(eager, readable) == answers_of(lazy, readable) == twin.expected(readable)
         if chance.random() < 0.05:
             Snapshotter(eager, app.log, SnapshotSettings()).save()
         if chance.random() < 0.1:
@@ -56,15 +56,15 @@ def test_two_replicas_with_different_folds_answer_the_same_at_every_version(
             eager = Place(folder / "eager").replica(app, EAGER)
     for replica in (eager, lazy):
         replica.close()
-    for number, (limits, step) in enumerate([(LAZY, 25), (IN_HEAPS, 5)]):
+    for number, (limits, step) in enumerate([(LAZY, 25), (DIRECT, 5)]):
         fresh = Place(folder / f"fresh-{number}").replica(app, limits)
         for version in map(Version, range(step, 26, step)):
             fresh.catch_up(version)
-            assert asked(fresh, version) == twin.expected(version)
+            assert answers_of(fresh, version) == twin.expected(version)
         fresh.close()
 
 
-def test_a_mark_tells_the_clocks_of_what_is_on_disk(place: Place) -> None:
+def test_a_mark_has_the_clocks_of_the_state_on_disk(place: Place) -> None:
     app = AppLog(new_url(), specs=specs("rocksdb"))
     app.commit({TASK: {}}, Clocks(5_000, 4_000, {"0": 4_000}))
     replica = place.replica(app)
@@ -89,8 +89,8 @@ def test_a_version_keeps_its_clocks_while_it_can_be_read(place: Place) -> None:
     replica.close()
 
 
-def test_a_clock_that_begins_before_the_wall_clock_hides_anew_from_there(place: Place) -> None:
-    """An app's first records may be years old; until then its windows were kept by the wall clock."""
+def test_retention_follows_an_event_clock_that_starts_before_the_wall_clock(place: Place) -> None:
+    """An app's first records may be years old; before them, windows expire by the wall clock."""
     app = AppLog(new_url(), specs=specs("memory"))
     twin = Twin(app)
     replica = place.replica(app, EAGER)
@@ -99,12 +99,12 @@ def test_a_clock_that_begins_before_the_wall_clock_hides_anew_from_there(place: 
         version = twin.commit(Now(10**12, event), {"windows": [(KEYS[0], event)]})
         replica.catch_up(version)
         replica.flush_overlay()
-        assert asked(replica, version) == twin.expected(version)
+        assert answers_of(replica, version) == twin.expected(version)
     with replica.read_view() as view:
         assert len(list(view.pinned.scan("windows", b"", None, reverse=False))) < 20
     replica.close()
 
 
-def test_the_stores_are_of_all_kinds_that_are_sliced() -> None:
+def test_all_sliced_kinds_are_tested() -> None:
     sliced = {store.spec().kind for store in STORES.values() if store.spec().slice_ms}
     assert sliced == {"key-value", "window", "session", "versioned"}

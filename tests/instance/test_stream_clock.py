@@ -1,7 +1,6 @@
-"""What time retention goes by: one clock for the life of a store, so that what is hidden is never shown again.
+"""The clock of a store's retention: it never changes, so that expired entries never come back.
 
-An app's first event time may come late, and be long before the wall clock that the app had until then: another stream
-of the app has it, or a later release names one.
+An app's first event time may come late and be long before its wall clock, from another stream or a later release.
 """
 
 from functools import partial
@@ -22,55 +21,57 @@ START, STEP = 1_000_000, 1_000
 
 
 def now_of(number: int) -> Now:
-    """No event time for twenty versions; then one that is twelve seconds behind."""
+    """No event time for twenty versions, then one that is twelve seconds behind."""
     wall = START + STEP * number
     return Now(wall, None if number < 20 else wall - 12 * STEP)
 
 
 @pytest.mark.parametrize("clock", ["wall", "event"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_an_apps_first_event_time_brings_nothing_back(kind: str, clock: Clock, tmp_path: Path) -> None:
+def test_an_apps_first_event_time_shows_no_expired_entry_again(kind: str, clock: Clock, tmp_path: Path) -> None:
     code = Code(KINDS[kind]("4s"), "memory", clock=clock)
     always = Instance(tmp_path / "always", code)
-    told: list[list[Any]] = [[]]
+    expected: list[list[Any]] = [[]]
     for number in range(32):
         now = now_of(number)
-        version = code.commit_at(now, written(code.store, START + STEP * number))
-        told.append(code.expected_at(version, now))
+        version = code.commit(now, written(code.store, START + STEP * number))
+        expected.append(code.expected(version, now))
         always.catch_up(version)
-        assert always.shown(version) == told[version]
-        if kind != "versioned":  # a value ends when the next one begins, so a record of it changes
-            assert len({*map(repr, told[version])} - {*map(repr, told[version - 1])}) == 1, "only what was put is new"
+        assert always.shown(version) == expected[version]
+        if kind != "versioned":  # a value's end changes with the next value
+            assert len({*map(repr, expected[version])} - {*map(repr, expected[version - 1])}) == 1, (
+                "only the put is new"
+            )
     fresh = Instance(tmp_path / "fresh", code)
     fresh.catch_up(version)
     for shown in (always, fresh):
         for each in map(Version, shown.versions()):
-            assert shown.shown(each) == told[each], f"version {each}"
-    # By the wall clock four seconds are left; by event time nothing goes before the first, and then what is 16 s old.
+            assert shown.shown(each) == expected[each], f"version {each}"
+    # In wall time four seconds are kept; in event time all before the first event time, then 16 s.
     left = {"wall": (4, 4), "event": (20, 16)}[clock]
-    more = 1 if kind == "versioned" else 0  # the value that was valid when the history begins
-    assert (len(told[20]), len(told[32])) == (min(20, left[0] + more), left[1] + more)
+    more = 1 if kind == "versioned" else 0  # the value that was valid when the history starts
+    assert (len(expected[20]), len(expected[32])) == (min(20, left[0] + more), left[1] + more)
 
 
 @pytest.mark.parametrize(
-    ("log", "now", "says"),
+    ("log", "now", "message"),
     [("wall", "event", "the wall clock, .* in the log and by event time"), ("event", "wall", "event time in the log")],
 )
-def test_another_clock_is_refused_with_what_to_do(log: Clock, now: Clock, says: str) -> None:
+def test_another_clock_is_refused_with_advice(log: Clock, now: Clock, message: str) -> None:
     code = Code(KINDS["window"]("4s"), "memory", clock=log)
-    code.commit_at(now_of(0))
+    code.commit(now_of(0))
     with pytest.raises(
-        AppChanged, match=f"store 'kept' measures retention by {says}.*Leave the stream's timestamp= as it was; or"
+        AppChanged, match=f"store 'kept' measures retention by {message}.*Leave the stream's timestamp= as it was; or"
     ):
         Code(KINDS["window"]("4s"), "memory", code, clock=now)
 
 
-def test_a_file_of_before_takes_the_clock_the_code_has(tmp_path: Path) -> None:
-    """Versions from before are shown by what they were made under."""
+def test_a_file_without_a_clock_takes_the_codes_clock(tmp_path: Path) -> None:
+    """Earlier versions are shown without a clock."""
     before = Code(KINDS["window"]("4s"), "memory")
-    first = before.commit_at(now_of(0), written(before.store, START - 10 * STEP))
+    first = before.commit(now_of(0), written(before.store, START - 10 * STEP))
     code = Code(KINDS["window"]("4s"), "memory", before, clock="event")
-    second = code.commit_at(now_of(1), written(code.store, START - 11 * STEP))
+    second = code.commit(now_of(1), written(code.store, START - 11 * STEP))
     instance = Instance(tmp_path, code)
     assert (instance.specs.at("kept", first).clock, instance.specs.at("kept", second).clock) == (None, "event")
     instance.replica.catch_up(second)
@@ -78,11 +79,11 @@ def test_a_file_of_before_takes_the_clock_the_code_has(tmp_path: Path) -> None:
     assert Code(KINDS["window"]("4s"), "memory", code, clock="event").app.log.app.number == 2
 
 
-def test_a_query_counts_back_from_the_clock_of_the_store(tmp_path: Path) -> None:
+def test_relative_times_in_a_query_are_measured_by_the_stores_clock(tmp_path: Path) -> None:
     code = Code(KINDS["window"]("8s"), "memory", clock="wall")
     instance = Instance(tmp_path, code)
     for number in range(18, 24):
-        instance.catch_up(code.commit_at(now_of(number), written(code.store, START + STEP * number)))
+        instance.catch_up(code.commit(now_of(number), written(code.store, START + STEP * number)))
     kinds = Kinds([code.spec])
     asked = Asked(kinds, code.spec, kinds.query(code.spec, "windows"), "ann", {"from": "-2s"})
     read = asked.reader(partial(instance.specs.at, "kept"), 10)

@@ -1,4 +1,4 @@
-"""Stores whose entries go away with time, used for random while, and a twin that never drops a byte."""
+"""Stores whose entries expire, random writes to them, and a model that never drops an entry."""
 
 import random
 from collections.abc import Mapping, Sequence
@@ -25,15 +25,15 @@ HISTORY = VersionedKeyValueStore("history", value=int, retention="25s")
 STORES: dict[str, Store[Any, Any]] = {each.name: each for each in (TTL, SINGLE, WINDOWS, SESSIONS, HISTORY)}
 
 Writes = Mapping[str, Sequence[tuple[str, int]]]
-"""By store: keys, and the times they are written for."""
+"""Per store: keys and the times of their writes."""
 
 
 def specs(engine: str) -> tuple[StoreSpec, ...]:
     return tuple(store.spec(default_engine=engine) for store in STORES.values())
 
 
-def asked_of(bytes_of: Mapping[str, ReadableBytes], now: Now) -> dict[str, Any]:
-    """All that the typed stores say at one version."""
+def contents_of(bytes_of: Mapping[str, ReadableBytes], now: Now) -> dict[str, Any]:
+    """The contents of the typed stores at one version."""
     declared: dict[str, Any] = dict(STORES)
     bound = {name: store.bind(bytes_of[name], now).read_only() for name, store in declared.items()}
     return {
@@ -46,11 +46,11 @@ def asked_of(bytes_of: Mapping[str, ReadableBytes], now: Now) -> dict[str, Any]:
 
 
 def answers(view: ReadView) -> dict[str, Any]:
-    return asked_of({name: StoreBytes(view, name) for name in STORES}, view.now)
+    return contents_of({name: StoreBytes(view, name) for name in STORES}, view.now)
 
 
 class Twin:
-    """Writes versions as tasks do, and keeps all that was ever written, at every version."""
+    """Commits versions as tasks do, and keeps every version with all entries ever written."""
 
     def __init__(self, app: AppLog) -> None:
         self._app = app
@@ -59,7 +59,7 @@ class Twin:
         self._bytes = {name: DictBytes() for name in STORES}
 
     def step(self, chance: random.Random) -> Version:
-        """A version some time after the last, with writes around its event time, some of them far too late."""
+        """Commits a version with writes around its event time, some of them far too late."""
         wall = self._now.wall + chance.choice([0, 500, 2_000, 9_000])
         event = (self._now.event or 500_000) + chance.choice([0, 300, 1_500, 7_000, 20_000])
         writes = {
@@ -70,7 +70,7 @@ class Twin:
         return self.commit(Now(wall, event), writes)
 
     def commit(self, now: Now, writes: Writes) -> Version:
-        """A version with these clocks; its task goes by its wall clock, and by the event clock of the one before."""
+        """Commits a version with these clocks; its task has the event clock of the version before."""
         before = {name: dict(each.entries) for name, each in self._bytes.items()}
         task = Now(now.wall, self._now.event)
         for name, store in STORES.items():
@@ -89,7 +89,7 @@ class Twin:
         return version
 
     def expected(self, version: Version) -> dict[str, Any]:
-        return asked_of(*self._history[version])
+        return contents_of(*self._history[version])
 
 
 def _write(store: Any, key: str, time: int, number: int) -> None:

@@ -45,7 +45,7 @@ def app_spec(*stores: StoreSpec, partitions: int = 1) -> AppSpec:
 
 
 def changes(values: Mapping[bytes, bytes | None]) -> pa.Table:
-    return pa.table({"key": list(values.keys()), "value": list(values.values())}, schema=STATE_SCHEMA)
+    return pa.table({"key": sorted(values), "value": [values[key] for key in sorted(values)]}, schema=STATE_SCHEMA)
 
 
 def sealed(values: Mapping[bytes, bytes | None], store: str = "counts") -> Sealed:
@@ -57,7 +57,8 @@ def next_commit(
     previous: Commit | None,
     segments: Mapping[str, tuple[SegmentRef, ...]] = {},
     *,
-    wall: int | None = None,
+    clocks: Clocks | None = None,
+    volatile: Mapping[str, tuple[SegmentRef, ...]] = {},
     writer: Writer = WRITER,
 ) -> Commit:
     version = previous.version + 1 if previous else 1
@@ -67,9 +68,10 @@ def next_commit(
         previous=previous.id if previous else None,
         log=log.id,
         app=log.app.number,
-        clocks=Clocks(wall=version if wall is None else wall, event=None, sources={}),
+        clocks=clocks or Clocks(wall=version, event=None, sources={}),
         spark=SparkBatch("query", version, '{"offset":1}'),
         segments=dict(segments),
+        volatile=dict(volatile),
         counts={"records": 1},
         writer=writer,
     )
@@ -92,7 +94,7 @@ def grow(
             str(task): (log.write_segment(task, version, sealed(values(version)), inline_limit=inline_limit),)
             for task in tasks
         }
-        commit = next_commit(log, previous, refs, wall=wall(version))
+        commit = next_commit(log, previous, refs, clocks=Clocks(wall(version), None, {}))
         log.create_commit(commit)
         previous = commit
     assert previous is not None

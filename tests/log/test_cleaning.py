@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from holdfast.clock import ManualClock
 from holdfast.log import names
 from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
+from holdfast.log.commits import Clocks
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE
@@ -252,8 +253,8 @@ def log_with_a_volatile_store(storage: Storage) -> Log:
     for number in range(1, 7):
         parts = [(STATE, store.name, changes({b"k": b"%d" % number})) for store in stores]
         written = log.write_parts(TASK, Version(number), parts, volatile={"recent"}, inline_limit=0)
-        commit = next_commit(log, previous, {str(TASK): written.segments}, wall=number * 10_000)
-        previous = msgspec.structs.replace(commit, volatile={str(TASK): written.volatile})
+        clocks, volatile = Clocks(number * 10_000, None, {}), {str(TASK): written.volatile}
+        previous = next_commit(log, previous, {str(TASK): written.segments}, clocks=clocks, volatile=volatile)
         log.create_commit(previous)
     return log
 
