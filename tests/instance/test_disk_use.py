@@ -6,7 +6,7 @@ import pytest
 
 from holdfast.errors import SettingsError
 from holdfast.settings.sections import StateSettings
-from holdfast.stores.engines.rocksdb_options import written_options
+from holdfast.stores.engines.rocksdb_options import DATABASE, written_options
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_spec
 from tests.apps import settings
@@ -19,7 +19,7 @@ def test_the_settings_reach_the_stores_of_an_instance(tmp_path: Path) -> None:
     spec = store_spec("scores", "key-value", key=Schema.of(k="string"), codec="msgpack/1")
     start_once(chosen, spec)
     [folder] = {path.parent for path in chosen.state_dir("app").rglob("OPTIONS-*")}
-    found = written_options(folder).database
+    found = written_options(folder)[DATABASE]
     names = ("max_background_jobs", "use_direct_reads", "use_direct_io_for_flush_and_compaction")
     assert [found[name] for name in names] == ["5", "true", "true"]
 

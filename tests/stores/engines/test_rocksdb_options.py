@@ -12,7 +12,7 @@ from holdfast.stores.engines.profiles import PROFILES, Profile
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.engines.rocksdb import RocksEngine
 from holdfast.stores.engines.rocksdb_errors import BadOptions, NoDirectIO, translated
-from holdfast.stores.engines.rocksdb_options import WrittenOptions, written_options
+from holdfast.stores.engines.rocksdb_options import DATABASE, Sections, written_options
 from holdfast.stores.engines.tuning import Tunable
 from holdfast.words import Version
 from tests.stores.making import specs
@@ -28,7 +28,7 @@ def opened(folder: Path, resources: Resources | None = None, **options: Any) -> 
     return engine
 
 
-def options_of(folder: Path, resources: Resources | None = None, **options: Any) -> WrittenOptions:
+def options_of(folder: Path, resources: Resources | None = None, **options: Any) -> Sections:
     opened(folder, resources, **options).close()
     return written_options(folder)
 
@@ -67,8 +67,8 @@ def expected(profile: Profile) -> tuple[dict[str, str], dict[str, str]]:
 def test_rocksdb_uses_all_options_of_a_profile(tmp_path: Path, name: str) -> None:
     found = options_of(tmp_path, profile=name)
     family, table = expected(PROFILES[name])
-    assert {option: found.families["scores"][option] for option in family} == family
-    assert {option: found.tables["scores"][option] for option in table} == table
+    assert {option: found["CFOptions", "scores"][option] for option in family} == family
+    assert {option: found["TableOptions/BlockBasedTable", "scores"][option] for option in table} == table
 
 
 def filter_bytes(folder: Path, profile: str, rows: int = 50_000) -> float:
@@ -92,10 +92,10 @@ def test_filters_have_the_bits_of_their_profile(tmp_path: Path) -> None:
 def test_disk_options_are_those_of_the_database(tmp_path: Path) -> None:
     names = ("max_background_jobs", "use_direct_reads", "use_direct_io_for_flush_and_compaction")
     plain = options_of(tmp_path / "plain")
-    assert [plain.database[name] for name in names] == ["2", "false", "false"]
+    assert [plain[DATABASE][name] for name in names] == ["2", "false", "false"]
     disk = DiskUse(background_jobs=6, direct_reads=True, direct_writes=True)
     found = options_of(tmp_path / "direct", Resources(64 * MIB, disk))
-    assert [found.database[name] for name in names] == ["6", "true", "true"]
+    assert [found[DATABASE][name] for name in names] == ["6", "true", "true"]
 
 
 def test_direct_io_reads_what_it_wrote(tmp_path: Path) -> None:
@@ -132,11 +132,11 @@ def many(store: str, rocks: Tunable) -> None:
 def test_rocksdb_uses_the_options_that_a_hook_sets(tmp_path: Path) -> None:
     engine = opened(tmp_path, options_hook="tests.stores.engines.test_rocksdb_options:many")
     found = written_options(tmp_path)
-    family, table = found.families["scores"], found.tables["scores"]
+    family, table = found["CFOptions", "scores"], found["TableOptions/BlockBasedTable", "scores"]
     assert (family["write_buffer_size"], family["max_bytes_for_level_base"]) == (str(3 * MIB), str(99 * MIB))
     assert (family["compression"], family["compaction_style"]) == ("kZSTD", "kCompactionStyleUniversal")
     assert (table["block_size"], table["cache_index_and_filter_blocks"]) == ("8192", "false")
-    assert (found.database["max_background_jobs"], found.database["use_direct_reads"]) == ("4", "true")
+    assert (found[DATABASE]["max_background_jobs"], found[DATABASE]["use_direct_reads"]) == ("4", "true")
     assert engine.properties("scores")["block-cache-capacity"] == 5 * MIB
     engine.close()
 

@@ -15,28 +15,22 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-Options = Mapping[str, str]
+Sections = Mapping[tuple[str, str], Mapping[str, str]]
+"""The sections of an OPTIONS file by kind and family; the family is empty for that of the database."""
+
+DATABASE = ("DBOptions", "")
 
 
-@dataclass(frozen=True)
-class WrittenOptions:
-    """The contents of an OPTIONS file: the options of the database, of each family, and of each family's tables."""
-
-    database: Options
-    families: Mapping[str, Options]
-    tables: Mapping[str, Options]
-
-
-def written_options(folder: Path) -> WrittenOptions:
+def written_options(folder: Path) -> Sections:
     """The options a database was last opened with."""
     newest = max(folder.glob("OPTIONS-*"), key=lambda path: int(path.name.partition("-")[2]))
     return parse_options(newest.read_text())
 
 
-def parse_options(text: str) -> WrittenOptions:
+def parse_options(text: str) -> Sections:
     """
-    >>> parse_options('[DBOptions]\\n  max_open_files=7\\n[CFOptions "scores"]\\n  num_levels=3\\n').families
-    {'scores': {'num_levels': '3'}}
+    >>> parse_options('[DBOptions]\\n  max_open_files=7\\n[CFOptions "scores"]\\n  num_levels=3\\n')
+    {('DBOptions', ''): {'max_open_files': '7'}, ('CFOptions', 'scores'): {'num_levels': '3'}}
     """
     sections: dict[tuple[str, str], dict[str, str]] = {}
     options: dict[str, str] = {}
@@ -47,11 +41,7 @@ def parse_options(text: str) -> WrittenOptions:
         elif "=" in line and not line.startswith("#"):
             key, _, value = line.partition("=")
             options[key] = value
-    return WrittenOptions(
-        sections.get(("DBOptions", ""), {}),
-        {name: found for (kind, name), found in sections.items() if kind == "CFOptions"},
-        {name: found for (kind, name), found in sections.items() if kind == "TableOptions/BlockBasedTable"},
-    )
+    return sections
 
 
 @dataclass(frozen=True)
@@ -76,17 +66,17 @@ _FAMILY = (
 _DATABASE = (Rule("unordered_write", lambda value: value == "true", "views would see half of a version"),)
 
 
-def rejected_options(found: WrittenOptions, stores: Iterable[str]) -> list[str]:
+def rejected_options(found: Sections, stores: Iterable[str]) -> list[str]:
     """The options of the database and of these stores that an engine rejects, and why.
 
     >>> bad = parse_options('[CFOptions "scores"]\\n  inplace_update_support=true\\n')
     >>> rejected_options(bad, ["scores"])
     ["inplace_update_support=true of store 'scores': it changes entries that views are reading"]
     """
-    places = [(f" of store {name!r}", found.families.get(name, {}), _FAMILY) for name in stores]
+    places = [(f" of store {name!r}", found.get(("CFOptions", name), {}), _FAMILY) for name in stores]
     return [
         f"{rule.option}={options[rule.option]}{place}: {rule.why}"
-        for place, options, rules in [*places, ("", found.database, _DATABASE)]
+        for place, options, rules in [*places, ("", found.get(DATABASE, {}), _DATABASE)]
         for rule in rules
         if rule.option in options and rule.rejects(options[rule.option])
     ]
