@@ -36,7 +36,7 @@ def written(family: str, version: int) -> dict[bytes, bytes]:
 
 
 def everything(family: str, version: int) -> dict[bytes, bytes]:
-    """All that was written until a version, as if nothing had been dropped."""
+    """Everything written up to a version, as if nothing had been dropped."""
     found: dict[bytes, bytes] = {}
     for each in range(1, version + 1):
         found |= written(family, each)
@@ -64,7 +64,7 @@ def catch_up(engine: Engine, versions: int, kill: tuple[str, int] = ("", 0)) -> 
             os.kill(os.getpid(), signal.SIGKILL)
         if version % 2 == 0 or kill[1] == version:
             engine.flush()
-        if kill[1] == version:  # the compaction is under way or about to be
+        if kill[1] == version:  # the compaction is running or about to start
             os.kill(os.getpid(), signal.SIGKILL)
 
 

@@ -1,7 +1,7 @@
-"""A history of changes that anyone can compute again: the tests' stand-in for a log.
+"""A reproducible history of changes, in place of a log.
 
-Version v changes a fixed, seeded choice of keys in each family; a value tells which version wrote it. Run as a program
-it brings an engine from wherever it is to the last version, so that a test can kill it on the way:
+Version v changes a fixed, seeded choice of keys in each family; a value contains the version that wrote it. Run as a
+program it brings an engine to the last version, so that a test can kill it on the way:
 
     python -m tests.stores.history <folder> <versions>
 """
@@ -22,7 +22,7 @@ from tests.stores.making import specs
 FAMILIES = ("counts", "names", "quiet")
 KEYS = 4_000
 SMALL_MEMORY = 4 * 1024 * 1024
-"""So little that families are flushed by themselves, each at its own time, in the middle of an apply."""
+"""So small that families are flushed independently, in the middle of an apply."""
 
 State = dict[str, dict[bytes, bytes]]
 

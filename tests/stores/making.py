@@ -1,4 +1,4 @@
-"""What the store tests share: values of every type, schemas over them, and the order they should have."""
+"""Helpers of the store tests: values of every type, schemas of them, and their expected order."""
 
 import datetime as dt
 import math
@@ -76,7 +76,7 @@ def keys(draw: st.DrawFn, *, rows: int = 2) -> tuple[Schema, list[tuple[Any, ...
 
 
 def order(value: Any) -> Any:
-    """What a value is compared by: as its type compares, NaN greatest, one zero."""
+    """The sort key of a value: as its type compares, NaN greatest, one zero."""
     if isinstance(value, float):
         return (1, 0.0) if math.isnan(value) else (0, value + 0.0)
     return value

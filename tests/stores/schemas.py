@@ -1,4 +1,4 @@
-"""Types that the tests of codecs and shapes share: one value type as it changes from release to release."""
+"""Types for the tests of codecs and schemas: one value type as it changes from release to release."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -21,7 +21,7 @@ class First:
 
 @dataclass
 class Gained:
-    """Release 2: two fields more, with defaults. No word is needed."""
+    """Release 2: two more fields, with defaults. No declaration is needed."""
 
     user: str
     score: int
@@ -42,7 +42,7 @@ class Renamed:
 @hf.schema(number=2, aliases={"player": "user"}, upcasters={1: lambda old: {**old, "score": old["score"] / 10}})
 @dataclass
 class Tenths:
-    """Release 4: scores are what they were, divided by ten."""
+    """Release 4: scores are divided by ten."""
 
     player: str
     score: float
@@ -105,7 +105,7 @@ class Opaque:
 
 
 def spec_of(type_: Any, codec: str = "msgpack/1", **options: Any) -> StoreSpec:
-    """What code with this value type says of its store."""
+    """The spec of a store with this value type."""
     schema = schema_of(type_, codec)
     shapes: dict[str, Any] = {} if schema is None else {"schema": schema.number, "schemas": (schema,)}
     return StoreSpec(name="scores", key=Schema.of(k="string"), codec=codec, **shapes, **options)
@@ -116,7 +116,7 @@ def typed(type_: Any, codec: str = "msgpack/1") -> StoreCodec[Any]:
 
 
 def history(*types: Any, codec: str = "msgpack/1") -> StoreSpec:
-    """What the log knows of a store after releases with these value types, one after the other."""
+    """The spec in the log after releases with these value types, one after the other."""
     log = spec_of(types[0], codec)
     for type_ in types[1:]:
         log = merged(log, spec_of(type_, codec))

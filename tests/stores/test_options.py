@@ -1,4 +1,4 @@
-"""Options become a spec, and what can't be is refused with the numbers and what to do."""
+"""Options become a spec, and impossible ones are refused with the numbers and the next step."""
 
 from datetime import timedelta
 from typing import Any
@@ -21,7 +21,7 @@ def made(kind: str = KEY_VALUE, **options: Any) -> StoreSpec:
     return store_spec("s", kind, key=Schema.of(k="string"), codec="msgpack/1", **options)
 
 
-def test_without_options_nothing_is_written_that_was_not_before() -> None:
+def test_a_spec_without_options_has_no_extra_fields() -> None:
     assert made() == StoreSpec(name="s", key=Schema.of(k="string"), codec="msgpack/1")
 
 
@@ -37,7 +37,7 @@ def test_retention_is_the_larger_of_a_day_and_what_an_entry_needs() -> None:
     assert made(WINDOW, size="1h", retention="1h").retention_ms == HOUR
 
 
-def test_entries_are_in_slices_where_a_length_of_time_says_how_long_they_are_kept() -> None:
+def test_entries_with_a_ttl_or_retention_are_in_slices() -> None:
     assert made(ttl="8h").slice_ms == HOUR
     assert made(TIMESTAMPED, ttl="2s").slice_ms == 1_000
     assert made(VERSIONED, retention="8h").slice_ms == HOUR
@@ -45,7 +45,7 @@ def test_entries_are_in_slices_where_a_length_of_time_says_how_long_they_are_kep
     assert made(max_entries=2**24).max_entries == 2**24
 
 
-def test_the_apps_engine_holds_where_a_store_names_none() -> None:
+def test_a_store_without_an_engine_gets_the_apps() -> None:
     assert made(default_engine="memory").engine == "memory"
     assert made(engine="rocksdb", default_engine="memory").engine == "rocksdb"
     assert made(engine="my.engines:Tree", profile="write-heavy").engine == "my.engines:Tree"
@@ -90,13 +90,13 @@ def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_m
         (SESSION, {"duplicates": True}, "there is no option duplicates=."),
     ],
 )
-def test_what_cannot_be_is_refused_with_what_to_do(kind: str, options: dict[str, Any], says: str) -> None:
+def test_impossible_options_are_refused_with_the_next_step(kind: str, options: dict[str, Any], says: str) -> None:
     with pytest.raises(TopologyError, match=says) as refused:
         made(kind, **options)
     assert str(refused.value).startswith("store 's': ")
 
 
-def test_an_option_that_there_is_not_is_refused_with_the_nearest() -> None:
+def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     wrong: dict[str, Any] = {"max_entires": 3}
     with pytest.raises(TopologyError, match=r"KeyValueStore\('s'\): .*no option max_entires=.*mean 'max_entries'\?"):
         hf.KeyValueStore("s", value=int, **wrong)

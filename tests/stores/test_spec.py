@@ -1,4 +1,4 @@
-"""What the log remembers of a store: as it was always written, and what a change is told as."""
+"""Specs: their JSON, and how differences are reported."""
 
 import msgspec
 import pytest
@@ -9,7 +9,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec, differences
 
 
-def test_specs_survive_json_as_they_always_did() -> None:
+def test_the_json_of_specs_is_unchanged() -> None:
     spec = StoreSpec(
         name="scores", key=Schema.of(player="string"), value=RowValues(Schema.of(n="bigint")), codec="rows/1"
     )
@@ -22,7 +22,7 @@ def test_specs_survive_json_as_they_always_did() -> None:
     assert msgspec.json.decode(data, type=StoreSpec) == spec
 
 
-def test_differences_are_sentences() -> None:
+def test_differences_are_reported_as_sentences() -> None:
     old = StoreSpec(name="scores", key=Schema.of(player="string"), codec="msgpack/1")
     new = StoreSpec(
         name="scores",
@@ -31,17 +31,17 @@ def test_differences_are_sentences() -> None:
         codec="rows/1",
         engine="memory",
     )
-    anew = (
+    not_in_place = (
         ". Not possible in place: keep the store as it was and add one under a new name beside it, or give the app a "
         "new id"
     )
     assert differences([old], [old]) == []
     assert differences([old], [new, StoreSpec(name="a", key=old.key, codec="rows/1")]) == [
         "store 'a' is in the code and not in the log",
-        "store 'scores' has codec msgpack/1 in the log and rows/1 in the code" + anew,
-        "store 'scores' has engine rocksdb in the log and memory in the code" + anew,
-        "store 'scores' has key (player string) in the log and (player bigint) in the code" + anew,
-        "store 'scores' has typed values in the log and rows of (n int) in the code" + anew,
+        "store 'scores' has codec msgpack/1 in the log and rows/1 in the code" + not_in_place,
+        "store 'scores' has engine rocksdb in the log and memory in the code" + not_in_place,
+        "store 'scores' has key (player string) in the log and (player bigint) in the code" + not_in_place,
+        "store 'scores' has typed values in the log and rows of (n int) in the code" + not_in_place,
     ]
 
 
@@ -51,7 +51,7 @@ def test_a_name_that_cannot_be_a_folder_everywhere_is_refused(name: str) -> None
         StoreSpec(name=name, key=key_schema(str), codec="msgpack/1")
 
 
-def test_the_history_of_an_aggregate_is_named_as_its_option() -> None:
+def test_differences_name_the_option_history_of_an_aggregate() -> None:
     kept = StoreSpec(
         name="scores",
         kind=VERSIONED,

@@ -130,19 +130,20 @@ def check_tuned(spec: StoreSpec, where: str) -> None:
     )
 
 
-def retention_ms(retention: Length | None, where: str, *, span: str, entries: str, span_ms: int, grace_ms: int) -> int:
-    """How long windows or sessions are kept; by default a day, or as long as one may be open."""
+def span_fields(
+    where: str, *, span: str, entries: str, span_ms: int, grace: Length, retention: Length | None
+) -> dict[str, Any]:
+    """The fields of a store of windows or sessions. They are kept for a day, or as long as one may be open."""
+    grace_ms = millis(grace, "grace", where, shortest=0)
     least = span_ms + grace_ms
-    if retention is None:
-        return max(DAY_MS, least)
-    kept = millis(retention, "retention", where)
+    kept = max(DAY_MS, least) if retention is None else millis(retention, "retention", where)
     if kept < least:
         raise TopologyError(
             f"{where}: retention={_shown(retention)} is shorter than {span} of {words(span_ms)} and its grace of "
             f"{words(grace_ms)} together, {words(least)}: {entries} would expire before they are complete. Use "
             f'retention="{words(least)}" or more.'
         )
-    return kept
+    return {**kept_for(kept), "options": (("grace_ms", grace_ms),) if grace_ms else ()}
 
 
 def bound(max_entries: object, where: str) -> int:

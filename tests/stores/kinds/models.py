@@ -1,4 +1,4 @@
-"""What each kind of store should answer, from nothing but dictionaries.
+"""Models of each kind of store: the expected answers, from dictionaries alone.
 
 A model keeps everything it was told and decides what is visible when it is asked. The operations are drawn as plain
 tuples; a model and its store are given the same ones.
@@ -12,13 +12,13 @@ import holdfast as hf
 
 KEYS = ["a", "a\0", "b", "ab"]
 TIMES = st.integers(0, 60_000) | st.integers(0, 12).map(lambda n: n * 5_000)
-"""Any time, or one of a few: what a delete or another put is to meet has to be drawn twice."""
+"""Any time, or one of a few, so that a delete or another put often has the same time."""
 NEVER = 10**15
 Answers = dict[str, Any]
 
 
 class Model(Protocol):
-    """A kind of store: how to declare it, what can be done to it, and what it should then answer."""
+    """A kind of store: its declaration, its operations, and the expected answers."""
 
     def declared(self) -> Any: ...
 
@@ -29,17 +29,17 @@ class Model(Protocol):
     def end_of_version(self) -> None: ...
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
-        """Everything that can be asked at these times."""
+        """All reads at these times."""
 
     def ask(self, store: Any, at: list[int]) -> Answers:
-        """The same questions, of a store."""
+        """The same reads, of a store."""
 
 
 class KeyValue:
-    """Entries with a value and an expiry, of which the least recently used beyond a number go.
+    """Entries with a value and an expiry; beyond a limit the least recently used are evicted.
 
-    What is over is gone and takes no room. The last that a version touches stay, at most that number even before it
-    ends; those of before make room when it does.
+    Expired entries are hidden and take no room. The last entries that a version touches stay, at
+    most that number even before it ends; earlier entries make room when it does.
     """
 
     def __init__(self, *, ttl: int | None = None, most: int | None = None, refresh: bool = False) -> None:
@@ -297,7 +297,7 @@ class Sessions:
 
 
 class Versioned:
-    """For each key what was said at which time; None is a delete."""
+    """Per key, the value put at each time; None is a delete."""
 
     def __init__(self, *, retention: int = 20_000) -> None:
         self.retention = retention
@@ -321,7 +321,7 @@ class Versioned:
         store.put(*operation[1:])
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
-        """The latest value is known at any time since it began; earlier ones at times within the retention."""
+        """The latest value is known at any time since it started; earlier ones at times within the retention."""
         kept = now.stream - self.retention
         first, last = max(min(at), kept), max(at)
         records = {key: self._records(key) for key in KEYS}

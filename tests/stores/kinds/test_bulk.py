@@ -1,4 +1,4 @@
-"""Many entries at a time: the same answers as one by one, and never a wrong one, however quickly they come."""
+"""Many entries at a time: the same answers as one by one, and never a wrong one."""
 
 from collections.abc import Callable
 from typing import Any
@@ -74,13 +74,13 @@ def test_many_times_are_read_like_one(times: set[int], reverse: bool, place: int
 
 
 @given(st.lists(st.binary(max_size=3), min_size=1, max_size=5), st.binary(max_size=2))
-def test_the_first_and_the_last_in_order_tell_of_all(found: list[bytes], beginning: bytes) -> None:
+def test_the_smallest_and_largest_cell_show_whether_all_have_a_prefix(found: list[bytes], beginning: bytes) -> None:
     assert all_begin_with(beginning, found) == all(each.startswith(beginning) for each in found)
 
 
 @pytest.mark.parametrize("options", [{}, {"ttl": "1h"}, {"max_entries": 5_000}])
 @pytest.mark.parametrize("size", [3, ROWS + FIRST_ROWS + 1])
-def test_what_is_set_at_once_is_there_as_if_set_one_by_one(options: Any, size: int) -> None:
+def test_an_update_equals_single_puts(options: Any, size: int) -> None:
     players = {f"p{n:05d}": Player(str(n), n) for n in range(size)}
     at_once, pairs, one_by_one = (bound(hf.KeyValueStore("players", value=Player, **options)) for _ in range(3))
     at_once.update(players)
@@ -95,7 +95,7 @@ def test_what_is_set_at_once_is_there_as_if_set_one_by_one(options: Any, size: i
     assert at_once._bytes.entries == pairs._bytes.entries == one_by_one._bytes.entries
 
 
-def test_the_last_of_two_values_stays_and_nothing_deletes() -> None:
+def test_the_last_of_two_values_stays_and_none_deletes() -> None:
     counts = bound(hf.KeyValueStore("counts", value=int))
     counts.update([("a", 1), ("b", 2), ("a", 3)])
     counts.update([("b", None), ("c", 4)])
@@ -108,7 +108,7 @@ def test_the_last_of_two_values_stays_and_nothing_deletes() -> None:
     assert dict(few.items()) == {"a": 3}, "it was touched last"
 
 
-def test_what_is_over_is_hidden_among_what_is_not() -> None:
+def test_expired_entries_are_hidden_among_visible_ones() -> None:
     declared, bytes_ = hf.KeyValueStore("counts", value=int), hf.DictBytes()
     counts = bound(declared, 0, bytes_)
     names = [f"n{n:04d}" for n in range(ROWS + FIRST_ROWS)]
@@ -116,7 +116,7 @@ def test_what_is_over_is_hidden_among_what_is_not() -> None:
         counts.put(name, number, ttl=SECOND if number % 3 == 0 or number < FIRST_ROWS else None)
     later = bound(declared, 2 * SECOND, bytes_)
     left = {name: n for n, name in enumerate(names) if n % 3 and n >= FIRST_ROWS}
-    assert dict(later.scan()) == left, "of the first batch nothing is left, of the others some"
+    assert dict(later.scan()) == left, "nothing is left of the first batch, and some entries of the others"
     assert later.get_many(names) == [left.get(name) for name in names]
 
 
@@ -229,7 +229,7 @@ KINDS: dict[str, tuple[Store[Any, Any], Callable[[Any, str, int], Any], Reads]] 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_cell_of_an_unknown_format_is_refused_by_every_read(kind: str) -> None:
-    """A release that doesn't know a format says so, and doesn't take the bytes after it for a value."""
+    """A release that doesn't know a format reports it, and doesn't read the bytes after it as a value."""
     declared, put, reads = KINDS[kind]
     bytes_ = hf.DictBytes()
     store = bound(declared, 0, bytes_)
@@ -254,7 +254,7 @@ def test_a_cell_of_an_unknown_format_is_refused_by_every_read(kind: str) -> None
 
 
 @pytest.mark.parametrize("cell", [b"", GOOD[:1], GOOD[:16]])
-def test_a_cell_that_is_cut_short_is_no_empty_value(cell: bytes) -> None:
+def test_a_truncated_cell_is_not_an_empty_value(cell: bytes) -> None:
     blobs = bound(hf.KeyValueStore("blobs", value=bytes, codec="bytes"))
     blobs["a"] = b""
     assert blobs.get_many(["a"]) == [b""]
@@ -306,7 +306,7 @@ class Counting(hf.DictBytes):
             self.ended += 1
 
 
-def test_a_long_fetch_reads_as_it_goes_and_lets_go() -> None:
+def test_a_long_fetch_reads_lazily_and_closes_its_scan() -> None:
     bytes_ = Counting()
     plays = bound(hf.WindowStore("plays", value=int, size="1m", retention="30d"), 9_000, bytes_)
     for n in range(2_000):
@@ -318,4 +318,4 @@ def test_a_long_fetch_reads_as_it_goes_and_lets_go() -> None:
     assert bytes_.ended == 1
     assert list(found) == []
     found = plays.fetch("ann", from_=0, to=5)
-    assert bytes_.ended == 2, "a short one has nothing open, also if nobody goes through it"
+    assert bytes_.ended == 2, "a short fetch leaves no scan open, even if it isn't iterated"

@@ -1,4 +1,4 @@
-"""A kind of one's own: a count-min sketch, which counts what it can't list."""
+"""An own kind of store: a count-min sketch."""
 
 import pytest
 
@@ -15,7 +15,7 @@ def test_a_kind_is_named_by_its_place() -> None:
     assert store_class(spec.kind) is Sketch
 
 
-def test_it_is_declared_bound_and_read_like_any_other() -> None:
+def test_an_own_kind_is_declared_bound_and_read_like_any_other() -> None:
     bytes_, declared = hf.DictBytes(), Sketch("views")
     with pytest.raises(hf.NotBound):
         declared.estimate("a")
@@ -32,6 +32,6 @@ def test_it_is_declared_bound_and_read_like_any_other() -> None:
 
 
 @pytest.mark.parametrize("kind", ["nowhere:Store", "tests.stores.kinds.sketch:Nothing", "holdfast:App", "rows"])
-def test_a_kind_that_is_not_there_is_told(kind: str) -> None:
+def test_an_unknown_kind_is_refused(kind: str) -> None:
     with pytest.raises(TopologyError, match="kind"):
         store_class(kind)

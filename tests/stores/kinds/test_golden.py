@@ -1,4 +1,4 @@
-"""The bytes of every key layout, as they always were. Added to, never edited: a log on disk has them."""
+"""The stored bytes of every layout. Cases are added, never edited: logs on disk have these bytes."""
 
 from collections.abc import Callable
 from typing import Any
@@ -155,14 +155,14 @@ def history(store: Any) -> None:
         ),
     ],
 )
-def test_it_is_written_as_it_always_was(
+def test_stored_bytes_are_unchanged(
     written: Callable[[hf.Now], dict[str, str]], now: hf.Now, golden: dict[str, str]
 ) -> None:
     assert written(now) == {key.replace(" ", ""): value.replace(" ", "") for key, value in golden.items()}
 
 
 @given(keys(rows=1))
-def test_the_quick_way_gives_the_same_keys(drawn: tuple[Any, list[tuple[Any, ...]]]) -> None:
+def test_the_fast_encoders_give_the_same_keys(drawn: tuple[Any, list[tuple[Any, ...]]]) -> None:
     schema, rows = drawn
     single = len(schema.fields) == 1
     encode, decode = key_encoder(schema), key_decoder(schema)
@@ -204,14 +204,14 @@ def test_slices_have_the_order_of_times(times: list[int], slice_ms: int) -> None
 
 
 @given(st.integers(0, 10**6), st.integers(1, 10**5), st.integers(-(10**6), 10**6))
-def test_only_what_is_hidden_is_dropped(wall: int, keep: int, time: int) -> None:
+def test_only_hidden_entries_are_dropped(wall: int, keep: int, time: int) -> None:
     spec = hf.WindowStore("s", value=int, size="1ms", retention=f"{keep}ms").spec()
     span = slices_to_drop(spec, wall, None)
     assert span is not None
     place = sliced_key(time // spec.slice_ms, encode_key(key_schema(str), ("k",)))
     dropped = span[0] <= place < span[1]
     assert not dropped or time <= wall - keep, "it is still seen"
-    assert dropped or time > wall - keep - spec.slice_ms, "it is hidden by a whole slice and still there"
+    assert dropped or time > wall - keep - spec.slice_ms, "it is hidden by a whole slice and not dropped"
 
 
 def test_slices_at_the_ends_of_time() -> None:

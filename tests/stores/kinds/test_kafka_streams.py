@@ -1,4 +1,4 @@
-"""What Kafka Streams' documentation says of its stores, as tests: a user of it finds what he is used to."""
+"""The documented behaviour of Kafka Streams' stores, as tests."""
 
 import datetime as dt
 from collections import Counter
@@ -27,8 +27,8 @@ def bound(store: Any, event: int = 0, bytes_: hf.DictBytes | None = None, counte
 
 
 @pytest.mark.parametrize("engine", sorted(ENGINES))
-def test_the_life_of_a_changelog(engine: str, tmp_path: Any) -> None:
-    """Alice 100, Bob 200, Alice 150, Bob deleted: whoever restores the log has Alice at 150, and nothing else."""
+def test_a_restored_changelog_has_the_latest_values(engine: str, tmp_path: Any) -> None:
+    """Alice 100, Bob 200, Alice 150, Bob deleted: a restore has Alice at 150, and nothing else."""
     balances = hf.KeyValueStore("balances", value=int)
     log: list[Changes] = []
     first = open_engine(engine, tmp_path / "first", [balances.spec()], Resources(16 << 20))
@@ -79,14 +79,14 @@ def test_all_keys_of_a_span_come_with_their_windows() -> None:
     assert [window.key for window, _ in store.fetch_all(10, 10, reverse=True)] == ["C", "B", "A"]
 
 
-def test_putting_nothing_deletes_a_window() -> None:
+def test_putting_none_deletes_a_window() -> None:
     store = bound(hf.WindowStore("w", value=int, size="10ms"))
     store.put("A", 1, 0)
     store.put("A", None, 0)
     assert store.fetch("A", 0) is None
 
 
-def test_windows_are_there_for_as_long_as_the_retention_and_no_longer() -> None:
+def test_windows_are_kept_for_exactly_the_retention() -> None:
     counted = Counter[str]()
     declared, bytes_ = hf.WindowStore("w", value=int, size="10s", retention="60s"), hf.DictBytes()
     bound(declared, 0, bytes_).put("A", 1, 0)
@@ -112,7 +112,7 @@ def test_duplicates_are_kept_where_asked_for() -> None:
     store = bound(declared, 0, bytes_)
     store.put("A", "one", 5)
     store.put("A", "two", 5)
-    store.put("A", None, 5)  # is nothing to keep
+    store.put("A", None, 5)  # does nothing
     bound(declared, 0, bytes_).put("A", "three", 5)  # in a later version
     again = bound(declared, 0, bytes_)
     assert list(again.fetch("A", from_=0, to=10)) == [(5, "one"), (5, "two"), (5, "three")]
@@ -133,7 +133,7 @@ def test_times_may_be_datetimes() -> None:
         store.put("A", 1, "soon")
 
 
-def test_a_window_far_ahead_does_not_make_every_search_long() -> None:
+def test_a_window_far_in_the_future_does_not_slow_down_searches() -> None:
     store = bound(hf.WindowStore("w", value=int, size="1s", retention="8s"))
     store.put("A", 1, 0)
     store.put("A", 2, 10**14)
@@ -206,7 +206,7 @@ def test_a_session_too_old_to_keep_is_refused() -> None:
 # Histories
 
 
-def test_late_values_take_their_place_in_time() -> None:
+def test_late_values_are_inserted_by_their_time() -> None:
     """Put at 10, then at 30, then late at 20: as of 25 the late one is right, and the latest stays the latest."""
     store = bound(hf.VersionedKeyValueStore("v", value=str, retention="1m"))
     assert store.put("k", "v10", 10)
@@ -248,7 +248,7 @@ def test_a_delete_is_a_version_too() -> None:
     assert store.get("new", as_of=45) == hf.VersionedRecord("before", 40, 50)
 
 
-def test_what_is_older_than_the_history_is_refused_and_not_answered() -> None:
+def test_times_before_the_history_are_refused_and_return_none() -> None:
     counted = Counter[str]()
     declared, bytes_ = hf.VersionedKeyValueStore("v", value=str, retention="10s"), hf.DictBytes()
     first = bound(declared, 0, bytes_)
@@ -264,7 +264,7 @@ def test_what_is_older_than_the_history_is_refused_and_not_answered() -> None:
 
 
 def test_the_latest_value_never_expires() -> None:
-    """It is what a time before the history has, if it was valid by then; of the values before it nothing is said."""
+    """It answers for a time before the history if it was valid then; earlier values are unknown."""
     counted = Counter[str]()
     declared, bytes_ = hf.VersionedKeyValueStore("v", value=str, retention="10s"), hf.DictBytes()
     first = bound(declared, 0, bytes_)
@@ -291,7 +291,7 @@ def test_the_latest_value_never_expires() -> None:
 # Timestamps
 
 
-def test_the_newest_by_event_time_stays_or_the_last_one_put() -> None:
+def test_the_option_late_keeps_the_newest_or_the_last_value() -> None:
     counted = Counter[str]()
     newest = bound(hf.TimestampedKeyValueStore("t", value=str), counted=counted)
     last = bound(hf.TimestampedKeyValueStore("t", value=str, late="last"))
@@ -310,7 +310,7 @@ def test_the_newest_by_event_time_stays_or_the_last_one_put() -> None:
     assert newest.get("k") == ("again", 5)
 
 
-def test_a_value_without_a_time_is_of_the_time_of_its_record() -> None:
+def test_a_put_without_a_time_uses_the_time_of_its_record() -> None:
     class Audit(hf.Processor):
         trail: hf.TimestampedKeyValueStore[str, list[str]] = hf.TimestampedKeyValueStore("trail", value=list[str])
 

@@ -1,4 +1,4 @@
-"""The key-value store: typed keys and values over ordered bytes, as Kafka Streams' and Python's users know it."""
+"""The key-value store: typed keys and values, with the methods of Kafka Streams and of dictionaries."""
 
 import datetime as dt
 import pickle
@@ -47,7 +47,7 @@ def test_put_get_delete() -> None:
             use()
 
 
-def test_it_is_the_container_people_know() -> None:
+def test_a_store_behaves_like_a_dictionary() -> None:
     counts = store(str, int)
     assert counts.get("a", 7) == 7
     assert counts.setdefault("a", 1) == 1
@@ -67,7 +67,7 @@ def test_it_is_the_container_people_know() -> None:
         len(counts)
 
 
-def test_put_if_absent_returns_what_was_there() -> None:
+def test_put_if_absent_returns_the_existing_value() -> None:
     counts = store(int, int)
     assert counts.put_if_absent(1, 10) is None
     assert counts.put_if_absent(1, 11) == 10
@@ -114,7 +114,7 @@ def test_prefixes_of_texts_and_of_tuples() -> None:
 
 
 @given(st.dictionaries(st.tuples(st.text(max_size=3), st.integers(-3, 3)), st.integers()), st.data())
-def test_it_agrees_with_a_sorted_dictionary(entries: dict[tuple[str, int], int], data: st.DataObject) -> None:
+def test_a_store_equals_a_sorted_dictionary(entries: dict[tuple[str, int], int], data: st.DataObject) -> None:
     things = store(tuple[str, int], int)
     for key, value in entries.items():
         things[key] = value if -(2**63) <= value < 2**64 else 0
@@ -164,7 +164,7 @@ def test_a_declaration_travels_to_tasks() -> None:
     assert bound["ann"] == Player("Ann")
 
 
-def test_read_only_views_have_no_way_to_write() -> None:
+def test_read_only_views_cannot_write() -> None:
     counts = store(str, int)
     counts["a"] = 1
     view = counts.read_only()
@@ -178,7 +178,7 @@ def test_read_only_views_have_no_way_to_write() -> None:
 # Time
 
 
-def test_every_entry_of_a_store_with_a_ttl_is_over_after_it() -> None:
+def test_every_entry_of_a_store_with_a_ttl_expires_after_it() -> None:
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", value=int, ttl="8s")
     declared.bind(bytes_, hf.Now(wall=1_000))["a"] = 1
     assert declared.bind(bytes_, hf.Now(wall=8_999)).get("a") == 1
@@ -191,20 +191,20 @@ def test_every_entry_of_a_store_with_a_ttl_is_over_after_it() -> None:
 
 
 @pytest.mark.parametrize("most", [None, 10])
-def test_one_entry_may_be_over_sooner_than_the_store_says(most: int | None) -> None:
+def test_an_entry_may_have_a_shorter_ttl_than_the_store(most: int | None) -> None:
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", value=int, ttl="8s", max_entries=most)
     first = declared.bind(bytes_, hf.Now(wall=0))
     first["a"] = 1
     first.put("a", 2, ttl="1s")
     assert first.get("a") == 2
     first.end_of_version()
-    # The older copy, which would have lived on, is not what comes back.
+    # The older copy, which hasn't expired, doesn't come back.
     assert declared.bind(bytes_, hf.Now(wall=1_000)).get("a") is None
     with pytest.raises(BadValue, match="ttl=9s is longer than the store's own of 8s"):
         first.put("a", 3, ttl="9s")
 
 
-def test_a_ttl_that_was_changed_still_shows_the_newest_copy() -> None:
+def test_the_newest_copy_is_visible_after_the_ttl_changed() -> None:
     bytes_ = hf.DictBytes()
     long = hf.KeyValueStore("seen", value=int, ttl="8s")
     short = hf.KeyValueStore("seen", value=int, ttl="2s")
@@ -236,7 +236,7 @@ def test_an_entry_with_a_ttl_of_its_own_is_hidden_then_removed() -> None:
     assert list(bytes_.entries) == [b"\x01c"]
 
 
-def test_a_version_removes_a_bounded_number() -> None:
+def test_a_version_removes_a_limited_number_of_expired_entries() -> None:
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("seen", key=int, value=int)
     first = declared.bind(bytes_, hf.Now(wall=0))
     for n in range(AT_MOST + 5):
@@ -246,7 +246,7 @@ def test_a_version_removes_a_bounded_number() -> None:
     assert list(declared.bind(bytes_, hf.Now(wall=10)).scan()) == []
 
 
-def test_what_is_over_does_not_pile_up_however_much_comes() -> None:
+def test_expired_entries_do_not_pile_up() -> None:
     bytes_, declared, counted = hf.DictBytes(), hf.KeyValueStore("seen", key=int, value=int), Counter[str]()
     puts, rows = AT_MOST + AT_MOST // 2, []
     for version in range(8):
@@ -261,7 +261,7 @@ def test_what_is_over_does_not_pile_up_however_much_comes() -> None:
 
 
 @pytest.mark.parametrize("ttl", ["0s", "later", 0, -5])
-def test_a_ttl_that_cannot_be_is_refused(ttl: Any) -> None:
+def test_an_impossible_ttl_is_refused(ttl: Any) -> None:
     with pytest.raises(BadValue, match="ttl="):
         store(str, int).put("a", 1, ttl=ttl)
 
@@ -269,7 +269,7 @@ def test_a_ttl_that_cannot_be_is_refused(ttl: Any) -> None:
 # Room
 
 
-def test_the_least_recently_written_go() -> None:
+def test_the_least_recently_written_entries_are_evicted() -> None:
     counted = Counter[str]()
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2)
 
@@ -291,7 +291,7 @@ def test_the_least_recently_written_go() -> None:
     assert len(bytes_.entries) == 2 + 2 + 1, "two entries, their places in the index, and the count"
 
 
-def test_what_came_and_went_in_one_version_is_never_written() -> None:
+def test_an_entry_that_came_and_went_in_one_version_is_never_written() -> None:
     class Written(hf.DictBytes):
         touched: set[bytes] = set()
 
@@ -313,7 +313,7 @@ def test_what_came_and_went_in_one_version_is_never_written() -> None:
 
 
 @pytest.mark.parametrize("store_ttl", [None, "10s"])
-def test_what_is_over_takes_no_room_from_what_still_shows(store_ttl: str | None) -> None:
+def test_expired_entries_take_no_room_from_visible_ones(store_ttl: str | None) -> None:
     counted = Counter[str]()
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2, ttl=store_ttl)
 
@@ -333,7 +333,7 @@ def test_what_is_over_takes_no_room_from_what_still_shows(store_ttl: str | None)
     assert counted == ({"removed": 3} if store_ttl else {"removed": 1, "evicted": 1})
 
 
-def test_more_that_is_over_than_a_version_removes_makes_room_all_the_same() -> None:
+def test_all_expired_entries_make_room_beyond_the_limit_per_version() -> None:
     bytes_, most = hf.DictBytes(), AT_MOST + 10
     declared = hf.KeyValueStore("recent", key=int, value=int, max_entries=most)
     first = declared.bind(bytes_, hf.Now(wall=0))
@@ -349,7 +349,7 @@ def test_more_that_is_over_than_a_version_removes_makes_room_all_the_same() -> N
     assert len(bytes_.entries) == 2 * most + 1
 
 
-def test_a_row_of_the_expiry_index_that_tells_of_another_time_removes_nothing() -> None:
+def test_an_expiry_row_with_another_time_removes_nothing() -> None:
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2)
     first = declared.bind(bytes_, hf.Now(wall=0))
     first["a"] = 1
@@ -362,14 +362,14 @@ def test_a_row_of_the_expiry_index_that_tells_of_another_time_removes_nothing() 
     assert index_key(5, b"\x01a") not in bytes_.entries
 
 
-def test_of_what_a_version_touches_the_last_stay() -> None:
+def test_of_the_entries_that_a_version_touches_the_last_stay() -> None:
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", value=int, max_entries=2)
     first = declared.bind(bytes_, hf.Now(wall=0))
     first["a"], first["b"] = 1, 2
     first.end_of_version()
     second = declared.bind(bytes_, hf.Now(wall=0))
     second["a"], second["c"] = 3, 4
-    assert dict(second.items()) == {"a": 3, "b": 2, "c": 4}, "what was there makes room when the version ends"
+    assert dict(second.items()) == {"a": 3, "b": 2, "c": 4}, "earlier entries make room when the version ends"
     second["d"] = 5
     assert dict(second.items()) == {"b": 2, "c": 4, "d": 5}, "two were touched after a"
     assert second.get_many(["a", "d"]) == [None, 5]
@@ -378,7 +378,7 @@ def test_of_what_a_version_touches_the_last_stay() -> None:
     assert dict(second.items()) == {"a": 6, "d": 5}
 
 
-def test_a_bounded_store_is_scanned_without_asking_for_single_keys() -> None:
+def test_a_scan_of_a_bounded_store_reads_no_single_keys() -> None:
     class Asked(hf.DictBytes):
         asked = 0
 
@@ -407,7 +407,7 @@ def test_a_bounded_store_is_scanned_without_asking_for_single_keys() -> None:
     assert bytes_.asked == 1
 
 
-def test_whoever_scans_a_bounded_store_may_write_to_it() -> None:
+def test_a_bounded_store_may_be_written_to_during_a_scan() -> None:
     bytes_, declared = hf.DictBytes(), hf.KeyValueStore("recent", key=int, value=int, max_entries=1_000)
     first = declared.bind(bytes_, hf.Now(wall=0))
     first.update((n, n) for n in range(1_000))
@@ -417,25 +417,25 @@ def test_whoever_scans_a_bounded_store_may_write_to_it() -> None:
     for key, _ in second.scan():
         seen.append(key)
         second[999 - key] = 0
-    assert seen == list(range(1_000)), "an entry that is written meanwhile isn't left out"
+    assert seen == list(range(1_000)), "an entry that is written during the scan isn't left out"
 
 
 @pytest.mark.parametrize("refresh", [True, False])
-def test_a_read_refreshes_where_it_is_asked_to(refresh: bool) -> None:
+def test_a_read_refreshes_with_refresh_on_read(refresh: bool) -> None:
     bytes_ = hf.DictBytes()
     declared = hf.KeyValueStore("recent", value=int, max_entries=2, refresh_on_read=refresh)
     first = declared.bind(bytes_, hf.Now(wall=0))
     first["a"], first["b"] = 1, 2
     first.end_of_version()
     second = declared.bind(bytes_, hf.Now(wall=0))
-    assert second.read_only().get("b") == 2, "a view that only looks refreshes nothing"
+    assert second.read_only().get("b") == 2, "a read-only view refreshes nothing"
     assert second.get("a") == 1
     second["c"] = 3
     second.end_of_version()
     assert set(declared.bind(bytes_, hf.Now(wall=0))) == ({"a", "c"} if refresh else {"b", "c"})
 
 
-def test_impossible_settings_are_errors_where_they_are_written() -> None:
+def test_impossible_options_are_refused_at_the_declaration() -> None:
     with pytest.raises(TopologyError, match=r"KeyValueStore\('a'\): ttl=\"0s\" is too short"):
         hf.KeyValueStore("a", value=int, ttl="0s")
     with pytest.raises(TopologyError, match="max_entries=0"):

@@ -1,4 +1,4 @@
-"""Types flow through stores: what a type checker thinks of a user's code."""
+"""Static types of stores, as a type checker sees them."""
 
 import re
 from pathlib import Path
@@ -65,7 +65,9 @@ def wrong(sessions: hf.KeyValueStore[str, int]) -> None:
 
 
 @pytest.mark.timeout(600)
-def test_types_flow_through_and_what_is_wrong_is_seen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_type_checker_knows_the_types_of_stores_and_finds_errors(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     code, root = USES + WRONG, Path(__file__).parents[3]
     file = tmp_path / "uses.py"
     file.write_text(code)

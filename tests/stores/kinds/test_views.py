@@ -23,7 +23,7 @@ WRITES = {
 
 
 @pytest.mark.parametrize("declared", STORES, ids=lambda store: store.name)
-def test_a_view_has_no_way_to_write(declared: Any) -> None:
+def test_a_view_cannot_write(declared: Any) -> None:
     store = declared.bind(hf.DictBytes(), hf.Now(wall=0, event=0))
     assert WRITES & set(dir(store)), "the store itself has some"
     views: list[Any] = [store.read_only(), view_of(declared.spec(), hf.DictBytes(), hf.Now(wall=0, event=0))]

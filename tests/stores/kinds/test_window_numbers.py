@@ -11,7 +11,7 @@ from holdfast.stores.formats.cells import HEADER_BYTES
 
 
 @pytest.mark.parametrize("value", [int, float, bool])
-def test_a_window_store_reads_them_as_its_type(value: type) -> None:
+def test_a_window_store_reads_numbers_as_its_type(value: type) -> None:
     bytes_ = hf.DictBytes()
     store: Any = hf.WindowStore("w", value=value, size="1m").bind(bytes_, hf.Now(wall=0, event=0))
     for n in range(5):
@@ -25,7 +25,7 @@ def test_a_window_store_reads_them_as_its_type(value: type) -> None:
         list(store.fetch("ann", from_=0, to=300_000))
 
 
-def test_a_whole_number_in_a_store_of_floats_becomes_one() -> None:
+def test_an_int_in_a_store_of_floats_becomes_a_float() -> None:
     bytes_ = hf.DictBytes()
     hf.WindowStore("w", value=int, size="1m").bind(bytes_, hf.Now(wall=0, event=0)).put("ann", 3, 0)
     store = hf.WindowStore("w", value=float, size="1m").bind(bytes_, hf.Now(wall=0, event=0))

@@ -1,4 +1,4 @@
-"""Where the property tests put a store's bytes, and what happens between two versions.
+"""Worlds of the property tests: where the bytes of a store are, and what happens between two versions.
 
     dict      one dictionary
     rocksdb   two replicas on that engine; one drops slices at every version, the other now and then, and is closed
@@ -75,7 +75,7 @@ class Writing:
         self.changes[key] = None
 
     def hold(self, entries: int, size: int) -> None:
-        """Nothing: there is no bound."""
+        """Does nothing: there is no limit."""
 
 
 class DictWorld:
@@ -115,7 +115,7 @@ class EngineWorld:
         self._writing: Writing | None = None
 
     def writing(self) -> OrderedBytes:
-        # In turns, so that what either has lost is missed by who writes too.
+        # In turns, so that a writer notices what either replica has lost.
         self._writing = Writing(self.replicas()[len(self._log) % 2])
         return self._writing
 

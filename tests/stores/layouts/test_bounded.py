@@ -1,4 +1,4 @@
-"""A table with max_entries: the least recently used go, as tombstones, and nothing else is different."""
+"""A table with max_entries: the least recently used entries are evicted, as tombstones."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -27,7 +27,7 @@ class Model:
         self.entries: dict[str, tuple[int, int, int]] = {}
 
     def step(self, batch: Batch, wall: int, *, timed: bool) -> dict[str, tuple[int, int] | None]:
-        """What sinks hear of: the rows that changed and stayed, None for those that had to go."""
+        """What sinks get: the rows that changed and stayed, None for evicted keys."""
         before = set(self.entries)
         self.over = [p for p, entry in self.entries.items() if self.ttl and entry[2] <= wall and p not in batch]
         for player in self.over:
@@ -45,7 +45,7 @@ class Model:
 
 
 def check(task: OneTask, model: Model) -> None:
-    """That entries, index and count agree with the model and with each other."""
+    """Checks that entries, index and count agree with the model and with each other."""
     entries = {key: unpack(cell) for key, cell in task.area(1).items()}
     seqs = {key: split_seq(cell.payload)[0] for key, cell in entries.items()}
     assert [key for _, key in sorted((seq, key) for key, seq in seqs.items())] == [key_of(p) for p in model.entries]
@@ -78,7 +78,7 @@ def test_a_bounded_table_is_a_dictionary_in_the_order_of_touches(
         check(task, model)
 
 
-def test_many_writes_leave_what_the_store_may_hold() -> None:
+def test_many_writes_leave_at_most_max_entries() -> None:
     task = OneTask(spec_with(max_entries=10))
     for version in range(50):
         task.step({f"player-{version * 40 + n:06d}": (1, version) for n in range(40)}, 1_000_000 + version)
@@ -96,7 +96,7 @@ def test_a_key_that_came_and_went_leaves_no_trace_and_is_counted() -> None:
     assert not any(b"ann" in key for key in task.cells)
 
 
-def test_a_limit_that_was_lowered_is_kept_with_the_next_rows() -> None:
+def test_a_lowered_limit_is_applied_with_the_next_rows() -> None:
     task = OneTask(spec_with(max_entries=5))
     task.step(dict.fromkeys("abcde", (1, 0)), 1_000_000)
     task.spec = spec_with(max_entries=2)
@@ -107,7 +107,7 @@ def test_a_limit_that_was_lowered_is_kept_with_the_next_rows() -> None:
     assert sorted(row["player"] for row in task.sent() if row["_deleted"]) == ["b", "c", "d"]
 
 
-def test_what_is_over_takes_no_room_from_what_still_shows() -> None:
+def test_expired_entries_take_no_room_from_visible_ones() -> None:
     task = OneTask(spec_with(max_entries=2, ttl="1s"))
     task.step({"over": (1, 9)}, 1_000_000)
     task.step({"live": (1, 1)}, 1_000_900)
@@ -120,7 +120,7 @@ def test_what_is_over_takes_no_room_from_what_still_shows() -> None:
     assert list(task.cells) == [COUNT_KEY]
 
 
-def test_more_that_is_over_than_a_version_removes_makes_room_all_the_same() -> None:
+def test_all_expired_entries_make_room_beyond_the_limit_per_version() -> None:
     task = OneTask(spec_with(max_entries=AT_MOST + 10, ttl="1s"))
     task.step({f"over-{n:05d}": (1, 1) for n in range(AT_MOST + 9)}, 1_000_000)
     task.step({"live": (1, 0)}, 1_000_900)
@@ -129,7 +129,7 @@ def test_more_that_is_over_than_a_version_removes_makes_room_all_the_same() -> N
     assert counted(task.cells[COUNT_KEY]) == len(task.area(1)) == len(task.area(3)) == len(task.area(4)) == AT_MOST + 10
 
 
-def test_a_row_of_the_expiry_index_that_tells_of_another_time_removes_nothing() -> None:
+def test_an_expiry_row_with_another_time_removes_nothing() -> None:
     task = OneTask(spec_with(max_entries=2, ttl="1s"))
     task.step({"ann": (1, 1)}, 1_000_000)
     for key in (key_of("ann"), key_of("bob")):
@@ -140,7 +140,7 @@ def test_a_row_of_the_expiry_index_that_tells_of_another_time_removes_nothing() 
     assert counted(task.cells[COUNT_KEY]) == 1
 
 
-def test_many_keys_of_the_batch_at_the_old_end_of_the_index_are_passed_over() -> None:
+def test_keys_of_the_batch_at_the_old_end_of_the_index_are_skipped() -> None:
     task = OneTask(spec_with(max_entries=3_000))
     task.step({f"{n:05d}": (1, n) for n in range(3_000)}, 1_000_000)
     touched = {f"{n:05d}": (1, 10_000 + n) for n in range(2_500)}
@@ -149,7 +149,7 @@ def test_many_keys_of_the_batch_at_the_old_end_of_the_index_are_passed_over() ->
     assert len(task.area(1)) == 3_000
 
 
-def test_the_layout_reads_as_it_always_did() -> None:
+def test_the_stored_bytes_are_unchanged() -> None:
     task = OneTask(spec_with(max_entries=2))
     task.step({"ann": (5, 7)}, 1_000_000)
     seq = 1 << 24

@@ -1,4 +1,4 @@
-"""What every layout is asked: which one a store has, what a state part changes, and what a reader sees of a cell."""
+"""All layouts: which one a store has, what a state part changes, and what a reader sees of a cell."""
 
 import re
 from collections.abc import Mapping

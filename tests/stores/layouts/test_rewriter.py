@@ -1,4 +1,4 @@
-"""The rewrite: all old entries in the newest schema, whatever crashes between, and its progress to watch."""
+"""The rewrite: it brings all old entries to the newest schema, also with crashes between, and has a progress."""
 
 from typing import Any
 
@@ -23,7 +23,7 @@ def rewriter(type_: Any = Tenths, now: Now = NOW, **options: Any) -> Rewriter:
 
 
 def stepped(store: DictBytes, limit: int = STEP, type_: Any = Tenths, **options: Any) -> RewriteProgress:
-    """How far the rewrite is after one step, which is written as a task does."""
+    """The progress after one step, which is written as a task does it."""
     step = rewriter(type_, **options).step(BytesAsColumns(store), limit)
     if step is not None:
         store.put_many(step.part["key"].to_pylist(), step.part["value"].to_pylist())
@@ -60,7 +60,7 @@ def finish(store: DictBytes, limit: int, type_: Any = Tenths) -> list[RewritePro
     return steps
 
 
-def test_old_entries_are_rewritten_in_bounded_steps_that_can_be_watched() -> None:
+def test_old_entries_are_rewritten_in_limited_steps_with_progress() -> None:
     store = store_of({b"\x01%d" % n: entry(First(f"p{n}", n), timestamp=n, expires=20_000) for n in range(5)})
     before = values(store)
     steps = finish(store, 2)
@@ -77,7 +77,7 @@ def test_old_entries_are_rewritten_in_bounded_steps_that_can_be_watched() -> Non
     assert progress_of(store) == steps[-1]
 
 
-def test_a_finished_pass_writes_nothing_and_a_later_schema_begins_another() -> None:
+def test_a_finished_rewrite_writes_nothing_and_a_new_schema_starts_another() -> None:
     store = store_of({b"\x01a": entry(First("a", 10))})
     finish(store, 10)
     before = dict(store.entries)
@@ -87,7 +87,7 @@ def test_a_finished_pass_writes_nothing_and_a_later_schema_begins_another() -> N
     assert schemas(store) == {3}
 
 
-def test_older_code_rewrites_nothing_back() -> None:
+def test_older_code_rewrites_nothing_to_its_older_schema() -> None:
     store = store_of({b"\x01a": entry(First("a", 10))})
     finish(store, 10, Named)
     before = dict(store.entries)
@@ -95,7 +95,7 @@ def test_older_code_rewrites_nothing_back() -> None:
     assert dict(store.entries) == before
 
 
-def test_the_note_is_what_it_always_was() -> None:
+def test_the_bytes_of_the_note_are_unchanged() -> None:
     store = store_of({b"\x01a": entry(First("a", 10))})
     stepped(store, 1)
     payload = (
@@ -108,7 +108,7 @@ def test_the_note_is_what_it_always_was() -> None:
         stepped(store)
 
 
-def test_an_entry_that_cannot_be_lifted_stays_and_is_counted() -> None:
+def test_an_entry_that_cannot_be_upcast_stays_and_is_counted() -> None:
     bad = pack(Cell(b"\xc1"))
     store = store_of({b"\x01a": bad, b"\x01b": entry(First("b", 10))})
     done = stepped(store)
@@ -116,7 +116,7 @@ def test_an_entry_that_cannot_be_lifted_stays_and_is_counted() -> None:
     assert store.entries[b"\x01a"] == bad
 
 
-def test_indexes_notes_deletes_and_what_is_over_are_left_alone() -> None:
+def test_indexes_notes_deletes_and_expired_entries_are_not_rewritten() -> None:
     delete, over = pack(Cell(b"")), entry(First("x", 1), expires=NOW.wall)
     left = {b"\x01a": delete, b"\x01b": over, b"\x03i": pack(Cell(b"")), b"\x04i": pack(Cell(b"")), b"\x05n": delete}
     store = store_of(left)
@@ -124,7 +124,7 @@ def test_indexes_notes_deletes_and_what_is_over_are_left_alone() -> None:
     assert {key: data for key, data in store.entries.items() if key != REWRITE_NOTE} == left
 
 
-def test_nothing_is_written_into_a_slice_that_is_hidden() -> None:
+def test_nothing_is_written_into_a_hidden_slice() -> None:
     old, live = sliced_key(3, b"\x01a"), sliced_key(9, b"\x01a")
     store = store_of({old: entry(First("a", 10)), live: entry(First("a", 20))})
     done = stepped(store, retention_ms=2_000, slice_ms=1_000)
@@ -133,7 +133,7 @@ def test_nothing_is_written_into_a_slice_that_is_hidden() -> None:
     assert unpack(store.entries[live]).schema == 2
 
 
-def test_what_a_store_keeps_before_its_value_stays() -> None:
+def test_bytes_of_the_layout_before_a_value_stay() -> None:
     payload = with_seq(77, typed(First).encode(First("a", 10)))
     store = store_of({b"\x01a": pack(Cell(payload))})
     stepped(store, max_entries=5)
@@ -148,7 +148,7 @@ def test_what_a_store_keeps_before_its_value_stays() -> None:
 def test_a_crash_between_steps_changes_nothing(
     made: dict[bytes, tuple[bool, int]], limit: int, events: list[Any]
 ) -> None:
-    """Writes of old and new code between the steps; a crash loses a whole step, which is then made again."""
+    """Old and new code writes between the steps. A crash loses a whole step, which is then made again."""
 
     def value(is_new: bool, n: int) -> bytes:
         return entry(Tenths("p", n / 10)) if is_new else entry(First("p", n))
@@ -170,7 +170,7 @@ def test_a_crash_between_steps_changes_nothing(
 
 
 @given(st.dictionaries(st.binary(min_size=1, max_size=3), st.integers(0, 99), max_size=20), st.integers(1, 7))
-def test_a_pass_leaves_every_answer_as_it_was(made: dict[bytes, int], limit: int) -> None:
+def test_a_rewrite_changes_no_answer(made: dict[bytes, int], limit: int) -> None:
     store = store_of({b"\x01" + key: entry(First("p", n)) for key, n in made.items()})
     before = values(store)
     done = finish(store, limit)[-1]

@@ -1,4 +1,4 @@
-"""The rewrite of an aggregate's rows, as columns: rows of every schema in the newest, and nothing else changes."""
+"""The rewrite of an aggregate's rows as columns: rows get the newest schema, and nothing else changes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,7 +27,7 @@ LAYOUTS = ({"n": "bigint"}, {"n": "bigint", "who": "string"}, {"peak": "double",
 
 
 def spec_of(layouts: int = 3, **options: Any) -> StoreSpec:
-    """A table that has had so many layouts."""
+    """A table that has had this many schemas."""
     specs = [
         StoreSpec(name="t", key=Schema.of(k="string"), value=RowValues(Schema.of(**each)), codec="rows/1", **options)
         for each in LAYOUTS[:layouts]
@@ -45,14 +45,14 @@ def row(schema: int, *values: object, seq: int | None = None, **parts: Any) -> b
 
 @dataclass
 class Table:
-    """A partition's bytes at one version after the other."""
+    """The bytes of a partition, version by version."""
 
     spec: StoreSpec
     cells: dict[bytes, bytes] = field(default_factory=dict)
     reads: int = 0
 
     def step(self, limit: int) -> RewriteStep | None:
-        """One version with nothing but a step of the pass in it."""
+        """One version with only a rewrite step in it."""
         step = self.dry(limit)
         if step is not None:
             self.cells.update(zip(step.part["key"].to_pylist(), step.part["value"].to_pylist(), strict=True))
@@ -90,7 +90,7 @@ class Table:
         return len(self.cells)
 
 
-def test_old_rows_are_rewritten_in_bounded_steps_that_can_be_watched() -> None:
+def test_old_rows_are_rewritten_in_limited_steps_with_progress() -> None:
     table = Table(spec_of(), {b"\x01%d" % n: row(1 + n % 3, *_row_of(1 + n % 3, n), timestamp=n) for n in range(7)})
     before = table.values()
     steps = [table.step(3) for _ in range(3)]
@@ -114,7 +114,7 @@ def test_a_table_that_never_changed_is_not_even_read() -> None:
     assert table.reads == 0
 
 
-def test_a_layout_that_comes_while_a_pass_is_under_way_begins_another() -> None:
+def test_a_new_schema_during_a_rewrite_starts_another() -> None:
     table = Table(spec_of(2), {b"\x01%d" % n: row(1, n) for n in range(4)})
     table.step(2)
     table.spec = spec_of(3)
@@ -122,7 +122,7 @@ def test_a_layout_that_comes_while_a_pass_is_under_way_begins_another() -> None:
     assert table.schemas() == {3}
 
 
-def test_slices_that_are_hidden_are_left_alone_and_expired_rows_too() -> None:
+def test_hidden_slices_and_expired_rows_are_not_rewritten() -> None:
     hidden, live = sliced_key(1, b"\x01a"), sliced_key(9, b"\x01a")
     over = sliced_key(9, b"\x01b")
     cells = {hidden: row(1, 1, expires=1), live: row(1, 2, expires=12_000), over: row(1, 3, expires=9_999)}
@@ -133,7 +133,7 @@ def test_slices_that_are_hidden_are_left_alone_and_expired_rows_too() -> None:
     assert unpack(table.cells[live]).expires == 12_000
 
 
-def test_the_place_of_a_row_in_the_recency_index_stays() -> None:
+def test_the_number_of_a_rows_last_touch_stays() -> None:
     index = {b"\x04index": pack(Cell(b"")), b"\x05count": pack(Cell(b"\x00" * 8))}
     table = Table(spec_of(max_entries=5), {b"\x01a": row(2, 4, "ann", seq=77), **index})
     before = table.values()
@@ -147,7 +147,7 @@ def test_a_row_that_cannot_be_read_stays_and_is_counted() -> None:
     damaged = {b"\x01a": pack(Cell(b"short")), b"\x01b": b"\x09no cell", b"\x01c": pack(Cell(b"x" * 30, schema=9))}
     table = Table(spec_of(), {**damaged, b"\x01d": row(1, 8)})
     done = table.finish(10)
-    # Of a schema that nobody knows is what newer code has written: it isn't old.
+    # A row of an unknown schema was written by newer code: it isn't old.
     assert (done.seen, done.rewritten, done.unreadable) == (4, 1, 2)
     assert {key: table.cells[key] for key in damaged} == damaged
     assert unpack(table.cells[b"\x01d"]).schema == 3
@@ -185,10 +185,10 @@ _ROWS = st.integers(1, 3).flatmap(
     st.lists(st.booleans(), max_size=6),
     st.booleans(),
 )
-def test_columns_give_what_single_rows_give_whatever_is_lost_between(
+def test_columns_are_rewritten_like_single_rows_even_after_lost_versions(
     made: dict[bytes, Any], limit: int, page: int, lost: list[bool], bounded: bool
 ) -> None:
-    """The same rewrite as the one over single entries; a version that is lost is made again and makes the same step."""
+    """The result equals that for single entries; a lost version is computed again with the same step."""
     spec = spec_of(max_entries=9) if bounded else spec_of()
     cells = {
         b"\x01" + key: row(schema, *values, seq=7 if bounded else None, expires=expires)

@@ -1,4 +1,4 @@
-"""A table with a TTL: a key that nothing came for is gone, hidden at once and dropped by the slice."""
+"""A table with a TTL: a key without records is hidden at once and dropped with its slice."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,7 +14,7 @@ BATCHES = st.lists(
 
 
 @given(BATCHES, st.sampled_from(["1s", "4s", "9s"]), st.integers(1, 4))
-def test_a_table_with_a_ttl_is_a_dictionary_that_forgets(
+def test_a_table_with_a_ttl_equals_a_dictionary_whose_entries_expire(
     batches: list[tuple[int, set[str], bool]], ttl: str, chunk: int
 ) -> None:
     task = OneTask(spec_with(ttl=ttl))
@@ -42,7 +42,7 @@ def test_a_table_with_a_ttl_is_a_dictionary_that_forgets(
         assert bool(found and found[0] > wall) == (expires > wall)
 
 
-def test_slices_are_asked_from_the_newest_on_and_only_for_what_is_missing() -> None:
+def test_slices_are_read_newest_first_and_only_for_missing_keys() -> None:
     task = OneTask(spec_with(ttl="8s"))
     task.step({"old": (1, 0)}, 1_000_000)
     task.step({"new": (1, 0)}, 1_004_000)
@@ -52,7 +52,7 @@ def test_slices_are_asked_from_the_newest_on_and_only_for_what_is_missing() -> N
     assert {row["player"]: row["n"] for row in task.sent()} == {"old": 2, "new": 2, "never": 1}
 
 
-def test_an_aggregate_starts_anew_to_the_millisecond() -> None:
+def test_an_aggregate_starts_over_at_the_millisecond_of_its_expiry() -> None:
     task = OneTask(spec_with(ttl="10s"))
     task.step({"ann": (1, 0)}, 1_000_000)
     task.step({"ann": (1, 0)}, 1_009_999)

@@ -1,4 +1,4 @@
-"""A table with retention: its latest results, and what they were, in the very bytes of a versioned store."""
+"""A table with a history: its latest and former results, in the same bytes as a versioned store."""
 
 from typing import Any
 
@@ -71,7 +71,7 @@ def test_a_table_with_retention_has_the_bytes_of_a_versioned_store(
         assert {row["player"]: row["n"] for row in task.sent()} == {player: rows[player][0] for player in players}
 
 
-def test_the_past_is_there_for_as_long_as_the_retention_and_the_latest_for_good() -> None:
+def test_old_rows_are_kept_for_the_retention_and_the_latest_forever() -> None:
     task = OneTask(spec_with(retention="10s"))
     task.step({"ann": (1, 1_000), "bob": (5, 1_000)}, START)
     task.step({"ann": (2, 4_000)}, START, event=1_000)
@@ -91,7 +91,7 @@ def test_the_past_is_there_for_as_long_as_the_retention_and_the_latest_for_good(
     assert task.sent() == [{"player": "ann", "n": 4, "total": 10}]
 
 
-def test_without_event_time_the_past_goes_by_the_wall_clock() -> None:
+def test_without_event_time_the_wall_clock_measures_the_history() -> None:
     task = OneTask(spec_with(retention="10s"), timed=False)
     for seconds in (0, 4, 9):
         task.step({"ann": (1, 0)}, START + seconds * SECOND)
@@ -101,7 +101,7 @@ def test_without_event_time_the_past_goes_by_the_wall_clock() -> None:
     assert [record.value["n"] for record in found] == [2, 3]
 
 
-def test_a_stream_without_event_time_in_an_app_that_has_one_goes_by_the_wall_clock() -> None:
+def test_a_stream_without_event_time_uses_the_wall_clock_in_any_app() -> None:
     task = OneTask(structs.replace(spec_with(retention="10s"), clock="wall"), timed=False)
     for seconds in (0, 4, 9):
         # The event clock is another stream's: an hour behind, and it stands still.
@@ -110,7 +110,7 @@ def test_a_stream_without_event_time_in_an_app_that_has_one_goes_by_the_wall_clo
     assert [record.value["n"] for record in found] == [2, 3]
 
 
-def test_two_records_of_one_time_leave_no_past_between_them() -> None:
+def test_two_records_of_the_same_time_leave_one_row() -> None:
     task = OneTask(spec_with(retention="10s"))
     task.step({"ann": (1, 1_000)}, START)
     task.step({"ann": (1, 1_000)}, START, event=1_000)

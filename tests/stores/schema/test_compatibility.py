@@ -1,4 +1,4 @@
-"""Which shape can be read as which other, told from the two alone."""
+"""Which schema can be read as which other, by the two schemas alone."""
 
 import pytest
 
@@ -30,7 +30,7 @@ def lines(old: str, new: str) -> list[str]:
         ("{a: str}", "any"),
     ],
 )
-def test_what_can_be_read(old: str, new: str) -> None:
+def test_a_compatible_schema_has_no_obstacles(old: str, new: str) -> None:
     assert lines(old, new) == []
 
 
@@ -54,5 +54,5 @@ def test_what_can_be_read(old: str, new: str) -> None:
         ("{a: ^1 | null}", "{b?: {a: ^2 | null}, a: ^2 | null}", "a was written as ^1"),
     ],
 )
-def test_what_cannot_be_read_is_named(old: str, new: str, told: str) -> None:
+def test_obstacles_name_what_cannot_be_read(old: str, new: str, told: str) -> None:
     assert any(told in line for line in lines(old, new)), lines(old, new)

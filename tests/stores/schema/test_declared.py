@@ -1,4 +1,4 @@
-"""Shapes: what a value type says of itself, in words that the app's file keeps."""
+"""Declared schemas: what a value type declares, and the text in the app's file."""
 
 from dataclasses import dataclass, field, make_dataclass
 from numbers import Number
@@ -20,7 +20,7 @@ from holdfast.stores.schema.text import parse, text_of
 from tests.stores.schemas import First, Opaque, Renamed, Tenths, spec_of
 
 
-def test_a_shape_is_told_in_words() -> None:
+def test_a_schema_is_described_as_text() -> None:
     class Leaf(msgspec.Struct, tag="leaf", forbid_unknown_fields=True):
         kind: Literal["a", "b"]
         at: tuple[int, str] = (0, "")
@@ -67,7 +67,7 @@ def _record_text(fields: dict[str, tuple[bool, str]], closed: bool, by_position:
 
 
 @given(_SHAPES)
-def test_a_shape_is_read_as_it_is_written(text: str) -> None:
+def test_the_text_of_a_schema_is_parsed_back(text: str) -> None:
     assert text_of(parse(text)) == text
     assert obstacles(parse(text), parse(text)) == []
 
@@ -91,7 +91,7 @@ def test_text_that_is_not_a_schema_is_an_error(text: str) -> None:
         ({"aliases": {"user": "old", "score": "old"}}, "alias of two fields"),
     ],
 )
-def test_what_cannot_be_declared_is_told_on_the_line_that_declares_it(options: dict[str, Any], told: str) -> None:
+def test_an_impossible_declaration_is_refused_on_its_own_line(options: dict[str, Any], told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         hf.schema(**options)(make_dataclass("Score", [("user", str), ("score", int)]))
 
@@ -107,13 +107,13 @@ class Lifted(msgspec.Struct):
 
 @pytest.mark.parametrize("type_", [Lifted, list[Lifted], make_dataclass("Outer", [("best", Lifted | None)])])
 @pytest.mark.parametrize("codec", [None, "json", Opaque.id])
-def test_an_upcaster_in_a_class_without_a_version_is_refused(type_: Any, codec: str | None) -> None:
+def test_an_upcaster_in_a_class_without_a_number_is_refused(type_: Any, codec: str | None) -> None:
     with pytest.raises(TopologyError, match=r"^Lifted has an upcaster from schema 2 .* Put @hf.schema\(number=3\) on"):
         hf.KeyValueStore("scores", value=type_, codec=codec)
 
 
 class Plain:
-    """What msgspec knows nothing of."""
+    """A class that msgspec doesn't know."""
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_plain_class_is_refused_where_a_store_is_declared(type_: Any, inside: 
         hf.KeyValueStore("scores", value=type_, codec=codec)
 
 
-def test_a_codec_of_ones_own_takes_any_class_and_msgspec_takes_what_it_reads() -> None:
+def test_an_own_codec_takes_any_class_and_msgspec_those_it_reads() -> None:
     class Subclassed(dict[str, int]):
         """Would be read as a dict, which it isn't."""
 
@@ -154,12 +154,12 @@ def test_a_codec_of_ones_own_takes_any_class_and_msgspec_takes_what_it_reads() -
         (Any, "avro", "Avro has no type"),
     ],
 )
-def test_a_type_its_codec_cannot_have_is_refused_where_a_store_is_declared(type_: Any, codec: str, told: str) -> None:
+def test_a_type_that_the_codec_cannot_encode_is_refused_at_the_declaration(type_: Any, codec: str, told: str) -> None:
     with pytest.raises(TopologyError, match=told):
         hf.KeyValueStore("scores", value=type_, codec=codec)
 
 
-def test_only_records_have_shapes() -> None:
+def test_only_records_can_declare_a_schema() -> None:
     with pytest.raises(TopologyError, match="dataclass or a msgspec Struct"):
         hf.schema(number=2)(dict)
 
@@ -221,13 +221,13 @@ class Page(Generic[T]):
     ],
     ids=str,
 )
-def test_a_shape_is_refused_where_nobody_would_ask_for_it(type_: Any, inner: str, codec: str) -> None:
-    """Its upcasters and aliases would never be called, and defaults would take the place of what is stored."""
+def test_a_declaration_inside_another_type_is_refused(type_: Any, inner: str, codec: str) -> None:
+    """Its upcasters and aliases would never be used, and defaults would replace stored values."""
     with pytest.raises(TopologyError, match=rf"{inner}(\[int\])? has @hf.schema and is inside .* itself"):
         hf.KeyValueStore("scores", value=type_, codec=codec).spec()
 
 
-def test_aliases_do_not_reach_into_a_type_that_contains_itself() -> None:
+def test_aliases_are_refused_in_a_type_that_contains_itself() -> None:
     @dataclass
     class Tree:
         name: str = ""
@@ -241,7 +241,7 @@ def test_aliases_do_not_reach_into_a_type_that_contains_itself() -> None:
         describe_type(Tree)
 
 
-def test_what_the_refusal_advises_reads_what_is_stored() -> None:
+def test_the_advised_upcaster_reads_stored_values() -> None:
     @hf.schema(number=2, upcasters={1: lambda old: {"of": {who: each["score"] / 10 for who, each in old.items()}}})
     @dataclass
     class Scores:
@@ -276,7 +276,7 @@ def test_a_field_of_a_struct_is_refused_in_a_dataclass() -> None:
         hf.KeyValueStore("scores", value=list[New]).spec()
 
 
-def test_a_subclass_says_it_anew() -> None:
+def test_a_subclass_does_not_inherit_the_declaration() -> None:
     class Other(Tenths):
         pass
 
@@ -284,6 +284,6 @@ def test_a_subclass_says_it_anew() -> None:
     assert declared(Tenths).number == 2
 
 
-def test_aliases_and_upcasters_need_a_codec_that_has_a_plain_form() -> None:
+def test_aliases_and_upcasters_need_a_codec_with_plain_values() -> None:
     with pytest.raises(TopologyError, match="has no plain values"):
         codec_of(spec_of(Renamed, Opaque.id), Renamed, Opaque())

@@ -1,4 +1,4 @@
-"""What the log keeps of the shapes that a store's values have had, and what it makes of code that comes."""
+"""The schema history in the log, and whether code can read it."""
 
 from dataclasses import dataclass
 
@@ -6,7 +6,7 @@ from holdfast.stores.schema.history import effective, one_way, unreadable
 from tests.stores.schemas import First, Gained, Renamed, Tenths, history, spec_of
 
 
-def test_the_log_keeps_every_shape_once() -> None:
+def test_the_log_keeps_every_schema_once() -> None:
     log = history(First, Gained, Renamed, Tenths, Gained, First)
     assert [(version.number, version.fields) for version in log.schemas] == [
         (1, "{user: str, score: int}"),
@@ -19,7 +19,7 @@ def test_the_log_keeps_every_shape_once() -> None:
     assert effective(log, spec_of(First)).schema == 1
 
 
-def test_a_shape_that_cannot_be_read_is_refused_with_what_to_declare() -> None:
+def test_an_unreadable_schema_is_refused_with_the_next_step() -> None:
     @dataclass
     class Floats:
         user: str
@@ -32,13 +32,13 @@ def test_a_shape_that_cannot_be_read_is_refused_with_what_to_declare() -> None:
     assert unreadable(history(First, Gained, Renamed), spec_of(Tenths)) == []
 
 
-def test_older_code_may_start_again_if_it_can_read_what_newer_code_wrote() -> None:
+def test_older_code_may_start_if_it_can_read_newer_values() -> None:
     assert unreadable(history(First, Gained), spec_of(First)) == []
     [line] = unreadable(history(First, Tenths), spec_of(First))
     assert "schema 2" in line and "start the newer code" in line
 
 
-def test_newer_code_says_whom_it_leaves_behind() -> None:
+def test_newer_code_reports_which_older_code_cannot_read_it() -> None:
     assert one_way(history(First), spec_of(Gained)) == []
     [line] = one_way(history(First), spec_of(Tenths))
     assert "score was written as float and is read as int" in line

@@ -1,4 +1,4 @@
-"""Types that change from release to release, and every release reading what every other wrote."""
+"""Types that change from release to release: every release reads what every other one wrote."""
 
 import datetime as dt
 import uuid
@@ -45,7 +45,7 @@ def test_a_later_release_reads_what_earlier_ones_wrote(codec: str) -> None:
 
 
 @pytest.mark.parametrize("codec", CODECS)
-def test_an_earlier_release_reads_what_it_can_of_later_ones(codec: str) -> None:
+def test_an_earlier_release_reads_compatible_later_values(codec: str) -> None:
     assert read(First, written(Gained("Ann", 30, ["x"], 1.5), codec), codec) == First("Ann", 30)
     assert read(First, written(Renamed("Ann", 30), codec), codec) == First("Ann", 30)
     assert read(Gained, written(Renamed("Ann", 30, ["x"]), codec), codec) == Gained("Ann", 30, ["x"])
@@ -53,7 +53,7 @@ def test_an_earlier_release_reads_what_it_can_of_later_ones(codec: str) -> None:
         read(First, written(Tenths("Ann", 3.5), codec), codec)
 
 
-def test_first_names_first_and_the_new_name_is_read_too() -> None:
+def test_a_field_is_stored_under_its_first_name_and_read_under_both() -> None:
     assert b"user" in written(Renamed("Ann", 1))
     renamed_without_a_word = msgspec.msgpack.encode({"player": "Ann", "score": 1})
     assert typed(Renamed).decode(renamed_without_a_word) == Renamed("Ann", 1)
@@ -87,7 +87,7 @@ def test_all_types_survive_a_rename(codec: str, zone: dt.tzinfo | None) -> None:
     at = dt.datetime(2024, 5, 1, 12, 30, 1, 250_000, zone)
     value = Times(at, b"\x00\xff", dt.date(2024, 5, 1), {1: Decimal("1.50")}, uuid.UUID(int=7))
     assert read(Times, written(value, codec), codec) == value
-    # Under its first name a value has the bytes it had before it was renamed.
+    # Under its first name a field has the same bytes as before the rename.
     before = make_dataclass("Before", [("at", dt.datetime), ("raw", bytes), ("day", dt.date), ("by", Any), ("id", Any)])
     old = before(value.when, value.raw, value.day, value.by, value.id)
     assert typed(Times, codec).encode(value) == typed(before, codec).encode(old)
@@ -102,7 +102,7 @@ def test_an_upcaster_may_start_from_anything_and_make_the_object_itself() -> Non
     assert read(Score, written(7)) == Score(7)
 
 
-def test_what_an_upcaster_gets_wrong_is_told_with_the_value() -> None:
+def test_an_upcasters_error_contains_the_value() -> None:
     @hf.schema(number=2, upcasters={1: lambda old: {"points": old["missing"]}})
     @dataclass
     class Raises:
@@ -140,7 +140,7 @@ class AvroTenths:
     score: float
 
 
-def test_avro_reads_across_releases_with_the_shapes_of_the_app_file() -> None:
+def test_avro_reads_across_releases_with_the_schemas_of_the_app_file() -> None:
     log = spec_of(AvroFirst, "avro/1")
     for type_ in (AvroGained, AvroTenths):
         assert unreadable(log, spec_of(type_, "avro/1")) == []
@@ -159,7 +159,7 @@ def test_avro_reads_across_releases_with_the_shapes_of_the_app_file() -> None:
         code(AvroFirst).decode(code(AvroTenths).encode(AvroTenths("Cat", 1.5)), 3)
 
 
-def test_avro_wants_a_number_for_every_shape() -> None:
+def test_avro_needs_a_number_for_every_schema() -> None:
     @dataclass
     class Unnumbered:
         user: str
@@ -203,7 +203,7 @@ def test_a_chain_of_upcasters_is_its_steps_one_after_the_other(
     old, new = _release(steps, start), _release(steps, newest)
     found = read(new, written(old(**plain)))
     assert found == new(**{"seen": False, **expected})
-    # Read by every release between and written by it, a value comes to the same.
+    # A value that every release between reads and writes ends up the same.
     value, at = old(**plain), start
     while at < newest:
         at = data.draw(st.integers(at + 1, newest))
@@ -243,7 +243,7 @@ def test_old_and_new_writers_in_any_order_agree_on_what_they_all_know(
 
 
 @given(st.sampled_from(RELEASES), st.sampled_from(RELEASES))
-def test_what_is_said_to_be_readable_is_readable(writer: Any, reader: Any) -> None:
+def test_a_schema_without_obstacles_is_readable(writer: Any, reader: Any) -> None:
     log, code = spec_of(writer), spec_of(reader)
     names = {"first": "Ann"} if writer is Named else "Ann"
     data = written(writer(names, 30 if writer in _COMPATIBLE else 3.5))

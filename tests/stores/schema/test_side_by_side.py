@@ -19,7 +19,7 @@ ROOT = Path(__file__).parents[3]
 
 
 def run(folder: Path, release: str, points: int) -> Any:
-    """A start of one release: what it printed, or what it refused with."""
+    """Starts one release: its output, or its refusal."""
     command = [sys.executable, "-m", "tests.stores.run_release", str(folder), release, str(points)]
     path = f"{ROOT / 'src'}:{ROOT}"
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": path}, check=False)
@@ -40,7 +40,7 @@ def test_a_rolling_deployment_works_both_ways(tmp_path: Path) -> None:
     assert Log.open(open_storage(str(tmp_path))).app.number == 3  # First, Gained and Renamed, once each
 
 
-def test_a_release_that_lifts_values_goes_on_with_them_and_leaves_the_old_one_behind(tmp_path: Path) -> None:
+def test_a_release_with_an_upcaster_reads_old_values_and_the_old_release_is_refused(tmp_path: Path) -> None:
     run(tmp_path, "First", 30)
     assert run(tmp_path, "Tenths", 1)["read"] == {"ann": 4.0, "bob": 4.0}
     refused = run(tmp_path, "First", 1)
@@ -50,7 +50,7 @@ def test_a_release_that_lifts_values_goes_on_with_them_and_leaves_the_old_one_be
 
 
 @pytest.mark.parametrize("limit", [1, 5])
-def test_the_background_pass_over_a_log_of_old_entries(tmp_path: Path, limit: int) -> None:
+def test_the_background_rewrite_of_a_log_of_old_entries(tmp_path: Path, limit: int) -> None:
     run(tmp_path, "First", 30)
     bytes_ = state_of(Log.open(open_storage(str(tmp_path))))
     rewriter = Rewriter(spec_of(Tenths), Now(wall=1), typed(Tenths))

@@ -39,6 +39,9 @@ from holdfast.stores.spec import TYPED_VALUES, RowValues, StoreSpec, TypedValues
 
 K = TypeVar("K")
 V = TypeVar("V")
+K1 = TypeVar("K1")
+K2 = TypeVar("K2")
+K3 = TypeVar("K3")
 
 Time = int | dt.datetime
 """Milliseconds since 1970, or a datetime with a time zone."""

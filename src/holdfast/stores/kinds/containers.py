@@ -12,7 +12,7 @@ from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.keys import prefix_range
-from holdfast.stores.kinds.base import Options, Prefetch, Store, View, length_in_ms
+from holdfast.stores.kinds.base import K, Options, Prefetch, Store, V, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
 from holdfast.stores.layouts.base import EVICTED, REMOVED, Entries, ReadableEntries
 from holdfast.stores.layouts.slices import slice_ms_for
@@ -20,8 +20,6 @@ from holdfast.stores.options import Length, bound, millis, words
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import StoreSpec
 
-K = TypeVar("K")
-V = TypeVar("V")
 R = TypeVar("R")
 D = TypeVar("D")
 

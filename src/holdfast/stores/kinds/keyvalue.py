@@ -6,22 +6,16 @@ wall clock; `put(..., ttl=)` sets that for one entry. With `max_entries=` a part
 
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
-from typing import Any, ClassVar, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Unpack, overload
 
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import NO_TIMESTAMP
-from holdfast.stores.kinds.base import View
+from holdfast.stores.kinds.base import K1, K2, K3, K, V, View
 from holdfast.stores.kinds.containers import EntryStore, EntryView, KeyValueOptions
 from holdfast.stores.options import Length
 from holdfast.stores.scans import ROWS
 from holdfast.stores.spec import KEY_VALUE, StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-K2 = TypeVar("K2")
-K3 = TypeVar("K3")
 
 
 class ReadOnlyKeyValueStore(EntryView[K, V, V]):

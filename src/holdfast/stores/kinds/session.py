@@ -5,23 +5,17 @@ A session is kept while its end is later than the store's clock minus the retent
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, NamedTuple, Unpack, overload
 
 from holdfast.errors import BadValue
-from holdfast.stores.kinds.base import Options, Prefetch, Time, View, length_in_ms, millis
+from holdfast.stores.kinds.base import K1, K2, K3, K, Options, Prefetch, Time, V, View, length_in_ms, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.windowed import SessionEntries
-from holdfast.stores.options import Length, kept_for, retention_ms, words
+from holdfast.stores.options import Length, span_fields, words
 from holdfast.stores.options import millis as length
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import SESSION, StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-K2 = TypeVar("K2")
-K3 = TypeVar("K3")
 
 
 class Session(NamedTuple, Generic[K]):
@@ -152,11 +146,9 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     def options(
         cls, where: str, *, gap: Length | None = None, grace: Length = "0s", retention: Length | None = None
     ) -> dict[str, Any]:
-        gap_ms, grace_ms = 0 if gap is None else length(gap, "gap", where), length(grace, "grace", where, shortest=0)
-        span = {"span": "a session's gap", "entries": "sessions"}
-        kept = retention_ms(retention, where, span_ms=gap_ms, grace_ms=grace_ms, **span)
-        fixed = (("window_ms", gap_ms),) if gap_ms else ()
-        return {**kept_for(kept), "fixed": fixed, "options": (("grace_ms", grace_ms),) if grace_ms else ()}
+        gap_ms, span = 0 if gap is None else length(gap, "gap", where), "a session's gap"
+        fields = span_fields(where, span=span, entries="sessions", span_ms=gap_ms, grace=grace, retention=retention)
+        return {**fields, "fixed": (("window_ms", gap_ms),) if gap_ms else ()}
 
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:

@@ -1,18 +1,15 @@
 """The base of window, session and versioned stores: keys with times after them, and late writes."""
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, ClassVar, TypeVar, cast
+from typing import Any, ClassVar, cast
 
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
-from holdfast.stores.kinds.base import REFUSED, Prefetch, Store, View
+from holdfast.stores.kinds.base import REFUSED, K, Prefetch, Store, V, View
 from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.layouts.timed import NEWEST, TimedEntries
 from holdfast.stores.options import words
 from holdfast.stores.spec import StoreSpec, kept_as
-
-K = TypeVar("K")
-V = TypeVar("V")
 
 
 class TimedView(View[K, V]):

@@ -7,23 +7,17 @@ Within a processor a put without a time uses the event time of the current recor
 """
 
 from collections.abc import Callable, Iterator
-from typing import Any, ClassVar, Generic, Literal, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, Literal, NamedTuple, Unpack, overload
 
 from holdfast.errors import BadValue
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import unpack
-from holdfast.stores.kinds.base import LATE, Time, View, millis
+from holdfast.stores.kinds.base import K1, K2, K3, LATE, K, Time, V, View, millis
 from holdfast.stores.kinds.containers import EntryStore, EntryView, KeyValueOptions
 from holdfast.stores.layouts.base import ReadableEntries
 from holdfast.stores.options import Length, one_of
 from holdfast.stores.spec import TIMESTAMPED, StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-K2 = TypeVar("K2")
-K3 = TypeVar("K3")
 
 
 class ValueAndTimestamp(NamedTuple, Generic[V]):

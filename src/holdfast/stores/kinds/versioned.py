@@ -6,11 +6,11 @@ arrive. A delete is a put of None. `stores.layouts.versioned` has the bytes.
 
 from collections.abc import Iterator, Sequence
 from operator import itemgetter
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, NamedTuple, Unpack, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.cells import unpack
-from holdfast.stores.kinds.base import REFUSED, Options, Prefetch, Time, View, millis
+from holdfast.stores.kinds.base import K1, K2, K3, REFUSED, K, Options, Prefetch, Time, V, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.versioned import DELETED, Old, VersionedEntries
@@ -18,12 +18,6 @@ from holdfast.stores.options import Length, kept_for
 from holdfast.stores.options import millis as length
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import VERSIONED
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-K2 = TypeVar("K2")
-K3 = TypeVar("K3")
 
 
 class VersionedRecord(NamedTuple, Generic[V]):

@@ -6,26 +6,20 @@ retention; a put of an older window is refused and counted. `stores.layouts.wind
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, ClassVar, Generic, NamedTuple, TypeVar, Unpack, overload
+from typing import Any, ClassVar, Generic, NamedTuple, Unpack, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.times import Row
-from holdfast.stores.kinds.base import Options, Prefetch, Time, View, millis
+from holdfast.stores.kinds.base import K1, K2, K3, K, Options, Prefetch, Time, V, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.windowed import WindowEntries
-from holdfast.stores.options import Length, kept_for, retention_ms, words
+from holdfast.stores.options import Length, span_fields, words
 from holdfast.stores.options import millis as length
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import WINDOW, StoreSpec
-
-K = TypeVar("K")
-V = TypeVar("V")
-K1 = TypeVar("K1")
-K2 = TypeVar("K2")
-K3 = TypeVar("K3")
 
 
 class Windowed(NamedTuple, Generic[K]):
@@ -192,11 +186,9 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
     ) -> dict[str, Any]:
         if size is None:
             raise TopologyError(f'{where}: a window store needs size=, such as size="5m".')
-        size_ms, grace_ms = length(size, "size", where), length(grace, "grace", where, shortest=0)
-        span = {"span": "a window's size", "entries": "windows"}
-        kept = retention_ms(retention, where, span_ms=size_ms, grace_ms=grace_ms, **span)
-        fixed = (("window_ms", size_ms), *((("duplicates", True),) if duplicates else ()))
-        return {**kept_for(kept), "fixed": fixed, "options": (("grace_ms", grace_ms),) if grace_ms else ()}
+        size_ms, span = length(size, "size", where), "a window's size"
+        fields = span_fields(where, span=span, entries="windows", span_ms=size_ms, grace=grace, retention=retention)
+        return {**fields, "fixed": (("window_ms", size_ms), *((("duplicates", True),) if duplicates else ()))}
 
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
