@@ -34,14 +34,11 @@ def run(
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
     table = stream.group_by().aggregate(**aggregates).store("points")
     table.sink(hf.foreach(lambda version, rows: delivered.extend(rows.to_pylist())), name="sink")
-    app.start()
-    try:
+    with app:
         app.process_all_available()
         if progress is not None:
             progress.update(get(app, "/v1/stores/points/rewriting")[1])
         return entries_of(app), delivered
-    finally:
-        app.stop()
 
 
 def test_a_table_gains_and_loses_aggregates(spark: SparkSession, tmp_path: Path) -> None:

@@ -13,7 +13,6 @@ from typing import Self
 
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, encode
-from holdfast.instance.events import EventPage
 
 COMMAND = (str(Path(__file__).with_name("run_instance.py")),)
 
@@ -99,7 +98,3 @@ def until(condition: Callable[[], object], what: str, seconds: float = 60.0) -> 
     while not condition():
         assert time.monotonic() < end, f"{what} didn't come true in {seconds:g} s"
         time.sleep(0.01)
-
-
-def all_events(client: StateClient) -> EventPage:
-    return client.events(0)

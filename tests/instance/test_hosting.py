@@ -111,17 +111,13 @@ def test_a_state_directory_in_use_is_refused_and_can_be_retried(
 
 
 def test_memory_is_divided_among_the_hosted_tasks(instance: Instance) -> None:
-    alone = _overlay_bytes(instance, TASK)
+    instance.host(TASK)
+    alone = instance.replica(TASK).settings.overlay_bytes
     instance.host(OTHER)
     instance.host(TaskId(0, 2))
     assert instance.replica(TASK).settings.overlay_bytes == instance.replica(OTHER).settings.overlay_bytes == alone // 3
     instance.drop(OTHER)
     assert instance.replica(TASK).settings.overlay_bytes == alone // 2
-
-
-def _overlay_bytes(instance: Instance, task: TaskId) -> int:
-    instance.host(task)
-    return instance.replica(task).settings.overlay_bytes
 
 
 def test_a_dropped_task_has_no_metrics(app: AppLog, instance: Instance, client: StateClient) -> None:

@@ -162,22 +162,16 @@ def test_a_kill_at_any_moment_leaves_only_whole_objects(tmp_path: Path) -> None:
         assert hashlib.sha256(storage.get(name)).hexdigest() == name.rpartition("-")[2]
 
 
-def _refuse_links(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_system_without_hard_links_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At the start, or at the first write to a new folder."""
+    storage = LocalStorage(tmp_path / "log")
+
     def refused(source: object, target: object) -> None:
         raise OSError(errno.EOPNOTSUPP, os.strerror(errno.EOPNOTSUPP))
 
     monkeypatch.setattr(os, "link", refused)
-
-
-def test_a_file_system_without_hard_links_is_refused_at_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    _refuse_links(monkeypatch)
     with pytest.raises(NoHardLinks, match="object storage"):
         LocalStorage(tmp_path)
-
-
-def test_hard_links_are_tested_before_the_first_object(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    storage = LocalStorage(tmp_path / "log")
-    _refuse_links(monkeypatch)
     with pytest.raises(NoHardLinks):
         storage.create("a", b"x")
     assert storage.list("") == []

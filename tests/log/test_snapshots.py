@@ -73,15 +73,12 @@ def test_only_files_of_the_newest_manifest_are_reused(storage: Storage, tmp_path
 def test_the_newest_snapshot_up_to_a_version_is_found(log: Log, tmp_path: Path) -> None:
     assert log.snapshots.newest(TASK) is None
     folder = folder_of(tmp_path, FILES)
-    for version in (3, 10, 7):
-        write(log, folder, version)
+    manifests = {version: write(log, folder, version) for version in (3, 10, 7)}
     write(log, folder, 99, TaskId(0, 1))
     assert log.snapshots.versions(TASK) == [3, 7, 10]
     found = [log.snapshots.newest(TASK, Version(at_most)) for at_most in (2, 3, 9, 10, 11)]
     assert [manifest and manifest.version for manifest in found] == [None, 3, 7, 10, 10]
-    newest = log.snapshots.newest(TASK)
-    assert newest is not None
-    assert newest.version == 10
+    assert log.snapshots.newest(TASK) == manifests[10]
 
 
 def test_a_snapshot_by_another_replica_is_used_as_it_is(log: Log, tmp_path: Path) -> None:

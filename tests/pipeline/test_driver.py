@@ -67,7 +67,7 @@ def test_a_commit_has_a_clock_per_source_and_counts_all_records(tmp_path: Path) 
 
 def test_a_permanent_error_is_reported_before_a_temporary_one(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    away = TaskRefused("0_0", ErrorCategory.RETRY, "InstanceUnavailable: nobody is there")
+    away = TaskRefused("0_0", ErrorCategory.RETRY, "InstanceUnavailable: no answer")
     bad = TaskRefused("0_1", ErrorCategory.INVALID, "Overflow: too much")
     with pytest.raises(TaskFailed, match="Task 0_1: Overflow: too much"):
         machine.driver.process(_spark_batch(0, BATCH), lambda step: BatchResult([away, bad], {}))

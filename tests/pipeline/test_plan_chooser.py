@@ -40,18 +40,8 @@ def make_table(spark: SparkSession, folder: Path, key: str) -> SubTopology:
     app = hf.App("plans", settings=hf.Settings(base_dir=str(folder / "base")), spark=spark)
     frame = spark.readStream.schema(f"{key}, {VALUES}").parquet(str(folder))
     stream = app.stream(frame, key=[part.split()[0] for part in key.split(", ")], timestamp="at")
-    (
-        stream.group_by()
-        .aggregate(
-            some=hf.count("n"),
-            total=hf.sum("n"),
-            heavy=hf.sum("f"),
-            average=hf.mean("n"),
-            low=hf.min("n"),
-            latest=hf.max("at"),
-        )
-        .store("table")
-    )
+    counts = {"some": hf.count("n"), "total": hf.sum("n"), "heavy": hf.sum("f"), "average": hf.mean("n")}
+    stream.group_by().aggregate(**counts, low=hf.min("n"), latest=hf.max("at")).store("table")
     return app._topology.subtopology("table")
 
 

@@ -19,14 +19,14 @@ from holdfast.log.segments import DEAD, OUTPUT
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns, output_table
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.running import ProcessorFailed
-from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.shipping import ship, unship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.values import events_of, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.testing.processor import ProcessorTest
 from holdfast.topology.events import EventShape, shape_of
-from holdfast.topology.processor import parse_output, specs_of, stores_of
+from holdfast.topology.processor import check_processor, parse_output, specs_of, stores_of
 from holdfast.words import TaskId, Version
 from tests.pipeline.outcomes import ReplicaState, done, log_of, refusal
 
@@ -180,18 +180,14 @@ def test_the_result_does_not_depend_on_chunks() -> None:
     assert found[0] == found[1] == found[2]
 
 
+RAISED = ("ValueError: -1 points", "'bob'", "points=-1", "test_processing_task.py", "raise ValueEr")
+
+
 def test_a_users_exception_names_the_record_and_the_line() -> None:
     replica = Replica()
     refused = refusal(replica.attempt(work(1), rows(("ann", 3), ("bob", -1))))
     assert refused.category is not ErrorCategory.RETRY
-    for part in (
-        "ProcessorFailed: Games.process()",
-        "ValueError: -1 points",
-        "'bob'",
-        "points=-1",
-        "test_processing_task.py",
-        "raise ValueEr",
-    ):
+    for part in ("ProcessorFailed: Games.process()", *RAISED):
         assert part in refused.message
 
 
@@ -319,14 +315,7 @@ def test_an_exception_in_prefetch_names_the_record_and_the_line() -> None:
     test = ProcessorTest(Misnaming)
     with pytest.raises(ProcessorFailed) as raised:
         test.pipe("bob", {"points": -1})
-    for part in (
-        "Misnaming.prefetch()",
-        "ValueError: -1 points",
-        "'bob'",
-        "points=-1",
-        "test_processing_task.py",
-        "raise ValueEr",
-    ):
+    for part in ("Misnaming.prefetch()", *RAISED):
         assert part in str(raised.value)
     with pytest.raises(ProcessorFailed, match=r"Misnaming\.prefetch\(\) raised .*BadKey.*'bob' was given as a key"):
         test.pipe("bob", {"points": 0})
@@ -335,7 +324,7 @@ def test_an_exception_in_prefetch_names_the_record_and_the_line() -> None:
 def test_an_unreachable_instance_is_retried() -> None:
     class Unreachable(Replica):
         def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
-            raise InstanceUnavailable("nobody is there")
+            raise InstanceUnavailable("no answer")
 
     replica = Unreachable()
     refused = refusal(replica.attempt(work(2), rows(("ann", 1))))
@@ -456,11 +445,7 @@ def test_a_column_is_required_if_its_type_has_no_none() -> None:
     ("annotation", "columns", "message"),
     [
         (Played, {"points": "bigint"}, "Played.player has no column and no default"),
-        (
-            Played,
-            {**COLUMNS, "points": "string"},
-            "Played.points .*int.*column 'points' is of type string",
-        ),
+        (Played, {**COLUMNS, "points": "string"}, "Played.points .*int.*column 'points' is of type string"),
         (int, COLUMNS, "Annotate it with a msgspec.Struct or a "),
         (Any, {"a b": "int"}, "'a b' can't be an attribute"),
     ],
@@ -501,16 +486,11 @@ def test_a_map_is_a_dict_in_an_event() -> None:
 
 
 def test_an_invalid_processor_is_refused() -> None:
-    from holdfast.topology.processor import check_processor
-
     class NoWork(hf.Processor):
         pass
 
-    for wrong, message in (
-        (NoWork, "has no process"),
-        (int, "derives from hf.Processor"),
-        (Games(), "the class itself"),
-    ):
+    refused = {NoWork: "has no process", int: "derives from hf.Processor", Games(): "the class itself"}
+    for wrong, message in refused.items():
         with pytest.raises(TopologyError, match=message):
             check_processor(wrong)
     with pytest.raises(TopologyError, match="can't be read at 'n'"):
@@ -530,7 +510,7 @@ from __future__ import annotations
 import dataclasses, sys
 import msgspec
 import holdfast as hf
-from holdfast.pipeline.shipping import ship
+from holdfast.pipeline.shipping import ship, unship
 
 class Score(msgspec.Struct, frozen=True, tag="s"):
     points: int
@@ -560,9 +540,6 @@ def test_classes_of_the_main_script_are_shipped_completely(tmp_path: Path) -> No
     """A Struct in `__main__` loses its fields when Spark's own pickler carries it."""
     (tmp_path / "app.py").write_text(SCRIPT)
     shipped = subprocess.run([sys.executable, tmp_path / "app.py"], capture_output=True, check=True).stdout
-    from holdfast.pipeline.shipping import unship
-    from holdfast.testing import ProcessorTest
-
     processor, seen, score = unship(shipped)
     assert unship(shipped)[0] is processor
     test = ProcessorTest(processor)

@@ -72,33 +72,23 @@ def test_any_text_is_a_key_or_an_error_with_an_example(text: str, types: list[st
     assert refused.example in refused.what_to_do
 
 
-@pytest.mark.parametrize(
-    ("kind", "text"),
-    [
-        ("tinyint", "128"),
-        ("smallint", "-32769"),
-        ("int", "2147483648"),
-        ("bigint", "9223372036854775808"),
-        ("bigint", "1.0"),
-        ("bigint", ""),
-        ("bigint", "1_000"),
-        ("bigint", " 1"),
-        ("bigint", "٣"),
-        ("bigint", "9" * 5000),
-        ("double", "nan"),
-        ("double", "1e999"),
-        ("double", "1,5"),
-        ("float", "1e39"),
-        ("boolean", "True"),
-        ("date", "31.01.2026"),
-        ("date", "2026-02-30"),
-        ("timestamp", "2026-01-31T12:00:00"),
-        ("timestamp_ntz", "2026-01-31T12:00:00Z"),
-        ("binary", "a"),
-        ("binary", "ä==="),
-        ("string", "\ud800"),
-    ],
-)
+INVALID = {
+    "tinyint": ["128"],
+    "smallint": ["-32769"],
+    "int": ["2147483648"],
+    "bigint": ["9223372036854775808", "1.0", "", "1_000", " 1", "٣", "9" * 5000],
+    "double": ["nan", "1e999", "1,5"],
+    "float": ["1e39"],
+    "boolean": ["True"],
+    "date": ["31.01.2026", "2026-02-30"],
+    "timestamp": ["2026-01-31T12:00:00"],
+    "timestamp_ntz": ["2026-01-31T12:00:00Z"],
+    "binary": ["a", "ä==="],
+    "string": ["\ud800"],
+}
+
+
+@pytest.mark.parametrize(("kind", "text"), [(kind, text) for kind, texts in INVALID.items() for text in texts])
 def test_an_invalid_key_is_refused_with_schema_and_example(kind: str, text: str) -> None:
     with pytest.raises(BadKeyText, match=r"The key is \(k ") as caught:
         parse_key(Schema.of(k=kind), text)

@@ -259,13 +259,8 @@ def test_a_key_in_several_partitions_is_shown_completely_and_in_order(rest: http
         [("all", {"n": 1}, START - 20_000), ("all", {"n": 3}, START - 10_000), ("all", {"n": 4}, START)],
     )
     body = rest.get("/plays/windows/all").json()
-    assert [(each["value"]["n"], each["task"]) for each in body["windows"]] == [
-        (0, "0_0"),
-        (1, "0_1"),
-        (2, "0_0"),
-        (3, "0_1"),
-        (4, "0_1"),
-    ]
+    assert [each["value"]["n"] for each in body["windows"]] == [0, 1, 2, 3, 4]
+    assert [each["task"] for each in body["windows"]] == ["0_0", "0_1", "0_0", "0_1", "0_1"]
     assert (body["tasks"], body["consistent"], body["version"]) == (["0_0", "0_1"], True, 21)
     cut = rest.get("/plays/windows/all?limit=3").json()
     assert ([each["value"]["n"] for each in cut["windows"]], cut["more"]) == ([0, 1, 2], True)

@@ -15,8 +15,6 @@ from holdfast.stores.formats.keys import decode_key, encode_key
 from holdfast.words import Millis, TaskId, Version
 from tests.query.fake_tasks import APP, LEVELS, NUMBERS, Files, World
 
-NAMES = [f"player-{n}" for n in range(40)]
-
 
 def _filled(version: int = 1, *, remote: tuple[TaskId, ...] = ()) -> World:
     world = World(remote=remote)

@@ -19,46 +19,26 @@ from tests.stores.making import columns_of
 KEY = Schema.of(k="string")
 
 
-def test_every_type_of_column_is_shown() -> None:
-    types = {
-        "s": "string",
-        "b": "binary",
-        "i": "bigint",
-        "d": "double",
-        "t": "boolean",
-        "day": "date",
-        "at": "timestamp",
-        "local": "timestamp_ntz",
-        "money": "decimal(38,4)",
-    }
-    schema = columns_of({**types, "d#sum": "double"})
+DIGITS = "1234567890123456789012345678901234.5678"
+COLUMNS: dict[str, tuple[str, object, object]] = {
+    "s": ("string", "ü", "ü"),
+    "b": ("binary", b"\xff", "/w=="),
+    "i": ("bigint", 2**63 - 1, 2**63 - 1),
+    "d": ("double", math.inf, "Infinity"),
+    "t": ("boolean", False, False),
+    "day": ("date", dt.date(2026, 1, 31), "2026-01-31"),
+    "at": ("timestamp", dt.datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=dt.UTC), "2026-01-31T12:00:00.000005Z"),
+    "local": ("timestamp_ntz", dt.datetime.fromisoformat("2026-01-31T12:00:00"), "2026-01-31T12:00:00"),
+    "money": ("decimal(38,4)", Decimal(DIGITS), DIGITS),
+}
+"""Type, value, and the value in JSON."""
+
+
+def test_every_type_of_column_is_shown_and_hidden_ones_are_not() -> None:
+    schema = columns_of({**{name: column[0] for name, column in COLUMNS.items()}, "d#sum": "double"})
     spec = StoreSpec(name="x", key=KEY, value=RowValues(schema), codec=ROWS)
-    row = encode_row(
-        schema,
-        [
-            "ü",
-            b"\xff",
-            2**63 - 1,
-            math.inf,
-            False,
-            dt.date(2026, 1, 31),
-            dt.datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=dt.UTC),
-            dt.datetime.fromisoformat("2026-01-31T12:00:00"),
-            Decimal("1234567890123456789012345678901234.5678"),
-            1.5,
-        ],
-    )
-    assert renderer(spec)(row) == {
-        "s": "ü",
-        "b": "/w==",
-        "i": 2**63 - 1,
-        "d": "Infinity",
-        "t": False,
-        "day": "2026-01-31",
-        "at": "2026-01-31T12:00:00.000005Z",
-        "local": "2026-01-31T12:00:00",
-        "money": "1234567890123456789012345678901234.5678",
-    }
+    row = encode_row(schema, [*(value for _, value, _ in COLUMNS.values()), 1.5])
+    assert renderer(spec)(row) == {name: shown for name, (_, _, shown) in COLUMNS.items()}
 
 
 class Session(msgspec.Struct):

@@ -63,7 +63,7 @@ class AvroRenamed:
     tags: list[str] = field(default_factory=list)
 
 
-def test_avro_is_read_in_the_shape_it_was_written_in_and_shown_in_the_newest() -> None:
+def test_avro_is_read_in_its_own_schema_and_shown_in_the_newest() -> None:
     log = history(First, AvroRenamed, codec="avro/1")
     assert shown(log, First("Ann", 3), "avro/1") == {"value": {"player": "Ann"}}
     assert shown(log, AvroRenamed("Bob", ["x"]), "avro/1") == {"value": {"player": "Bob", "tags": ["x"]}}

@@ -1,5 +1,6 @@
 """Reducers merge columns by Spark's rules, for any batches."""
 
+import builtins
 import math
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -65,10 +66,8 @@ def test_min_follows_spark_nan_only_if_there_is_no_number(values: list[float | N
 @given(st.lists(whole, min_size=1, max_size=8))
 def test_a_sum_is_null_only_if_all_values_are(values: list[int | None]) -> None:
     present = [v for v in values if v is not None]
-    total = 0
-    for value in present:
-        total += value
-    assert merged(bind("x", sum("x"), "bigint"), [[v] for v in values])[0] == (total if present else None)
+    total = builtins.sum(present) if present else None
+    assert merged(bind("x", sum("x"), "bigint"), [[v] for v in values])[0] == total
 
 
 def test_a_sum_of_more_than_64_bits_is_an_error() -> None:
@@ -117,10 +116,7 @@ def test_the_result_does_not_depend_on_batches(values: list[int | None], data: s
 
     def partial(part: list[int | None]) -> list[object]:
         present = [v for v in part if v is not None]
-        total = 0.0
-        for value in present:
-            total += value
-        return [total if present else None, len(present)]
+        return [float(builtins.sum(present)) if present else None, len(present)]
 
     cut = data.draw(st.integers(1, len(values) - 1))
     assert merged(reducer, [partial(values)]) == merged(reducer, [partial(values[:cut]), partial(values[cut:])])
