@@ -1,5 +1,6 @@
 """The overlay equals a dict of dicts at every version it has, whatever is flushed, merged or evicted."""
 
+from typing import Any
 from unittest.mock import patch
 
 import numpy as np
@@ -46,16 +47,9 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
     budget=st.sampled_from([0, 600, 10**9]),
     lookups=st.lists(KEYS),
 )
-def test_it_equals_a_model_at_every_version(
-    prints: object,
-    versions: list[dict[bytes, bytes | None]],
-    flushes: set[int],
-    untidy: set[int],
-    budget: int,
-    lookups: list[bytes],
-) -> None:
+def test_it_equals_a_model_at_every_version(prints: object, **drawn: Any) -> None:
     with patch.object(overlays, "fingerprint", prints), patch.object(runs, "fingerprint", prints):
-        check_model(versions, flushes, untidy, budget, lookups)
+        check_model(**drawn)
 
 
 def check_model(
