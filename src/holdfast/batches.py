@@ -112,10 +112,10 @@ class BatchRunner:
             self._busy.release()
 
     def _run(self, frame: DataFrame, number: int) -> None:
-        batch, locations, sources = self.checkpoint.batch(number), self.locations(), {self.source: frame}
+        batch, sources = self.checkpoint.batch(number), {self.source: frame}
         with _batch_seconds.time():
             retrying(
-                lambda: self.driver.process(batch, lambda step: self.work.compute(sources, step, locations)),
+                lambda: self.driver.process(batch, lambda step: self.work.compute(sources, step, self.locations())),
                 self.settings.retry,
                 sleep=self._pause,
             )
