@@ -217,7 +217,7 @@ class _Embedded:
                     return
                 for task in status.tasks:
                     # A retryable error gets as many attempts as in the settings; any other error gets two.
-                    tries = self._settings.retry.attempts if task.error_category == ErrorCategory.RETRY.value else 2
+                    tries = self._settings.retry.attempts if task.error_category is ErrorCategory.RETRY else 2
                     if task.failures >= tries:
                         raise InstanceFailed(f"Task {task.task} can't be restored: {task.error}")
             if self._gave_up is not None:

@@ -57,6 +57,15 @@ def client(instance: Instance) -> Iterator[StateClient]:
         yield client
 
 
+def test_an_instance_can_be_stopped_without_a_start(app: AppLog, tmp_path: Path) -> None:
+    instance = Instance(config_of(app, tmp_path, tasks={}))
+    with pytest.raises(Closed, match="Start it first"):
+        _ = instance.address
+    instance.host(TASK)
+    instance.stop()
+    assert free(app, tmp_path, TASK)
+
+
 def tasks_of(client: StateClient) -> dict[str, str]:
     return {task.task: task.role.value for task in client.status().tasks}
 

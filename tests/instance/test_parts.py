@@ -8,8 +8,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.events import Events, RestoreEvent, RestorePhase, TaskEvent
+from holdfast.instance.messages import InstanceRefused, TaskNotHere, decode_error, encode_error
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Unusable, Wait, check_state, next_step
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instance.state_dir import StateDirectoryUnusable, TaskDirectory, file_system_of
 from holdfast.stores.engines.base import Mark
@@ -114,3 +117,14 @@ def test_without_a_terminal_nothing_is_drawn() -> None:
         bars.show(RestoreEvent(RestorePhase.START, "0_1", "scores", 0, 10, 0, 0))
         bars.show(RestoreEvent(RestorePhase.END, "0_1", "scores", 0, 10, 0, 0))
     assert screen.getvalue() == ""
+
+
+@pytest.mark.parametrize("kind", [VersionNotAvailable, TaskNotHere])
+def test_an_error_that_only_has_the_name_of_a_known_one_is_not_that_error(kind: type[HoldfastError]) -> None:
+    namesake = type(kind.__name__, (HoldfastError,), {"category": ErrorCategory.INVALID})
+    derived = type("Derived", (kind,), {})
+    assert [type(decode_error(encode_error(each("why")))) for each in (kind, derived, namesake)] == [
+        kind,
+        kind,
+        InstanceRefused,
+    ]

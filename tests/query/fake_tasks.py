@@ -87,7 +87,7 @@ class FakeTask:
         at = max(self.versions) if version is None else version
         if at not in self.versions:
             available = (Version(min(self.versions)), Version(max(self.versions)))
-            raise VersionNotAvailable(self.task, version, available, "the test moved on")
+            raise VersionNotAvailable.of(self.task, version, available, "the test moved on")
         return Version(at), self.versions[at]
 
 

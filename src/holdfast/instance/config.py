@@ -36,6 +36,14 @@ class Role(StrEnum):
     """Another replica of a task whose active one is elsewhere. It is read too, and saves no snapshots."""
 
 
+class Phase(StrEnum):
+    """What a replica is doing."""
+
+    RESTORING = "restoring"
+    RUNNING = "running"
+    SUSPENDED = "suspended"
+
+
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     app: str
     name: str

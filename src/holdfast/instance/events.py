@@ -52,7 +52,7 @@ class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):
     severity: str
     task: str | None
     error: str
-    category: str
+    category: ErrorCategory
     message: str
 
 
@@ -134,4 +134,4 @@ def report_problem(events: Events, task: TaskId | None, error: Exception) -> Non
     where = "" if task is None else f"task {task}: "
     _LOG.error("%s%s", where, error, exc_info=error if category is ErrorCategory.BUG else None)
     name = None if task is None else str(task)
-    events.append(ProblemEvent("error", name, type(error).__name__, category.value, f"{where}{error}"))
+    events.append(ProblemEvent("error", name, type(error).__name__, category, f"{where}{error}"))

@@ -16,7 +16,7 @@ import pyarrow as pa
 from holdfast import metrics
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance import messages, state_dir
-from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.config import InstanceConfig, Phase, Role
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.maintenance import MaintenanceLoop, flushing
@@ -25,7 +25,7 @@ from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.service import StateService, forget_task
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import TaskDirectory
-from holdfast.instance.updater import Phase, ReplicaUpdater, TaskProgress
+from holdfast.instance.updater import ReplicaUpdater, TaskProgress
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
@@ -79,6 +79,7 @@ class Instance:
         self._stop_asked = threading.Event()
         self._rebuilding = threading.Lock()
         self._stopped = False
+        self._service: StateService | None = None
         self.log = Log.open(open_storage(config.log_url, log.options, fsync=log.fsync, retry=retry))
         self.source = LogReader(self.log)
         self.updater = ReplicaUpdater(self.source, self.events, config.restore, retry, config.poll_seconds)
@@ -89,12 +90,12 @@ class Instance:
         """Hosts its first tasks, listens, and starts to restore. Returns before the restore is done."""
         if (warning := state_dir.warning_about(Path(self.config.state_dir))) is not None:
             _LOG.warning(warning)
-            self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", "invalid", warning))
+            self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", ErrorCategory.INVALID, warning))
         with contextlib.ExitStack() as undo:
             undo.callback(self._close_replicas)
             for task, role in self.config.tasks.items():
                 self.host(TaskId.parse(task), role)
-            self.service = self._listening()
+            self._service = self._listening()
             undo.pop_all()
         self.updater.start()
         self._flushes.start()
@@ -103,7 +104,9 @@ class Instance:
 
     @property
     def address(self) -> str:
-        return f"grpc://{self.config.host}:{self.service.port}"  # type: ignore[attr-defined]
+        if self._service is None:
+            raise Closed(f"instance {self.config.name!r} doesn't listen yet. Start it first.")
+        return f"grpc://{self.config.host}:{self._service.port}"  # type: ignore[attr-defined]
 
     @property
     def ready(self) -> bool:
@@ -122,7 +125,8 @@ class Instance:
         self._stop_asked.set()
         self.events.close()
         soon = self.config.stop_seconds * 0.2
-        self.service.stop(soon)
+        if self._service is not None:
+            self._service.stop(soon)
         self._flushes.stop(soon)
         self._snapshots.stop(soon)
         self.updater.stop()
@@ -286,7 +290,7 @@ class Instance:
         return messages.TaskStatus(
             task=str(task),
             role=hosted.role,
-            phase=progress.phase.value,
+            phase=progress.phase,
             version=replica.version,
             readable_from=None if published is None else published[0],
             readable_to=None if published is None else published[1],
@@ -295,7 +299,7 @@ class Instance:
             disk_bytes=disk,
             error=progress.error or self._flushes.error(task) or self._snapshots.error(task),
             failures=progress.failures,
-            error_category=None if progress.error_category is None else progress.error_category.value,
+            error_category=progress.error_category,
         )
 
     def _share_memory(self) -> None:

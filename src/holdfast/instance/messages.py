@@ -1,7 +1,7 @@
 """The messages between an instance and its clients, beside the Arrow data itself.
 
-Small ones are JSON by msgspec, with bytes as base64, so that a capture can be read by eye. An error travels as its
-class, category and message, and becomes the same error on the other side.
+Small ones are JSON by msgspec, with bytes as base64, so that a capture can be read by eye. An error that clients
+handle has a message of its own; of every other error, the category and the text travel.
 """
 
 from typing import Literal
@@ -9,7 +9,7 @@ from typing import Literal
 import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instance.config import Role
+from holdfast.instance.config import Phase, Role
 from holdfast.instance.read_views import VersionNotAvailable
 
 VERSION_METADATA = b"holdfast.version"
@@ -103,7 +103,7 @@ class DropTask(msgspec.Struct, frozen=True):
 class TaskStatus(msgspec.Struct, frozen=True):
     task: str
     role: Role
-    phase: str
+    phase: Phase
     version: int
     """How far the replica is."""
     readable_from: int | None
@@ -116,7 +116,7 @@ class TaskStatus(msgspec.Struct, frozen=True):
     error: str | None
     failures: int = 0
     """How many updates in a row have failed."""
-    error_category: str | None = None
+    error_category: ErrorCategory | None = None
 
 
 class InstanceStatus(msgspec.Struct, frozen=True):
@@ -157,22 +157,35 @@ class TaskNotHere(HoldfastError):
     category = ErrorCategory.RETRY
 
 
-class EncodedError(msgspec.Struct, frozen=True):
-    """An error as it travels."""
-
-    error: str
-    category: str
+class EncodedVersionNotAvailable(msgspec.Struct, frozen=True, tag="version_not_available"):
     message: str
+
+
+class EncodedTaskNotHere(msgspec.Struct, frozen=True, tag="task_not_here"):
+    message: str
+
+
+class EncodedError(msgspec.Struct, frozen=True, tag="other"):
+    message: str
+    category: ErrorCategory
+
+
+_Encoded = EncodedVersionNotAvailable | EncodedTaskNotHere | EncodedError
 
 
 def encode_error(error: Exception) -> bytes:
     """An error as bytes.
 
     >>> encode_error(TaskNotHere("task 0_9 isn't here."))
-    b'{"error":"TaskNotHere","category":"retry","message":"task 0_9 isn\\'t here."}'
+    b'{"type":"task_not_here","message":"task 0_9 isn\\'t here."}'
     """
+    match error:
+        case VersionNotAvailable():
+            return msgspec.json.encode(EncodedVersionNotAvailable(str(error)))
+        case TaskNotHere():
+            return msgspec.json.encode(EncodedTaskNotHere(str(error)))
     category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
-    return msgspec.json.encode(EncodedError(type(error).__name__, category.value, str(error)))
+    return msgspec.json.encode(EncodedError(str(error), category))
 
 
 def decode_error(data: bytes) -> HoldfastError | None:
@@ -182,17 +195,17 @@ def decode_error(data: bytes) -> HoldfastError | None:
     TaskNotHere("task 0_9 isn't here.")
     """
     try:
-        sent = msgspec.json.decode(data, type=EncodedError)
+        sent: _Encoded = msgspec.json.decode(data, type=_Encoded)
     except msgspec.MsgspecError:
         return None
-    if sent.error == VersionNotAvailable.__name__:
-        return VersionNotAvailable.decoded(sent.message)
-    if sent.error == TaskNotHere.__name__:
-        return TaskNotHere(sent.message)
-    match sent.category:
-        case ErrorCategory.RETRY.value | ErrorCategory.CLOSED.value:
-            return InstanceUnavailable(sent.message)
-        case ErrorCategory.DATA.value:
-            return InstanceDamaged(sent.message)
-        case _:
-            return InstanceRefused(sent.message)
+    match sent:
+        case EncodedVersionNotAvailable(message):
+            return VersionNotAvailable(message)
+        case EncodedTaskNotHere(message):
+            return TaskNotHere(message)
+        case EncodedError(message, ErrorCategory.RETRY | ErrorCategory.CLOSED):
+            return InstanceUnavailable(message)
+        case EncodedError(message, ErrorCategory.DATA):
+            return InstanceDamaged(message)
+        case EncodedError(message):
+            return InstanceRefused(message)

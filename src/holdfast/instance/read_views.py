@@ -39,17 +39,11 @@ class VersionNotAvailable(HoldfastError):
 
     category = ErrorCategory.RETRY
 
-    def __init__(self, task: TaskId, asked: Version | None, range_: tuple[Version, Version] | None, why: str) -> None:
+    @classmethod
+    def of(cls, task: TaskId, asked: Version | None, range_: tuple[Version, Version] | None, why: str) -> Self:
         holds = "nothing yet" if range_ is None else f"versions {range_[0]} to {range_[1]}"
         version = "any version" if asked is None else f"version {asked}"
-        super().__init__(f"task {task} was asked for {version} and holds {holds}: {why}.")
-
-    @classmethod
-    def decoded(cls, message: str) -> "VersionNotAvailable":
-        """The same error, as another process receives it."""
-        error = cls.__new__(cls)
-        Exception.__init__(error, message)
-        return error
+        return cls(f"task {task} was asked for {version} and holds {holds}: {why}.")
 
 
 @dataclass(frozen=True)
@@ -245,7 +239,7 @@ class PublishedVersions:
                 if view.version == version:
                     return replace(view, pinned=view.pinned.hold())
         why = "it is being restored" if newest is None else "only the last few committed versions can be read"
-        raise VersionNotAvailable(self._task, version, self.range, why)
+        raise VersionNotAvailable.of(self._task, version, self.range, why)
 
     def wait_for(self, version: Version, timeout: float) -> bool:
         """Waits until the replica is at `version` or beyond."""

@@ -304,7 +304,7 @@ class Replica(ReplicaState):
         if self.published.version is not None and self.published.version >= version:
             return
         if self._log_reader.newest_known < version and self._log_reader.commit(version) is None:
-            raise VersionNotAvailable(self.task, version, self.published.range, "the log has no such version")
+            raise VersionNotAvailable.of(self.task, version, self.published.range, "the log has no such version")
         while not self.published.wait_for(version, 0):
             # A thread that moves the replica may take long; this reader waits no longer than `wait`.
             if self._advancing.acquire(blocking=False):
@@ -313,8 +313,8 @@ class Replica(ReplicaState):
                 finally:
                     self._advancing.release()
                 if self.published.version is None or self.published.version < version:
-                    raise VersionNotAvailable(self.task, version, self.published.range, "it is being restored")
+                    raise VersionNotAvailable.of(self.task, version, self.published.range, "it is being restored")
                 continue
             left = deadline - self._clock.monotonic()
             if not self.published.wait_for(version, min(_LOOK, left)) and left <= 0:
-                raise VersionNotAvailable(self.task, version, self.published.range, "it is still catching up")
+                raise VersionNotAvailable.of(self.task, version, self.published.range, "it is still catching up")

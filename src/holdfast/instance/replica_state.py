@@ -212,5 +212,4 @@ class ReplicaState:
     def _warn(self, error: HoldfastError, what: str) -> None:
         message = f"task {self.task}: {error} ({what})"
         _LOG.warning(message)
-        name, category = type(error).__name__, error.category.value
-        self._events.append(ProblemEvent("warning", str(self.task), name, category, message))
+        self._events.append(ProblemEvent("warning", str(self.task), type(error).__name__, error.category, message))

@@ -167,7 +167,7 @@ class StateService(_ServerBase):
         task = TaskId.parse(ask.task)
         replica = self._instance.replica(task)
         if ask.version is None and not self._instance.caught_up(task):
-            raise VersionNotAvailable(task, None, replica.published.range, "it is being restored")
+            raise VersionNotAvailable.of(task, None, replica.published.range, "it is being restored")
         if ask.store not in replica.stores:
             raise messages.InstanceRefused(
                 f"task {task} has no store {ask.store!r}. It has {', '.join(sorted(replica.stores))}."

@@ -9,10 +9,10 @@ import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from enum import StrEnum
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
+from holdfast.instance.config import Phase
 from holdfast.instance.events import Events, TaskEvent, report_problem
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
@@ -24,12 +24,6 @@ from holdfast.words import NOTHING, TaskId, Version
 _LOG = logging.getLogger(__name__)
 _FULL_LOOKS = 10
 """How many looks apart the newest version is searched for, in case the next one was cleaned meanwhile."""
-
-
-class Phase(StrEnum):
-    RESTORING = "restoring"
-    RUNNING = "running"
-    SUSPENDED = "suspended"
 
 
 @dataclass

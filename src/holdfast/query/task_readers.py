@@ -14,9 +14,9 @@ import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
+from holdfast.instance.config import Phase
 from holdfast.instance.instance import HostedTask, Instance
 from holdfast.instance.read_views import ReadView, StoreBytes
-from holdfast.instance.updater import Phase
 from holdfast.query.reader import Entry
 from holdfast.query.task_reader import KeyRead, NotReady, TaskReader, TaskStore
 from holdfast.stores.access import Now
@@ -172,7 +172,7 @@ class PeerTask:
         # the other instance is asked for its phase: mostly it is one version behind because it is just applying it.
         if version < self._newest():
             for task in self._client.status().tasks:
-                if task.task == str(self._task) and task.phase != Phase.RUNNING.value:
+                if task.task == str(self._task) and task.phase is not Phase.RUNNING:
                     raise NotReady(
                         f"task {self._task} is being restored at {self._client.address}: version {task.version}. Ask "
                         "again in a moment."
