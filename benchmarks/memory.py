@@ -22,7 +22,7 @@ from benchmarks.histories import OTHER_KINDS, SPEC, History, grown
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role, encode
-from holdfast.settings.sections import LogSettings, MemorySettings, Restore, RestSettings, SnapshotSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, RestoreSettings, RestSettings, SnapshotSettings
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.partition import partitions_of
 
@@ -95,7 +95,7 @@ def main() -> None:
             tasks={str(task): Role.ACTIVE for task in history.log.app.tasks()},
             log=LogSettings(fsync=False),
             memory=MemorySettings(limit=LIMIT),
-            restore=Restore(batch_bytes="16MiB"),
+            restore=RestoreSettings(batch_bytes="16MiB"),
             snapshots=SnapshotSettings(bytes="64MiB"),
             rest=RestSettings(port=0),
         )

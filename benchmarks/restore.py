@@ -14,7 +14,7 @@ from benchmarks.common import finish, median, scratch, show
 from benchmarks.histories import History, grown
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
-from holdfast.settings.sections import LogSettings, Restore, RestSettings, SnapshotSettings
+from holdfast.settings.sections import LogSettings, RestoreSettings, RestSettings, SnapshotSettings
 
 PARTITIONS = 4
 
@@ -29,7 +29,7 @@ def restore(history: History, folder: Path, *, parallel: int, snapshot: bool = F
         state_dir=str(folder),
         tasks={str(task): Role.ACTIVE for task in history.log.app.tasks()},
         log=LogSettings(fsync=False),
-        restore=Restore(parallel_tasks=parallel),
+        restore=RestoreSettings(parallel_tasks=parallel),
         snapshots=SnapshotSettings(enabled=False),
         rest=RestSettings(enabled=False),
     )

@@ -108,7 +108,9 @@ def test_a_lost_state_directory_is_restored_and_reported(engine: str, spark: Spa
     assert sum(event.count for event in events if event.phase is hf.RestorePhase.BATCH) == 3
 
 
-def test_invalid_records_become_dead_letters(spark: SparkSession, tmp_path: Path) -> None:
+def test_invalid_records_become_dead_letters(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     ahead = datetime.now(UTC) + timedelta(days=2)
     records = [game("alice", 1), game(None, 7), game(None, 7), game("bob", 2, None), game("carol", 3, ahead)]
     write(tmp_path / "input", 1, [*records, game("x" * 70_000, 4)])
@@ -117,6 +119,8 @@ def test_invalid_records_become_dead_letters(spark: SparkSession, tmp_path: Path
     letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     found = sorted((letter["reason"].split()[0:2], letter["times"]) for letter in letters)
     assert found == [(["event", "time"], 1), (["no", "event"], 1), (["no", "key:"], 2), (["the", "key"], 1)]
+    place = tmp_path / "base" / "points" / "dead-letters"
+    assert f"5 record(s) went to the dead letters: files({str(place)!r})" in caplog.text
 
 
 def test_a_deleted_checkpoint_is_refused_until_a_setting_allows_it(spark: SparkSession, tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ from holdfast.settings.sections import (
     BatchSettings,
     LogSettings,
     MemorySettings,
-    Restore,
+    RestoreSettings,
     RestSettings,
     RetrySettings,
     SparkSettings,
@@ -113,8 +113,20 @@ def test_an_invalid_value_is_refused_with_the_allowed_ones(make: Callable[[], ob
 @pytest.mark.parametrize(
     ("make", "words"),
     [
+        (lambda: Settings(partition=1), "Settings has no setting 'partition'. Did you mean 'partitions'?"),  # type: ignore[call-arg]
+        (lambda: LogSettings(x=1), "LogSettings has no setting 'x'. There are url, options"),  # type: ignore[call-arg]
+        (lambda: load({"partitions": 2}), "settings= is a dict. Give it hf.Settings(...)"),  # type: ignore[arg-type]
+    ],
+)
+def test_settings_that_code_gets_wrong_are_refused(make: Callable[[], object], words: str) -> None:
+    assert words in refused(make)
+
+
+@pytest.mark.parametrize(
+    ("make", "words"),
+    [
         (lambda: Settings(retry=RetrySettings(first="10s", longest="5s")), "retry.first = 10s"),
-        (lambda: Settings(restore=Restore(batch_bytes="2GiB")), "memory.limit = 1GiB"),
+        (lambda: Settings(restore=RestoreSettings(batch_bytes="2GiB")), "memory.limit = 1GiB"),
         (lambda: Settings(spark=SparkSettings(config={"spark.master": "x"})), "Use the setting spark.master"),
         (
             lambda: Settings(

@@ -234,7 +234,7 @@ def test_options_that_aggregates_cannot_have_are_refused(spark: SparkSession, tm
         ({"history": "6h", "ttl": "1h"}, "ttl='1h' and history='6h' can't be combined"),
         ({"history": "6h", "max_entries": 5}, "max_entries=5 and history='6h' can't be combined"),
         ({"history": "0s"}, 'history="0s" is too short'),
-        ({"retention": "6h"}, "retention= is for windows and sessions. .* say history='6h'"),
+        ({"retention": "6h"}, 'retention="6h" is for windows, .* use history="6h"'),
         ({"codec": "bytes"}, "codec"),
         ({"ttl": "-"}, "'-' is not a duration"),
         ({"max_entries": 0}, "max_entries=0"),

@@ -182,7 +182,7 @@ class RunningQuery:
             return True
 
 
-def count_commit(commit: Commit) -> None:
+def count_commit(commit: Commit, dead_letters: object) -> None:
     """Adds a version's counts to the driver's metrics."""
     _versions.inc()
     _records.inc(commit.counts.get("records", 0))
@@ -192,4 +192,4 @@ def count_commit(commit: Commit) -> None:
         counter.inc(number)
     if dead := commit.counts.get("dead", 0):
         _dead.inc(dead)
-        logger.warning("version %d: %d record(s) went to the dead letters", commit.version, dead)
+        logger.warning("version %d: %d record(s) went to the dead letters: %s", commit.version, dead, dead_letters)

@@ -42,6 +42,7 @@ from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
+from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.topology import Topology
 from holdfast.words import TaskId, Version
 
@@ -130,8 +131,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     def committed(commit: Commit) -> None:
         instances.committed(Version(commit.version))
-        count_commit(commit)
+        count_commit(commit, dead_letters)
 
+    dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
     writer = Writer.here(log.new_id())
     (source,) = topology.sources  # an app has one source today
     driver = Driver(log, sinks, app.clock, writer, sources=[source.name], restart_sources=restart, on_commit=committed)

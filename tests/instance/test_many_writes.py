@@ -22,7 +22,7 @@ from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processing_task import ProcessingWork
 from holdfast.pipeline.task import Limits
-from holdfast.settings.sections import Restore, RetrySettings, SnapshotSettings
+from holdfast.settings.sections import RestoreSettings, RetrySettings, SnapshotSettings
 from holdfast.stores.engines.base import Resources
 from holdfast.words import TaskId, Version
 from tests.crash.machine import PARTITIONS, SPEC, TASKS, Machine, Record
@@ -102,7 +102,7 @@ def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica],
         task: Replica(TaskDirectory(folder, task, "new"), source, log.app.stores_of(task), Resources(16 << 20), events)
         for task in TASKS
     }
-    updater = ReplicaUpdater(source, events, Restore(), RetrySettings())
+    updater = ReplicaUpdater(source, events, RestoreSettings(), RetrySettings())
     for replica in replicas.values():
         updater.add(replica)
     updater.start()

@@ -139,3 +139,9 @@ def test_fields_that_cannot_be_null_are_not_checked() -> None:
         )
     ]
     assert unusable_nulls(shape(Any, inner), inner) == []
+
+
+def test_the_reason_of_a_null_key_names_its_columns() -> None:
+    player, level = Field("player", "string"), Field("level", "int")
+    assert cases_of([player], None, 0, 0)[0][1] == "no key: player is null"
+    assert cases_of([player, level], None, 0, 0)[0][1] == "no key: one of player, level is null"

@@ -16,12 +16,12 @@ import holdfast as hf
 from holdfast.errors import BadValue, ErrorCategory, TopologyError
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.segments import DEAD, OUTPUT
-from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns, output_table
+from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.running import ProcessorFailed
 from holdfast.pipeline.shipping import ship, unship
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.values import events_of, values_of
+from holdfast.pipeline.values import events_of, output_table, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.testing.processor import ProcessorTest

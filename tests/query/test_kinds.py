@@ -214,6 +214,7 @@ def test_history_and_the_latest_value(rest: httpx2.Client, world: World) -> None
         ("/plays/range", "/v1/stores/plays/windows/{key}?from=&to="),
         ("/visits/keys/%5B%22ann%22,1%5D", "/v1/stores/visits/sessions/{key}?from=&to="),
         ("/single/windows/ann", "/v1/stores/single/keys/{key}"),
+        ("/single/history/ann", ".store(..., history=)"),
         ("/prices/sessions/tea", "/v1/stores/prices/history/{key}?from=&to="),
     ],
 )
@@ -227,6 +228,7 @@ def test_a_query_of_another_kind_is_refused_with_the_right_path(rest: httpx2.Cli
 def test_an_invalid_time_is_refused(rest: httpx2.Client, text: str) -> None:
     response = rest.get("/plays/windows/ann", params={"from": text})
     assert (response.status_code, response.json()["error"]) == (400, "bad_time")
+    assert "is not a time with a time zone" in response.json()["message"]
 
 
 def test_a_key_in_another_partition_than_its_own_is_found(rest: httpx2.Client, world: World) -> None:

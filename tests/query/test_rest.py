@@ -195,7 +195,16 @@ def test_the_state(rest: httpx2.Client) -> None:
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v1/stores/scores", "/v2/stores", "/v1/stores/a/b"])
 def test_an_unknown_path_is_404_with_the_existing_ones(rest: httpx2.Client, path: str) -> None:
-    assert "/v1/stores/{store}/keys/{key}" in _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
+    what = _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
+    assert all(
+        each in what for each in ("/v1/stores/{store}/keys/{key}", "windows", "sessions", "history", "rewriting")
+    )
+
+
+def test_a_missing_key_before_the_first_version_says_so() -> None:
+    with serve(create_app(World().reader, lambda: STATE), port=0) as server:
+        response = httpx2.get(f"{server.url}/v1/stores/scores/keys/alice", timeout=20)
+        assert "No batch is committed yet" in _problem(response, 404, "key_not_found")["what_to_do"]
 
 
 def test_stores_cannot_be_written_over_rest(rest: httpx2.Client) -> None:

@@ -66,12 +66,13 @@ def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_m
     [
         (WINDOW, {"size": "1h", "grace": "10m", "retention": "1h"}, '"1h" is shorter .* 1h and its grace of 10m'),
         (WINDOW, {}, "needs size="),
+        (KEY_VALUE, {"history": "1h"}, r'VersionedKeyValueStore\(..., retention="1h"\)'),
         (WINDOW, {"size": "0s"}, '"0s" is too short'),
         (WINDOW, {"size": "1h", "ttl": "2h"}, 'retention="2h"'),
         (WINDOW, {"size": "1h", "max_entries": 5}, "max_entries=5 is for key-value"),
         (SESSION, {"gap": "2d", "retention": "1d"}, '"1d" is shorter than a session\'s gap of 2d'),
         (VERSIONED, {}, "needs retention="),
-        (KEY_VALUE, {"retention": "6h"}, 'use ttl="6h"; for one value .* window store'),
+        (KEY_VALUE, {"retention": "6h"}, 'use ttl="6h"; .* history="6h"; .* window store'),
         (KEY_VALUE, {"ttl": "0s"}, '"0s" is too short. Use 1ms'),
         (KEY_VALUE, {"ttl": "soon"}, "'soon' is not a duration"),
         (KEY_VALUE, {"max_entries": 0}, "max_entries=0 is not possible"),
@@ -86,7 +87,7 @@ def test_a_processors_store_with_a_profile_is_refused_on_an_app_wide_engine_in_m
         (KEY_VALUE, {"rocksdb_options": "a:b", "default_engine": "memory"}, "rocksdb_options='a:b' .* Remove it"),
         (KEY_VALUE, {"rocksdb_options": print}, "built-in function print.* is not the place .* 'module:function'"),
         (TIMESTAMPED, {"late": "never"}, "newest, last"),
-        (KEY_VALUE, {"size": "5m"}, "there is no option size=. There are .*max_entries"),
+        (KEY_VALUE, {"size": "5m"}, "there is no option size=. There are codec, durable, engine, .*max_entries"),
         (SESSION, {"duplicates": True}, "there is no option duplicates=."),
     ],
 )
@@ -105,3 +106,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
     stream = Stream(Topology(), Source("main", None), None, (), None, ())  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"store\('t'\): .*no option tlt=.*mean 'ttl'\?"):
         Aggregated(Grouped(stream, ()), ()).store("t", tlt="1h")  # type: ignore[arg-type]
+
+
+def test_a_window_store_without_a_size_says_what_it_needs() -> None:
+    with pytest.raises(TopologyError, match=r"WindowStore\('w'\): a window store needs size="):
+        hf.WindowStore("w", value=int)  # type: ignore[call-overload]

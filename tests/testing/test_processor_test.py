@@ -81,3 +81,15 @@ class NoId:
 def test_a_codec_that_cannot_be_imported_is_refused(codec: Any, message: str) -> None:
     with pytest.raises(TopologyError, match=message):
         hf.KeyValueStore("s", value=int, codec=codec)
+
+
+class Forwards(hf.Processor):
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        ctx.forward(key, {"n": event.n})
+
+
+def test_a_forwarded_value_of_another_type_is_refused_as_in_an_app() -> None:
+    test = ProcessorTest(Forwards, output="k string, n bigint")
+    assert test.pipe("ann", {"n": 1}) == [("ann", {"n": 1})]
+    with pytest.raises(BadValue, match=r"has 'x' as n, which must be int64"):
+        test.pipe("ann", {"n": "x"})

@@ -16,7 +16,7 @@ from holdfast.settings.declare import Section
 from holdfast.settings.sections import (
     LogSettings,
     MemorySettings,
-    Restore,
+    RestoreSettings,
     RestSettings,
     RetrySettings,
     SnapshotSettings,
@@ -73,7 +73,7 @@ class InstanceConfig(_Identity, frozen=True, kw_only=True):
     log: LogSettings = LogSettings()
     memory: MemorySettings = MemorySettings()
     state: StateSettings = StateSettings()
-    restore: Restore = Restore()
+    restore: RestoreSettings = RestoreSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
     rest: RestSettings = RestSettings()
     retry: RetrySettings = RetrySettings()

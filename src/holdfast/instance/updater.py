@@ -18,7 +18,7 @@ from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.retry import backoff
-from holdfast.settings.sections import Restore, RetrySettings
+from holdfast.settings.sections import RestoreSettings, RetrySettings
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
@@ -50,7 +50,7 @@ class ReplicaUpdater:
         self,
         source: LogReader,
         events: Events,
-        restore: Restore,
+        restore: RestoreSettings,
         retry: RetrySettings,
         poll_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,

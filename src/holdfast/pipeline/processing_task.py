@@ -6,14 +6,14 @@ nothing else is written, so Spark may run the task twice. It runs in every versi
 by the clock.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast import faults
-from holdfast.errors import BadValue, HoldfastError, shown
+from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, STATE
@@ -24,7 +24,7 @@ from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task import Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD
 from holdfast.pipeline.task_state import TaskState
-from holdfast.pipeline.values import events_of, keys_of, values_of
+from holdfast.pipeline.values import events_of, keys_of, output_table, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
@@ -170,32 +170,3 @@ class ProcessingTask:
                 parts.append((STATE, name, state.table()))
                 self.tally.add("keys", len(state.changes))
         return parts
-
-
-def output_table(schema: Schema, rows: Sequence[tuple[object, ...]]) -> pa.Table:
-    """Forwarded rows as columns.
-
-    >>> output_table(Schema.of(player="string", n="int"), [("ann", 3)]).to_pylist()
-    [{'player': 'ann', 'n': 3}]
-    """
-    arrow = schema.arrow
-    columns = []
-    for place, (column, values) in enumerate(zip(arrow, zip(*rows, strict=True), strict=True)):
-        try:
-            columns.append(pa.array(values, column.type))
-        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
-            raise _misfit(column, place, rows, error) from error
-    return pa.table(columns, schema=arrow)
-
-
-def _misfit(column: pa.Field, place: int, rows: Sequence[tuple[object, ...]], error: Exception) -> BadValue:
-    """The error with the row, which the conversion of a whole column does not know."""
-    for row in rows:
-        try:
-            pa.array([row[place]], column.type)
-        except (pa.ArrowException, TypeError, ValueError, OverflowError):
-            return BadValue(
-                f"The forwarded row {shown(row)} has {shown(row[place])} as {column.name}, which must be "
-                f"{column.type}. Forward a value of that type, or change it in stream.process(..., output=...)."
-            )
-    return BadValue(f"The forwarded column {column.name} can't be {column.type}: {error}.")

@@ -18,7 +18,7 @@ def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahea
     """The cases of a record without a key, or without an event time that is not too far ahead of the wall clock."""
     missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
     names = ", ".join(field.name for field in fields)
-    cases = [(missing, f"no key: one of {names} is null")]
+    cases = [(missing, f"no key: {'one of ' if len(fields) > 1 else ''}{names} is null")]
     if sizes := [f"octet_length({quoted(field.name)})" for field in fields if field.field_type.is_variable]:
         cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
     if timestamp is not None:

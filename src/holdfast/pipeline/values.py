@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import BadValue, shown
+from holdfast.stores.formats.types import Schema
 from holdfast.topology.events import EventShape
 
 _UTC_MICROS = pa.timestamp("us", "UTC")
@@ -78,3 +79,32 @@ def _converted(value: object, wanted: Any, column: str) -> object:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
         raise BadValue(f"The column {column!r} has {shown(value)}, which can't become {wanted}: {error}.") from error
+
+
+def output_table(schema: Schema, rows: Sequence[tuple[object, ...]]) -> pa.Table:
+    """Forwarded rows as columns.
+
+    >>> output_table(Schema.of(player="string", n="int"), [("ann", 3)]).to_pylist()
+    [{'player': 'ann', 'n': 3}]
+    """
+    arrow = schema.arrow
+    columns = []
+    for place, (column, values) in enumerate(zip(arrow, zip(*rows, strict=True), strict=True)):
+        try:
+            columns.append(pa.array(values, column.type))
+        except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+            raise _misfit(column, place, rows, error) from error
+    return pa.table(columns, schema=arrow)
+
+
+def _misfit(column: pa.Field, place: int, rows: Sequence[tuple[object, ...]], error: Exception) -> BadValue:
+    """The error with the row, which the conversion of a whole column does not know."""
+    for row in rows:
+        try:
+            pa.array([row[place]], column.type)
+        except (pa.ArrowException, TypeError, ValueError, OverflowError):
+            return BadValue(
+                f"The forwarded row {shown(row)} has {shown(row[place])} as {column.name}, which must be "
+                f"{column.type}. Forward a value of that type, or change it in stream.process(..., output=...)."
+            )
+    return BadValue(f"The forwarded column {column.name} can't be {column.type}: {error}.")

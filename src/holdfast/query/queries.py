@@ -34,6 +34,7 @@ from holdfast.words import Version
 log = logging.getLogger(__name__)
 
 _BY_KEY = ("keys/{key}", "range?from=&to=")
+_NO_HISTORY = " Only an aggregate's .store(..., history=) and hf.VersionedKeyValueStore have a history."
 
 
 class Kinds:
@@ -62,7 +63,7 @@ class Kinds:
         for query in self._class_of(spec).QUERIES:
             if query.name == name:
                 return query
-        raise self._wrong_kind(spec)
+        raise self._wrong_kind(spec, _NO_HISTORY if name == "history" else "")
 
     def view(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> View[Any, Any]:
         """The store as its kind reads it. Values of a codec that this process doesn't have are bytes."""
@@ -90,7 +91,7 @@ class Kinds:
             )
         return found
 
-    def _wrong_kind(self, spec: StoreSpec) -> Problem:
+    def _wrong_kind(self, spec: StoreSpec, hint: str = "") -> Problem:
         found = self._class_of(spec)
         paths = [*(_BY_KEY if found.BY_KEY else ()), *(query.path for query in found.QUERIES)]
         what = (
@@ -98,7 +99,8 @@ class Kinds:
             if paths
             else f"Declare what it can be asked: {found.__name__}.QUERIES = (Query(...),), see docs/queries.md."
         )
-        return Problem(400, "wrong_kind", f"Store {spec.name!r} is a {spec.kind} store.", what, {"kind": spec.kind})
+        fact = f"Store {spec.name!r} is a {spec.kind} store."
+        return Problem(400, "wrong_kind", fact, what + hint, {"kind": spec.kind})
 
 
 class Asked:
@@ -190,7 +192,7 @@ def _time(name: str, text: str, now: Now) -> int:
         return parse_time(text, now)
     except (ValueError, OverflowError, SettingsError):
         what = "Give milliseconds since 1970, an ISO time with a zone such as 2026-01-31T12:00:00Z, or -1h."
-        raise Problem(400, "bad_time", f"{name}={text[:100]!r} is not a time.", what) from None
+        raise Problem(400, "bad_time", f"{name}={text[:100]!r} is not a time with a time zone.", what) from None
 
 
 def parse_time(text: str, now: Now) -> int:

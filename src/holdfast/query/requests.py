@@ -49,7 +49,7 @@ def limit_of(text: str | None) -> int:
     if text is None:
         return DEFAULT_LIMIT
     if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
-        what = f"Give a number from 1 to {MAX_LIMIT}, and continue with the cursor of the answer."
+        what = f"Give a number from 1 to {MAX_LIMIT}. Further entries: continue with the cursor, or with a later from."
         raise Problem(400, "bad_limit", f"limit={text[:100]!r} is not a limit.", what)
     return int(text)
 

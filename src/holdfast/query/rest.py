@@ -182,7 +182,9 @@ class _Endpoints:
                 404,
                 "key_not_found",
                 f"Store {store!r} has no key {text[:200]!r} at version {found.version}.",
-                f"Check the key, or see which there are: /v1/stores/{store}/range?limit=10",
+                f"Check the key, or see which there are: /v1/stores/{store}/range?limit=10"
+                if found.version
+                else "No batch is committed yet. Ask again when /v1/state shows version 1 or later.",
                 {"store": store, "key": render_key(lookup.spec.key, values), **where},
             )
         try:

@@ -9,9 +9,9 @@ described in one place. An impossible value is rejected when the section is crea
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
 
-from holdfast.errors import SettingsError
+from holdfast.errors import SettingsError, did_you_mean
 from holdfast.settings.units import (
     Duration,
     OptionMap,
@@ -136,6 +136,15 @@ class Section:
     """A group of settings that checks itself when it is created."""
 
     section: ClassVar[str] = ""
+
+    def __new__(cls, **given: object) -> Self:
+        """Rejects an unknown name, with the nearest known one."""
+        known = [f.name for f in fields(cls)]
+        for name in given:
+            if name not in known:
+                hint = did_you_mean(name, known).strip() or f"There are {', '.join(known)}."
+                raise SettingsError(f"{cls.__name__} has no setting {name!r}. {hint}")
+        return super().__new__(cls)
 
     @classmethod
     def path(cls, name: str) -> str:

@@ -11,7 +11,7 @@ from holdfast.settings.sections import (
     BatchSettings,
     LogSettings,
     MemorySettings,
-    Restore,
+    RestoreSettings,
     RestSettings,
     RetrySettings,
     SnapshotSettings,
@@ -25,7 +25,7 @@ from holdfast.settings.units import Duration, format_duration, format_size
 class Settings(Section):
     """All settings of an app.
 
-    >>> settings = Settings(partitions=8, restore=Restore(parallel_tasks=2), log=LogSettings(retention="2h"))
+    >>> settings = Settings(partitions=8, restore=RestoreSettings(parallel_tasks=2), log=LogSettings(retention="2h"))
     >>> settings.log.retention, settings.log_url("pulse")
     (datetime.timedelta(seconds=7200), '.holdfast/pulse/log')
     """
@@ -63,7 +63,7 @@ class Settings(Section):
 
     log: LogSettings = field(default_factory=LogSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)
-    restore: Restore = field(default_factory=Restore)
+    restore: RestoreSettings = field(default_factory=RestoreSettings)
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     state: StateSettings = field(default_factory=StateSettings)

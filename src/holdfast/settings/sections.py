@@ -115,7 +115,7 @@ class BatchSettings(Section):
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Restore(Section):
+class RestoreSettings(Section):
     """How a replica catches up with the log."""
 
     section: ClassVar[str] = "restore"

@@ -37,20 +37,19 @@ _PLACE = re.compile(r"[A-Za-z_][\w.]*:[A-Za-z_]\w*")
 def common_fields(
     where: str,
     *,
-    engine: str | None = None,
-    default_engine: str = ROCKSDB,
+    engine: str = ROCKSDB,
     durable: bool = True,
     everywhere: bool = False,
     profile: str = BALANCED,
     rocksdb_options: str | None = None,
 ) -> dict[str, Any]:
-    """The fields of a spec that the options of all kinds become. Without `engine`, the app's default is used.
+    """The fields of a spec that the options of all kinds become.
 
     >>> common_fields("store 's'", profile="write-heavy")["engine"]
     'rocksdb'
     """
     return {
-        "engine": known_engine(engine or default_engine, where),
+        "engine": known_engine(engine, where),
         "durable": durable,
         "everywhere": everywhere,
         "profile": one_of(profile, tuple(PROFILES), "profile", where),
@@ -84,7 +83,10 @@ _INSTEAD: Final = {
     "ttl": "is for single entries, and this store is limited by retention. Use retention={}.",
     "max_entries": "is for key-value stores. This store is limited by retention.",
     "retention": "is for windows, sessions and histories, which have times. For entries that expire some time after "
-    "they were written use ttl={}; for one value per span of time use a window store.",
+    "they were written use ttl={0}; for the former results of an aggregate use history={0}; for one value per span of "
+    "time use a window store.",
+    "history": "is for the store of an aggregate. A processor keeps former values in a store of its own kind: "
+    "hf.VersionedKeyValueStore(..., retention={}).",
 }
 """What to use instead of an option that only other kinds have."""
 

@@ -18,6 +18,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.values import output_table
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.keys import key_schema
@@ -88,6 +89,7 @@ class ProcessorTest:
             self._seen = time if self._seen is None else max(self._seen, time)
         with self._rolled_back_on_error():
             running.work([key], [self._event_of(event)], [time])
+            self._check_forwarded(running)
         context = running.context
         assert isinstance(context, _RecordingContext)
         forwarded, context.recorded = context.recorded, []
@@ -107,6 +109,7 @@ class ProcessorTest:
         running = self._started()
         with self._rolled_back_on_error():
             running.end()
+            self._check_forwarded(running)
         for name, state in self._states.items():
             store = self._state.stores[name]
             for key, value in state.changes.items():
@@ -151,6 +154,11 @@ class ProcessorTest:
             )
             self._running.begin()
         return self._running
+
+    def _check_forwarded(self, running: RunningProcessor) -> None:
+        """Rejects a forwarded value that isn't of its column's type, as a task does."""
+        if self._output is not None:
+            output_table(self._output, running.take_forwarded())
 
     def _event_of(self, event: object) -> object:
         if not isinstance(event, Mapping):

@@ -167,11 +167,6 @@ class Aggregated:
         `engine` is the setting `state.engine` by default. The other options are those of a processor's store.
         """
         where = f"store({name!r})"
-        if "retention" in unknown:
-            raise TopologyError(
-                f"{where}: retention= is for windows and sessions. To keep the former results of a key, say "
-                f"history={unknown['retention']!r}."
-            )
         check_options(unknown, _STORE_OPTIONS, where)
         if history is not None:
             millis(history, "history", where)

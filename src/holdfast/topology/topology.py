@@ -113,7 +113,7 @@ class Topology:
         if known is None:
             if self.sources:
                 raise TopologyError(
-                    "An app has one source today, and this is a second DataFrame. Join the sources with "
+                    "An app has one source today, and this is a second DataFrame. Combine them with "
                     "df.unionByName() before app.stream(), or start a second app."
                 )
             known = Source(name or FIRST_SOURCE, frame)

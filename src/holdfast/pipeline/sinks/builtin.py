@@ -40,6 +40,9 @@ class Files:
         self._options = dict(options or {})
         self._storage: Storage | None = None
 
+    def __repr__(self) -> str:
+        return f"files({self._path!r})"
+
     def open(self, log: str) -> None:
         """Claims the folder for this log, since two logs use the same names of files."""
         self._storage = open_storage(self._path, self._options)
@@ -89,7 +92,12 @@ def _json_rows(table: pa.Table) -> list[dict[str, object]]:
     return rows
 
 
-class Memory:
+class _Unprepared:
+    def open(self, log: str) -> None:
+        """Nothing to prepare."""
+
+
+class Memory(_Unprepared):
     """Rows in this process, for tests: `sink.versions` has each version's rows, `sink.rows()` all of them in order."""
 
     kind = "memory"
@@ -97,9 +105,6 @@ class Memory:
     def __init__(self) -> None:
         self.versions: dict[Version, list[dict[str, object]]] = {}
         self._lock = threading.Lock()
-
-    def open(self, log: str) -> None:
-        """Nothing to prepare."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         taken = [row for part in rows for row in part.table.to_pylist()]
@@ -112,7 +117,7 @@ class Memory:
             return [row for version in sorted(self.versions) for row in self.versions[version]]
 
 
-class ConsoleSink:
+class ConsoleSink(_Unprepared):
     """The first rows of each version as a table in the terminal."""
 
     kind = "console"
@@ -120,9 +125,6 @@ class ConsoleSink:
     def __init__(self, limit: int = 20) -> None:
         self._limit = limit
         self._console = Console()
-
-    def open(self, log: str) -> None:
-        """Nothing to prepare."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]
@@ -137,7 +139,7 @@ class ConsoleSink:
         self._console.print(shown)
 
 
-class Foreach:
+class Foreach(_Unprepared):
     """A user's function, called with each version and an Arrow table: `hf.foreach(lambda version, rows: ...)`.
 
     It is called at least once per version: after a crash it gets the last version again. `examples/sqlite_upsert.py`
@@ -148,9 +150,6 @@ class Foreach:
 
     def __init__(self, function: Callable[[int, pa.Table], None]) -> None:
         self._function = function
-
-    def open(self, log: str) -> None:
-        """Nothing to prepare."""
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]

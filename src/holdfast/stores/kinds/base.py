@@ -216,6 +216,7 @@ class Store(View[K, V]):
         codec: str,
         value: RowValues | TypedValues = TYPED_VALUES,
         where: str = "",
+        default_engine: str = ROCKSDB,
         **given: Any,
     ) -> StoreSpec:
         """The spec of a store of this kind with these options.
@@ -228,6 +229,7 @@ class Store(View[K, V]):
         given = {option: value for option, value in given.items() if value is not None}
         check_options(given, own | _COMMON | {"codec"}, where)
         fields = cls.options(where, **{option: given[option] for option in given if option in own})
+        given = {"engine": default_engine} | given
         common = common_fields(where, **{option: given[option] for option in given if option not in own})
         spec = StoreSpec(name=name, kind=cls.kind(), key=key, value=value, codec=codec, **fields, **common)
         check_tuned(spec, where)

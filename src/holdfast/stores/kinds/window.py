@@ -6,7 +6,7 @@ retention; a put of an older window is refused and counted. `stores.layouts.wind
 
 from collections.abc import Callable, Iterator, Sequence
 from operator import itemgetter
-from typing import Any, ClassVar, Generic, NamedTuple, Unpack, overload
+from typing import Any, ClassVar, Generic, NamedTuple, Required, Unpack, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import Now, ReadableBytes
@@ -31,8 +31,7 @@ class Windowed(NamedTuple, Generic[K]):
 
 
 class WindowOptions(Options, total=False):
-    """The options of a window store besides its size."""
-
+    size: Required[Length]
     retention: Length | None
     grace: Length
     duplicates: bool
@@ -142,12 +141,10 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
     )
 
     @overload
-    def __init__(
-        self: "WindowStore[str, V]", name: str, *, value: type[V], size: Length, **options: Unpack[WindowOptions]
-    ): ...
+    def __init__(self: "WindowStore[str, V]", name: str, *, value: type[V], **options: Unpack[WindowOptions]): ...
 
     @overload
-    def __init__(self, name: str, *, key: type[K], value: type[V], size: Length, **options: Unpack[WindowOptions]): ...
+    def __init__(self, name: str, *, key: type[K], value: type[V], **options: Unpack[WindowOptions]): ...
 
     @overload
     def __init__(
@@ -156,7 +153,6 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         *,
         key: tuple[type[K1], type[K2]],
         value: type[V],
-        size: Length,
         **options: Unpack[WindowOptions],
     ): ...
 
@@ -167,12 +163,11 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
         *,
         key: tuple[type[K1], type[K2], type[K3]],
         value: type[V],
-        size: Length,
         **options: Unpack[WindowOptions],
     ): ...
 
-    def __init__(self, name: str, *, value: Any, size: Length, key: Any = str, **options: Unpack[WindowOptions]):
-        super().__init__(name, key=key, value=value, size=size, **options)
+    def __init__(self, name: str, *, value: Any, key: Any = str, **options: Any):
+        super().__init__(name, key=key, value=value, **options)
 
     @classmethod
     def options(
