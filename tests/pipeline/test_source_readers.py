@@ -41,6 +41,11 @@ def batches_by(store: str, plan: str) -> float:
     return REGISTRY.get_sample_value("holdfast_table_batches_total", {"store": store, "plan": plan}) or 0.0
 
 
+def dead_letters(folder: Path, app: str) -> list[dict[str, Any]]:
+    files = (folder / "base" / app / "dead-letters").glob("[0-9]*.json")
+    return [json.loads(line) for path in files for line in path.read_text().splitlines()]
+
+
 @pytest.mark.parametrize(
     ("changes", "counts"),
     [
@@ -70,10 +75,21 @@ def test_a_record_and_a_dead_letter_count_once(
         "holdfast_records_total": 10,
         "holdfast_dead_letters_total": 1,
     }
-    files = (tmp_path / "base" / "once" / "dead-letters").glob("[0-9]*.json")
-    letters = [json.loads(line) for path in files for line in path.read_text().splitlines()]
-    assert [(letter["reason"], letter["times"]) for letter in letters] == [("no event time: at is null", 1)]
+    letters = [(letter["reason"], letter["times"]) for letter in dead_letters(tmp_path, "once")]
+    assert letters == [("no event time: at is null", 1)]
     assert batches_by("points", "grouped") - fast == 1, "a dead letter of another sub-topology rejects no fast plan"
+
+
+def test_a_random_filter_loses_no_dead_letter(spark: SparkSession, tmp_path: Path) -> None:
+    """Whether the random reader reports a record can't be asked a second time."""
+    write(tmp_path / "input", 1, [{**game("p", n), "player": None} for n in range(200)])
+    app = hf.App("random", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    stream.where("rand() < 0.5").group_by().count().store("some")
+    stream.where("points >= 0").group_by().count().store("all")
+    with app:
+        app.process_all_available()
+    assert [letter["times"] for letter in dead_letters(tmp_path, "random")] == [1] * 200
 
 
 def test_adding_or_moving_operators_changes_no_task(spark: SparkSession, tmp_path: Path) -> None:

@@ -53,7 +53,9 @@ class BatchTasks:
         readers: dict[str, list[Reader]] = {}
         for each in subtopologies:
             planner = PLANNERS[type(each.operator)](each, limits)
-            readers.setdefault(each.stream.source.name, []).append(Reader(planner, each.stream.steps))
+            repeatable = bool(each.stream.frame._jdf.queryExecution().analyzed().deterministic())
+            reader = Reader(planner, each.stream.steps, repeatable)
+            readers.setdefault(each.stream.source.name, []).append(reader)
         self._sources = {source: SourceReaders(own) for source, own in readers.items()}
 
     def compute(self, batches: Mapping[str, DataFrame], step: Step, locations: StateLocations) -> BatchResult:

@@ -5,7 +5,8 @@ several readers.
 
 An unusable record is reported once. Of sub-topologies whose streams differ only in filters, the first one that gets the
 record and can't use it reports it. The others leave it out before they choose a plan, so that they don't give up a fast
-plan for it. A stream with other transformations has other records, and reports its own.
+plan for it. A stream with other transformations has other records, and reports its own. So does one with a filter that
+may answer otherwise when it is asked again, such as `rand() < 0.5`: others can't know what it reported.
 """
 
 from __future__ import annotations
@@ -39,6 +40,8 @@ class Reader:
 
     planner: Planner
     steps: Steps
+    repeatable: bool = True
+    """Whether its steps give the same records each time."""
 
     def unusable(self, wall: Millis, applied: Steps) -> Column:
         """Selects the records it reports, among those left after the steps of `applied`."""
@@ -55,12 +58,12 @@ class SourceReaders:
         self._readers = readers
         self._shared = shared_steps([reader.steps for reader in readers])
         # A reader with fewer steps gets more records, so it reports first.
-        by_steps = sorted(readers, key=lambda reader: len(reader.steps))
+        by_steps = sorted(readers, key=lambda reader: (not reader.repeatable, len(reader.steps)))
         self._earlier = {
-            reader: [other for other in by_steps[:n] if _same(_base(other.steps), _base(reader.steps))]
+            reader: [o for o in by_steps[:n] if o.repeatable and _same(_base(o.steps), _base(reader.steps))]
             for n, reader in enumerate(by_steps)
         }
-        counting = by_steps[0]
+        counting = min(readers, key=lambda reader: len(reader.steps))
         self._counting = counting if len(counting.steps) == len(self._shared) else None
 
     def run(self, batch: DataFrame, step: VersionStep, locations: StateLocations) -> tuple[list[TaskResult], int]:
