@@ -72,6 +72,8 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
             while not select.select([ready], [], [], 0.1)[0]:
                 if stopped():
                     raise Interrupted("The app was stopped while an instance was being started.")
+                if process.poll() is not None:  # a child that it left behind may hold the pipe
+                    return _listening(config, process, b"")
             return _listening(config, process, ready.readline())
         except BaseException:
             process.kill()

@@ -1,13 +1,19 @@
 """An instance can import the same modules as the app: users' hooks, engines and codecs, which may print."""
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
+from holdfast.instances import InstanceFailed
+from holdfast.launching import launch
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_spec
 from tests.apps import settings
+from tests.instance.app_log import AppLog
 from tests.instance.embedded import start_once
+from tests.instance.test_process import config_of
 
 HOOK = """
 def tune(store, tunable):
@@ -22,17 +28,45 @@ sys.stdout.write(("x" * 1023 + "\\n") * 4096)
 sys.stdout.flush()
 """
 
+MODULES = {
+    "silent": "",
+    "prints": PRINTS_AT_IMPORT,
+    "prints megabytes": PRINTS_MUCH,
+    "takes standard output away": "import sys\nsys.stdout = None\n",
+}
+DIES = """
+import os, pathlib, signal
+if child := os.fork():
+    pathlib.Path("child").write_text(str(child))
+    os._exit(7)
+signal.pause()
+"""
 
-@pytest.mark.parametrize("first", ["", PRINTS_AT_IMPORT, PRINTS_MUCH], ids=["silent", "prints", "prints megabytes"])
-def test_a_module_beside_the_main_script_is_found(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    project = tmp_path / "project"
+
+def put_module(folder: Path, monkeypatch: pytest.MonkeyPatch, text: str, name: str = "own_tuning") -> None:
+    """Writes a module to a folder that Python imports from, as it does from the main script's folder."""
+    project = folder / "project"
     project.mkdir()
-    (project / "own_tuning.py").write_text(first + HOOK)
-    monkeypatch.syspath_prepend(str(project))  # as Python does with the main script's folder
-    monkeypatch.chdir(tmp_path)
+    (project / f"{name}.py").write_text(text)
+    monkeypatch.syspath_prepend(str(project))
+    monkeypatch.chdir(folder)
+
+
+@pytest.mark.parametrize("first", MODULES.values(), ids=list(MODULES))
+def test_a_module_beside_the_main_script_is_found(first: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    put_module(tmp_path, monkeypatch, first + HOOK)
     chosen = settings(tmp_path)
     key = Schema.of(k="string")
     spec = store_spec("tuned", "key-value", key=key, codec="msgpack/1", rocksdb_options="own_tuning:tune")
     start_once(chosen, spec)
     newest = max(Path(chosen.state_dir("app")).rglob("OPTIONS-*"), key=lambda path: path.name)
     assert "max_bytes_for_level_base=7654321" in newest.read_text()
+
+
+def test_a_death_before_the_ready_line_is_noticed_although_a_child_holds_the_pipe(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_module(tmp_path, monkeypatch, DIES, name="sitecustomize")  # Python imports it before anything else
+    with pytest.raises(InstanceFailed, match="ended with code 7"):
+        launch(config_of(AppLog(str(tmp_path / "log")), tmp_path), lambda: False)
+    os.kill(int((tmp_path / "child").read_text()), signal.SIGKILL)

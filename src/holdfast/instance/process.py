@@ -20,6 +20,7 @@ from holdfast.instance.config import InstanceConfig
 from holdfast.instance.instance import Instance
 from holdfast.instance.memory import give_back_freed_memory
 
+_STANDARD_OUTPUT = 1
 _LOG = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's lock when another wants it. With Python's own 5 ms a lookup during a flush waits
@@ -66,7 +67,7 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
 
 def say_ready(config: InstanceConfig, line: Mapping[str, object]) -> None:
     """Tells the process that started this one where it listens, or why it doesn't. Said once."""
-    with open(config.ready_fd, "wb", closefd=config.ready_fd != sys.stdout.fileno()) as ready:
+    with open(config.ready_fd, "wb", closefd=config.ready_fd != _STANDARD_OUTPUT) as ready:
         ready.write(msgspec.json.encode(line) + b"\n")
 
 
