@@ -47,7 +47,7 @@ def test_differences_are_reported_as_sentences() -> None:
 
 @pytest.mark.parametrize("name", ["", "Scores", "-a", "a b", "a/b", "x" * 101, "é"])
 def test_a_name_that_cannot_be_a_folder_everywhere_is_refused(name: str) -> None:
-    with pytest.raises(TopologyError, match="can't name a store"):
+    with pytest.raises(TopologyError, match="can't be the name of a store"):
         StoreSpec(name=name, key=key_schema(str), codec="msgpack/1")
 
 

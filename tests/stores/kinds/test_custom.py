@@ -5,6 +5,7 @@ import pytest
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.stores.kinds import store_class, view_of
+from holdfast.stores.kinds.queries import Query
 from tests.stores.kinds.sketch import ReadOnlySketch, Sketch
 
 
@@ -35,3 +36,9 @@ def test_an_own_kind_is_declared_bound_and_read_like_any_other() -> None:
 def test_an_unknown_kind_is_refused(kind: str) -> None:
     with pytest.raises(TopologyError, match="kind"):
         store_class(kind)
+
+
+@pytest.mark.parametrize("name", ["keys", "version", "more", "Top", "a/b"])
+def test_a_query_has_a_name_of_its_own(name: str) -> None:
+    with pytest.raises(TopologyError, match="can't name a query"):
+        Query(name, lambda view, key: ())

@@ -444,7 +444,7 @@ def test_impossible_options_are_refused_at_the_declaration() -> None:
         hf.KeyValueStore("a", value=int, refresh_on_read=True)
     with pytest.raises(TopologyError, match='retention="1h" is shorter than a window\'s size of 2h'):
         hf.WindowStore("a", value=int, size="2h", retention="1h")
-    with pytest.raises(TopologyError, match="can't name a store"):
+    with pytest.raises(TopologyError, match="can't be the name of a store"):
         hf.KeyValueStore("A b", value=int)
     with pytest.raises(TopologyError, match="names no types"):
         store((), int)

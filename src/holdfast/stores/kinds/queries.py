@@ -20,7 +20,8 @@ TIME: Final = "time"
 """A parameter that is a time: milliseconds since 1970, an ISO time with a zone, or `-1h`, before the store's clock."""
 
 _NAME: Final = re.compile(r"[a-z][a-z0-9-]*")
-_TAKEN: Final = ("keys", "range", "rewriting")
+_TAKEN: Final = ("keys", "range", "rewriting", "store", "key", "version", "more", "consistent", "tasks")
+"""Our own paths, and the other members of an answer."""
 
 
 @dataclass(frozen=True)
