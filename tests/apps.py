@@ -17,6 +17,9 @@ from pyspark.sql import DataFrame, SparkSession
 import holdfast as hf
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+PAGE = 25
+"""Small pages, so that stores are read through cursors too."""
+
 RECORD = pa.schema([("player", pa.string()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
 
 
@@ -27,9 +30,11 @@ def game(player: str | None, points: int | None = 1, at: datetime | None = NOON)
 def write(folder: Path, number: int, records: Sequence[Mapping[str, Any]], schema: pa.Schema = RECORD) -> None:
     """Writes one file of records, which is one batch. Files are read in the order of their numbers."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = folder / f"{number:04d}.parquet"
-    pq.write_table(pa.Table.from_pylist(list(records), schema), path)
-    os.utime(path, (1_700_000_000 + number, 1_700_000_000 + number))
+    path, hidden = folder / f"{number:04d}.parquet", folder / f"_{number:04d}"
+    pq.write_table(pa.Table.from_pylist(list(records), schema), hidden)
+    # Spark may list the folder at any moment: with today's time on this file it would ignore those that come after.
+    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
+    hidden.rename(path)
 
 
 def read(spark: SparkSession, folder: Path, schema: str = "player string, points long, at timestamp") -> DataFrame:
@@ -78,13 +83,18 @@ def entries_of(app: hf.App, store: str = "points") -> dict[Any, Any]:
     """All entries of a store at the app's newest version."""
     deadline = time.monotonic() + 60
     while True:
-        status, page = get(app, f"/v1/stores/{store}/range?limit=10000")
+        status, page = get(app, f"/v1/stores/{store}/range?limit={PAGE}")
         assert status == 200, page
         if page["version"] >= app.version:
             break
         assert time.monotonic() < deadline, f"version {page['version']} of {app.version}"
         time.sleep(0.02)
-    return {tuple(e["key"]) if isinstance(e["key"], list) else e["key"]: e["value"] for e in page["entries"]}
+    entries = page["entries"]
+    while page.get("cursor"):
+        status, page = get(app, f"/v1/stores/{store}/range?limit={PAGE}&cursor={page['cursor']}")
+        assert status == 200, page
+        entries += page["entries"]
+    return {tuple(e["key"]) if isinstance(e["key"], list) else e["key"]: e["value"] for e in entries}
 
 
 def finish(app: hf.App, store: str = "points") -> dict[Any, Any]:
