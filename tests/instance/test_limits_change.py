@@ -77,7 +77,7 @@ class Instance:
         home = TaskDirectory(folder, TASK, "test")
         self.replica = Replica(home, self.source, specs, Resources(64 << 20), Events(), EAGER)
         self.replica.open()
-        self.specs = StoreSpecs(self.source.log.app, self.source)
+        self.specs = StoreSpecs(self.source)
         self.declared = code.store
 
     def catch_up(self, version: Version) -> None:

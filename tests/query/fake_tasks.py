@@ -111,7 +111,7 @@ class World:
         self.app = app
         self.tasks = {task: FakeTask(task, local=task not in remote) for task in app.tasks()}
         self.clock = ManualClock(Millis(1_000))
-        self.reader = StoreReader(app, Files(app), self.tasks.get, self.clock)
+        self.reader = StoreReader(Files(app), self.tasks.get, self.clock)
 
     def task_of(self, store: StoreSpec, key: Sequence[object]) -> TaskId:
         return TaskId(self.app.number_of(store.name), partition_of(store.key, key, self.app.partitions))

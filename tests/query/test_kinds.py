@@ -149,7 +149,7 @@ def test_a_version_is_shown_with_the_retention_of_its_own_app_file(world: World)
     changed: dict[str, Any] = {"plays": short, "visits": short, "prices": short, "sliced": {"ttl_ms": 60_000}}
     later = tuple(msgspec.structs.replace(spec, **changed.get(spec.name, {})) for spec in SPECS)
     files = Files(APP, msgspec.structs.replace(APP, stores=later, number=2), last=20)
-    reader = StoreReader(APP, files, world.tasks.get)
+    reader = StoreReader(files, world.tasks.get)
     at(world, 5)
 
     def counts(version: int) -> list[int]:

@@ -46,7 +46,7 @@ def test_an_unknown_store_is_an_error_with_the_existing_ones() -> None:
 
 
 def test_a_task_that_no_instance_hosts_is_not_ready() -> None:
-    reader = StoreReader(APP, Files(APP), lambda task: None)
+    reader = StoreReader(Files(APP), lambda task: None)
     with pytest.raises(NotReady, match="No instance is known to hold task 1_"):
         reader.get(reader.find("numbers", (7,)))
 

@@ -12,8 +12,9 @@ import holdfast as hf
 from holdfast.log.appfile import AppSpec
 from holdfast.query.reader import StoreReader
 from holdfast.query.render import answered, renderer
-from holdfast.query.store_specs import StoreSpecs
+from holdfast.query.store_specs import StoreSpecs, UnknownStore
 from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.versioned import VersionedKeyValueStore
 from holdfast.stores.kinds.window import WindowStore
@@ -21,7 +22,7 @@ from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.rewriter import RewriteProgress, note_of
 from holdfast.stores.schema.history import merged
 from holdfast.stores.spec import RowValues, StoreSpec
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 from tests.log.making import app_spec, subtopologies_of
 from tests.query.fake_tasks import World, served
 from tests.query.instances import Driver, Group, started
@@ -199,7 +200,7 @@ def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> Non
     wide = merged(NARROW, WIDE)
     before, after = app_of(NARROW, First), app_of(wide, First)
     world, file = World(before), File(before, after)
-    reader = StoreReader(before, file, world.tasks.get)
+    reader = StoreReader(file, world.tasks.get)
     key = ("ann",)
     world.commit(1, wide, {key: (4, 2.5)})
     fake = world.tasks[world.task_of(wide, key)]
@@ -217,10 +218,51 @@ def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> Non
     assert file.looks == 2, "once for the number that the file has, once for the number that it does not have"
 
 
-def test_a_store_that_was_added_later_is_not_shown() -> None:
-    specs = StoreSpecs(app_spec(NARROW), File(app_of(NARROW, First), app_of(NARROW, First)))
-    assert specs.names() == ["counts"]
-    assert specs["counts"] == NARROW
+def test_a_store_that_was_added_later_is_shown() -> None:
+    file = File(app_spec(NARROW), app_of(NARROW, First))
+    specs = StoreSpecs(file)
+    with pytest.raises(UnknownStore, match="It has counts."):
+        specs["people"]
+    file.look_at_app()
+    assert specs.all() == [NARROW, people(First)]
+
+
+def test_a_store_that_was_added_later_is_answered_when_its_task_is_hosted(tmp_path: Path) -> None:
+    plays = WindowStore("plays", value=int, size="10s", retention="1h")  # a kind that the app didn't have
+    before = AppSpec(id="game", partitions=2, stores=(NARROW,), subtopologies=subtopologies_of({"counts": 0}))
+    subtopologies = subtopologies_of({"counts": 0, "plays": 1})
+    after = AppSpec(id="game", partitions=2, stores=(NARROW, plays.spec()), subtopologies=subtopologies)
+    with started(tmp_path, before) as group:
+        assert group.get("/v1/stores/plays/windows/ann").status_code == 404
+        group.driver = Driver(str(tmp_path / "log"), after)
+        window, player = DictBytes(), TaskId(1, partition_of(plays.spec().key, ("ann",), 2))
+        plays.bind(window, Now(0, 0)).put("ann", 7, 10_000)
+        group.driver.commit_cells(plays.spec(), {player: window.entries})
+        for n, instance in enumerate(group.instances):
+            instance.host(TaskId(1, n))
+            instance.peers = {**instance.peers, **{f"1_{at}": each.address for at, each in enumerate(group.instances)}}
+        group.settle()
+        for at in range(2):
+            [found] = group.get("/v1/stores/plays/windows/ann", at).json()["windows"]
+            assert (found["start"], found["value"]) == (10_000, 7)
+            assert [store["store"] for store in group.get("/v1/stores", at).json()["stores"]] == ["counts", "plays"]
+
+
+def test_a_store_that_was_added_to_a_task_that_is_open_here_needs_a_restart(tmp_path: Path) -> None:
+    before, after = (
+        AppSpec(
+            id="game", partitions=2, stores=stores, subtopologies=subtopologies_of({each.name: 0 for each in stores})
+        )
+        for stores in ((NARROW,), (NARROW, people(First)))
+    )
+    with started(tmp_path, before) as group:
+        group.driver = Driver(str(tmp_path / "log"), after)
+        group.driver.commit(NARROW, {("ann",): (1,)})
+        group.settle()
+        player = partition_of(NARROW.key, ("ann",), 2)
+        answer = group.get("/v1/stores/people/keys/ann", player)
+        assert (answer.status_code, answer.json()["error"]) == (503, "not_ready")
+        assert "Restart the app" in answer.json()["message"]
 
 
 # Progress of the pass over old entries
@@ -278,6 +320,6 @@ def test_a_rewrite_to_an_earlier_schema_does_not_count() -> None:
 
 def test_a_cell_of_schema_1_does_not_load_the_app_file() -> None:
     file = File(app_of(NARROW, First), app_of(NARROW, First))
-    specs = StoreSpecs(file.app, file)
+    specs = StoreSpecs(file)
     specs.load_schema("counts", 1)
     assert (file.looks, specs.is_unknown_schema("counts", 2)) == (0, True)

@@ -75,7 +75,7 @@ def health_routes(reader: StoreReader, state: Callable[[], AppStateInfo]) -> lis
         return json_response({"status": "ready", "version": now.version})
 
     async def stores(request: Request) -> Response:
-        healths = await asyncio.to_thread(lambda: [health_of(reader, store) for store in reader.specs.names()])
+        healths = await asyncio.to_thread(lambda: [health_of(reader, spec.name) for spec in reader.specs.all()])
         body = {"version": state().version, "stores": healths}
         if missing := [health.store for health in healths if not health.available]:
             what = "See `unavailable` of each store for its partitions and their errors."

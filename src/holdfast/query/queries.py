@@ -38,20 +38,15 @@ _NO_HISTORY = " Only an aggregate's .store(..., history=) and hf.VersionedKeyVal
 
 
 class Kinds:
-    """The classes of an app's kinds of stores, each imported once.
+    """The classes of an app's kinds of stores, each imported once: those of `specs` now, others when first asked for.
 
     A class that can't be imported is an error when its store is queried.
     """
 
     def __init__(self, specs: Iterable[StoreSpec]) -> None:
-        self._classes: dict[str, type[Store[Any, Any]]] = {}
-        self._missing: dict[str, TopologyError] = {}
+        self._imported: dict[str, type[Store[Any, Any]] | TopologyError] = {}
         for spec in specs:
-            try:
-                self._classes[spec.kind] = store_class(spec.kind)
-            except TopologyError as error:
-                self._missing[spec.kind] = error
-                log.warning("store %s can't be queried here: %s", spec.name, error)
+            self._import(spec)
 
     def check_by_key(self, spec: StoreSpec) -> None:
         """Rejects a store whose entries aren't stored under their own keys; any answer would be wrong."""
@@ -75,17 +70,26 @@ class Kinds:
 
     def names(self) -> set[str]:
         """The names of all queries there are."""
-        return {query.name for found in self._classes.values() for query in found.QUERIES}
+        found = [each for each in self._imported.values() if isinstance(each, type)]
+        return {query.name for each in found for query in each.QUERIES}
+
+    def _import(self, spec: StoreSpec) -> type[Store[Any, Any]] | TopologyError:
+        if spec.kind not in self._imported:
+            try:
+                self._imported[spec.kind] = store_class(spec.kind)
+            except TopologyError as error:
+                self._imported[spec.kind] = error
+                log.warning("store %s can't be queried here: %s", spec.name, error)
+        return self._imported[spec.kind]
 
     def _class_of(self, spec: StoreSpec) -> type[Store[Any, Any]]:
-        found = self._classes.get(spec.kind)
-        if found is None:
-            error = self._missing[spec.kind]
+        found = self._import(spec)
+        if isinstance(found, TopologyError):
             raise Problem(
                 500,
                 "kind_not_found",
                 f"Store {spec.name!r} is of the app's own kind {spec.kind}, which this instance can't import: "
-                f"{error.__cause__ or error}.",
+                f"{found.__cause__ or found}.",
                 f"Make the module {spec.kind.partition(':')[0]} importable where this instance runs, and restart it.",
                 {"kind": spec.kind},
             )

@@ -99,14 +99,13 @@ class StoreReader:
 
     def __init__(
         self,
-        app: AppSpec,
         files: AppFiles,
         tasks: Callable[[TaskId], TaskReader | None],
         clock: Clock = SYSTEM_CLOCK,
     ) -> None:
-        self.app = app
-        self.specs = StoreSpecs(app, files)
+        self.specs = StoreSpecs(files)
         self.last_errors: dict[str, LastError] = {}
+        self._files = files
         self._tasks = tasks
         self._clock = clock
         self._peers = ThreadPoolExecutor(_PEER_THREADS, thread_name_prefix="holdfast-peers")
@@ -114,10 +113,15 @@ class StoreReader:
     def close(self) -> None:
         self._peers.shutdown(wait=False, cancel_futures=True)
 
+    @property
+    def app(self) -> AppSpec:
+        """The newest known app file."""
+        return self._files.app
+
     def tasks_of(self, store: str) -> list[TaskId]:
         """The tasks that hold a part of the store, one per partition."""
-        topology = self.app.number_of(self.specs[store].name)
-        return [TaskId(topology, partition) for partition in range(self.app.partitions)]
+        name, app = self.specs[store].name, self.app
+        return [TaskId(app.number_of(name), partition) for partition in range(app.partitions)]
 
     def find(self, store: str, values: Sequence[object]) -> Lookup:
         """Where the key is. Reads nothing."""

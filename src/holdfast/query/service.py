@@ -21,7 +21,7 @@ class RestService:
     def __init__(self, instance: Instance) -> None:
         rest = instance.config.rest
         self._tasks = TaskReaders(instance)
-        self.reader = StoreReader(instance.log.app, instance.source, self._tasks)
+        self.reader = StoreReader(instance.source, self._tasks)
         self._server = serve(create_app(self.reader, lambda: state_of(instance)), host=rest.host, port=rest.port)
         self.url = self._server.url
 

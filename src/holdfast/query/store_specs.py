@@ -10,6 +10,7 @@ the file that the version was committed with, on every instance.
 """
 
 import threading
+from operator import attrgetter
 from typing import Protocol
 
 import msgspec
@@ -45,27 +46,22 @@ class AppFiles(Protocol):
 
 
 class StoreSpecs:
-    """The specs of the stores an instance was started with."""
+    """The specs of the app's stores, also of those that were added while the instance runs."""
 
-    def __init__(self, app: AppSpec, files: AppFiles) -> None:
-        self._app = app
+    def __init__(self, files: AppFiles) -> None:
         self._files = files
-        self._specs = {spec.name: spec for spec in app.stores}
         self._met: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
 
     def __getitem__(self, store: str) -> StoreSpec:
-        if self._files.app is not self._app:
-            self._renew(self._files.app)
-        if store not in self._specs:
-            raise UnknownStore(store, self._app.id, self.names())
-        return self._specs[store]
-
-    def names(self) -> list[str]:
-        return sorted(self._specs)
+        app = self._files.app
+        if (found := app.store(store)) is None:
+            raise UnknownStore(store, app.id, sorted(spec.name for spec in app.stores))
+        return found
 
     def all(self) -> list[StoreSpec]:
-        return [self[name] for name in self.names()]
+        """All of them, by name."""
+        return sorted(self._files.app.stores, key=attrgetter("name"))
 
     def at(self, store: str, version: Version) -> StoreSpec:
         """The spec in the newest file, with TTL, retention and clock as in the file of that version.
@@ -89,11 +85,6 @@ class StoreSpecs:
             if self.is_unknown_schema(store, schema):
                 self._files.look_at_app()
                 self._met.add((store, schema))
-
-    def _renew(self, app: AppSpec) -> None:
-        # A store that was added needs replicas of its own, which this instance was started without.
-        self._specs = {name: app.store(name) or spec for name, spec in self._specs.items()}
-        self._app = app
 
 
 def _kept(spec: StoreSpec) -> tuple[object, ...]:

@@ -68,17 +68,17 @@ class LocalTask:
         self._rebuild = threading.Lock()
 
     def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
-        with self._view(version) as view:
+        with self._view(store, version) as view:
             return KeyRead(view.version, view.get(store, key), view.now)
 
     @contextmanager
     def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
-        with self._view(version) as view:
+        with self._view(store, version) as view:
             yield TaskStore(view.version, view.now, StoreBytes(view, store))
 
     @contextmanager
-    def _view(self, version: Version | None) -> Iterator[ReadView]:
-        self._check_caught_up()
+    def _view(self, store: str, version: Version | None) -> Iterator[ReadView]:
+        self._check_readable(store)
         seen = self.reads.seen
         try:
             with self._replica.published.read_view(version) as view:
@@ -88,7 +88,12 @@ class LocalTask:
         except DamagedState as error:
             raise self._rebuilding(error) from error
 
-    def _check_caught_up(self) -> None:
+    def _check_readable(self, store: str) -> None:
+        if store not in self._replica.stores:
+            raise NotReady(
+                f"task {self._replica.task} has no store {store!r} here: it was added after this instance opened the "
+                "task. Restart the app."
+            )
         if not self.hosted.caught_up:
             raise NotReady(
                 f"task {self._replica.task} is being restored: version {self._replica.version} of "
