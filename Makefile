@@ -56,7 +56,7 @@ lock: setup ## writes the newest releases that fit pyproject.toml to requirement
 docs: setup ## writes docs/configuration.md from the settings
 	$(PY) -m scripts.settings_page > docs/configuration.md
 
-clean: ## removes the files of set-up, tests and the demo
+clean: ## removes the files of set-up, tests, the demo and the examples
 	rm -rf .venv .tools .holdfast .mypy_cache .pytest_cache .ruff_cache .hypothesis .import_linter_cache \
-	    spark-warehouse metastore_db derby.log build dist
+	    spark-warehouse metastore_db derby.log build dist leaderboard
 	find src tests -name __pycache__ -type d -prune -exec rm -rf {} +

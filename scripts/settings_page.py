@@ -17,9 +17,20 @@ _INTRODUCTION = """\
 
 All settings are in one typed object, `hf.Settings`. Values come from three sources, and later ones win:
 
-1. **code**: `hf.App("pulse", settings=hf.Settings(partitions=8, log=hf.LogSettings(retention="2h")))`
+1. **code**: `hf.App("pulse", settings=hf.Settings(...))`. Each group of settings has a class
 2. **a file**: `holdfast.toml` in the working directory, or the file named by `HOLDFAST_CONFIG`
 3. **the environment**: `HOLDFAST_PARTITIONS=8`, `HOLDFAST_LOG__RETENTION=2h` (two underscores instead of the dot)
+
+```python
+>>> import holdfast as hf
+>>> log = hf.LogSettings(url="s3://bucket/pulse", retention="2h", options={"region": "eu-central-1"})
+>>> app = hf.App("pulse", settings=hf.Settings(partitions=8, log=log))
+>>> app.settings.partitions, str(app.settings.log.retention)
+(8, '2:00:00')
+
+```
+
+The same settings as a file:
 
 ```toml
 partitions = 8
@@ -37,7 +48,7 @@ Durations are numbers with units (`us`, `ms`, `s`, `m`, `h`, `d`: `"1h30m"`), an
 JSON object (`HOLDFAST_LOG__OPTIONS='{"region": "eu-central-1"}'`) or one variable per name
 (`HOLDFAST_LOG__OPTIONS__REGION`).
 
-An unknown name or an impossible value stops the start with the nearest known name or the allowed values.
+An unknown name is refused with the nearest known name, an impossible value with the allowed values.
 `holdfast config` prints every setting, its value and where it comes from. Secrets are never shown.
 
 The last column names the counterpart in Kafka Streams, or says why there is none.
@@ -46,8 +57,8 @@ The last column names the counterpart in Kafka Streams, or says why there is non
 
 def page() -> str:
     """The whole page."""
-    parts = [_INTRODUCTION, _part("The app", Settings)]
-    parts += [_part(f"`{name}`", section) for name, section in sections().items()]
+    parts = [_INTRODUCTION, _part("The app: `hf.Settings`", Settings)]
+    parts += [_part(f"`{name}`: `hf.{section.__name__}`", section) for name, section in sections().items()]
     return "\n".join(parts)
 
 

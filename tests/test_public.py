@@ -2,6 +2,7 @@
 
 import ast
 import doctest
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -30,6 +31,13 @@ def test_every_public_name_exists(name: str) -> None:
 def test_the_public_names_are_those_exported() -> None:
     assert sorted(holdfast.__all__) == sorted(holdfast._HOME_OF)
     assert set(dir(holdfast)) == set(holdfast.__all__)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_every_public_name_is_in_the_documentation(name: str) -> None:
+    text = "".join(page.read_text() for page in PAGES if name_of(page) not in UNCHECKED)
+    prefix = r"hf\." if name == "holdfast" else r"\b"
+    assert [each for each in import_module(name).__all__ if not re.search(rf"{prefix}{each}\b", text)] == []
 
 
 def private_names(code: str) -> Iterator[str]:

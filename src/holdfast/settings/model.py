@@ -56,7 +56,8 @@ class Settings(Section):
     ] = "refuse"
     stop_timeout: Annotated[
         Duration,
-        "How long `app.stop()` waits for the app and its instances before it kills them.",
+        "How long `app.stop()` waits for the current batch before it stops Spark's query, then for the sinks, and then "
+        "for the instances before it kills them.",
         InKafkaStreams("none: an argument of `KafkaStreams.close()`"),
         Between("100ms", "1h"),
     ] = Duration("5s")
