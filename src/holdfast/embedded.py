@@ -27,8 +27,8 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instances import InstanceFailed, Interrupted
-from holdfast.launching import Launched, launch, launch_patiently
-from holdfast.retry import backoff
+from holdfast.launching import Launched, launch
+from holdfast.retry import backoff, retrying
 from holdfast.settings.model import Settings
 from holdfast.settings.sections import RetrySettings
 from holdfast.states import AppState
@@ -42,6 +42,8 @@ RESTARTS = 10
 """How often in a row an instance may die early before the app gives up."""
 
 _RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
+_START_RETRY = RetrySettings(first="200ms", longest="1s")
+"""For the first launch and for events, which someone is waiting for."""
 _DEADLINE = timedelta(seconds=10)
 
 Assignment = Mapping[TaskId, Role]
@@ -96,8 +98,19 @@ class EmbeddedInstances:
 
     def _start(self, number: int, assignment: Assignment) -> None:
         config = _config(self._app, self._settings, number, assignment)
-        launched = launch_patiently(config, self._settings, self._stopped)
+        # An instance of an app that was killed ends within the stop timeout, and then frees its folder and its port.
+        launched = retrying(
+            lambda: launch(config, self._stopped),
+            _START_RETRY,
+            deadline=self._settings.stop_timeout + timedelta(seconds=2),
+            sleep=self._pause,
+        )
         self._all.append(_Embedded(config, launched, self._settings, self._on_event, self._on_failure, self._stopped))
+
+    def _pause(self, seconds: float) -> None:
+        SYSTEM_CLOCK.sleep(seconds)
+        if self._stopped():
+            raise Interrupted("The app was stopped while an instance was being started.")
 
     def wait_until_ready(self, version: Version) -> None:
         for instance in self._all:
@@ -314,15 +327,16 @@ class _Embedded:
 
     def _read_events(self) -> None:
         """Passes the instance's events on to the listeners in the driver."""
-        since, life = 0, None
+        since, life, failures = 0, None, 0
         with StateClient(self.address, _DEADLINE) as client:
             while not self._stopping.is_set():
                 try:
                     page = client.events(since, wait=1.0, life=life)
                 except HoldfastError:
-                    self._stopping.wait(0.1)
+                    failures += 1
+                    self._stopping.wait(backoff(failures, _START_RETRY))
                     continue
-                since, life = page.next, page.life
+                since, life, failures = page.next, page.life, 0
                 for numbered in page.events:
                     self._take(numbered.event)
 

@@ -16,10 +16,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.clock import SYSTEM_CLOCK
+from holdfast.errors import ErrorCategory
 from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instances import InstanceFailed, Interrupted
-from holdfast.settings.model import Settings
 
 _STANDARD_ERROR = 2
 
@@ -33,18 +32,10 @@ class Launched:
     rest_address: str | None
 
 
-def launch_patiently(config: InstanceConfig, settings: Settings, stopped: Callable[[], bool]) -> Launched:
-    """Repeats the first launch: after a kill of the app, its old instance may keep folder and port for a moment."""
-    ends = SYSTEM_CLOCK.monotonic() + settings.stop_timeout.total_seconds() + 2
-    while True:
-        try:
-            return launch(config, stopped)
-        except InstanceFailed:
-            if stopped():
-                raise Interrupted("The app was stopped while an instance was being started.") from None
-            if SYSTEM_CLOCK.monotonic() >= ends:
-                raise
-            SYSTEM_CLOCK.sleep(0.5)
+class InstanceNotStarted(InstanceFailed):
+    """A process ended before it listened: the instance of a killed app may have kept folder and port for a moment."""
+
+    category = ErrorCategory.RETRY
 
 
 def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
@@ -84,11 +75,11 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
 def _listening(config: InstanceConfig, process: subprocess.Popen[bytes], line: bytes) -> Launched:
     if not line:
         code = process.wait()
-        raise InstanceFailed(
+        raise InstanceNotStarted(
             f"Instance {config.name} ended with code {code} before it listened. Its own messages are above."
         )
     report = json.loads(line)
     if "error" in report:
         process.wait()
-        raise InstanceFailed(f"Instance {config.name} could not start: {report['error']}")
+        raise InstanceNotStarted(f"Instance {config.name} could not start: {report['error']}")
     return Launched(process, report["flight"], report.get("rest"))

@@ -2,14 +2,15 @@
 
 import random
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
 
-from holdfast import faults, metrics
+from holdfast import embedded, faults, metrics
 from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import Closed
 from holdfast.instance.client import StateClient
@@ -17,6 +18,8 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
+from holdfast.instances import Interrupted
+from holdfast.launching import InstanceNotStarted
 from holdfast.settings.sections import LogSettings
 from holdfast.words import TaskId
 from tests.apps import settings
@@ -272,6 +275,31 @@ def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp
     finally:
         instances.stop()
     assert failures == []
+
+
+def test_the_first_launch_is_repeated_with_growing_waits_until_the_app_stops(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """After a kill of the app, its old instance may keep folder and port for a moment."""
+    waits: list[float] = []
+
+    def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> None:
+        raise InstanceNotStarted("the port is in use.")
+
+    monkeypatch.setattr(embedded, "launch", launch)
+    monkeypatch.setattr(embedded, "SYSTEM_CLOCK", SimpleNamespace(sleep=waits.append))
+    instances = EmbeddedInstances(
+        "app",
+        settings(tmp_path),
+        on_event=lambda event: None,
+        on_failure=lambda cause: None,
+        stopped=lambda: len(waits) == 5,
+    )
+    with pytest.raises(Interrupted):
+        instances.assign([TASK])
+    instances.stop()
+    assert len(waits) == 5
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.8, 1.0, 1.0), strict=True))
 
 
 def pid_of(address: str) -> int:
