@@ -69,8 +69,8 @@ class DamagedObject(HoldfastError):
 
 
 RESTORE_AGAIN: Final = (
-    "Stop the instance and delete its state directory: it restores from the log. If the error stays, the log itself "
-    "has the damaged bytes."
+    "Stop the app, delete its state directory and start it: it restores from the log. If the error stays, the log "
+    "itself has the damaged bytes."
 )
 """What to do where bytes of a store can't be read."""
 

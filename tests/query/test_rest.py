@@ -251,6 +251,7 @@ def test_an_unreadable_value_is_named_and_the_others_are_shown() -> None:
     cells[damaged] = cells[damaged][:-1]
     with served(world.reader) as client:
         body = _problem(client.get("/numbers/keys/2"), 500, "damaged_data")
+        assert "Stop the app" in body["what_to_do"]
         assert "'2' in store 'numbers'" in body["message"]
         entries = client.get("/numbers/range").json()["entries"]
         assert [entry["value"] for entry in entries] == [1, None, 3]

@@ -55,7 +55,7 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         instance.wait_for_stop()
     finally:
         # A thread that hangs must not keep the process: unfinished work is done again from the log.
-        late = threading.Timer(config.stop_seconds * 0.9, os._exit, (0,))
+        late = threading.Timer(config.stop_seconds * 0.9, os._exit, (0,))  # noqa: TID251  see holdfast.clock
         late.daemon = True
         late.start()
         if running is not None:

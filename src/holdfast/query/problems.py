@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 
-from holdfast.errors import BadKey, ErrorCategory, HoldfastError
+from holdfast.errors import RESTORE_AGAIN, BadKey, ErrorCategory, HoldfastError
 from holdfast.query.cursor import BadCursor
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
@@ -82,8 +82,7 @@ def problem_of(error: Exception) -> Problem:
             )
             return Problem(503, "not_ready", str(error), what)
         case HoldfastError() if error.category is ErrorCategory.DATA:
-            what = "Nothing you sent is at fault. Stop the instance, delete its state_dir and start it: it restores."
-            return Problem(500, "damaged_data", str(error), what)
+            return Problem(500, "damaged_data", str(error), f"Nothing you sent is at fault. {RESTORE_AGAIN}")
         case HTTPException(status_code=404):
             return Problem(404, "no_such_path", "There is nothing at this path.", f"The paths are {', '.join(PATHS)}.")
         case HTTPException(status_code=405):

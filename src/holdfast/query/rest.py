@@ -16,7 +16,7 @@ from starlette.routing import Route
 
 from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import HoldfastError
+from holdfast.errors import RESTORE_AGAIN, HoldfastError
 from holdfast.query import rewrite_progress
 from holdfast.query.cursor import Cursor, encode_cursor
 from holdfast.query.health import AppStateInfo, health_routes
@@ -268,7 +268,7 @@ def _unreadable(store: str, key: str, error: Exception) -> Problem:
         500,
         "damaged_data",
         f"The value of {key[:200]!r} in store {store!r} can't be read: {error}",
-        "Nothing you sent is at fault. Stop the instance, delete its state_dir and start it: it restores from the log.",
+        f"Nothing you sent is at fault. {RESTORE_AGAIN}",
     )
 
 
