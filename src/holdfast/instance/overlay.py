@@ -6,7 +6,7 @@ there. An overlay is immutable; each change makes a new one that shares its runs
 in three groups, the newest first, so that a lookup can stop at the first run that knows the key:
 
     recent    one run per version, the last few versions: leaving out the newest ones gives an older version
-    dirty     older changes that aren't in the engines yet, merged as they pile up
+    dirty     older changes that aren't in the engines yet, merged as they accumulate
     clean     changes already in the engines, kept as a cache while there is room (ten times as fast as a RocksDB get)
 """
 
@@ -234,7 +234,7 @@ def _piled(run: Run, pile: tuple[Run, ...], most: int) -> tuple[Run, ...]:
     """Adds a run to a pile. A pile of more than `most` is merged at once, except runs twice as long as those above.
 
     So a pile of n rows has about `most` + log(n) runs. Large versions are flushed before the pile is that high, and are
-    merged once, by the flush; small ones don't pile up until a lookup has dozens of runs to search.
+    merged once, by the flush; small ones don't accumulate until a lookup has dozens of runs to search.
     """
     pile = (run, *pile)
     if len(pile) <= most:

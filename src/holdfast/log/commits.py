@@ -3,7 +3,7 @@
 Segments are written first and the commit last, so a reader that sees commit `v` finds every segment it names, and a
 segment that no commit names has no effect. A commit carries a random id and its predecessor's: a driver that gets
 *already exists* reads the commit back, and has won if the id is its own. The commit also carries everything that must
-be the same on every replica (the clocks) and everything a restart needs (Spark's batch and its offsets, verbatim).
+be the same on every replica (the clocks) and everything a restart needs (Spark's batch and its offsets, unchanged).
 
 Changes to stores that aren't durable are listed separately, in `volatile`. Those segments are deleted after ten minutes
 even though the commit names them; replicas that come later continue without them.

@@ -1,4 +1,4 @@
-"""Reads Spark's checkpoint: the query's id and a batch's entry in the offset log, verbatim.
+"""Reads Spark's checkpoint: the query's id and a batch's entry in the offset log, unchanged.
 
 Spark writes the entry before it calls `foreachBatch`. The files are read through Hadoop's file systems, so a checkpoint
 may be in any storage that Spark supports.

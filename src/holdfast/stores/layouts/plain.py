@@ -20,7 +20,7 @@ from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 
 CATCH_UP = 2
-"""How many expired entries a version removes by its end per entry that it puts with a TTL: so they don't pile up."""
+"""How many expired entries a version removes by its end per entry that it puts with a TTL: so they don't accumulate."""
 
 _PLAIN = EMPTY
 """The first bytes of a cell without timestamp and expiry. Almost all cells start so, and need no other check."""
