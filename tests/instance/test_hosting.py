@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -17,10 +18,12 @@ from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
+from holdfast.instance.read_views import ReadView
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
 from holdfast.instances import Interrupted
 from holdfast.launching import InstanceNotStarted
 from holdfast.settings.sections import LogSettings
+from holdfast.stores.engines.base import DamagedState
 from holdfast.words import TaskId
 from tests.apps import settings
 from tests.instance.app_log import AppLog, key_of
@@ -240,6 +243,28 @@ def test_reads_are_correct_while_a_task_is_hosted_and_dropped(
         reader.join(60)
     assert wrong == []
     assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
+
+
+def test_a_scan_that_finds_damage_rebuilds_its_own_task_only(
+    app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    home = tmp_path / "0_1"  # looks like the folder of the other task
+    found = [DamagedState(home / "state" / "0_0" / "data", "a test")]
+    intact = ReadView.scan
+
+    def scan(view: ReadView, *place: Any, **how: Any) -> Any:
+        if found:
+            raise found.pop()
+        return intact(view, *place, **how)
+
+    with running(config_of(app, home, tasks={"0_0": Role.ACTIVE, "0_1": Role.ACTIVE})) as instance:
+        assert instance.wait_ready(30)
+        monkeypatch.setattr(ReadView, "scan", scan)
+        with StateClient(instance.address, 30.0) as client:
+            with pytest.raises(InstanceUnavailable, match="It is being rebuilt"):
+                client.scan(TASK, "counts", app.version)
+            assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
+        assert [instance.replica(task).openings for task in (TASK, OTHER)] == [2, 1]
 
 
 def test_a_promoted_standby_keeps_its_state_over_a_restart(app: AppLog, tmp_path: Path) -> None:

@@ -78,7 +78,7 @@ class StateService(_ServerBase):
         reader: "flight.MetadataRecordBatchReader",
         writer: "flight.MetadataRecordBatchWriter",
     ) -> None:
-        with _encoding_errors(self._instance):
+        with _encoding_errors():
             asked = reader.read_all()
             ask = _decoded(descriptor.command, messages.Exchange)
             (self._get_many if ask.do == "get" else self._scan_many)(ask, asked, writer)
@@ -94,7 +94,7 @@ class StateService(_ServerBase):
 
     def _scan_many(self, ask: messages.Exchange, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
         starts, stops = _binary(asked, 0).to_pylist(), _binary(asked, 1).to_pylist()
-        with self._view(ask) as view:
+        with self._reading(ask) as view:
             writer.begin(IN_RANGES)
             with contextlib.closing(view.scan_many(ask.store, starts, stops)) as entries:
                 for block in _blocks(entries):
@@ -103,7 +103,7 @@ class StateService(_ServerBase):
         _ranges_read.labels(ask.task).inc(len(starts))
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
-        with _encoding_errors(self._instance):
+        with _encoding_errors():
             ask = _decoded(ticket.ticket, messages.Scan)
             view = self._view(ask)
             clocks = msgspec.json.encode((view.now.wall, view.now.event))
@@ -112,7 +112,7 @@ class StateService(_ServerBase):
             return flight.GeneratorStream(schema, self._scanned(view, ask, schema))
 
     def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:
-        with _encoding_errors(self._instance):
+        with _encoding_errors():
             answer = self._act(action.type, b"" if action.body is None else action.body.to_pybytes())
             return iter([flight.Result(pa.py_buffer(b"" if answer is None else msgspec.json.encode(answer)))])
 
@@ -148,14 +148,23 @@ class StateService(_ServerBase):
         """Reads, and tries again if the replica was opened again meanwhile, as a damaged one is."""
         for _ in range(_READS - 1):
             try:
-                with self._view(ask) as view:
+                with self._reading(ask) as view:
                     return read(view)
-            except Closed:
-                _LOG.debug("task %s was closed under a reader", ask.task)
-            except DamagedState as error:
-                self._instance.damaged(TaskId.parse(ask.task), error)
-        with self._view(ask) as view:
+            except (Closed, messages.InstanceUnavailable) as error:
+                _LOG.debug("task %s is read again: %s", ask.task, error)
+        with self._reading(ask) as view:
             return read(view)
+
+    @contextlib.contextmanager
+    def _reading(self, ask: messages.Ask, view: ReadView | None = None) -> Iterator[ReadView]:
+        """A view for the request. A replica whose state turns out to be damaged is rebuilt: the log has it all."""
+        try:
+            with view or self._view(ask) as found:
+                yield found
+        except DamagedState as error:
+            _LOG.warning("a read of task %s found damaged state: %s", ask.task, error)
+            self._instance.damaged(TaskId.parse(ask.task), error)
+            raise messages.InstanceUnavailable(f"{error} It is being rebuilt; ask again in a moment.") from error
 
     def _view(self, ask: messages.Ask) -> ReadView:
         serves = self._instance.log.id
@@ -175,7 +184,7 @@ class StateService(_ServerBase):
         return replica.read_view(None if ask.version is None else Version(ask.version), ask.wait)
 
     def _scanned(self, view: ReadView, ask: messages.Scan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
-        with _encoding_errors(self._instance), view:
+        with _encoding_errors(), self._reading(ask, view):
             entries = view.scan(ask.store, ask.start, ask.stop, reverse=ask.reverse)
             with contextlib.closing(entries):
                 limited = islice(entries, ask.limit)
@@ -192,18 +201,10 @@ class StateService(_ServerBase):
 
 
 @contextlib.contextmanager
-def _encoding_errors(instance: "Instance") -> Iterator[None]:
+def _encoding_errors() -> Iterator[None]:
     """Sends errors to the client as what they are."""
     try:
         yield
-    except DamagedState as error:
-        _LOG.warning("a read found damaged state: %s", error)
-        for task in {part for part in error.path.parts if "_" in part}:
-            with contextlib.suppress(HoldfastError):
-                instance.damaged(TaskId.parse(task), error)
-        # The client can retry: the log has what the disk lost.
-        again = messages.InstanceUnavailable(f"{error} It is being rebuilt; ask again in a moment.")
-        raise flight.FlightServerError(str(again), messages.encode_error(again)) from error
     except HoldfastError as error:
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
     except (pa.ArrowException, OSError):
