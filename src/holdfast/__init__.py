@@ -8,41 +8,60 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from holdfast.app import App
-    from holdfast.errors import ErrorCategory, HoldfastError
-    from holdfast.instance.events import RestoreEvent, RestorePhase
-    from holdfast.pipeline.sinks.builtin import console, files, foreach, memory
-    from holdfast.settings.model import Settings
-    from holdfast.settings.sections import (
-        BatchSettings,
-        LogSettings,
-        MemorySettings,
-        RestoreSettings,
-        RestSettings,
-        RetrySettings,
-        SnapshotSettings,
-        SparkSettings,
-        StateSettings,
-    )
-    from holdfast.states import AppState
-    from holdfast.stores.access import DictBytes, Now
-    from holdfast.stores.kinds.base import NotBound, Store
-    from holdfast.stores.kinds.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
-    from holdfast.stores.kinds.session import ReadOnlySessionStore, Session, SessionStore
-    from holdfast.stores.kinds.timestamped import (
-        ReadOnlyTimestampedKeyValueStore,
-        TimestampedKeyValueStore,
-        ValueAndTimestamp,
-    )
-    from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore, VersionedKeyValueStore, VersionedRecord
-    from holdfast.stores.kinds.window import ReadOnlyWindowStore, Windowed, WindowStore
-    from holdfast.stores.schema.declared import schema, upcast
-    from holdfast.topology.aggregates import count, first, last, max, mean, min, sum
-    from holdfast.topology.aggregation import Table
-    from holdfast.topology.processing import Processed
-    from holdfast.topology.processor import Context, Processor
-    from holdfast.topology.sink import Rows, Sink
-    from holdfast.topology.stream import Stream
+    from holdfast.app import App as App
+    from holdfast.errors import ErrorCategory as ErrorCategory
+    from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.instance.events import RestoreEvent as RestoreEvent
+    from holdfast.instance.events import RestorePhase as RestorePhase
+    from holdfast.pipeline.sinks.builtin import console as console
+    from holdfast.pipeline.sinks.builtin import files as files
+    from holdfast.pipeline.sinks.builtin import foreach as foreach
+    from holdfast.pipeline.sinks.builtin import memory as memory
+    from holdfast.settings.model import Settings as Settings
+    from holdfast.settings.sections import BatchSettings as BatchSettings
+    from holdfast.settings.sections import LogSettings as LogSettings
+    from holdfast.settings.sections import MemorySettings as MemorySettings
+    from holdfast.settings.sections import RestoreSettings as RestoreSettings
+    from holdfast.settings.sections import RestSettings as RestSettings
+    from holdfast.settings.sections import RetrySettings as RetrySettings
+    from holdfast.settings.sections import SnapshotSettings as SnapshotSettings
+    from holdfast.settings.sections import SparkSettings as SparkSettings
+    from holdfast.settings.sections import StateSettings as StateSettings
+    from holdfast.states import AppState as AppState
+    from holdfast.stores.access import DictBytes as DictBytes
+    from holdfast.stores.access import Now as Now
+    from holdfast.stores.kinds.base import NotBound as NotBound
+    from holdfast.stores.kinds.base import Store as Store
+    from holdfast.stores.kinds.keyvalue import KeyValueStore as KeyValueStore
+    from holdfast.stores.kinds.keyvalue import ReadOnlyKeyValueStore as ReadOnlyKeyValueStore
+    from holdfast.stores.kinds.session import ReadOnlySessionStore as ReadOnlySessionStore
+    from holdfast.stores.kinds.session import Session as Session
+    from holdfast.stores.kinds.session import SessionStore as SessionStore
+    from holdfast.stores.kinds.timestamped import ReadOnlyTimestampedKeyValueStore as ReadOnlyTimestampedKeyValueStore
+    from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore as TimestampedKeyValueStore
+    from holdfast.stores.kinds.timestamped import ValueAndTimestamp as ValueAndTimestamp
+    from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore as ReadOnlyVersionedKeyValueStore
+    from holdfast.stores.kinds.versioned import VersionedKeyValueStore as VersionedKeyValueStore
+    from holdfast.stores.kinds.versioned import VersionedRecord as VersionedRecord
+    from holdfast.stores.kinds.window import ReadOnlyWindowStore as ReadOnlyWindowStore
+    from holdfast.stores.kinds.window import Windowed as Windowed
+    from holdfast.stores.kinds.window import WindowStore as WindowStore
+    from holdfast.stores.schema.declared import schema as schema
+    from holdfast.stores.schema.declared import upcast as upcast
+    from holdfast.topology.aggregates import count as count
+    from holdfast.topology.aggregates import first as first
+    from holdfast.topology.aggregates import last as last
+    from holdfast.topology.aggregates import max as max
+    from holdfast.topology.aggregates import mean as mean
+    from holdfast.topology.aggregates import min as min
+    from holdfast.topology.aggregates import sum as sum
+    from holdfast.topology.aggregation import Table as Table
+    from holdfast.topology.processing import Processed as Processed
+    from holdfast.topology.processor import Context as Context
+    from holdfast.topology.processor import Processor as Processor
+    from holdfast.topology.sink import Rows as Rows
+    from holdfast.topology.sink import Sink as Sink
+    from holdfast.topology.stream import Stream as Stream
 
 _HOMES = {
     "holdfast.app": ("App",),
@@ -83,62 +102,7 @@ _HOMES = {
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 
-__all__ = [
-    "App",
-    "AppState",
-    "BatchSettings",
-    "Context",
-    "DictBytes",
-    "ErrorCategory",
-    "HoldfastError",
-    "KeyValueStore",
-    "LogSettings",
-    "MemorySettings",
-    "NotBound",
-    "Now",
-    "Processed",
-    "Processor",
-    "ReadOnlyKeyValueStore",
-    "ReadOnlySessionStore",
-    "ReadOnlyTimestampedKeyValueStore",
-    "ReadOnlyVersionedKeyValueStore",
-    "ReadOnlyWindowStore",
-    "RestSettings",
-    "RestoreEvent",
-    "RestorePhase",
-    "RestoreSettings",
-    "RetrySettings",
-    "Rows",
-    "Session",
-    "SessionStore",
-    "Settings",
-    "Sink",
-    "SnapshotSettings",
-    "SparkSettings",
-    "StateSettings",
-    "Store",
-    "Stream",
-    "Table",
-    "TimestampedKeyValueStore",
-    "ValueAndTimestamp",
-    "VersionedKeyValueStore",
-    "VersionedRecord",
-    "WindowStore",
-    "Windowed",
-    "console",
-    "count",
-    "files",
-    "first",
-    "foreach",
-    "last",
-    "max",
-    "mean",
-    "memory",
-    "min",
-    "schema",
-    "sum",
-    "upcast",
-]
+__all__ = list(_HOME_OF)
 
 
 def __getattr__(name: str) -> object:
