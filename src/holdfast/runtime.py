@@ -142,13 +142,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     metrics_address = _serve_metrics(settings, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
     batches = BatchRunner(
-        checkpoint,
-        driver,
-        _batch_tasks(app),
-        source.name,
-        lambda: _locations(app, log, instances),
-        settings,
-        ending,
+        checkpoint, driver, _batch_tasks(app), source.name, lambda: _locations(app, log, instances), settings, ending
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, settings.stop_timeout.total_seconds())

@@ -66,9 +66,7 @@ class Instance:
         self.events = Events()
         state, retry, log = config.state, config.retry, config.log
         disk = DiskUse(
-            background_jobs=state.background_jobs,
-            direct_reads=state.direct_reads,
-            direct_writes=state.direct_writes,
+            background_jobs=state.background_jobs, direct_reads=state.direct_reads, direct_writes=state.direct_writes
         )
         self.resources = Resources(self._shares(0).engines, disk)
         self.peers: Mapping[str, str] = config.peers

@@ -36,9 +36,7 @@ _skipped = metrics.counter(
     ["store"],
 )
 _emptied = metrics.counter(
-    "holdfast_volatile_stores_emptied",
-    "How often a store that isn't durable started over empty.",
-    ["store"],
+    "holdfast_volatile_stores_emptied", "How often a store that isn't durable started over empty.", ["store"]
 )
 
 

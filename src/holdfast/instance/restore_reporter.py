@@ -43,7 +43,7 @@ class RestoreReporter:
 
     def loading(self, version: Version, done: int, total: int) -> None:
         for store in self._totals:
-            self._append(RestorePhase.BATCH, store, version, bytes_done=done, bytes_total=total)
+            self._append(RestorePhase.BATCH, store, version, done=done, of=total)
 
     def ended(self, reached: Version) -> None:
         self._close(RestorePhase.END, reached)
@@ -52,26 +52,13 @@ class RestoreReporter:
         self._close(RestorePhase.SUSPENDED, reached)
 
     def _close(self, phase: RestorePhase, reached: Version) -> None:
-        if self._start is None:
-            return
         for store in self._totals:
             self._append(phase, store, reached)
         self._start = None
 
     def _append(
-        self,
-        phase: RestorePhase,
-        store: str,
-        end: Version,
-        *,
-        count: int = 0,
-        bytes_done: int = 0,
-        bytes_total: int = 0,
+        self, phase: RestorePhase, store: str, end: Version, count: int = 0, done: int = 0, of: int = 0
     ) -> None:
-        if self._start is None:
-            return
-        self._events.append(
-            RestoreEvent(
-                phase, str(self._task), store, self._start, end, count, self._totals[store], bytes_done, bytes_total
-            )
-        )
+        if self._start is not None:
+            total = self._totals[store]
+            self._events.append(RestoreEvent(phase, str(self._task), store, self._start, end, count, total, done, of))

@@ -223,9 +223,7 @@ def _decoded(data: bytes, kind: type[M]) -> M:
         ) from error
 
 
-def _blocks(
-    ranges: Iterable[tuple[int, list[Entry]]],
-) -> Iterator[tuple[list[int], list[bytes], list[bytes]]]:
+def _blocks(ranges: Iterable[tuple[int, list[Entry]]]) -> Iterator[tuple[list[int], list[bytes], list[bytes]]]:
     """The entries of ranges as columns, a few thousand rows or MiB at a time."""
     numbers: list[int] = []
     keys: list[bytes] = []

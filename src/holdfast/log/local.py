@@ -20,13 +20,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from holdfast.errors import StorageUnavailable
-from holdfast.log.objects import (
-    Names,
-    ObjectMissing,
-    Put,
-    StorageFull,
-    StorageRefused,
-)
+from holdfast.log.objects import Names, ObjectMissing, Put, StorageFull, StorageRefused
 from holdfast.retry import DEFAULT_RETRY, retrying
 from holdfast.settings.sections import RetrySettings
 

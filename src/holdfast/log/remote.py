@@ -26,13 +26,7 @@ from obstore.exceptions import (
 from obstore.store import MemoryStore, from_url
 
 from holdfast.errors import SettingsError, StorageUnavailable
-from holdfast.log.objects import (
-    Names,
-    ObjectMissing,
-    Put,
-    StorageFull,
-    StorageRefused,
-)
+from holdfast.log.objects import Names, ObjectMissing, Put, StorageFull, StorageRefused
 from holdfast.retry import DEFAULT_RETRY, retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.settings.units import HIDDEN, redact

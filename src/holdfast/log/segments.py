@@ -84,11 +84,7 @@ def split_volatile(parts: Iterable[Unsealed], volatile: Container[str]) -> tuple
     return durable, others
 
 
-def seal(
-    parts: Sequence[Unsealed],
-    *,
-    compression: Compression | None = "lz4",
-) -> Sealed:
+def seal(parts: Sequence[Unsealed], *, compression: Compression | None = "lz4") -> Sealed:
     """Parts, each (type, name, rows), as one segment.
 
     lz4 was chosen by measurement (300,000 rows, 9-byte keys, 40-byte values; median CPU milliseconds to seal and to

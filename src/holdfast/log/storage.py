@@ -21,11 +21,7 @@ _NO_OPTIONS: Mapping[str, str] = {}
 
 
 def open_storage(
-    url: str,
-    options: Mapping[str, str] = _NO_OPTIONS,
-    *,
-    fsync: bool = True,
-    retry: RetrySettings = DEFAULT_RETRY,
+    url: str, options: Mapping[str, str] = _NO_OPTIONS, *, fsync: bool = True, retry: RetrySettings = DEFAULT_RETRY
 ) -> Storage:
     """Opens a storage by its address. This writes nothing and creates no folder.
 

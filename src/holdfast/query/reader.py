@@ -12,8 +12,9 @@ Nothing here waits for a replica to catch up: the error is `NotReady`, and the c
 
 import heapq
 import itertools
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from operator import itemgetter
 from typing import TypeVar
@@ -98,10 +99,7 @@ class StoreReader:
     """
 
     def __init__(
-        self,
-        files: AppFiles,
-        tasks: Callable[[TaskId], TaskReader | None],
-        clock: Clock = SYSTEM_CLOCK,
+        self, files: AppFiles, tasks: Callable[[TaskId], TaskReader | None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.specs = StoreSpecs(files)
         self.last_errors: dict[str, LastError] = {}
@@ -132,20 +130,14 @@ class StoreReader:
 
     def get(self, lookup: Lookup, version: Version | None = None) -> LookupResult:
         """The cell of a key in the task it belongs to."""
-        try:
+        with self._recording(lookup.spec.name):
             return self._found(lookup, version)
-        except HoldfastError as error:
-            self._record(lookup.spec.name, error)
-            raise
 
     def search(self, lookup: Lookup, missed: LookupResult) -> LookupResult:
         """Looks in the other tasks for a key that its own task doesn't have: a processor may write under any key."""
         others = [task for task in self.tasks_of(lookup.spec.name) if task != lookup.task]
-        try:
+        with self._recording(lookup.spec.name):
             found = self._on_each(others, lambda task: self._found(replace(lookup, task=task), None))
-        except HoldfastError as error:
-            self._record(lookup.spec.name, error)
-            raise
         return next((each for each in found if each.cell is not None), missed)
 
     def read(self, store: str, read: Callable[[TaskStore], Sequence[T]]) -> list[TaskPart[T]]:
@@ -155,11 +147,8 @@ class StoreReader:
             with self._task(task).at(store, at) as found:
                 return TaskPart(task, found.version, read(found))
 
-        try:
+        with self._recording(store):
             return self._at_one_version(self.tasks_of(store), part, None)
-        except HoldfastError as error:
-            self._record(store, error)
-            raise
 
     def range(
         self, store: str, start: bytes, stop: bytes | None, *, limit: int, version: Version | None = None
@@ -176,11 +165,8 @@ class StoreReader:
                     rows = (row for keys, cells in batches for row in zip(keys, cells, strict=True))
                     return TaskPart(task, found.version, list(itertools.islice(rows, limit + 1)))
 
-        try:
+        with self._recording(store):
             slices = self._at_one_version(tasks, scan, version)
-        except HoldfastError as error:
-            self._record(store, error)
-            raise
         entries = list(itertools.islice(merged(part.entries for part in slices), limit + len(tasks)))
         shown = limit
         while shown < len(entries) and entries[shown][0] == entries[shown - 1][0]:
@@ -206,22 +192,18 @@ class StoreReader:
 
         def read(task: TaskId) -> Probe:
             try:
-                with self._task(task).at(store) as found:
+                with self._recording(store), self._task(task).at(store) as found:
                     with Closing(found.bytes.scan(FIRST_KEY, None)) as entries:
                         for _, value in itertools.islice(entries, 1):
                             unpack(value)
             except HoldfastError as error:
-                self._record(store, error)
                 return Probe(task, None, error)
             return Probe(task, found.version, None)
 
         return self._on_each(self.tasks_of(store), read)
 
     def _at_one_version(
-        self,
-        tasks: Sequence[TaskId],
-        scan: Callable[[TaskId, Version | None], TaskPart[T]],
-        wanted: Version | None,
+        self, tasks: Sequence[TaskId], scan: Callable[[TaskId, Version | None], TaskPart[T]], wanted: Version | None
     ) -> list[TaskPart[T]]:
         if wanted is not None:
             try:
@@ -248,8 +230,14 @@ class StoreReader:
         }
         return [remote[task].result() if task in remote else read(task) for task in tasks]
 
-    def _record(self, store: str, error: HoldfastError) -> None:
-        self.last_errors[store] = LastError(str(error), self._clock.now())
+    @contextmanager
+    def _recording(self, store: str) -> Iterator[None]:
+        """Keeps the error of a read, if it has one."""
+        try:
+            yield
+        except HoldfastError as error:
+            self.last_errors[store] = LastError(str(error), self._clock.now())
+            raise
 
     def _task(self, task: TaskId) -> TaskReader:
         if (reader := self._tasks(task)) is None:

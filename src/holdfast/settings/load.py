@@ -45,11 +45,7 @@ class LoadedSettings:
         ]
 
 
-def load(
-    code: Settings | None = None,
-    file: Path | None = None,
-    env: Mapping[str, str] = {},
-) -> LoadedSettings:
+def load(code: Settings | None = None, file: Path | None = None, env: Mapping[str, str] = {}) -> LoadedSettings:
     """Loads the settings from `code`, then the file, then `env` (pass `os.environ`).
 
     Without `file`, HOLDFAST_CONFIG names it; otherwise `holdfast.toml` in the working directory is read if it exists.

@@ -182,10 +182,7 @@ def _checked_schemas(
 
 
 def _raise_if_any(
-    cells: pa.BinaryArray,
-    starts: npt.NDArray[np.int32],
-    stops: npt.NDArray[np.int32],
-    wrong: npt.NDArray[np.bool_],
+    cells: pa.BinaryArray, starts: npt.NDArray[np.int32], stops: npt.NDArray[np.int32], wrong: npt.NDArray[np.bool_]
 ) -> None:
     if wrong.any():
         raise _damaged(bytes_of(cells)[starts[wrong][0] : stops[wrong][0]].tobytes())

@@ -280,12 +280,7 @@ class Store(View[K, V]):
         return engine
 
     def bind(
-        self,
-        bytes_: OrderedBytes,
-        now: Now,
-        count: Count = lambda name, number: None,
-        *,
-        spec: StoreSpec | None = None,
+        self, bytes_: OrderedBytes, now: Now, count: Count = lambda name, number: None, *, spec: StoreSpec | None = None
     ) -> Self:
         """A working copy over the bytes of one partition, at the time of one version. `spec`: the one in the log."""
         bound = type(self).__new__(type(self))

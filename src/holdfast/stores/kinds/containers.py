@@ -161,12 +161,7 @@ class EntryStore(Store[K, V], EntryView[K, V, R]):
 
     @classmethod
     def options(
-        cls,
-        where: str,
-        *,
-        ttl: Length | None = None,
-        max_entries: int | None = None,
-        refresh_on_read: bool = False,
+        cls, where: str, *, ttl: Length | None = None, max_entries: int | None = None, refresh_on_read: bool = False
     ) -> dict[str, Any]:
         ttl_ms, most = 0 if ttl is None else millis(ttl, "ttl", where), bound(max_entries, where)
         if refresh_on_read and not most:

@@ -147,12 +147,7 @@ class BoundedWriter(BatchWriter):
         if len(expired.keys):
             self._count(REMOVED, len(expired.keys))
         return pa.concat_tables(
-            [
-                *self._staying(),
-                expired.tombstones(),
-                oldest.tombstones(),
-                note_part(COUNT_KEY, count_cell(entries)),
-            ]
+            [*self._staying(), expired.tombstones(), oldest.tombstones(), note_part(COUNT_KEY, count_cell(entries))]
         )
 
     def _staying(self) -> Iterator[pa.Table]:

@@ -5,18 +5,7 @@ can be read as a float. Every other difference is reported in one sentence, with
 without obstacles is readable; one with obstacles sometimes is too, and then an upcaster says so.
 """
 
-from holdfast.stores.schema.text import (
-    ANY,
-    Choices,
-    Fixed,
-    Many,
-    Mapped,
-    OneOf,
-    Record,
-    Scalar,
-    ValueSchema,
-    text_of,
-)
+from holdfast.stores.schema.text import ANY, Choices, Fixed, Many, Mapped, OneOf, Record, Scalar, ValueSchema, text_of
 
 _WIDER = {("int", "float")}
 _CHOICE_TYPES = {str: "str", int: "int", type(None): "null"}
