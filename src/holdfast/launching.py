@@ -60,7 +60,9 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
             config = msgspec.structs.replace(config, ready_fd=writing)
             process.stdin.write(encode(config) + b"\n")
             process.stdin.flush()
-            while not select.select([ready], [], [], 0.1)[0]:
+            readable = select.poll()  # unlike select(), it takes file descriptors above 1023
+            readable.register(ready, select.POLLIN)
+            while not readable.poll(100):
                 if stopped():
                     raise Interrupted("The app was stopped while an instance was being started.")
                 if process.poll() is not None:  # a child that it left behind may hold the pipe

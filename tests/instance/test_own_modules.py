@@ -1,6 +1,7 @@
 """An instance can import the same modules as the app: users' hooks, engines and codecs, which may print."""
 
 import os
+import resource
 import signal
 from pathlib import Path
 
@@ -61,6 +62,20 @@ def test_a_module_beside_the_main_script_is_found(first: str, tmp_path: Path, mo
     start_once(chosen, spec)
     newest = max(Path(chosen.state_dir("app")).rglob("OPTIONS-*"), key=lambda path: path.name)
     assert "max_bytes_for_level_base=7654321" in newest.read_text()
+
+
+def test_an_app_with_many_open_files_launches_instances(tmp_path: Path) -> None:
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, 4096), hard))
+    many = [os.open(os.devnull, os.O_RDONLY) for _ in range(1100)]
+    try:
+        launched = launch(config_of(AppLog(str(tmp_path / "log")), tmp_path), lambda: False)
+        launched.process.kill()
+        launched.process.wait()
+    finally:
+        for number in many:
+            os.close(number)
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
 
 
 def test_a_death_before_the_ready_line_is_noticed_although_a_child_holds_the_pipe(
