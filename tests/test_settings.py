@@ -115,7 +115,7 @@ def test_an_invalid_value_is_refused_with_the_allowed_ones(make: Callable[[], ob
     [
         (lambda: Settings(partition=1), "Settings has no setting 'partition'. Did you mean 'partitions'?"),  # type: ignore[call-arg]
         (lambda: LogSettings(x=1), "LogSettings has no setting 'x'. There are url, options"),  # type: ignore[call-arg]
-        (lambda: load({"partitions": 2}), "settings= is a dict. Give it hf.Settings(...)"),  # type: ignore[arg-type]
+        (lambda: load({"partitions": 2}), "settings= is a dict. Give it hf.Settings(partitions=...)."),  # type: ignore[arg-type]
     ],
 )
 def test_settings_that_code_gets_wrong_are_refused(make: Callable[[], object], words: str) -> None:

@@ -108,6 +108,8 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         Aggregated(Grouped(stream, ()), ()).store("t", tlt="1h")  # type: ignore[arg-type]
 
 
-def test_a_window_store_without_a_size_says_what_it_needs() -> None:
+def test_a_store_without_its_required_option_says_what_it_needs() -> None:
+    with pytest.raises(TopologyError, match=r"VersionedKeyValueStore\('v'\): a versioned store needs retention="):
+        hf.VersionedKeyValueStore("v", value=int)  # type: ignore[call-overload]
     with pytest.raises(TopologyError, match=r"WindowStore\('w'\): a window store needs size="):
         hf.WindowStore("w", value=int)  # type: ignore[call-overload]

@@ -57,7 +57,7 @@ def load(code: Settings | None = None, file: Path | None = None, env: Mapping[st
     (datetime.timedelta(seconds=10), 'HOLDFAST_BATCH__COMMIT_INTERVAL')
     """
     if code is not None and not isinstance(code, Settings):
-        raise SettingsError(f"settings= is a {type(code).__name__}. Give it hf.Settings(...), such as partitions=2.")
+        raise SettingsError(f"settings= is a {type(code).__name__}. Give it hf.Settings(partitions=...).")
     given, defaults = code or Settings(), Settings()
     values = {name: _value(given, name) for name in all_settings()}
     origins = {name: "default" if values[name] == _value(defaults, name) else "code" for name in values}

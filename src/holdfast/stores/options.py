@@ -85,7 +85,7 @@ _INSTEAD: Final = {
     "retention": "is for windows, sessions and histories, which have times. For entries that expire some time after "
     "they were written use ttl={0}; for the former results of an aggregate use history={0}; for one value per span of "
     "time use a window store.",
-    "history": "is for the store of an aggregate. A processor keeps former values in a store of its own kind: "
+    "history": "is for the store of an aggregate. To keep former values in a processor, use "
     "hf.VersionedKeyValueStore(..., retention={}).",
 }
 """What to use instead of an option that only other kinds have."""

@@ -147,8 +147,8 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
         **options: Unpack[Options],
     ): ...
 
-    def __init__(self, name: str, *, value: Any, retention: Length, key: Any = str, **options: Unpack[Options]):
-        super().__init__(name, key=key, value=value, retention=retention, **options)
+    def __init__(self, name: str, *, value: Any, key: Any = str, **options: Any):
+        super().__init__(name, key=key, value=value, **options)
 
     @classmethod
     def options(cls, where: str, *, retention: Length | None = None) -> dict[str, Any]:
