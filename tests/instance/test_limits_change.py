@@ -42,7 +42,7 @@ class Code:
     """A release of the app. It continues the versions of the release before."""
 
     def __init__(
-        self, store: Store[Any, Any], engine: str, before: "Code | None" = None, clock: Clock | None = None
+        self, store: Store[Any, Any], engine: str, before: "Code | None" = None, clock: Clock = "event"
     ) -> None:
         self.store = store
         own = msgspec.structs.replace(store.spec(default_engine=engine), clock=clock)

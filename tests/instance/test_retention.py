@@ -90,7 +90,7 @@ def test_a_version_keeps_its_clocks_while_it_can_be_read(place: Place) -> None:
 
 
 def test_retention_follows_an_event_clock_that_starts_before_the_wall_clock(place: Place) -> None:
-    """An app's first records may be years old; before them, windows expire by the wall clock."""
+    """An app's first records may be years old; before them nothing expires."""
     app = AppLog(new_url(), specs=specs("memory"))
     twin = Twin(app)
     replica = place.replica(app, EAGER)

@@ -66,19 +66,6 @@ def test_another_clock_is_refused_with_advice(log: Clock, now: Clock, message: s
         Code(KINDS["window"]("4s"), "memory", code, clock=now)
 
 
-def test_a_file_without_a_clock_takes_the_codes_clock(tmp_path: Path) -> None:
-    """Earlier versions are shown without a clock."""
-    before = Code(KINDS["window"]("4s"), "memory")
-    first = before.commit(now_of(0), written(before.store, START - 10 * STEP))
-    code = Code(KINDS["window"]("4s"), "memory", before, clock="event")
-    second = code.commit(now_of(1), written(code.store, START - 11 * STEP))
-    instance = Instance(tmp_path, code)
-    assert (instance.specs.at("kept", first).clock, instance.specs.at("kept", second).clock) == (None, "event")
-    instance.replica.catch_up(second)
-    assert [value for _, value in instance.shown(second)] == [START - 11 * STEP]
-    assert Code(KINDS["window"]("4s"), "memory", code, clock="event").app.log.app.number == 2
-
-
 def test_relative_times_in_a_query_are_measured_by_the_stores_clock(tmp_path: Path) -> None:
     code = Code(KINDS["window"]("8s"), "memory", clock="wall")
     instance = Instance(tmp_path, code)

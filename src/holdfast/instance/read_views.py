@@ -29,7 +29,7 @@ from holdfast.words import NOTHING, TaskId, Version
 
 Entry = tuple[bytes, bytes]
 BEFORE_TIME = Now(wall=0)
-"""The clocks of a version without a commit, and of state on disk that a release without clocks in its marks wrote."""
+"""The clocks of a version without a commit."""
 _RANGES_AT_ONCE = 1_024
 """How many ranges are looked up in the overlay in one go."""
 

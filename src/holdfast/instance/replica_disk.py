@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from holdfast import faults, metrics
 from holdfast.clock import Clock
-from holdfast.instance.read_views import BEFORE_TIME
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.commits import Commit
@@ -38,16 +37,6 @@ class VersionStamp:
     @classmethod
     def of(cls, commit: Commit) -> "VersionStamp":
         return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app)
-
-
-def clocks_of(mark: Mark | None, commit: Callable[[Version], Commit | None]) -> Now:
-    """The clocks of the state on disk: from its mark, or else from the log's commit of that version."""
-    if mark is None or mark.version == NOTHING:
-        return BEFORE_TIME
-    if mark.wall is not None:
-        return Now(mark.wall, mark.event)
-    found = commit(mark.version)
-    return BEFORE_TIME if found is None else VersionStamp.of(found).now
 
 
 class ReplicaDisk:
@@ -102,10 +91,7 @@ class ReplicaDisk:
             if (hidden := slices_to_drop(spec, stamp.now.wall, stamp.now.event)) is None:
                 continue
             start, stop = hidden
-            # In a file that doesn't say which clock retention is measured by, an app's first event time may be before
-            # the wall clock that was used until then: hiding starts over from there.
-            if (last := self._dropped.get(spec.name)) is not None and last <= stop:
-                start = last
+            start = self._dropped.get(spec.name, start)
             if start < stop:
                 yield spec.name, start, stop
 

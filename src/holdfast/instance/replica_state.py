@@ -15,10 +15,11 @@ from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.events import Events, ProblemEvent
 from holdfast.instance.log_reader import LogReader, TaskLogReader
 from holdfast.instance.overlay import Overlay
-from holdfast.instance.read_views import PublishedVersions
-from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp, clocks_of
+from holdfast.instance.read_views import BEFORE_TIME, PublishedVersions
+from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.task_engines import TaskEngines, engine_names
+from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
@@ -172,7 +173,7 @@ class ReplicaState:
         try:
             mark = engines.mark()
             verdict = self._source.examine(mark, self._home.path)
-            now = clocks_of(mark, self._log_reader.commit)
+            now = BEFORE_TIME if mark is None else Now(mark.wall, mark.event)
             if fresh or mark is None:
                 self._source.begin_without([spec.name for spec in self._specs if not spec.durable])
             if verdict.at == verdict.whole_from:

@@ -111,7 +111,6 @@ class ProcessingTask:
             self._states,
             Context(work.version, work.now, self.id.partition, work.output, count_user),
             key=work.key,
-            event_times=work.columns.time is not None,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
         )
         gathered: list[Part] = []

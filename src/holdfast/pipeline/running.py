@@ -14,7 +14,7 @@ import pyarrow as pa
 from holdfast.errors import ErrorCategory, HoldfastError, cut, shown
 from holdfast.pipeline.store_state import StoreState
 from holdfast.retry import is_retryable
-from holdfast.stores.access import BEGINNING, BytesAsColumns, Now
+from holdfast.stores.access import BytesAsColumns
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec
@@ -42,7 +42,6 @@ class RunningProcessor:
         context: Context,
         *,
         key: Schema,
-        event_times: bool,
         count: Callable[[str, str, int], None],
     ) -> None:
         self.context = context
@@ -53,10 +52,9 @@ class RunningProcessor:
         declared = stores_of(processor)
         self._bound: dict[str, Any] = {}
         self._prefetched: list[tuple[Any, StoreState]] = []
-        now = now_of_stores(context.now, event_times=event_times)
         for attribute, spec in stores:
             state = states[spec.name]
-            bound = declared[attribute].bind(state, now, partial(count, spec.name), spec=spec)
+            bound = declared[attribute].bind(state, context.now, partial(count, spec.name), spec=spec)
             if isinstance(bound, Store):
                 bound.follow_records(lambda: context.timestamp)
             self._bound[attribute] = bound
@@ -164,15 +162,6 @@ class RunningProcessor:
             f"{self._name}.{what} raised {message}{_place(error)}{of}. Nothing of the batch was committed. Fix the "
             "processor, or filter out such records before process(). The app repeats this batch at its next start."
         )
-
-
-def now_of_stores(now: Now, *, event_times: bool) -> Now:
-    """The clocks of the stores. Before the first event nothing is too old, whatever the wall clock.
-
-    >>> now_of_stores(Now(wall=9), event_times=True).stream == BEGINNING, now_of_stores(Now(wall=9), event_times=False)
-    (True, Now(wall=9, event=None))
-    """
-    return Now(now.wall, BEGINNING) if event_times and now.event is None else now
 
 
 def _place(error: Exception) -> str:

@@ -30,15 +30,6 @@ class Now:
     wall: int
     event: int | None = None
 
-    @property
-    def stream(self) -> int:
-        """Event time, or the wall clock in an app without event time. The spec of a store names the clock it uses.
-
-        >>> Now(wall=9_000, event=5_000).stream, Now(wall=9_000).stream
-        (5000, 9000)
-        """
-        return self.wall if self.event is None else self.event
-
 
 class ReadableBytes(Protocol):
     """One store's bytes, in order."""

@@ -105,9 +105,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What each aggregate of a table computes, such as `("best", "max(score)")`."""
     stream_key: Schema | None = None
     """The key of the stream whose processor has the store: it decides the partition."""
-    clock: Literal["event", "wall"] | None = None
-    """What measures retention: event time, or the wall clock if the stream has no event time. None: event time from the
-    first event of the app on, and the wall clock until then."""
+    clock: Literal["event", "wall"] = "event"
+    """What measures retention: event time, or the wall clock if the stream has no event time."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -182,7 +181,7 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
             "was renamed, rename it back: df.withColumnRenamed(...). Otherwise keep the processor as it was "
             "and add one with stores of new names, or give the app a new id"
         )
-    if old.clock and new.clock and old.clock != new.clock:
+    if old.retention_ms and new.retention_ms and old.clock != new.clock:
         without, with_ = "the wall clock, since its stream has no timestamp=,", "event time"
         was, now = (without, with_) if old.clock == "wall" else (with_, without)
         lines.append(

@@ -25,7 +25,7 @@ from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import millis
 from holdfast.topology.events import annotation_of, as_mapping
-from holdfast.topology.processor import Context, Processor, check_processor, parse_output, specs_of
+from holdfast.topology.processor import Context, Processor, check_processor, parse_output, specs_of, timed
 from holdfast.words import Version
 
 _PLENTY = 1 << 40
@@ -62,7 +62,7 @@ class ProcessorTest:
         self._output = None if output is None else parse_output(output)
         self._event_times = event_times
         self._partition = partition
-        self._specs = specs_of(processor)
+        self._specs = [(attribute, timed(spec, event_times=event_times)) for attribute, spec in specs_of(processor)]
         self._state = StateInMemory({spec.name: DictBytes() for _, spec in self._specs})
         self._wall = millis(wall)
         self._clock: int | None = None
@@ -149,7 +149,6 @@ class ProcessorTest:
                 self._states,
                 context,
                 key=_schema_of(key),
-                event_times=self._event_times,
                 count=self._count_of_store,
             )
             self._running.begin()

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
 from typing import Any, ClassVar, Protocol, runtime_checkable
 
+import msgspec
+
 from holdfast.errors import BadValue, TopologyError, shown
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.codecs.values import StoreCodec
@@ -166,6 +168,11 @@ def specs_of(processor: type[Processor], engine: str = ROCKSDB) -> tuple[tuple[s
             raise two_stores(spec.name)
         found[spec.name] = (attribute, spec)
     return tuple(found.values())
+
+
+def timed(spec: StoreSpec, *, event_times: bool) -> StoreSpec:
+    """The spec with the clock that measures retention, if it has any."""
+    return spec if event_times or not spec.retention_ms else msgspec.structs.replace(spec, clock="wall")
 
 
 def two_stores(name: str) -> TopologyError:

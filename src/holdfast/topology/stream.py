@@ -11,8 +11,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Never
 
-import msgspec
-
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.kinds import store_spec
@@ -22,7 +20,7 @@ from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.frames import type_of
 from holdfast.topology.processing import Processed, add_processing
-from holdfast.topology.processor import Processor
+from holdfast.topology.processor import Processor, timed
 from holdfast.topology.topology import Source, Topology
 
 if TYPE_CHECKING:
@@ -101,9 +99,7 @@ class Stream:
 
     def timed(self, spec: StoreSpec) -> StoreSpec:
         """The spec of a store of this stream: its retention is measured by event time if the stream has one."""
-        if not spec.retention_ms:
-            return spec
-        return msgspec.structs.replace(spec, clock="wall" if self.timestamp is None else "event")
+        return timed(spec, event_times=self.timestamp is not None)
 
 
 @dataclass(frozen=True)

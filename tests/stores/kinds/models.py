@@ -17,6 +17,11 @@ NEVER = 10**15
 Answers = dict[str, Any]
 
 
+def stream_time(now: hf.Now) -> int:
+    """Event time, or the wall clock in an app without event time."""
+    return now.wall if now.event is None else now.event
+
+
 class Model(Protocol):
     """A kind of store: its declaration, its operations, and the expected answers."""
 
@@ -170,9 +175,9 @@ class Window:
     def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
         what, key, *rest = operation
         start = rest[-1]
-        if what == "delete" or (not self.duplicates and start > now.stream - self.retention):
+        if what == "delete" or (not self.duplicates and start > stream_time(now) - self.retention):
             self.entries.pop((key, start), None)
-        if what == "put" and start > now.stream - self.retention:
+        if what == "put" and start > stream_time(now) - self.retention:
             self.entries.setdefault((key, start), []).append(rest[0])
 
     def end_of_version(self) -> None:
@@ -182,7 +187,7 @@ class Window:
         getattr(store, operation[0])(*operation[1:])
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
-        kept = now.stream - self.retention
+        kept = stream_time(now) - self.retention
         there = [
             ((key, start), value)
             for (key, start), values in sorted(self.entries.items())
@@ -236,7 +241,7 @@ class Sessions:
 
     def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
         what, key, time, *rest = operation
-        kept = now.stream - self.retention
+        kept = stream_time(now) - self.retention
         if what == "put" and time + rest[0] > kept:
             self.entries[key, time, time + rest[0]] = rest[1]
         elif what == "remove":
@@ -266,7 +271,7 @@ class Sessions:
             store.merge(key, time, None, lambda one, other: one + other, 1)
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
-        kept = now.stream - self.retention
+        kept = stream_time(now) - self.retention
         there = sorted(((k, e, s), v) for (k, s, e), v in self.entries.items() if e > kept)
         found = [((k, s, e), v) for (k, e, s), v in there]
         first, last = min(at), max(at)
@@ -311,7 +316,7 @@ class Versioned:
 
     def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
         _, key, value, time = operation
-        if time >= now.stream - self.retention:
+        if time >= stream_time(now) - self.retention:
             self.said.setdefault(key, {})[time] = value
 
     def end_of_version(self) -> None:
@@ -322,7 +327,7 @@ class Versioned:
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
         """The latest value is known at any time since it started; earlier ones at times within the retention."""
-        kept = now.stream - self.retention
+        kept = stream_time(now) - self.retention
         first, last = max(min(at), kept), max(at)
         records = {key: self._records(key) for key in KEYS}
         history = {

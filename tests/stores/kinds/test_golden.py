@@ -206,7 +206,7 @@ def test_slices_have_the_order_of_times(times: list[int], slice_ms: int) -> None
 @given(st.integers(0, 10**6), st.integers(1, 10**5), st.integers(-(10**6), 10**6))
 def test_only_hidden_entries_are_dropped(wall: int, keep: int, time: int) -> None:
     spec = hf.WindowStore("s", value=int, size="1ms", retention=f"{keep}ms").spec()
-    span = slices_to_drop(spec, wall, None)
+    span = slices_to_drop(spec, 0, wall)
     assert span is not None
     place = sliced_key(time // spec.slice_ms, encode_key(key_schema(str), ("k",)))
     dropped = span[0] <= place < span[1]

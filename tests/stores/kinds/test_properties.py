@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from holdfast.stores.access import Now
 from holdfast.stores.kinds import view_of
+from holdfast.topology.processor import timed
 from tests.stores.kinds.models import MODELS, TIMES
 from tests.stores.kinds.worlds import DictWorld, EngineWorld
 
@@ -40,11 +41,12 @@ def histories(model: Any, *, least: int = 1) -> st.SearchStrategy[Any]:
 
 def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None:
     declared = model.declared()
+    spec = timed(declared.spec(), event_times=event_time)
     wall, event = 0, 0 if event_time else None
     for (wall_moved, event_moved), operations, at, restart in history:
         wall += wall_moved
         now = Now(wall, event)
-        store = declared.bind(world.writing(), now)
+        store = declared.bind(world.writing(), now, spec=spec)
         store.begin_version()
         for operation in operations:
             model.do(operation, now)
@@ -57,7 +59,7 @@ def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None
         world.commit(after, restart=restart)
         wanted = model.answers(after, at)
         for replica in world.replicas():
-            assert model.ask(view_of(declared.spec(), replica, after), at) == wanted
+            assert model.ask(view_of(spec, replica, after), at) == wanted
 
 
 @pytest.mark.parametrize("event_time", [True, False], ids=["event-time", "wall-clock"])
@@ -66,7 +68,12 @@ def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None
 @settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
 def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.DataObject) -> None:
     model = MODELS[kind]()
-    run(model, DictWorld(model.declared().spec()), data.draw(histories(model)), event_time=event_time)
+    run(
+        model,
+        DictWorld(timed(model.declared().spec(), event_times=event_time)),
+        data.draw(histories(model)),
+        event_time=event_time,
+    )
 
 
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
@@ -77,7 +84,7 @@ def test_two_replicas_answer_alike_at_every_version(kind: str, engine: str, data
     model = MODELS[kind]()
     history, event_time = data.draw(histories(model, least=6)), data.draw(st.booleans())
     with tempfile.TemporaryDirectory(prefix="holdfast-kinds-") as folder:
-        world = EngineWorld(model.declared().spec(), engine, Path(folder))
+        world = EngineWorld(timed(model.declared().spec(), event_times=event_time), engine, Path(folder))
         try:
             run(model, world, history, event_time=event_time)
         finally:

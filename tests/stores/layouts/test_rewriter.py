@@ -127,7 +127,7 @@ def test_indexes_notes_deletes_and_expired_entries_are_not_rewritten() -> None:
 def test_nothing_is_written_into_a_hidden_slice() -> None:
     old, live = sliced_key(3, b"\x01a"), sliced_key(9, b"\x01a")
     store = store_of({old: entry(First("a", 10)), live: entry(First("a", 20))})
-    done = stepped(store, retention_ms=2_000, slice_ms=1_000)
+    done = stepped(store, retention_ms=2_000, slice_ms=1_000, clock="wall")
     assert (done.seen, done.rewritten) == (1, 1)
     assert unpack(store.entries[old]).schema == 1
     assert unpack(store.entries[live]).schema == 2

@@ -92,7 +92,7 @@ def test_old_rows_are_kept_for_the_retention_and_the_latest_forever() -> None:
 
 
 def test_without_event_time_the_wall_clock_measures_the_history() -> None:
-    task = OneTask(spec_with(retention="10s"), timed=False)
+    task = OneTask(structs.replace(spec_with(retention="10s"), clock="wall"), timed=False)
     for seconds in (0, 4, 9):
         task.step({"ann": (1, 0)}, START + seconds * SECOND)
     found = view_of(task, Now(START + 11 * SECOND)).history("ann")

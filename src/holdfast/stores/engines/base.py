@@ -129,7 +129,7 @@ class Mark:
     commit: str
     log: str
     applying: Version | None = None
-    wall: int | None = field(default=None, repr=False)
+    wall: int = field(default=0, repr=False)
     event: int | None = field(default=None, repr=False)
 
 
@@ -276,8 +276,8 @@ class _StoredMark(msgspec.Struct, frozen=True, omit_defaults=True):
     version: int
     commit: str
     log: str
+    wall: int
     applying: int | None = None
-    wall: int | None = None
     event: int | None = None
 
 
@@ -288,10 +288,10 @@ def pack_mark(mark: Mark) -> bytes:
     """A mark as stored.
 
     >>> pack_mark(Mark(Version(7), "c7", "log-1"))
-    b'{"format":1,"version":7,"commit":"c7","log":"log-1"}'
+    b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0}'
     """
     return msgspec.json.encode(
-        _StoredMark(1, mark.version, mark.commit, mark.log, mark.applying, mark.wall, mark.event)
+        _StoredMark(1, mark.version, mark.commit, mark.log, mark.wall, mark.applying, mark.event)
     )
 
 

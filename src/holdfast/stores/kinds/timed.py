@@ -41,8 +41,8 @@ class TimedStore(Store[K, V], TimedView[K, V]):
 
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
-        clock = {None: "", "event": " by event time", "wall": " by the wall clock"}[spec.clock]
-        yield f"{kept_as(spec)} {words(spec.retention_ms)}{clock}, in slices of {words(spec.slice_ms)}"
+        clock = "event time" if spec.clock == "event" else "the wall clock"
+        yield f"{kept_as(spec)} {words(spec.retention_ms)} by {clock}, in slices of {words(spec.slice_ms)}"
 
     def _key_in(self, stored: bytes) -> Any:
         own = self._layout.own_key(stored)

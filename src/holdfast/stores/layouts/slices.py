@@ -136,13 +136,9 @@ def kept_after(spec: StoreSpec, now: Now) -> int:
 
 def retention_time(spec: StoreSpec, now: Now) -> int:
     """The clock that measures the store's retention. It never goes back, not even with the first event time."""
-    match spec.clock:
-        case "event":
-            return BEGINNING if now.event is None else now.event
-        case "wall":
-            return now.wall
-        case None:
-            return now.stream
+    if spec.clock == "wall":
+        return now.wall
+    return BEGINNING if now.event is None else now.event
 
 
 def first_live_slice(spec: StoreSpec, now: Now) -> int:
