@@ -50,13 +50,12 @@ class RunningProcessor:
         self._name = processor.__name__
         self._has_prefetch = processor.prefetch is not Processor.prefetch
         declared = stores_of(processor)
-        self._bound: dict[str, Any] = {}
-        self._prefetched: list[tuple[Any, StoreState]] = []
+        self._bound: dict[str, Store[Any, Any]] = {}
+        self._prefetched: list[tuple[Store[Any, Any], StoreState]] = []
         for attribute, spec in stores:
             state = states[spec.name]
             bound = declared[attribute].bind(state, context.now, partial(count, spec.name), spec=spec)
-            if isinstance(bound, Store):
-                bound.follow_records(lambda: context.timestamp)
+            bound.follow_records(lambda: context.timestamp)
             self._bound[attribute] = bound
             if [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
@@ -133,14 +132,11 @@ class RunningProcessor:
                 )
             bound.end_of_version()
         for bound in self._bound.values():
-            if isinstance(bound, Store):
-                bound.check_written(self._states[bound.name].changes)
+            bound.check_written(self._states[bound.name].changes)
 
     def rewritten(self, entries: int) -> Iterator[tuple[str, pa.Table]]:
         """Some entries of each store, rewritten to the newest schema, from where the last version ended."""
         for bound in self._bound.values():
-            if not isinstance(bound, Store):
-                continue  # a user's own kind has values of its own
             step = bound.rewriter().step(BytesAsColumns(self._states[bound.name]), entries)
             if step is None:
                 continue

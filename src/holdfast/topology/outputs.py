@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from holdfast.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
-    from holdfast.topology.processor import DeclaredStore
+    from holdfast.stores.kinds.base import Store
 
 OF_STORE: Final = "~"
 """Separates sub-topology and store in the name of a store's changes. Neither may contain it."""
@@ -47,7 +47,7 @@ class ChangedEntries:
     name: str
     topology: int
     store: StoreSpec
-    declared: DeclaredStore
+    declared: Store[Any, Any]
 
 
 @dataclass(frozen=True)

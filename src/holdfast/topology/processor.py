@@ -10,37 +10,19 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterable, Mapping
 from operator import itemgetter
-from typing import Any, ClassVar, Protocol, runtime_checkable
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import BadValue, TopologyError, shown
-from holdfast.stores.access import Now, OrderedBytes
-from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.kinds.base import Store
+from holdfast.stores.layouts.base import Count
 from holdfast.stores.options import ROCKSDB
 from holdfast.stores.spec import StoreSpec, check_name
 from holdfast.topology.events import as_mapping
 from holdfast.words import Version
-
-Count = Callable[[str, int], None]
-
-
-@runtime_checkable
-class DeclaredStore(Protocol):
-    """A store as a class attribute of a processor. A task binds it to its bytes."""
-
-    SINK_COLUMNS: ClassVar[tuple[str, ...]]
-    """The columns that sinks get of a changed entry. Without any, the changes can't be sent to sinks."""
-
-    @property
-    def name(self) -> str: ...
-
-    def spec(self, *, default_engine: str = ...) -> StoreSpec: ...
-
-    def bind(self, bytes_: OrderedBytes, now: Now, count: Count, *, spec: StoreSpec | None = None) -> Any: ...
-
-    def value_codec(self, spec: StoreSpec) -> StoreCodec[Any]: ...
 
 
 class Context:
@@ -147,12 +129,12 @@ class Processor:
         """Called once after the last record of a version."""
 
 
-def stores_of(processor: type[Processor]) -> dict[str, DeclaredStore]:
+def stores_of(processor: type[Processor]) -> dict[str, Store[Any, Any]]:
     """The stores among a class's attributes in the order of declaration, those of base classes first."""
-    found: dict[str, DeclaredStore] = {}
+    found: dict[str, Store[Any, Any]] = {}
     for each in reversed(processor.__mro__):
         for attribute, value in vars(each).items():
-            if not isinstance(value, type) and isinstance(value, DeclaredStore):
+            if isinstance(value, Store):
                 found[attribute] = value
             else:
                 found.pop(attribute, None)

@@ -8,6 +8,7 @@ sent.
 import logging
 from collections.abc import Callable, Iterator
 from functools import partial
+from typing import Any
 
 import msgspec
 import pyarrow as pa
@@ -17,11 +18,11 @@ from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import DEAD, OUTPUT, STATE
 from holdfast.stores.formats.keys import decode_keys
+from holdfast.stores.kinds.base import Store
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.outputs import DELETED, AggregateRows, ChangedEntries, DeadLetters, ForwardedRows, Output
-from holdfast.topology.processor import DeclaredStore
 from holdfast.topology.sink import Rows
 from holdfast.words import TaskId
 
@@ -69,7 +70,7 @@ def aggregate_rows(spec: StoreSpec, table: pa.Table) -> pa.Table:
     return pa.table(columns)
 
 
-def changed_entries(spec: StoreSpec, declared: DeclaredStore, table: pa.Table) -> pa.Table:
+def changed_entries(spec: StoreSpec, declared: Store[Any, Any], table: pa.Table) -> pa.Table:
     """The changed entries in a state part of a processor's store."""
     changed = layout_of(spec).changed(table).in_order()
     codec = declared.value_codec(spec)
