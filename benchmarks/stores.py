@@ -32,9 +32,9 @@ from benchmarks.common import finish, median, scratch, show
 from holdfast.stores.engines.base import Changes, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.formats.times import time_bytes
+from holdfast.stores.formats.typed_keys import beginning_encoder
 from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.base import Store
-from holdfast.stores.kinds.keying import beginning_encoder
 from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.testing.stores import EngineBytes
 from holdfast.words import Version

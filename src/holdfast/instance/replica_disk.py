@@ -18,7 +18,7 @@ from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.commits import Commit
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Changes, Mark
-from holdfast.stores.layouts.slices import slices_to_drop
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 
@@ -88,12 +88,10 @@ class ReplicaDisk:
     def _hidden(self, stamp: VersionStamp) -> Iterator[tuple[str, bytes, bytes]]:
         """The ranges that are hidden now and were not when slices were last dropped; at first all hidden ones."""
         for spec in self._specs(stamp.app):
-            if (hidden := slices_to_drop(spec, stamp.now.wall, stamp.now.event)) is None:
-                continue
-            start, stop = hidden
-            start = self._dropped.get(spec.name, start)
-            if start < stop:
-                yield spec.name, start, stop
+            if hidden := layout_of(spec).hidden(stamp.now):
+                start, stop = self._dropped.get(spec.name, hidden[0]), hidden[1]
+                if start < stop:
+                    yield spec.name, start, stop
 
     def late(self, seconds: float) -> bool:
         """Whether the last flush is at least this many seconds ago."""

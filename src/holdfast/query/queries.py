@@ -27,7 +27,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_class
 from holdfast.stores.kinds.base import Store, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
-from holdfast.stores.layouts.slices import retention_time
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec, TypedValues
 from holdfast.words import Version
 
@@ -133,7 +133,7 @@ class Asked:
 
     def items(self, spec: StoreSpec, store: TaskStore, limit: int) -> list[Item]:
         """The items of one task: up to `limit`, and one more to find out whether there are others."""
-        now = retention_time(spec, store.now)
+        now = layout_of(spec).clock(store.now)
         times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
         view = self._kinds.view(spec, store.bytes, store.now)
         key = self.key[0] if len(self.key) == 1 else self.key

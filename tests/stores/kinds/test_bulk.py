@@ -15,14 +15,14 @@ from holdfast.stores.formats import cells
 from holdfast.stores.formats.cells import Cell, all_begin_with
 from holdfast.stores.formats.keys import MAX_KEY_BYTES, key_schema
 from holdfast.stores.formats.times import time_bytes, times_at
-from holdfast.stores.kinds import view_of
-from holdfast.stores.kinds.base import Store
-from holdfast.stores.kinds.keying import (
+from holdfast.stores.formats.typed_keys import (
     key_decoder,
     key_encoder,
     keys_decoder,
     keys_encoder,
 )
+from holdfast.stores.kinds import view_of
+from holdfast.stores.kinds.base import Store
 from holdfast.stores.scans import FIRST_ROWS, ROWS
 
 TEXTS = st.text(st.sampled_from("ab\x00\x01\x02é漢"), max_size=4)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.stores.formats.keys import encode_key, encode_keys, key_schema
 from holdfast.stores.formats.times import time_bytes
-from holdfast.stores.kinds.keying import beginning_decoder, beginning_encoder, key_decoder, key_encoder
+from holdfast.stores.formats.typed_keys import beginning_decoder, beginning_encoder, key_decoder, key_encoder
 from holdfast.stores.layouts.slices import (
     first_live_slice,
     live_slices,

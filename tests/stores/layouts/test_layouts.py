@@ -105,3 +105,13 @@ def test_only_layouts_know_their_bytes() -> None:
         if not path.is_relative_to(source / "stores/layouts") and known.search(path.read_text())
     ]
     assert found == []
+
+
+def test_only_layouts_import_the_parts_that_know_bytes() -> None:
+    """Sizes are checked where a store is declared, and an engine groups keys as they are dropped."""
+    source = Path(holdfast.__file__).parent
+    parts = r"(slices|recency|expiry|areas)\b"
+    imported = re.compile(rf"stores\.layouts\.{parts}|stores\.layouts import .*\b{parts}")
+    found = {str(path.relative_to(source)) for path in source.rglob("*.py") if imported.search(path.read_text())}
+    outside = {path for path in found if not path.startswith(("stores/layouts/", "stores/formats/"))}
+    assert outside == {"stores/options.py", "stores/kinds/containers.py", "stores/engines/memory_rows.py"}

@@ -27,9 +27,9 @@ from holdfast.stores.codecs.values import StoreCodec, schema_of
 from holdfast.stores.codecs.values import codec_for as made_codec
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.times import Row
+from holdfast.stores.formats.typed_keys import Encoder, key_encoder, keys_decoder, keys_encoder
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.coding import Values, codec_for
-from holdfast.stores.kinds.keying import Encoder, key_encoder, keys_decoder, keys_encoder
 from holdfast.stores.kinds.queries import Query
 from holdfast.stores.layouts.base import Count, Layout
 from holdfast.stores.layouts.registry import layout_of

@@ -5,8 +5,8 @@ from typing import Any, ClassVar, cast
 
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats.typed_keys import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.kinds.base import REFUSED, K, Prefetch, Store, V, View
-from holdfast.stores.kinds.keying import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.layouts.timed import NEWEST, TimedEntries
 from holdfast.stores.options import words
 from holdfast.stores.spec import StoreSpec, kept_as

@@ -1,12 +1,13 @@
 """The base of all layouts: how a batch is merged into a store, what a state part changes, where entries are stored.
 
 A layout says where the entries of one store are among its bytes, what is stored beside them, and when they expire. No
-other module knows. It has four users:
+other module knows. It has five users:
 
     a task of an aggregate   `writer`    whole columns, over the state at `v-1`
     a processor's store      `entries`   one entry at a time, over the task's overlay
     a query                  `reader`    one entry at a time, or a range; `visible` where one place is enough
     a sink, the rewriter     `changed`, `areas`, `split`, `joined`
+    a replica                `hidden`    the range of slices to drop
 """
 
 from abc import ABC, abstractmethod
@@ -24,6 +25,7 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, Cells, pack, unpack, unpack_many
 from holdfast.stores.layouts.areas import ENTRY_AREA, NOTE_AREA, SLICE_AREA
 from holdfast.stores.layouts.expiry import ExpiryClock, shorter_ttl
+from holdfast.stores.layouts.slices import retention_time, slices_to_drop
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
@@ -194,6 +196,14 @@ class Layout:
         """The entries that a state part changes or deletes. A rewrite step changes none: values stay what they were."""
         keys, cells = rows_in(part, ENTRY_AREA)
         return Changed(keys, self.split(unpack_many(cells))[1])
+
+    def clock(self, now: Now) -> int:
+        """The clock that measures the store's retention."""
+        return retention_time(self.spec, now)
+
+    def hidden(self, now: Now) -> tuple[bytes, bytes] | None:
+        """The range of stored keys that no reader sees at these clocks; None for a store without slices."""
+        return slices_to_drop(self.spec, now.wall, now.event)
 
     def split(self, cells: Cells) -> tuple[object, Cells]:
         """What the layout stores before the values in a column of cells, and the cells without it."""
