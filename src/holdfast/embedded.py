@@ -344,10 +344,9 @@ class _Embedded:
         match event:
             case RestoreEvent():
                 self._on_event(event)
-            case ProblemEvent(severity="error"):
-                logger.error("instance %s: %s", self._config.name, event.message)
             case ProblemEvent():
-                logger.warning("instance %s: %s", self._config.name, event.message)
+                level = logging.ERROR if event.severity == "error" else logging.WARNING
+                logger.log(level, "instance %s: %s", self._config.name, event.message)
 
     def _send_app_state(self) -> None:
         """Sends the app's state and the peers, which a restarted process doesn't know."""

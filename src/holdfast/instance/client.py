@@ -9,7 +9,6 @@ import contextlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from types import TracebackType
 from typing import Self
 
 import msgspec
@@ -22,7 +21,7 @@ from holdfast.instance.config import Role
 from holdfast.instance.events import EventPage
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, decode_error
 from holdfast.stores.access import Now
-from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.byte_columns import as_type, whole
 from holdfast.words import TaskId, Version
 
 _KEYS_PER_CALL = 1_000_000
@@ -61,7 +60,7 @@ class StateClient:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
@@ -70,7 +69,7 @@ class StateClient:
     def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
         """The values of a binary column of keys at exactly `version`, null where absent. Sorted keys are faster."""
         ask = messages.Exchange(*self._ask(task, store, version), do="get")
-        asked = (pa.table([part], schema=_KEYS) for part in _calls(_binary(keys)))
+        asked = (pa.table([part], schema=_KEYS) for part in _calls(as_type(keys, pa.binary())))
         parts = [whole(self._exchange(ask, table)["value"]) for table in asked]
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
@@ -107,7 +106,7 @@ class StateClient:
         `stops` leaves that range open. Sorted ranges are faster.
         """
         ask = messages.Exchange(*self._ask(task, store, version), do="scan")
-        ranges = pa.table([_binary(starts), _binary(stops)], schema=_RANGES)
+        ranges = pa.table([as_type(starts, pa.binary()), as_type(stops, pa.binary())], schema=_RANGES)
         parts = [
             _moved(self._exchange(ask, ranges.slice(first, _RANGES_PER_CALL)), first)
             for first in range(0, max(1, ranges.num_rows), _RANGES_PER_CALL)
@@ -197,13 +196,6 @@ def _calls(keys: pa.Array) -> Iterator[pa.Array]:
     rows = max(1, min(_KEYS_PER_CALL, _BYTES_PER_CALL // each))
     for start in range(0, max(1, len(keys)), rows):
         yield keys.slice(start, rows)
-
-
-def _binary(column: pa.Array | pa.ChunkedArray) -> pa.Array:
-    """The column as one array of bytes."""
-    if isinstance(column, pa.ChunkedArray):
-        column = pa.concat_arrays(column.chunks) if column.num_chunks else pa.array([], pa.binary())
-    return column if column.type == pa.binary() else column.cast(pa.binary())
 
 
 def _moved(entries: pa.Table, first: int) -> pa.Table:

@@ -25,8 +25,8 @@ class RestoreBars:
             disable=console.quiet is False and not console.is_terminal,
             transient=True,
         )
-        self._ids: dict[tuple[str, str], TaskID] = {}
-        self._versions: dict[tuple[str, str], tuple[int, int]] = {}
+        self._drawn: dict[tuple[str, str], tuple[TaskID, int]] = {}
+        """The bar of each task and store, and its target version."""
 
     def show(self, event: RestoreEvent) -> None:
         """Draws one event."""
@@ -44,27 +44,24 @@ class RestoreBars:
 
     def _start(self, key: tuple[str, str], event: RestoreEvent) -> None:
         self._end(key)
-        self._versions[key] = (event.start_version, event.end_version)
-        if not self._ids:
+        if not self._drawn:
             self._bars.start()
         total = max(1, event.end_version - event.start_version)
-        self._ids[key] = self._bars.add_task("", total=total, place="/".join(key), unit="versions", entries=0)
+        bar = self._bars.add_task("", total=total, place="/".join(key), unit="versions", entries=0)
+        self._drawn[key] = bar, event.end_version
 
     def _move(self, key: tuple[str, str], event: RestoreEvent) -> None:
-        bar = self._ids.get(key)
-        if bar is None:
+        if key not in self._drawn:
             return  # it started before this process listened
-        if event.bytes_total:
-            done, total, unit = event.bytes_done, event.bytes_total, "bytes of a snapshot"
-        else:
-            start, end = self._versions[key]
-            done, total, unit = event.end_version - start, max(1, end - start), "versions"
+        bar, target = self._drawn[key]
+        done, total, unit = event.bytes_done, event.bytes_total, "bytes of a snapshot"
+        if not total:
+            start, unit = event.start_version, "versions"
+            done, total = event.end_version - start, max(1, target - start)
         self._bars.update(bar, completed=done, total=total, unit=unit, entries=event.total)
 
     def _end(self, key: tuple[str, str]) -> None:
-        bar = self._ids.pop(key, None)
-        self._versions.pop(key, None)
-        if bar is not None:
-            self._bars.remove_task(bar)
-            if not self._ids:
+        if key in self._drawn:
+            self._bars.remove_task(self._drawn.pop(key)[0])
+            if not self._drawn:
                 self._bars.stop()

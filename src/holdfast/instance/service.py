@@ -147,11 +147,8 @@ class StateService(_ServerBase):
     def _read(self, ask: messages.Ask, read: Callable[[ReadView], M]) -> M:
         """Reads, and tries again if the replica was opened again meanwhile, as a damaged one is."""
         for _ in range(_READS - 1):
-            try:
-                with self._reading(ask) as view:
-                    return read(view)
-            except (Closed, messages.InstanceUnavailable) as error:
-                _LOG.debug("task %s is read again: %s", ask.task, error)
+            with contextlib.suppress(Closed, messages.InstanceUnavailable), self._reading(ask) as view:
+                return read(view)
         with self._reading(ask) as view:
             return read(view)
 

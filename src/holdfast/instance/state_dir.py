@@ -23,6 +23,7 @@ import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.engines.base import DiskFull
+from holdfast.stores.folders import sync_folder
 from holdfast.words import TaskId, Version
 
 _NO_SPACE = (28, 122)  # ENOSPC, EDQUOT
@@ -41,9 +42,7 @@ class StateDirectoryInUse(HoldfastError):
 
     def __init__(self, path: Path, holder: Holder | None) -> None:
         by = (
-            "another process"
-            if holder is None
-            else (f"instance {holder.name!r} (process {holder.pid} on {holder.host})")
+            "another process" if holder is None else f"instance {holder.name!r} (process {holder.pid} on {holder.host})"
         )
         super().__init__(f"{path} is held by {by}. Stop it, or give this one another state.dir.")
         self.holder = holder
@@ -197,14 +196,6 @@ def remove(path: Path) -> None:
         shutil.rmtree(path)
     else:
         path.unlink(missing_ok=True)
-
-
-def sync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def file_system_of(path: Path, mounts: str) -> str:

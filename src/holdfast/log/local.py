@@ -23,6 +23,7 @@ from holdfast.errors import StorageUnavailable
 from holdfast.log.objects import Names, ObjectMissing, Put, StorageFull, StorageRefused
 from holdfast.retry import DEFAULT_RETRY, retrying
 from holdfast.settings.sections import RetrySettings
+from holdfast.stores.folders import sync_folder
 
 T = TypeVar("T")
 _CHUNK = 8 << 20
@@ -162,13 +163,8 @@ class LocalStorage:
             self._durable.update(within)
 
     def _sync_folder(self, folder: Path) -> None:
-        if not self._fsync:
-            return
-        descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        if self._fsync:
+            sync_folder(folder)
 
     def _probe(self) -> None:
         """Rejects a file system without hard links, and deletes old temporary files of killed processes.

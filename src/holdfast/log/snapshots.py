@@ -18,6 +18,7 @@ from holdfast import faults
 from holdfast.errors import DamagedObject, StorageUnavailable
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Put, Storage
+from holdfast.stores.folders import sync_folder
 from holdfast.words import TaskId, Version
 
 FORMAT = 1
@@ -134,7 +135,7 @@ class Snapshots:
             folders.update(parent for parent in path.parents if parent.is_relative_to(into))
             self._download(names.snapshot_file(task, file.hash), file, path, on_bytes)
         for folder in folders:
-            _sync(folder, os.O_RDONLY | os.O_DIRECTORY)
+            sync_folder(folder)
 
     def _reusable(self, task: TaskId) -> set[str]:
         try:
@@ -208,11 +209,3 @@ def _safe(name: str) -> PurePosixPath:
             f"A snapshot names the file {name!r}, which is outside of its folder. Restore the manifest from a backup."
         )
     return path
-
-
-def _sync(path: Path, flags: int) -> None:
-    descriptor = os.open(path, flags)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

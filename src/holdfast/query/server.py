@@ -12,7 +12,6 @@ import logging
 import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from types import TracebackType
 from typing import Any
 
 from granian.constants import HTTPModes, Interfaces
@@ -92,9 +91,7 @@ class RestServer:
     def __enter__(self) -> "RestServer":
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.stop()
 
     def _run(self) -> None:

@@ -37,9 +37,8 @@ class RestService:
 
 def state_of(instance: Instance) -> AppStateInfo:
     """What /v1/state answers. Until the driver has sent the app's state, it is that of this instance."""
-    sent = instance.app_state
-    ready = instance.ready
-    tasks = [
+    sent, ready = instance.app_state, instance.ready
+    tasks = tuple(
         TaskInfo(
             task=str(hosted.replica.task),
             phase=hosted.progress.phase.value,
@@ -48,7 +47,7 @@ def state_of(instance: Instance) -> AppStateInfo:
             error=hosted.progress.error,
         )
         for hosted in instance.hosted()
-    ]
+    )
     return AppStateInfo(
         app=instance.log.app.id,
         instance=instance.config.name,
@@ -56,6 +55,6 @@ def state_of(instance: Instance) -> AppStateInfo:
         version=min((hosted.replica.published.version or NOTHING for hosted in instance.hosted()), default=NOTHING),
         committed=instance.source.newest_known,
         ready=ready,
-        tasks=tuple(tasks),
+        tasks=tasks,
         cause=None if sent is None else sent.cause,
     )

@@ -193,9 +193,7 @@ class StateSettings(Section):
     section: ClassVar[str] = "state"
 
     dir: Annotated[
-        str | None,
-        "The folder of local state. If not set: `<base_dir>/<app>/state`.",
-        InKafkaStreams("`state.dir`"),
+        str | None, "The folder of local state. If not set: `<base_dir>/<app>/state`.", InKafkaStreams("`state.dir`")
     ] = None
     engine: Annotated[
         str,
@@ -253,10 +251,7 @@ class RestSettings(Section):
         InKafkaStreams("`application.server`"),
     ] = "127.0.0.1"
     port: Annotated[
-        int,
-        "The port to listen on; 0 uses any free port.",
-        InKafkaStreams("`application.server`"),
-        Between(0, 65_535),
+        int, "The port to listen on; 0 uses any free port.", InKafkaStreams("`application.server`"), Between(0, 65_535)
     ] = 8080
     driver_metrics_port: Annotated[
         int,
@@ -274,10 +269,7 @@ class RetrySettings(Section):
     section: ClassVar[str] = "retry"
 
     attempts: Annotated[
-        int,
-        "The maximum number of attempts. 1 means no retry.",
-        InKafkaStreams("`retries`"),
-        Between(1, 1000),
+        int, "The maximum number of attempts. 1 means no retry.", InKafkaStreams("`retries`"), Between(1, 1000)
     ] = 5
     first: Annotated[
         Duration,

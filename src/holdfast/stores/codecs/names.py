@@ -11,13 +11,7 @@ from holdfast.stores.codecs.protobuf import PROTOBUF
 from holdfast.stores.codecs.raw import BYTES
 from holdfast.stores.places import imported
 
-NAMES: Mapping[str, str] = {
-    "msgpack": MESSAGE_PACK,
-    "json": JSON,
-    "bytes": BYTES,
-    "avro": AVRO,
-    "protobuf": PROTOBUF,
-}
+NAMES: Mapping[str, str] = {"msgpack": MESSAGE_PACK, "json": JSON, "bytes": BYTES, "avro": AVRO, "protobuf": PROTOBUF}
 """The name a user writes, and the id in the app's file."""
 
 

@@ -39,6 +39,7 @@ from holdfast.stores.engines.base import (
 )
 from holdfast.stores.engines.memory_rows import MemoryRows
 from holdfast.stores.engines.open_views import OPEN_VIEWS
+from holdfast.stores.folders import sync_folder
 from holdfast.stores.formats.byte_columns import as_type
 from holdfast.stores.spec import StoreSpec
 
@@ -155,7 +156,7 @@ class MemoryEngine:
             contents = msgspec.json.encode(_Contents(1, self._mark, files))
             sealed = _Sealed(xxhash.xxh3_128_hexdigest(contents), msgspec.Raw(contents))
             _write_durably(folder / CONTENTS, msgspec.json.encode(sealed))
-            _sync_folder(folder)
+            sync_folder(folder)
 
     def close(self) -> None:
         with self._lock:
@@ -303,11 +304,3 @@ def _write_durably(path: Path, data: bytes) -> None:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)

@@ -45,10 +45,7 @@ class Profile:
 PROFILES: dict[str, Profile] = {
     "balanced": Profile(),
     "write-heavy": Profile(
-        write_buffer_share=0.875,
-        compaction="universal",
-        files_before_compaction=12,
-        files_before_stop=96,
+        write_buffer_share=0.875, compaction="universal", files_before_compaction=12, files_before_stop=96
     ),
     "small-memory": Profile(
         write_buffer_bytes=2 * MIB,

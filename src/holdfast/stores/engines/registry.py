@@ -14,10 +14,7 @@ from holdfast.stores.engines.rocksdb import RocksEngine
 from holdfast.stores.places import imported
 from holdfast.stores.spec import StoreSpec
 
-ENGINES: dict[str, EngineFactory] = {
-    "rocksdb": RocksEngine,
-    "memory": MemoryEngine,
-}
+ENGINES: dict[str, EngineFactory] = {"rocksdb": RocksEngine, "memory": MemoryEngine}
 
 
 def engine_factory(name: str) -> EngineFactory:
