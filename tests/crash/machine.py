@@ -155,6 +155,7 @@ class Machine:
         self.sinks = SinkRunner(
             self.log,
             [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
+            retry=lambda call: call(),
         )
         source = LogReader(self.log)
         resources = Resources(16 << 20)

@@ -25,7 +25,7 @@ WINDOW: Final = "window"
 SESSION: Final = "session"
 
 
-Options = tuple[tuple[str, int | float | str | bool], ...]
+KindOptions = tuple[tuple[str, int | float | str | bool], ...]
 """Options of a kind of store by name. A missing option has its default, which is falsy."""
 
 
@@ -35,7 +35,7 @@ class NumberedSchema(msgspec.Struct, frozen=True, omit_defaults=True):
     number: int
     fingerprint: str
     fields: str
-    lifts: tuple[int, ...] = ()
+    upcast_from: tuple[int, ...] = ()
     """The numbers from which the code has an upcaster to the next number."""
 
 
@@ -86,9 +86,9 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How much time one slice covers; slices are dropped whole. Fixed when the store is made."""
     max_entries: int = 0
     """The limit of entries per partition; the least recently used are evicted."""
-    fixed: Options = ()
+    fixed: KindOptions = ()
     """Options of the store's kind that stored bytes depend on: they can't change."""
-    options: Options = ()
+    options: KindOptions = ()
     """The other options of the store's kind."""
     durable: bool = True
     everywhere: bool = False
@@ -158,10 +158,10 @@ def differences(old: Sequence[StoreSpec], new: Sequence[StoreSpec]) -> list[str]
 _FIXED: Final = ("kind", "codec", "engine", "format", "durable", "everywhere")
 """The fields that stored bytes, or the place they are in, depend on, in any kind."""
 
-BESIDE: Final = "keep the store as it was and add one under a new name beside it, or give the app a new id"
+KEEP_AND_ADD: Final = "keep the store as it was and add one under a new name beside it, or give the app a new id"
 """What to do if a store can't change. It has to stay declared: a store in the log can't be removed."""
 
-_NOT_IN_PLACE: Final = f"Not possible in place: {BESIDE}"
+_NOT_IN_PLACE: Final = f"Not possible in place: {KEEP_AND_ADD}"
 
 
 def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
@@ -187,7 +187,7 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
         lines.append(
             f"store {old.name!r} measures retention by {was} in the log and by {now} in the code. The clock "
             "would jump: hidden entries could come back, and only on replicas that have not dropped them yet. Leave "
-            f"the stream's timestamp= as it was; or {BESIDE}"
+            f"the stream's timestamp= as it was; or {KEEP_AND_ADD}"
         )
     if type(old.value) is not type(new.value):
         was, now = _text(old.value), _text(new.value)
@@ -207,7 +207,7 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
         stay = leave if isinstance(old.value, TypedValues) else f"Leave it at {was}"
         lines.append(
             f"store {old.name!r} has ttl {was} in the log and {now} in the code. Entries that it would hide could come "
-            f"back if it grew again, deleted ones too. {stay}; or {BESIDE}"
+            f"back if it grew again, deleted ones too. {stay}; or {KEEP_AND_ADD}"
         )
     if new.retention_ms > old.retention_ms > 0:
         set_by = "" if old.aggregates else " (by retention=, or where that isn't set by size, gap and grace)"
@@ -215,7 +215,7 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
             f"store {old.name!r} has {kept_as(old)} {_shown(old, 'retention_ms')} in the log and "
             f"{_shown(new, 'retention_ms')} in the code. Entries that the shorter one has hidden would come back, and "
             f"only on replicas that have not dropped them yet. Leave it at {_shown(old, 'retention_ms')} or "
-            f"less{set_by}; or {BESIDE}"
+            f"less{set_by}; or {KEEP_AND_ADD}"
         )
     return lines
 

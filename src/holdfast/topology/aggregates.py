@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.stores.schema.history import UNTOLD
+from holdfast.stores.schema.history import UNSTABLE_INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -59,7 +59,7 @@ class Aggregate:
             column = "*" if self.column is None else " ".join(self.column.split())
         else:
             found = _COLUMN.fullmatch(str(self.column))
-            column = found[1] if found else UNTOLD
+            column = found[1] if found else UNSTABLE_INPUT
         return f"{self.function.value}({column})"
 
     def __str__(self) -> str:

@@ -17,7 +17,6 @@ from holdfast.stores.layouts.slices import (
     first_live_slice,
     live_slices,
     slice_prefix,
-    sliced_key,
     sliced_keys,
     slices_of,
     slices_to_drop,
@@ -184,8 +183,8 @@ def test_slices_are_the_same_one_by_one_and_in_columns(rows: list[tuple[int, byt
     own = pa.array([b"\x01" + key for _, key in rows], pa.binary())
     column = np.array([number for number, _ in rows], dtype=np.int64)
     stored = sliced_keys(column, own)
-    assert stored.to_pylist() == [sliced_key(number, b"\x01" + key) for number, key in rows]
-    assert sliced_keys(3, own).to_pylist() == [sliced_key(3, key) for key in own.to_pylist()]
+    assert stored.to_pylist() == [slice_prefix(number) + b"\x01" + key for number, key in rows]
+    assert sliced_keys(3, own).to_pylist() == [slice_prefix(3) + key for key in own.to_pylist()]
     if rows:
         found, split = split_sliced_keys(stored)
         assert found.tolist() == column.tolist()
@@ -208,7 +207,7 @@ def test_only_hidden_entries_are_dropped(wall: int, keep: int, time: int) -> Non
     spec = hf.WindowStore("s", value=int, size="1ms", retention=f"{keep}ms").spec()
     span = slices_to_drop(spec, 0, wall)
     assert span is not None
-    place = sliced_key(time // spec.slice_ms, encode_key(key_schema(str), ("k",)))
+    place = slice_prefix(time // spec.slice_ms) + encode_key(key_schema(str), ("k",))
     dropped = span[0] <= place < span[1]
     assert not dropped or time <= wall - keep, "it is still seen"
     assert dropped or time > wall - keep - spec.slice_ms, "it is hidden by a whole slice and not dropped"

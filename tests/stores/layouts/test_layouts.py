@@ -18,7 +18,7 @@ from holdfast.stores.layouts.plain import PlainLayout
 from holdfast.stores.layouts.recency import COUNT_KEY, count_cell, index_key, with_seq
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.sliced import SlicedLayout
-from holdfast.stores.layouts.slices import sliced_key
+from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.stores.layouts.versioned import VersionedLayout
 from holdfast.stores.layouts.windowed import WindowedLayout
 from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, StoreSpec
@@ -69,17 +69,17 @@ def test_indexes_and_notes_are_not_changes() -> None:
 
 def test_of_copies_in_several_slices_the_newest_that_has_a_cell_counts() -> None:
     rows = {
-        sliced_key(2, ANN): None,
-        sliced_key(3, ANN): pack(Cell(b"new")),
-        sliced_key(1, ANN): pack(Cell(b"old")),
-        sliced_key(1, BOB): None,
-        sliced_key(2, BOB): None,
+        slice_prefix(2) + ANN: None,
+        slice_prefix(3) + ANN: pack(Cell(b"new")),
+        slice_prefix(1) + ANN: pack(Cell(b"old")),
+        slice_prefix(1) + BOB: None,
+        slice_prefix(2) + BOB: None,
     }
     assert changed(spec(**TTL), rows) == {ANN: b"new", BOB: None}
 
 
 def test_of_a_history_only_the_latest_value_is_a_change() -> None:
-    rows = {ANN: pack(Cell(b"new", 5)), sliced_key(1, ANN + b"\x00\x00" + bytes(16)): pack(Cell(b"old", 1))}
+    rows = {ANN: pack(Cell(b"new", 5)), slice_prefix(1) + ANN + b"\x00\x00" + bytes(16): pack(Cell(b"old", 1))}
     assert changed(spec(kind=VERSIONED, **KEPT), rows) == {ANN: b"new"}
 
 

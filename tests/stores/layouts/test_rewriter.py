@@ -12,7 +12,7 @@ from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.recency import with_seq
 from holdfast.stores.layouts.rewriter import STEP, RewriteProgress, Rewriter, progress_of
-from holdfast.stores.layouts.slices import sliced_key
+from holdfast.stores.layouts.slices import slice_prefix
 from tests.stores.schemas import First, Named, Tenths, spec_of, typed
 
 NOW = Now(wall=10_000)
@@ -125,7 +125,7 @@ def test_indexes_notes_deletes_and_expired_entries_are_not_rewritten() -> None:
 
 
 def test_nothing_is_written_into_a_hidden_slice() -> None:
-    old, live = sliced_key(3, b"\x01a"), sliced_key(9, b"\x01a")
+    old, live = slice_prefix(3) + b"\x01a", slice_prefix(9) + b"\x01a"
     store = store_of({old: entry(First("a", 10)), live: entry(First("a", 20))})
     done = stepped(store, retention_ms=2_000, slice_ms=1_000, clock="wall")
     assert (done.seen, done.rewritten) == (1, 1)

@@ -18,7 +18,7 @@ from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.recency import SEQ_BYTES, with_seq
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.rewriter import RewriteProgress, Rewriter, RewriteStep, progress_in
-from holdfast.stores.layouts.slices import sliced_key
+from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.stores.schema.history import merged, row_schemas
 from holdfast.stores.spec import RowValues, StoreSpec
 
@@ -123,8 +123,8 @@ def test_a_new_schema_during_a_rewrite_starts_another() -> None:
 
 
 def test_hidden_slices_and_expired_rows_are_not_rewritten() -> None:
-    hidden, live = sliced_key(1, b"\x01a"), sliced_key(9, b"\x01a")
-    over = sliced_key(9, b"\x01b")
+    hidden, live = slice_prefix(1) + b"\x01a", slice_prefix(9) + b"\x01a"
+    over = slice_prefix(9) + b"\x01b"
     cells = {hidden: row(1, 1, expires=1), live: row(1, 2, expires=12_000), over: row(1, 3, expires=9_999)}
     table = Table(spec_of(ttl_ms=3_000, slice_ms=1_000), cells)
     done = table.finish(10)

@@ -15,7 +15,7 @@ def test_the_log_keeps_every_schema_once() -> None:
         (2, "{user/player: str, score: float, tags?: list[str]}"),
     ]
     assert log.schema == 2
-    assert log.schemas[-1].lifts == (1,)
+    assert log.schemas[-1].upcast_from == (1,)
     assert effective(log, spec_of(First)).schema == 1
 
 

@@ -55,10 +55,6 @@ Retry = Callable[[Callable[[], None]], None]
 """Repeats a call whose error has the category RETRY, up to a limit."""
 
 
-def once(call: Callable[[], None]) -> None:
-    call()
-
-
 class SinkRunner:
     """All sinks of an app."""
 
@@ -67,7 +63,7 @@ class SinkRunner:
         log: Log,
         feeds: Sequence[Feed],
         *,
-        retry: Retry = once,
+        retry: Retry,
         on_failure: Callable[[HoldfastError], None] = lambda error: None,
     ) -> None:
         self._log = log

@@ -246,7 +246,7 @@ class EntryStore(Store[K, V], EntryView[K, V, R]):
 
     def _quiet_as(self, view: type["ViewType"]) -> "ViewType":
         found = self._as(view)
-        found._found = self._found.quiet()
+        found._found = self._found.without_touching()
         return found
 
 

@@ -119,7 +119,7 @@ class TimestampedKeyValueStore(
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[V]) -> None:
         super()._attach(spec, bytes_, now, codec)
-        self._there = self._entries_.quiet()
+        self._there = self._entries_.without_touching()
         self._newest_stays = spec.option("late") != "last"
 
     def put(self, key: K, value: V | None, timestamp: Time | None = None, ttl: Length | int | None = None) -> None:

@@ -68,7 +68,7 @@ class ReadableEntries(Protocol):
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
         """Entries in the order of their keys, in batches; None: up to the last entry."""
 
-    def quiet(self) -> "ReadableEntries":
+    def without_touching(self) -> "ReadableEntries":
         """The same entries for a reader whose reads change nothing."""
 
 
@@ -106,7 +106,7 @@ class Entries(ReadableEntries, ABC):
         """Where these entries may be stored."""
         return list(keys)
 
-    def quiet(self) -> ReadableEntries:
+    def without_touching(self) -> ReadableEntries:
         return self
 
     def begin_version(self) -> int:

@@ -84,8 +84,8 @@ class BoundedEntries(Entries):
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         return [*keys, recency.COUNT_KEY]
 
-    def quiet(self) -> ReadableEntries:
-        return _Quiet(self)
+    def without_touching(self) -> ReadableEntries:
+        return _WithoutTouching(self)
 
     def put(self, key: bytes, cell: bytes, expires: int) -> None:
         self._touch(key, cell, None if key in self._before else self._bytes.get(key))
@@ -232,7 +232,7 @@ class BoundedEntries(Entries):
         self._bytes.hold(entries, size)
 
 
-class _Quiet:
+class _WithoutTouching:
     """The entries of a bounded store for a reader that refreshes nothing."""
 
     def __init__(self, entries: BoundedEntries) -> None:
@@ -240,7 +240,7 @@ class _Quiet:
         self.find_many = entries._peek_many
         self.scan = entries.scan
 
-    def quiet(self) -> ReadableEntries:
+    def without_touching(self) -> ReadableEntries:
         return self
 
 

@@ -75,19 +75,10 @@ def slice_prefix(number: int) -> bytes:
     return SLICE_AREA + (b"\x00" if number < 0 else b"\xff") * 8
 
 
-def sliced_key(number: int, key: bytes) -> bytes:
-    """The stored key of an entry in a slice.
-
-    >>> sliced_key(1, b"\\x01ann").hex(" ")
-    '02 80 00 00 00 00 00 00 01 01 61 6e 6e'
-    """
-    return slice_prefix(number) + key
-
-
 def split_sliced(stored: bytes) -> tuple[int, bytes]:
     """The slice and the own key of a stored key.
 
-    >>> split_sliced(sliced_key(-3, b"\\x01ann"))
+    >>> split_sliced(slice_prefix(-3) + b"\\x01ann")
     (-3, b'\\x01ann')
     """
     if len(stored) <= PREFIX_BYTES or stored[:1] != SLICE_AREA:

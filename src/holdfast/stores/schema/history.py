@@ -14,9 +14,9 @@ from holdfast.stores.formats.cells import FIRST_SCHEMA
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.schema.compatibility import obstacles
 from holdfast.stores.schema.text import FieldSchema, Record, Scalar, fingerprint_of, parse, text_of
-from holdfast.stores.spec import BESIDE, NumberedSchema, RowValues, StoreSpec, TypedValues
+from holdfast.stores.spec import KEEP_AND_ADD, NumberedSchema, RowValues, StoreSpec, TypedValues
 
-UNTOLD = "..."
+UNSTABLE_INPUT = "..."
 """Stands for an input whose text can differ from start to start: then only the function is compared."""
 
 
@@ -78,7 +78,7 @@ def one_way(log: StoreSpec, code: StoreSpec) -> list[str]:
 
 
 def _obstacles(version: NumberedSchema, own: NumberedSchema) -> list[str]:
-    if any(number in own.lifts for number in range(version.number, own.number)):
+    if any(number in own.upcast_from for number in range(version.number, own.number)):
         return []  # only the upcaster knows which value it makes
     return obstacles(parse(version.fields), parse(own.fields))
 
@@ -151,7 +151,7 @@ def _unreadable_rows(log: StoreSpec, code: StoreSpec) -> list[str]:
     became = _became(log, code)
     lines = [
         f"store {code.name!r} has {label} as {was} in the log and as {now} in the code, and one can't become the "
-        f"other. Give the changed aggregate another name with from_now=True, or {BESIDE}; if only the input "
+        f"other. Give the changed aggregate another name with from_now=True, or {KEEP_AND_ADD}; if only the input "
         "was renamed, rename it back first: stream.with_column(...)"
         for label, (was, now) in became.items()
     ]
@@ -191,5 +191,5 @@ def _same(one: str, other: str) -> bool:
     (True, True, False)
     """
     functions = {text.partition("(")[0] for text in (one, other)}
-    unknown = any(text.endswith(f"({UNTOLD})") for text in (one, other))
+    unknown = any(text.endswith(f"({UNSTABLE_INPUT})") for text in (one, other))
     return one == other or (unknown and len(functions) == 1)

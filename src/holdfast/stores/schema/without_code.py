@@ -28,7 +28,7 @@ class SchemaDescription:
     >>> renamed = NumberedSchema(1, "", "{user/player: str, score: int, tags?: list[str]}")
     >>> SchemaDescription((first, renamed)).shown({"user": "Ann", "score": 3, "old": 1}, 1)
     {'player': 'Ann', 'score': 3}
-    >>> tenths = NumberedSchema(2, "", "{user/player: str, score: float}", lifts=(1,))
+    >>> tenths = NumberedSchema(2, "", "{user/player: str, score: float}", upcast_from=(1,))
     >>> SchemaDescription((first, renamed, tenths)).shown({"user": "Ann", "score": 3}, 1)
     AsWritten(value={'user': 'Ann', 'score': 3}, schema=1)
     """
@@ -42,7 +42,7 @@ class SchemaDescription:
         newest = self._newest
         if newest is None:
             return plain
-        if schema > newest.number or any(number in newest.lifts for number in range(schema, newest.number)):
+        if schema > newest.number or any(number in newest.upcast_from for number in range(schema, newest.number)):
             return AsWritten(plain, schema)
         return _in_schema(plain, self._fields) if self._fields and isinstance(plain, dict) else plain
 
