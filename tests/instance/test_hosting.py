@@ -3,7 +3,7 @@
 import random
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +16,7 @@ from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import Closed
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.events import EventPage
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import ReadView
@@ -325,6 +326,25 @@ def test_the_first_launch_is_repeated_with_growing_waits_until_the_app_stops(
     instances.stop()
     assert len(waits) == 5
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.8, 1.0, 1.0), strict=True))
+
+
+def test_events_are_asked_for_less_often_the_longer_an_instance_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waits: list[float] = []
+    answers = iter([None, None, EventPage((), 1, 0, "life"), None])
+
+    def events(*asked: object, **how: object) -> EventPage:
+        if (page := next(answers)) is None:
+            raise InstanceUnavailable("it is being restarted.")
+        return page
+
+    monkeypatch.setattr(embedded, "StateClient", lambda *_: nullcontext(SimpleNamespace(events=events)))
+    stopping: Any = SimpleNamespace(is_set=lambda: len(waits) == 3, wait=waits.append)
+    instance = embedded._Embedded.__new__(embedded._Embedded)
+    instance.address, instance._stopping = "grpc://127.0.0.1:1", stopping
+    instance._read_events()
+    assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.2), strict=True))
 
 
 def pid_of(address: str) -> int:
