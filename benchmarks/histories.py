@@ -41,7 +41,7 @@ STEP_MS = 1_000
 
 
 def _other(name: str, kind: str) -> StoreSpec:
-    return structs.replace(SPEC, name=name, kind=kind, retention_ms=8 * STEP_MS, slice_ms=STEP_MS)
+    return structs.replace(SPEC, name=name, kind=kind, retention_ms=8 * STEP_MS, slice_ms=STEP_MS, clock="wall")
 
 
 OTHER_KINDS = (_other("visits", WINDOW), _other("sittings", SESSION), _other("prices", VERSIONED))

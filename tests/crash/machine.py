@@ -68,7 +68,7 @@ SPEC = StoreSpec(
 )
 BOUNDED = structs.replace(SPEC, max_entries=2)
 EXPIRING = structs.replace(SPEC, ttl_ms=2_500, slice_ms=1_000)
-VERSIONED_TABLE = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000)
+VERSIONED_TABLE = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000, clock="wall")
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
 COLUMNS = TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]

@@ -9,6 +9,7 @@ import holdfast as hf
 from holdfast.errors import BadValue, TopologyError
 from holdfast.pipeline.running import ProcessorFailed
 from holdfast.testing import ProcessorTest
+from holdfast.topology.processor import stores_of
 
 
 @dataclasses.dataclass
@@ -93,3 +94,24 @@ def test_a_forwarded_value_of_another_type_is_refused_as_in_an_app() -> None:
     assert test.pipe("ann", {"n": 1}) == [("ann", {"n": 1})]
     with pytest.raises(BadValue, match=r"has 'x' as n, which must be int64"):
         test.pipe("ann", {"n": "x"})
+
+
+def test_only_objects_of_store_classes_are_a_processors_stores() -> None:
+    class Looks:
+        """Has the names of a store's methods and isn't one."""
+
+        name = spec = bind = value_codec = None
+        SINK_COLUMNS = ()
+
+    class Mixed(hf.Processor):
+        seen = hf.KeyValueStore("seen", value=int)
+        looks = Looks()
+        kind = hf.KeyValueStore
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.seen[key] = 1
+
+    test = ProcessorTest(Mixed)
+    test.pipe("ann", {})
+    assert list(stores_of(Mixed)) == ["seen"]
+    assert test.store("seen").get("ann") == 1
