@@ -12,8 +12,8 @@ TYPED := $(wildcard src tests benchmarks examples scripts)
 # The S3 server of the tests, if set-up could build it. Without it the S3 tests are skipped.
 export HOLDFAST_VERSITYGW ?= $(CURDIR)/.tools/bin/versitygw
 
-# Number of test processes. Most tests wait for a process or a disk, so two fit two cores.
-WORKERS ?= 2
+# Number of test processes. Most tests wait for a process now and then, so three fit two cores.
+WORKERS ?= 3
 
 help: ## this list
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
