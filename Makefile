@@ -38,7 +38,7 @@ else
 endif
 
 crash: setup-tests ## a kill at every step, on real Spark (make test runs a dozen of them)
-	$(PY) -m pytest -v tests/crash
+	$(PY) -m pytest -v -m "crash or slow" --ignore=tests/test_sizing_large.py
 
 sizes: setup-tests ## compares `holdfast size` with an instance of 5 million keys
 	$(PY) -m pytest -q -s tests/test_sizing_large.py

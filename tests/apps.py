@@ -12,11 +12,15 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+import pytest
 from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ENGINES = ["rocksdb", pytest.param("memory", marks=pytest.mark.slow)]
+"""Where both engines do the same for seconds, the second one is for `make crash`: engines have tests of their own."""
+
 PAGE = 25
 """Small pages, so that stores are read through cursors too."""
 

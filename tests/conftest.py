@@ -1,5 +1,6 @@
 """Shared by all tests: one Spark session per run, folders in memory, small disks, hypothesis without deadlines."""
 
+import gc
 import os
 import shutil
 import subprocess
@@ -23,6 +24,11 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 _MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+def pytest_collection_finish() -> None:
+    """Keeps loaded modules out of garbage collections, each of which takes over a second with them."""
+    gc.freeze()
 
 
 @pytest.fixture(scope="session")

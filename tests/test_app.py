@@ -31,7 +31,7 @@ from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
-from tests.apps import NOON, entries_of, finish, game, get, points_app, read, settings, write
+from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -80,7 +80,7 @@ def test_a_restart_continues_from_the_last_version(spark: SparkSession, tmp_path
     assert app.version == 2
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_lost_state_directory_is_restored_and_reported(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1), game("bob", 2), game("carol", 3)])
 

@@ -28,7 +28,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.recency import COUNT_KEY
 from holdfast.topology.processor import stores_of
 from holdfast.words import TaskId, Version
-from tests.apps import NOON, entries_of, finish, game, get, read, settings, write
+from tests.apps import ENGINES, NOON, entries_of, finish, game, get, read, settings, write
 from tests.stores.kinds.models import KeyValue
 
 pytestmark = pytest.mark.spark
@@ -198,7 +198,7 @@ def check(app: hf.App, model: Model) -> None:
     assert dict(stores["recent"].items()) == {k: v for part in model.recent for k, (v, _) in part.entries.items()}
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_stores_of_every_kind_equal_the_model(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     dice, model = random.Random(4), Model()
     state: dict[str, Any] = {"state": hf.StateSettings(engine=engine)}

@@ -25,7 +25,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.slices import split_sliced
 from holdfast.words import Millis, TaskId, Version
 from tests import apps
-from tests.apps import NOON, entries_of, get, read, settings, write
+from tests.apps import ENGINES, NOON, entries_of, get, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -72,7 +72,7 @@ def upserted(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
     return state
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_bounded_table_evicts_and_every_sink_gets_the_deletes(
     engine: str, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -151,7 +151,7 @@ def test_an_expired_key_is_counted_from_zero(spark: SparkSession, tmp_path: Path
     assert live == {"a"}
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_table_with_history_shows_earlier_results(engine: str, spark: SparkSession, tmp_path: Path) -> None:
     noon = round(NOON.timestamp() * 1000)
     batches = [

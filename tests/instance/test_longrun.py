@@ -19,6 +19,7 @@ from holdfast.stores.engines.rocksdb import RocksEngine
 from holdfast.stores.kinds.keyvalue import KeyValueStore
 from holdfast.stores.kinds.window import WindowStore
 from holdfast.words import Version
+from tests.apps import ENGINES
 from tests.instance.app_log import TASK, AppLog, Place, new_url
 from tests.stores.kinds.worlds import Writing
 
@@ -80,7 +81,7 @@ def measure(replica: Replica, place: Place, version: Version) -> dict[str, float
     return found
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 def test_a_month_leaves_no_more_state_than_a_day(
     engine: str, place: Place, record_property: Callable[[str, object], None]
 ) -> None:

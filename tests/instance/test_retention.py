@@ -13,6 +13,7 @@ from holdfast.log.commits import Clocks
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.access import Now
 from holdfast.words import Version
+from tests.apps import ENGINES
 from tests.instance.app_log import TASK, AppLog, Place, abandon, new_url
 from tests.instance.timed import KEYS, STORES, Twin, answers, specs
 
@@ -27,7 +28,7 @@ def answers_of(replica: Replica, version: Version) -> dict[str, Any]:
         return answers(view)
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 @settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(seed=st.integers(0, 10**6))
 def test_replicas_that_flush_at_different_times_answer_the_same(
