@@ -72,6 +72,7 @@ def test_an_app_with_many_open_files_launches_instances(tmp_path: Path) -> None:
         launched = launch(config_of(AppLog(str(tmp_path / "log")), tmp_path), lambda: False)
         launched.process.kill()
         launched.process.wait()
+        assert launched.address.startswith("grpc://")
     finally:
         for number in many:
             os.close(number)
