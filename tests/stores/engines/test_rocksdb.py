@@ -224,3 +224,10 @@ def fill(engine: Engine, ballast: Path) -> None:
     for version in range(4, 40):
         engine.apply(history.changes(version), history.mark(version))
     engine.flush()
+
+
+def test_a_stalled_write_keeps_no_other_thread_waiting(tmp_path: Path) -> None:
+    environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
+    command = [sys.executable, "-m", "tests.stores.stalled_write", str(tmp_path / "state")]
+    done = subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=60, stdout=subprocess.PIPE, text=True)
+    assert done.stdout.splitlines() == ["other threads run", "v3 at version 3"]

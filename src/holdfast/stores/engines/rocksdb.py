@@ -9,7 +9,9 @@ Only this module and its neighbours (`rocksdb_views`, `rocksdb_errors`, `tuning`
 limits of its release 0.3.29:
 - iterators of its snapshots read the newest state, so a view has one iterator per family instead;
 - its `items()` ends without an error at a damaged block, so scans check an iterator's status at the end;
-- a write that RocksDB delays would hold Python's GIL meanwhile, so chunks wait in Python before they are written;
+- a write that RocksDB delays would hold Python's GIL meanwhile, and after a full disk for ever: RocksDB's recovery
+  wants to flush and queues behind the write that waits for a flush. So RocksDB refuses such a write (`no_slowdown`),
+  and Python tries it again;
 - iterators and family handles keep a closed database open, so `close` releases all of them.
 """
 
@@ -17,7 +19,7 @@ import contextlib
 import logging
 import threading
 import weakref
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -45,7 +47,7 @@ from holdfast.stores.engines.base import (
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.profiles import MIB
 from holdfast.stores.engines.reclaim import Range, Reclaimer
-from holdfast.stores.engines.rocksdb_errors import BadOptions, translated
+from holdfast.stores.engines.rocksdb_errors import BadOptions, is_write_stall, translated
 from holdfast.stores.engines.rocksdb_options import rejected_options, written_options
 from holdfast.stores.engines.rocksdb_views import RocksView
 from holdfast.stores.engines.tuning import Tuning
@@ -72,6 +74,7 @@ class RocksEngine:
         self._write = rd.WriteOptions()
         self._write.memtable_insert_hint_per_batch = True  # a batch is sorted
         self._write.disable_wal = True  # type: ignore[method-assign,assignment]  # the stub is wrong: an attribute
+        self._write.no_slowdown = True
         with translated(path, opening=True):
             path.mkdir(parents=True, exist_ok=True)
             self._tuning.caches.hold(families)
@@ -144,15 +147,7 @@ class RocksEngine:
             for family, change in changes:
                 handle = self._handle(family)
                 for keys, values in change.in_key_order().chunks():
-                    batch = rd.WriteBatch(raw_mode=True)
-                    batch.set_default_column_family(handle)
-                    for key, value in zip(keys, values, strict=True):
-                        if value is None:
-                            del batch[key]
-                        else:
-                            batch[key] = value
-                    self._wait_while_stopped(family)
-                    db.write(batch, self._write)
+                    self._write_batch(db, partial(_chunk, handle, keys, values))
                     faults.point("apply.middle")
             self._write_marks(db, mark_after_changes(before, mark))
             faults.point("apply.after")
@@ -173,15 +168,31 @@ class RocksEngine:
                     family.flush()
 
     def _write_marks(self, db: rd.Rdict, mark: Mark) -> None:
-        batch = rd.WriteBatch(raw_mode=True)
-        for handle in self._handles.values():
-            batch.put(MARK_KEY, pack_mark(mark), handle)
-        db.write(batch, self._write)
+        def marks() -> rd.WriteBatch:
+            batch = rd.WriteBatch(raw_mode=True)
+            for handle in self._handles.values():
+                batch.put(MARK_KEY, pack_mark(mark), handle)
+            return batch
+
+        self._write_batch(db, marks)
         self._mark = mark
 
-    def _wait_while_stopped(self, family: str) -> None:
-        while self._families[family].property_int_value("rocksdb.is-write-stopped"):
-            SYSTEM_CLOCK.sleep(0.002)
+    def _write_batch(self, db: rd.Rdict, batch: Callable[[], rd.WriteBatch]) -> None:
+        """Writes a batch, again and again while RocksDB would delay it. Each attempt needs a batch of its own.
+
+        The waits grow, since RocksDB counts every refused write into its limit of bytes per second.
+        """
+        wait = 0.001
+        while True:
+            try:
+                db.write(batch(), self._write)
+            except Exception as error:
+                if not is_write_stall(error):
+                    raise
+                SYSTEM_CLOCK.sleep(wait)
+                wait *= 1.5
+            else:
+                return
 
     def drop(self, family: str, start: bytes, stop: bytes) -> None:
         start = max(start, FIRST_KEY)
@@ -194,9 +205,7 @@ class RocksEngine:
                 return  # an empty range costs one seek, and no range delete that slows readers down
             del at  # the iterator would keep the files of the range
             self._outdate_views()
-            batch = rd.WriteBatch(raw_mode=True)
-            batch.delete_range(start, stop, self._handle(family))
-            db.write(batch, self._write)
+            self._write_batch(db, partial(_range_deletion, self._handle(family), start, stop))
         self._reclaimer.add((family, start, stop))
 
     def _compact(self, range_: Range) -> None:
@@ -322,3 +331,20 @@ class RocksEngine:
     def _handle(self, name: str) -> rd.ColumnFamily:
         self._family(name)
         return self._handles[name]
+
+
+def _chunk(handle: rd.ColumnFamily, keys: Sequence[bytes], values: Sequence[bytes | None]) -> rd.WriteBatch:
+    batch = rd.WriteBatch(raw_mode=True)
+    batch.set_default_column_family(handle)
+    for key, value in zip(keys, values, strict=True):
+        if value is None:
+            del batch[key]
+        else:
+            batch[key] = value
+    return batch
+
+
+def _range_deletion(handle: rd.ColumnFamily, start: bytes, stop: bytes) -> rd.WriteBatch:
+    batch = rd.WriteBatch(raw_mode=True)
+    batch.delete_range(start, stop, handle)
+    return batch

@@ -45,6 +45,11 @@ def translated(path: Path, *, opening: bool = False) -> Iterator[None]:
         raise _translation(path, error, opening) from error
 
 
+def is_write_stall(error: Exception) -> bool:
+    """Whether RocksDB refused a write that it would have delayed."""
+    return str(error).startswith("Result incomplete: Write stall")
+
+
 def _translation(path: Path, error: Exception, opening: bool) -> HoldfastError:
     # RocksDB's status is available only as text: RocksDB's own words, and the system's texts of error numbers.
     text = str(error)
