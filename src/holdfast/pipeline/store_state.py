@@ -16,7 +16,7 @@ from sortedcontainers import SortedList
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.task_state import Range, TaskState
-from holdfast.stores.formats.keys import after_prefix
+from holdfast.stores.layouts.base import area_of
 
 FIRST_PAGE: Final = 1_000
 """How many entries of a range that was not prefetched are read first. A range with fewer is cached."""
@@ -75,7 +75,7 @@ class StoreState:
         self._before = before
         self._budget = budget
         self._ends: dict[bytes, bytes] = {}
-        """Area → its last key at `v-1`, where that was read. A key's first byte is its area."""
+        """Area → its last key at `v-1`, where that was read."""
         self._read: dict[bytes, bytes | None] = {}
         self._spans = Spans()
         self._written: SortedList[bytes] | None = None
@@ -202,8 +202,7 @@ class StoreState:
         With time, windows, sessions and entries with a TTL get to slices that are still empty. One read of the area's
         last key answers for all of them.
         """
-        area = start[:1]
-        after = after_prefix(area)
+        area, after = area_of(start)
         if stop is None or after is None or stop > after:
             return False
         if area not in self._ends:

@@ -23,7 +23,8 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.access import ENTRY_SCHEMA, Now, OrderedBytes, ReadableBytes, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, Cells, pack, unpack, unpack_many
-from holdfast.stores.layouts.areas import ENTRY_AREA, NOTE_AREA, SLICE_AREA
+from holdfast.stores.formats.keys import after_prefix
+from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, RECENCY_AREA, SLICE_AREA
 from holdfast.stores.layouts.expiry import ExpiryClock, shorter_ttl
 from holdfast.stores.layouts.slices import retention_time, slices_to_drop
 from holdfast.stores.spec import StoreSpec
@@ -34,6 +35,7 @@ T = TypeVar("T")
 EMPTY: Final = pack(Cell(b""))
 """The cell of a stored key without a value: a row of an index, or a delete in a history."""
 
+AREAS: Final = (ENTRY_AREA, SLICE_AREA, EXPIRY_AREA, RECENCY_AREA, NOTE_AREA)
 REWRITE_NOTE: Final = NOTE_AREA + b"rewrite"
 """The note with the progress of a rewrite. It is the last key of every part that a rewrite step writes."""
 
@@ -50,6 +52,15 @@ Merge = Callable[[pa.BinaryArray], pa.BinaryArray]
 
 Batch = tuple[Sequence[bytes], Sequence[bytes]]
 """Own keys, and the cell of each; never empty."""
+
+
+def area_of(key: bytes) -> tuple[bytes, bytes | None]:
+    """The area that a key is in, and the key where the next area starts.
+
+    >>> area_of(SLICE_AREA + b"...")
+    (b'\\x02', b'\\x03')
+    """
+    return key[:1], after_prefix(key[:1])
 
 
 class NotByKey(HoldfastError):
