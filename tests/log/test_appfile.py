@@ -22,8 +22,9 @@ from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import Cell, pack, pack_many, unpack_many
 from holdfast.stores.formats.rows import encode_row
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.schema.history import effective, merged, row_schemas
+from holdfast.stores.schema.history import effective, merged
 from holdfast.stores.schema.row_columns import decode_columns, newest_rows
+from holdfast.stores.schema.row_history import row_schemas
 from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
 from holdfast.words import TaskId
 from tests.log.making import app_spec, grow, subtopologies_of

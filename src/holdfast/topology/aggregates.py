@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import TYPE_CHECKING
 
-from holdfast.stores.schema.history import UNSTABLE_INPUT
+from holdfast.stores.schema.row_history import UNSTABLE_INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column

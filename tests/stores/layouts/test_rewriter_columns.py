@@ -19,7 +19,8 @@ from holdfast.stores.layouts.recency import SEQ_BYTES, with_seq
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.rewriter import RewriteProgress, Rewriter, RewriteStep, progress_in
 from holdfast.stores.layouts.slices import slice_prefix
-from holdfast.stores.schema.history import merged, row_schemas
+from holdfast.stores.schema.history import merged
+from holdfast.stores.schema.row_history import row_schemas
 from holdfast.stores.spec import RowValues, StoreSpec
 
 NOW = Now(wall=10_000)

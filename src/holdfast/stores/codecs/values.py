@@ -16,7 +16,7 @@ from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
 from holdfast.stores.formats.rows import ROWS, decode_row, encode_row, row_of
 from holdfast.stores.schema.declared import Declared, check_inside, declared, describe_type, schema_of_type
-from holdfast.stores.schema.history import row_schemas, surviving
+from holdfast.stores.schema.row_history import row_schemas, surviving
 from holdfast.stores.schema.text import ValueSchema, parse
 from holdfast.stores.schema.without_code import SchemaDescription
 from holdfast.stores.spec import NumberedSchema, RowValues, StoreSpec

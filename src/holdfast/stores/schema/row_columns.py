@@ -5,7 +5,7 @@ import pyarrow.compute as pc
 
 from holdfast.stores.codecs.values import unknown_schema
 from holdfast.stores.formats.rows import decode_rows, encode_rows
-from holdfast.stores.schema.history import row_schemas, surviving
+from holdfast.stores.schema.row_history import row_schemas, surviving
 from holdfast.stores.spec import StoreSpec
 
 _NOTHING = pa.scalar(None, pa.binary())
