@@ -27,7 +27,6 @@ POINTS = (
     "commit.before",
     "commit.after",
     "sink.before",
-    "sink.middle",
     "sink.after",
     "apply.before",
     "apply.middle",

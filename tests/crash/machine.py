@@ -29,6 +29,7 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import SparkBatch, Writer
 from holdfast.log.log import Log
+from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
@@ -149,7 +150,7 @@ class Machine:
             stores=specs,
             subtopologies=subtopologies_of({each.name: 0 for each in specs}),
         )
-        self.log = Log.create_or_open(open_storage(f"memory://{self.name}-log"), spec)
+        self.log = Log.create_or_open(self.storage(), spec)
         self.memory = Memory()
         output = self.output()
         self.sinks = SinkRunner(
@@ -180,6 +181,10 @@ class Machine:
         if newest is not None:
             self.sinks.catch_up(Version(newest.version))
         return self
+
+    def storage(self) -> Storage:
+        """The storage of the log."""
+        return open_storage(f"memory://{self.name}-log")
 
     def specs(self) -> tuple[StoreSpec, ...]:
         """The stores of a task."""

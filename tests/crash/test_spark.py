@@ -25,7 +25,7 @@ _FIRST = "segment.before=kill@1,segment.after=kill@2,state.read=kill@3,apply.bef
 CHAIN = [
     # (faults of this life, whether the driver survives it)
     (f"{_FIRST},snapshot.before=kill@1,commit.after=kill@6", False),
-    ("apply.after=kill@1,snapshot.middle=kill@1,sink.middle=kill@4", False),
+    ("apply.after=kill@1,snapshot.middle=kill@1,sink.after=kill@4", False),
     ("snapshot.after=kill@1,commit.before=kill@3", False),
     ("commit.before=instance@2", True),
 ]
@@ -34,7 +34,7 @@ CHAIN = [
 PLAYERS_CHAIN = [
     ("segment.before=kill@1,apply.middle=kill@1,commit.before=kill@3", False),
     ("state.read=kill@2,snapshot.middle=kill@1,commit.after=kill@2", False),
-    ("segment.after=kill@1,drop.before=kill@1,drop.after=kill@1,sink.middle=kill@6", False),
+    ("segment.after=kill@1,drop.before=kill@1,drop.after=kill@1,sink.after=kill@6", False),
     ("apply.after=kill@1", True),
 ]
 
@@ -42,11 +42,8 @@ EVERY = [
     *[(f"{point}=kill@3", True) for point in ("segment.before", "segment.after", "state.read")],
     *[(f"{point}=driver@3", False) for point in ("segment.before", "segment.after", "state.read")],
     *[(f"{point}=instance@3", True) for point in ("segment.before", "segment.after", "state.read")],
-    *[
-        (f"{point}=kill@3", False)
-        for point in ("commit.before", "commit.after", "sink.before", "sink.middle", "sink.after")
-    ],
-    *[(f"{point}=instance@3", True) for point in ("commit.before", "commit.after", "sink.middle")],
+    *[(f"{point}=kill@3", False) for point in ("commit.before", "commit.after", "sink.before", "sink.after")],
+    *[(f"{point}=instance@3", True) for point in ("commit.before", "commit.after", "sink.after")],
     *[(f"{point}=kill@2", False) for point in ("clean.before", "clean.middle", "clean.after")],
     *[(f"{part}.{when}=kill@2", True) for part in ("apply", "snapshot") for when in ("before", "middle", "after")],
     *[(f"{part}.{when}=driver@2", False) for part in ("apply", "snapshot") for when in ("before", "middle", "after")],

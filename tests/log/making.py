@@ -59,6 +59,7 @@ def next_commit(
     *,
     clocks: Clocks | None = None,
     volatile: Mapping[str, tuple[SegmentRef, ...]] = {},
+    sinks: Mapping[str, int] = {},
     writer: Writer = WRITER,
 ) -> Commit:
     version = previous.version + 1 if previous else 1
@@ -72,6 +73,7 @@ def next_commit(
         spark=SparkBatch("query", version, '{"offset":1}'),
         segments=dict(segments),
         volatile=dict(volatile),
+        sinks=dict(sinks),
         counts={"records": 1},
         writer=writer,
     )
@@ -85,6 +87,7 @@ def grow(
     inline_limit: int = 0,
     tasks: Iterable[TaskId] = (TASK,),
     wall: Callable[[int], int] = lambda version: version,
+    sinks: Mapping[str, int] = {},
 ) -> Commit:
     """Adds versions to a log, each with one segment per task. Returns the newest commit."""
     previous = log.newest()
@@ -94,7 +97,7 @@ def grow(
             str(task): (log.write_segment(task, version, sealed(values(version)), inline_limit=inline_limit),)
             for task in tasks
         }
-        commit = next_commit(log, previous, refs, clocks=Clocks(wall(version), None, {}))
+        commit = next_commit(log, previous, refs, clocks=Clocks(wall(version), None, {}), sinks=sinks)
         log.create_commit(commit)
         previous = commit
     assert previous is not None

@@ -74,7 +74,7 @@ def test_a_plan_deletes_orphans_and_objects_below_the_floor() -> None:
             sinks={"files": Version(10)},
             commits=tuple(names.commit(Version(version)) for version in (4, 3, 5, 6)),
             segments=(segment(A, 4), committed, orphan, unread, future),
-            positions=(names.sink_position("files", Version(4)), names.sink_position("files", Version(10))),
+            positions=(names.sink_positions(Version(4)), names.sink_positions(Version(10))),
             referenced={
                 Version(7): frozenset([committed]),
                 Version(11): frozenset(),
@@ -90,7 +90,7 @@ def test_a_plan_deletes_orphans_and_objects_below_the_floor() -> None:
         segment(A, 4),
         orphan,
         "snapshots/0_0/files/ab",
-        names.sink_position("files", Version(4)),
+        names.sink_positions(Version(4)),
     ]
 
 
@@ -154,16 +154,16 @@ def kept(log: Log, prefix: str) -> list[int | None]:
 
 
 def test_a_log_is_cleaned_up_to_the_floor(log: Log, tmp_path: Path) -> None:
-    newest = grow(log, 10)
+    newest = grow(log, 10, sinks={"files": 9})
     for version in (2, 4, 7):
         snapshot(log, tmp_path / "checkpoint", version)
-    for version in range(1, 10):
-        log.sinks.mark("files", Version(version))
+    for version in (3, 9):  # the app stopped at these versions
+        log.sinks.mark(Version(version), {"files": Version(version)})
     plan = cleaner(log, sinks=["files"]).clean()
     assert plan.floor == 4
     assert kept(log, names.COMMITS) == kept(log, names.SEGMENTS) == [4, 5, 6, 7, 8, 9, 10]
     assert log.snapshots.versions(TASK) == [4, 7]
-    assert kept(log, names.SINKS) == [4, 5, 6, 7, 8, 9]
+    assert kept(log, names.SINKS) == [9]
     assert log.newest() == newest
 
 
@@ -276,7 +276,7 @@ def test_volatile_segments_are_deleted_after_ten_minutes(storage: Storage) -> No
 
 def test_a_sink_that_is_behind_keeps_volatile_segments(storage: Storage) -> None:
     log = log_with_a_volatile_store(storage)
-    log.sinks.mark("files", Version(2))
+    log.create_commit(next_commit(log, log.newest(), sinks={"files": 2}))
     cleaner(log, ManualClock(Millis(10**9)), sinks=["files"]).clean()
     assert kept(log, names.VOLATILE) == [3, 4, 5, 6]
 

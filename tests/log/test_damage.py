@@ -58,7 +58,7 @@ KINDS: dict[str, tuple[str, Callable[[Log], object]]] = {
     "segment": (names.SEGMENTS, _read_segment),
     "manifest": (names.manifest(TASK, Version(1)), lambda log: log.snapshots.newest(TASK)),
     "file": (names.snapshot_files(TASK), _read_file),
-    "position": (names.SINKS, lambda log: Log(log.storage, log.app).sinks.newest("files")),
+    "position": (names.SINKS, lambda log: log.sinks.at(log.newest())),
 }
 
 
@@ -71,7 +71,7 @@ def test_a_damaged_object_is_an_error_with_its_name(log: Log, tmp_path: Path, ki
     (checkpoint / "000001.sst").write_bytes(b"data" * 1000)
     # The commit id is used as the folder that _read_file loads into.
     log.snapshots.write(TASK, checkpoint, version=Version(1), commit=str(tmp_path / "loaded"), engine="rocksdb")
-    log.sinks.mark("files", Version(1))
+    log.sinks.mark(Version(1), {"files": Version(1)})
 
     prefix, read = KINDS[kind]
     [name] = [name for name in log.storage.list("") if name.startswith(prefix)]

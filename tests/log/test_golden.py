@@ -12,7 +12,7 @@ from holdfast.log import appfile, commits, documents
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
-from holdfast.log.sinks import Position
+from holdfast.log.sinks import Positions
 from holdfast.log.snapshots import Manifest, SnapshotFile
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
@@ -59,7 +59,8 @@ MANIFEST = Manifest(
     bytes=116,
     added_bytes=16,
 )
-POSITION = Position(log="l0g", sink="files", version=12)
+SINKS_COMMIT = msgspec.structs.replace(COMMIT, sinks={"files": 11, "former": 3})
+POSITIONS = Positions(log="l0g", version=12, sinks={"files": 12, "former": 3})
 APP = AppSpec(
     id="scores",
     log="l0g",
@@ -93,8 +94,9 @@ def documents_of(type_: Any) -> Codec:
     [
         ("commit-1", COMMIT, COMMITS),
         ("commit-1-volatile", VOLATILE_COMMIT, COMMITS),
+        ("commit-1-sinks", SINKS_COMMIT, COMMITS),
         ("manifest-1", MANIFEST, documents_of(Manifest)),
-        ("position-1", POSITION, documents_of(Position)),
+        ("positions-1", POSITIONS, documents_of(Positions)),
         ("app-1", APP, APPS),
     ],
 )

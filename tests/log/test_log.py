@@ -262,26 +262,14 @@ def test_parts_of_one_type_are_read_in_one_request(storage: Storage) -> None:
     assert log.read_part(ref, ref.parts[2]) == output
 
 
-def test_sink_positions_are_kept_in_the_log(log: Log) -> None:
-    assert log.sinks.newest("files") is None
-    log.sinks.mark("files", NOTHING)
-    assert Log.open(log.storage).sinks.newest("files") == NOTHING
-    for version in (1, 2, 12):
-        log.sinks.mark("files", Version(version))
-    log.sinks.mark("files", Version(12))
-    log.sinks.mark("other.sink", Version(3))
-    assert log.sinks.newest("files") == 12
-    again = Log.open(log.storage)
-    assert (again.sinks.newest("files"), again.sinks.newest("other.sink")) == (12, 3)
-    log.sinks.mark("files", Version(13))
-    assert again.sinks.newest("files") == 13
-
-
-@pytest.mark.parametrize("name", ["", "a/b", "../x", ".hidden", "x" * 101])
-def test_a_sink_name_that_cannot_be_an_object_name_is_refused(memory: Storage, name: str) -> None:
-    log = Log.create_or_open(memory, app_spec())
-    with pytest.raises(names.BadSinkName, match="letters"):
-        log.sinks.mark(name, Version(1))
+def test_the_newest_commit_has_the_sinks_positions_until_a_clean_stop_has_newer_ones(log: Log) -> None:
+    assert log.sinks.at(None) == {}
+    first = grow(log, 1, sinks={"files": 0, "a/b": 0})
+    assert log.sinks.at(first) == {"files": NOTHING, "a/b": NOTHING}
+    log.sinks.mark(Version(1), {"files": Version(1), "a/b": Version(1)})
+    assert Log.open(log.storage).sinks.at(log.newest()) == {"files": 1, "a/b": 1}
+    second = grow(log, 1, sinks={"files": 1})
+    assert log.sinks.at(second) == {"files": 1}, "the positions of an earlier stop no longer count"
 
 
 def test_ids_come_from_the_given_random_source(memory: Storage) -> None:

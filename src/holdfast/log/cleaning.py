@@ -19,6 +19,7 @@ from datetime import timedelta
 from holdfast import faults
 from holdfast.clock import Clock
 from holdfast.log import names
+from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -44,7 +45,7 @@ class LogContents:
     snapshots: Mapping[TaskId, tuple[Version, ...]]
     """By task, for every task of the app."""
     sinks: Mapping[str, Version | None]
-    """The position of every sink of the app."""
+    """The position of every sink of the app, as the newest commit has it. None: the sink is new."""
     commits: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
     positions: tuple[str, ...] = ()
@@ -128,6 +129,11 @@ def _is_deletable(segment: str, floor: Version, contents: LogContents) -> bool:
     return version < floor or (version in contents.referenced and segment not in contents.referenced[version])
 
 
+def _position(commit: Commit, sink: str) -> Version | None:
+    at = commit.sinks.get(sink)
+    return None if at is None else Version(at)
+
+
 class Cleaner:
     """Cleans one log repeatedly. `sinks` returns the current names of the app's sinks."""
 
@@ -151,7 +157,7 @@ class Cleaner:
         if newest is None:
             return Plan(floor=NOTHING)
         self._newest = Version(newest.version)
-        plan = plan_cleaning(self._contents(self._newest))
+        plan = plan_cleaning(self._contents(newest))
         self._delete(plan)
         faults.point("clean.after")
         return plan
@@ -173,15 +179,15 @@ class Cleaner:
             version: segments for version, segments in self._referenced.items() if version >= plan.floor
         }
 
-    def _contents(self, newest: Version) -> LogContents:
-        log = self._log
+    def _contents(self, commit: Commit) -> LogContents:
+        log, newest = self._log, Version(commit.version)
         tasks = log.app.tasks()
         snapshots = {task: tuple(log.snapshots.versions(task)) for task in tasks}
         contents = LogContents(
             newest=newest,
             expired=self._older_than(self._retention, newest),
             snapshots=snapshots,
-            sinks={sink: log.sinks.newest(sink) for sink in self._sinks()},
+            sinks={sink: _position(commit, sink) for sink in self._sinks()},
         )
         floor = floor_of(contents)
         rises = floor > self._floor
@@ -192,9 +198,7 @@ class Cleaner:
             contents,
             commits=tuple(log.storage.list(names.COMMITS)) if rises else (),
             segments=segments,
-            positions=tuple(name for sink in contents.sinks for name in log.storage.list(names.sink_positions(sink)))
-            if rises
-            else (),
+            positions=tuple(log.storage.list(names.SINKS)) if rises else (),
             referenced=referenced,
             unreferenced=self._unreferenced(snapshots),
             volatile=volatile,

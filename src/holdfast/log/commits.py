@@ -3,7 +3,8 @@
 Segments are written first and the commit last, so a reader that sees commit `v` finds every segment it names, and a
 segment that no commit names has no effect. A commit carries a random id and its predecessor's: a driver that gets
 *already exists* reads the commit back, and has won if the id is its own. The commit also carries everything that must
-be the same on every replica (the clocks) and everything a restart needs (Spark's batch and its offsets, unchanged).
+be the same on every replica (the clocks) and everything a restart needs (Spark's batch and its offsets, unchanged; the
+positions of the sinks).
 
 Changes to stores that aren't durable are listed separately, in `volatile`. Those segments are deleted after ten minutes
 even though the commit names them; replicas that come later continue without them.
@@ -66,6 +67,8 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     writer: Writer
     volatile: dict[str, tuple[SegmentRef, ...]] = {}
     """Changes to stores that aren't durable, by task. An object named here may already be deleted."""
+    sinks: dict[str, int] = {}
+    """By sink, the newest version that it had written before this commit."""
 
     def of_task(self, task: TaskId) -> tuple[SegmentRef, ...]:
         """The task's segments in the order they are applied; empty if it changed nothing."""

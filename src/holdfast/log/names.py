@@ -3,9 +3,6 @@
 Numbers are padded to 20 digits, so that names sort by number.
 """
 
-import re
-
-from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import TaskId, Version
 
 APPS = "app/"
@@ -16,13 +13,6 @@ SNAPSHOTS = "snapshots/"
 SINKS = "sinks/"
 
 _DIGITS = 20
-_SINK = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
-
-
-class BadSinkName(HoldfastError):
-    """A sink's name that can't be part of an object's name."""
-
-    category = ErrorCategory.INVALID
 
 
 def padded(number: int) -> str:
@@ -88,17 +78,9 @@ def snapshot_file(task: TaskId, digest: str) -> str:
     return f"{snapshot_files(task)}{digest}"
 
 
-def sink_positions(sink: str) -> str:
-    if _SINK.fullmatch(sink) is None:
-        raise BadSinkName(
-            f"{sink!r} can't name a sink. Use letters, digits, '.', '_' and '-', at most 100 of them, and "
-            "start with a letter or a digit."
-        )
-    return f"{SINKS}{sink}/"
-
-
-def sink_position(sink: str, version: Version) -> str:
-    return f"{sink_positions(sink)}{padded(version)}.json"
+def sink_positions(version: Version) -> str:
+    """The positions of all sinks, written at a clean stop at this version."""
+    return f"{SINKS}{padded(version)}.json"
 
 
 def number_of(name: str) -> int | None:

@@ -1,60 +1,56 @@
-"""Sink positions: how far each sink has been written.
+"""Sink positions: the newest version that each sink has written.
 
-After a sink has written all of version `v`, `sinks/<sink>/<v>.json` is created. At a start every sink continues from
-its newest position. Cleaning never deletes what the slowest sink still needs.
+Positions travel in the next commit, so they cost no put of their own. At a clean stop there is no next commit, and all
+of them are written once, as `sinks/<newest version>.json`. After a crash the sinks get the newest version again.
+Cleaning never deletes what the slowest sink still needs.
 """
 
 import msgspec
 
 from holdfast.log import documents, names
+from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Storage
-from holdfast.words import NOTHING, Version
+from holdfast.words import Version
 
 FORMAT = 1
 
 
-class Position(msgspec.Struct, frozen=True, kw_only=True):
-    """A sink has written all versions up to and including this one."""
+class Positions(msgspec.Struct, frozen=True, kw_only=True):
+    """The positions of all sinks when the app stopped at a version."""
 
     format: int = FORMAT
     log: str
-    sink: str
     version: int
+    sinks: dict[str, int]
 
 
 class SinkPositions:
-    """The positions in one log. Remembers those it has read, so that it lists only newer ones the next time."""
+    """The positions in one log."""
 
     def __init__(self, storage: Storage, log: str) -> None:
         self._storage = storage
         self._log = log
-        self._seen: dict[str, Version] = {}
 
-    def newest(self, sink: str) -> Version | None:
-        """The newest version the sink has written, or None."""
-        seen = self._seen.get(sink)
-        after = None if seen is None else names.sink_position(sink, seen)
-        listed = self._storage.list(names.sink_positions(sink), after=after)
-        for name in reversed(listed):
-            if (version := names.version_of(name)) is not None and self._verified(sink, version):
-                self._seen[sink] = max(version, self._seen.get(sink, NOTHING))
-                break
-        return self._seen.get(sink)
+    def at(self, newest: Commit | None) -> dict[str, Version]:
+        """The positions known to a log that ends with this commit."""
+        if newest is None:
+            return {}
+        found = self._at_stop(Version(newest.version))
+        return {sink: Version(at) for sink, at in (newest.sinks if found is None else found.sinks).items()}
 
-    def mark(self, sink: str, version: Version) -> None:
-        """Records that the sink has durably written all versions up to and including this one."""
-        position = Position(log=self._log, sink=sink, version=version)
-        self._storage.create(names.sink_position(sink, version), documents.encode(position))
-        self._seen[sink] = max(version, self._seen.get(sink, NOTHING))
+    def mark(self, newest: Version, positions: dict[str, Version]) -> None:
+        """Writes the positions at a clean stop, when every sink of the app has written the newest version."""
+        document = Positions(log=self._log, version=newest, sinks={**positions})
+        self._storage.create(names.sink_positions(newest), documents.encode(document))
 
-    def _verified(self, sink: str, version: Version) -> bool:
-        name = names.sink_position(sink, version)
+    def _at_stop(self, version: Version) -> Positions | None:
+        name = names.sink_positions(version)
         try:
             data = self._storage.get(name)
         except ObjectMissing:
-            return False
-        position = documents.decode(data, Position, name=name, place=self._storage.place, known=FORMAT)
-        found = (position.log, position.sink, position.version)
-        if found != (self._log, sink, version):
-            raise documents.damaged(name, self._storage.place, f"it holds (log, sink, version) {found}")
-        return True
+            return None
+        positions = documents.decode(data, Positions, name=name, place=self._storage.place, known=FORMAT)
+        if (positions.log, positions.version) != (self._log, version):
+            found = f"it is of log {positions.log}, version {positions.version}"
+            raise documents.damaged(name, self._storage.place, found)
+        return positions

@@ -144,6 +144,7 @@ class Driver:
             segments={result.task: result.segments for result in results if result.segments},
             counts=counts,
             volatile={result.task: result.volatile for result in results if result.volatile},
+            sinks={**self._sinks.positions},
             writer=self._writer,
         )
         self._uncertain = True

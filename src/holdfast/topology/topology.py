@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 FIRST_SOURCE = "main"
 """The default name of a source."""
 
-LONGEST_SINK_NAME = 100
-
 
 @dataclass(frozen=True, eq=False)
 class Source:
@@ -153,11 +151,6 @@ class Topology:
                 f"{sink!r} is not a sink. Use hf.files('folder/'), hf.console(), hf.foreach(function) ..."
             )
         chosen = name or f"{source.replace(OF_STORE, '.')}.{sink.kind}"
-        if name is None and len(chosen) > LONGEST_SINK_NAME:
-            raise TopologyError(
-                f"The sink would be named {chosen!r}, which is longer than the {LONGEST_SINK_NAME} characters a sink's "
-                "name may have. Give it a shorter one: name='...'."
-            )
         if any(node.name == chosen for node in self.sinks):
             raise TopologyError(
                 f"There are two sinks named {chosen!r}. The log keeps a sink's position under its name: "

@@ -26,8 +26,8 @@ class Files:
     """Parquet or JSON files under `path`, a folder or an `s3://` address: each version exactly once.
 
     A version's files are named by version, task and number and created if absent, so writing it again changes nothing.
-    When all of them exist, `_versions/<version>.json` lists them; a reader of whole versions uses only listed files.
-    Spark and Arrow ignore folders that start with an underscore.
+    When all of them exist, `_versions/<version>.json` lists them; a reader of whole versions uses only listed files. A
+    version without rows writes nothing. Spark and Arrow ignore folders that start with an underscore.
     """
 
     kind = "files"
@@ -61,6 +61,8 @@ class Files:
             name = f"{version:020d}-{part.task}-{part.number}.{self._format}"
             self._storage.create(name, self._encode(part.table))
             written.append({"file": name, "rows": part.table.num_rows})
+        if not written:
+            return
         mark = {"version": version, "files": written}
         self._storage.create(f"_versions/{version:020d}.json", json.dumps(mark).encode())
 
@@ -98,7 +100,7 @@ class _Unprepared:
 
 
 class Memory(_Unprepared):
-    """Rows in this process, for tests: `sink.versions` has each version's rows, `sink.rows()` all of them in order."""
+    """Rows in this process, for tests: `sink.versions` has the rows of each version that has any, `sink.rows()` all."""
 
     kind = "memory"
 
@@ -108,8 +110,9 @@ class Memory(_Unprepared):
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         taken = [row for part in rows for row in part.table.to_pylist()]
-        with self._lock:
-            self.versions[version] = taken
+        if taken:
+            with self._lock:
+                self.versions[version] = taken
 
     def rows(self) -> list[dict[str, object]]:
         """Every row of every version so far, in the order of versions."""

@@ -1,4 +1,4 @@
-"""Writes every version to every sink, in order, and marks each sink's position in the log.
+"""Writes every version to every sink, in order. The next commit, or a clean stop, records how far each sink is.
 
 A sink that a crash interrupted catches up from the segments at the next start, before any new commit. The cleaner keeps
 the segments that the slowest sink still needs. A batch does not wait for its own sinks: `offer` passes a commit to a
@@ -76,13 +76,17 @@ class SinkRunner:
         self._failure: HoldfastError | None = None
         for feed in feeds:
             feed.sink.open(log.id)
+        newest = log.newest()
+        self._newest = Version(newest.version) if newest else NOTHING
+        self._recorded = log.sinks.at(newest)
+        """The positions that the log has. Those of sinks that the code no longer has stay, in case they come back."""
         self._positions = {feed.name: self._starting_position(feed) for feed in feeds}
 
     @property
     def positions(self) -> dict[str, Version]:
-        """The newest version that each sink has written."""
+        """The newest version that each sink has written, also of former sinks: what the next commit records."""
         with self._changed:
-            return dict(self._positions)
+            return {**self._recorded, **self._positions}
 
     def start(self) -> None:
         """Starts the thread that writes; from then on `offer` returns at once."""
@@ -91,6 +95,7 @@ class SinkRunner:
 
     def offer(self, commit: Commit) -> None:
         """Writes a new version, in the thread if it was started."""
+        self._newest = Version(commit.version)
         if self._thread is None:
             self._bring_to(Version(commit.version), commit)
         else:
@@ -117,6 +122,19 @@ class SinkRunner:
             self._waiting.put(None)
             self._thread.join(timeout)
             self._thread = None
+        self._record()
+
+    def _record(self) -> None:
+        """Writes the positions at a clean stop. Without them the sinks only get the newest version again."""
+        positions = self.positions
+        if positions == self._recorded or self._newest == NOTHING or not self._all_at(self._newest):
+            return
+        try:
+            self._log.sinks.mark(self._newest, positions)
+        except HoldfastError as error:
+            logger.warning("the sinks get version %d again at the next start: %s", self._newest, error)
+        else:
+            self._recorded = positions
 
     def _all_at(self, version: Version) -> bool:
         return all(at >= version for at in self._positions.values())
@@ -152,8 +170,6 @@ class SinkRunner:
         def attempt() -> None:
             faults.point("sink.before")
             feed.sink.write(version, rows_of(feed.output, self._log, commit))
-            faults.point("sink.middle")
-            self._log.sinks.mark(feed.name, version)
             faults.point("sink.after")
 
         try:
@@ -171,12 +187,8 @@ class SinkRunner:
 
     def _starting_position(self, feed: Feed) -> Version:
         """The sink's position in the log. A new sink starts at the log's newest version."""
-        known = self._log.sinks.newest(feed.name)
-        if known is not None:
+        if (known := self._recorded.get(feed.name)) is not None:
             return known
-        newest = self._log.newest()
-        at = Version(newest.version) if newest else NOTHING
-        if at != NOTHING:
-            logger.warning("sink %r is new: it gets the versions after version %d", feed.name, at)
-        self._log.sinks.mark(feed.name, at)
-        return at
+        if self._newest != NOTHING:
+            logger.warning("sink %r is new: it gets the versions after version %d", feed.name, self._newest)
+        return self._newest
