@@ -9,7 +9,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql.types import ArrayType, LongType, StringType, StructField, StructType
 
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.unusable import cases_of, dead_letter
+from holdfast.pipeline.unusable import Case, cases_of, dead_letter
 from holdfast.stores.formats.types import Field
 from holdfast.topology.events import EventShape, shape_of
 from tests.stores.schemas import Opaque
@@ -108,7 +108,7 @@ def test_spark_finds_records_that_cannot_be_events(spark: SparkSession) -> None:
     frame = spark.createDataFrame([row for row, _ in rows], COLUMNS)
     cases = unusable_nulls(shape(Order, frame.schema), frame.schema)
     key = cases_of((Field("player", "string"),), None, 0, 0)
-    letters = frame.selectExpr(f"{dead_letter([*key, *cases])} AS dead").collect()
+    letters = frame.select(dead_letter([*key, *cases]).alias("dead")).collect()
     for (row, found), letter in zip(rows, letters, strict=True):
         refused = None if letter.dead is None else msgspec.json.decode(letter.dead)
         place = None if refused is None else refused["reason"].removeprefix("no value: ").split(" is null")[0]
@@ -126,14 +126,14 @@ def test_fields_that_cannot_be_null_are_not_checked() -> None:
     """Neither are fields without a column, or inside types that msgspec doesn't know."""
     sure = StructType([StructField("tags", ArrayType(StringType(), containsNull=False))])
     only = msgspec.defstruct("Only", [("tags", list[str])])
-    assert [reason for _, reason in unusable_nulls(shape(only, sure), sure)] == [
+    assert [case.reason for case in unusable_nulls(shape(only, sure), sure)] == [
         "no value: tags is null, and Only.tags can't be None"
     ]
     own = msgspec.defstruct("Own", [("tags", list[Opaque] | None)])
     assert unusable_nulls(shape(own, sure), sure) == []
     inner = StructType([StructField("inner", StructType([StructField("n", LongType()), StructField("m", LongType())]))])
     assert unusable_nulls(shape(Wrapped, inner), inner) == [
-        (
+        Case(
             "(`inner` IS NOT NULL AND `inner`.`n` IS NULL)",
             "no value: inner.n is null, and Wrapped.inner has no None there",
         )
@@ -143,5 +143,5 @@ def test_fields_that_cannot_be_null_are_not_checked() -> None:
 
 def test_the_reason_of_a_null_key_names_its_columns() -> None:
     player, level = Field("player", "string"), Field("level", "int")
-    assert cases_of([player], None, 0, 0)[0][1] == "no key: player is null"
-    assert cases_of([player, level], None, 0, 0)[0][1] == "no key: one of player, level is null"
+    assert cases_of([player], None, 0, 0)[0].reason == "no key: player is null"
+    assert cases_of([player, level], None, 0, 0)[0].reason == "no key: one of player, level is null"

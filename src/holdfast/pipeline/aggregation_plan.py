@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -31,7 +31,7 @@ from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, ROWS, TIME, BatchPlan, TaskColumns
-from holdfast.pipeline.unusable import Case, cases_of, dead_letter, is_unusable, quoted
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
@@ -149,6 +149,7 @@ class AggregationFrames:
         self._time = self._time_inputs()
         self._values = {plan: _value_inputs(self.operator, plan) for plan in self.columns}
         self._aggregates = self._partial_aggregates()
+        self._not_utf8 = not_utf8(_stored_texts(self.operator, self._stream.position))
 
     def rows(self, records: DataFrame, wall: Millis, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
         """The batch's rows, partitioned by key: one per key, or in the raw plan one per record.
@@ -182,18 +183,17 @@ class AggregationFrames:
         return (*self.keys, DEAD) if plan is BatchPlan.WITH_DEAD_LETTERS else self.keys
 
     def unusable(self, wall: Millis) -> list[Case]:
-        return cases_of(self._fields, self._stream.timestamp, wall, self._max_ahead_millis)
+        return [*cases_of(self._fields, self._stream.timestamp, wall, self._max_ahead_millis), *self._not_utf8]
 
     def _columns(self, wall: Millis, plan: BatchPlan) -> list[Column]:
         """The input columns. An unusable record has a value in `_dead`, or no key in a plan without that column."""
         cases = self.unusable(wall)
-        good = f"NOT {is_unusable(cases)}"
+        good = ~is_unusable(cases)
         if plan is BatchPlan.WITH_DEAD_LETTERS:
-            dead = F.expr(f"{dead_letter(cases)} AS {DEAD}")
             # Otherwise a sum over many equal dead letters could overflow.
-            values = [F.when(F.expr(good), value).alias(name) for name, value in self._values[plan].items()]
-            return [*self._key, dead, *self._time, *values]
-        key = [F.expr(f"CASE WHEN {good} THEN {quoted(f.name)} END AS k{n}") for n, f in enumerate(self._fields)]
+            values = [F.when(good, value).alias(name) for name, value in self._values[plan].items()]
+            return [*self._key, dead_letter(cases).alias(DEAD), *self._time, *values]
+        key = [F.when(good, F.expr(quoted(f.name))).alias(f"k{n}") for n, f in enumerate(self._fields)]
         return [*key, *self._time, *(value.alias(name) for name, value in self._values[plan].items())]
 
     def _time_inputs(self) -> list[Column]:
@@ -245,6 +245,19 @@ def _value_inputs(operator: Aggregation, plan: BatchPlan) -> dict[str, Column]:
             counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
             inputs[f"x{n}"] = F.when(value.isNotNull(), True) if counted else value
     return inputs
+
+
+def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, Expression]:
+    """The texts that the rows of the aggregates keep: values, and positions of the first and last ones."""
+    texts: dict[str, Expression] = {}
+    for (name, aggregate), reducer in zip(operator.aggregates, operator.reducers, strict=True):
+        column = aggregate.column
+        if column is not None and reducer.fields[0].type == "string":
+            texts[column if isinstance(column, str) else name] = column
+        if aggregate.needs_time:
+            order = zip(position, reducer.partials[1:-1], strict=True)
+            texts |= {column: quoted(column) for column, field in order if field.type == "string"}
+    return texts
 
 
 def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, positions: list[str]) -> list[str]:

@@ -25,17 +25,17 @@ def unusable_nulls(event: EventShape, columns: StructType) -> list[Case]:
         return []
     name = event.type.__name__
     cases = [
-        (f"{quoted(column)} IS NULL", f"no value: {column} is null, and {name}.{column} can't be None")
+        Case(f"{quoted(column)} IS NULL", f"no value: {column} is null, and {name}.{column} can't be None")
         for column in event.required
     ]
     for column, wanted in zip(event.columns, event.converted, strict=True):
         if wanted is not None and (info := _info(wanted)) is not None:
             for condition, place in nulls_inside(info, columns[column].dataType, quoted(column), column):
-                cases.append((condition, f"no value: {place} is null, and {name}.{column} has no None there"))
+                cases.append(Case(condition, f"no value: {place} is null, and {name}.{column} has no None there"))
     return cases
 
 
-def nulls_inside(info: Any, kind: DataType, sql: str, place: str, depth: int = 0) -> Iterator[Case]:
+def nulls_inside(info: Any, kind: DataType, sql: str, place: str, depth: int = 0) -> Iterator[tuple[str, str]]:
     """For each place inside a value of type `info`: SQL that is true for a null that is not allowed, and the place.
 
     >>> info = inspect.type_info(list[list[int] | None])
@@ -72,7 +72,7 @@ def nulls_inside(info: Any, kind: DataType, sql: str, place: str, depth: int = 0
                         yield f"({sql} IS NOT NULL AND {condition})", where
 
 
-def _nulls(info: Any, kind: DataType, some: bool, sql: str, place: str, depth: int) -> Iterator[Case]:
+def _nulls(info: Any, kind: DataType, some: bool, sql: str, place: str, depth: int) -> Iterator[tuple[str, str]]:
     """The same for a value and the places inside it. `some`: whether it can be null by Spark's schema."""
     if some and not _takes_none(info):
         yield f"{sql} IS NULL", place

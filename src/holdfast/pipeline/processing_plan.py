@@ -19,7 +19,7 @@ from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
-from holdfast.pipeline.unusable import Case, cases_of, dead_letter, quoted
+from holdfast.pipeline.unusable import Case, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
@@ -61,14 +61,16 @@ class ProcessingPlanner:
         self._columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
         carried = dict.fromkeys((*self._columns.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
         self._carried = list(carried)
-        self._nulls = unusable_nulls(self._operator.event, frame.schema)
+        checked = {field.name for field in subtopology.key.fields}
+        texts = {name: frame.schema[name].dataType for name in event if name not in checked}
+        self._unfit = [*unusable_nulls(self._operator.event, frame.schema), *not_utf8_inside(texts)]
         # Keys have a maximum length, so only the other columns can make a record large.
         bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
         self._arrow = BY_ROWS if bounded else ROW_BY_ROW
 
     def unusable(self, wall: Millis) -> list[Case]:
         fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
-        return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._nulls]
+        return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         work = ProcessingWork(
@@ -96,7 +98,7 @@ class ProcessingPlanner:
 
     def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:
         """The records, partitioned by key and in order."""
-        frame = records.select(*self._inputs, F.expr(f"{dead_letter(self.unusable(wall))} AS {DEAD}"))
+        frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
         frame = frame.repartition(self._limits.partitions, *self._columns.keys)
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)

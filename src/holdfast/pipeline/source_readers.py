@@ -48,7 +48,7 @@ class Reader:
         filters = [step for step in self.steps if isinstance(step, Filter) and not _has(applied, step)]
         conditions = [F.expr(step.condition) if isinstance(step.condition, str) else step.condition for step in filters]
         passes = [F.coalesce(condition, F.lit(False)) for condition in conditions]
-        return reduce(and_, passes, F.expr(is_unusable(self.planner.unusable(wall))))
+        return reduce(and_, passes, is_unusable(self.planner.unusable(wall)))
 
 
 class SourceReaders:

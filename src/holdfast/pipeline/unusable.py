@@ -1,47 +1,134 @@
-"""SQL that finds unusable records, and makes dead letters from them."""
+"""Spark expressions that find unusable records, and make dead letters from them.
+
+A text column can have bytes that aren't UTF-8, since `CAST(bytes AS string)` doesn't check them. Nothing could read
+such a text back from a store or write it to a sink. So a record with one is a dead letter, with the bytes in Base64.
+The check takes about 30 ns per text in the JVM, 1 to 4 % of the simplest batch (1M records with texts of 13 bytes).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
+from operator import or_
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+
+from pyspark.sql import functions as F
+from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
 from holdfast.stores.formats.keys import MAX_KEY_BYTES
 from holdfast.stores.formats.types import Field
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
 LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
 """The maximum of a key's text and bytes together. Encoding at most doubles them; the rest is for other columns."""
 
-Case = tuple[str, str]
-"""A condition in SQL that is true for an unusable record and never null, and the reason."""
+_KEEP_NULLS = "map('ignoreNullFields', 'false')"
+BYTES = "_bytes"
+"""The field of a dead letter's record with the bytes that aren't UTF-8."""
+
+Expression: TypeAlias = "str | Column"
+"""SQL, or a Column where a user gave one. SQL is preferred: a Column takes several calls into the JVM."""
+
+
+class Case(NamedTuple):
+    """What makes a record unusable: a condition that is never null, and the reason."""
+
+    condition: Expression
+    reason: str
+    not_text: Expression | None = None
+    """The value that isn't UTF-8, whose bytes the dead letter keeps."""
 
 
 def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahead_millis: int) -> list[Case]:
     """The cases of a record without a key, or without an event time that is not too far ahead of the wall clock."""
     missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
     names = ", ".join(field.name for field in fields)
-    cases = [(missing, f"no key: {'one of ' if len(fields) > 1 else ''}{names} is null")]
+    cases = [Case(missing, f"no key: {'one of ' if len(fields) > 1 else ''}{names} is null")]
     if sizes := [f"octet_length({quoted(field.name)})" for field in fields if field.field_type.is_variable]:
-        cases.append((f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
+        cases.append(Case(f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
+    cases += not_utf8({field.name: quoted(field.name) for field in fields if field.field_type.name == "string"})
     if timestamp is not None:
-        cases.append((f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
+        cases.append(Case(f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
         ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
         limit = wall + max_ahead_millis
-        cases.append((f"unix_millis(CAST({quoted(timestamp)} AS timestamp)) > {limit}", ahead))
+        cases.append(Case(f"unix_millis(CAST({quoted(timestamp)} AS timestamp)) > {limit}", ahead))
     return cases
 
 
-def is_unusable(cases: Sequence[Case]) -> str:
-    """SQL that is true for an unusable record."""
-    return f"({' OR '.join(condition for condition, _ in cases)})"
+def not_utf8(texts: Mapping[str, Expression]) -> list[Case]:
+    """The cases of texts that aren't UTF-8, by their names in the reason.
+
+    >>> not_utf8({"city": "`city`"})[0].condition
+    'coalesce(NOT is_valid_utf8(`city`), false)'
+    """
+    cases = []
+    for name, text in texts.items():
+        if isinstance(text, str):
+            condition: Expression = f"coalesce(NOT is_valid_utf8({text}), false)"
+        else:
+            condition = F.coalesce(~F.is_valid_utf8(text), F.lit(False))
+        cases.append(Case(condition, f"not UTF-8: {name}", text))
+    return cases
 
 
-def dead_letter(cases: Sequence[Case]) -> str:
-    """SQL that is null for a usable record, else JSON with the reason and the record."""
-    keep_nulls = "map('ignoreNullFields', 'false')"
-    whens = [
-        f"WHEN {condition} THEN to_json(struct({_text(reason)} AS reason, struct(*) AS record), {keep_nulls})"
-        for condition, reason in cases
-    ]
-    return f"CASE {' '.join(whens)} END"
+def not_utf8_inside(columns: Mapping[str, DataType]) -> list[Case]:
+    """The same for columns of any type: also for texts inside arrays, maps and structs.
+
+    >>> not_utf8_inside({"tags": ArrayType(StringType())})[0].condition
+    'coalesce(exists(`tags`, x0 -> NOT is_valid_utf8(x0)), false)'
+    """
+    found = ((name, " OR ".join(_invalid(quoted(name), kind))) for name, kind in columns.items())
+    return [Case(f"coalesce({sql}, false)", f"not UTF-8: {name}", quoted(name)) for name, sql in found if sql]
+
+
+def _invalid(sql: str, kind: DataType, depth: int = 0) -> Iterator[str]:
+    """Conditions that are true where a text inside a value isn't UTF-8."""
+    item = f"x{depth}"
+    match kind:
+        case StringType():
+            yield f"NOT is_valid_utf8({sql})"
+        case ArrayType(elementType=of):
+            for condition in _invalid(item, of, depth + 1):
+                yield f"exists({sql}, {item} -> {condition})"
+        case MapType(keyType=key, valueType=value):
+            for part, of in (("map_keys", key), ("map_values", value)):
+                for condition in _invalid(item, of, depth + 1):
+                    yield f"exists({part}({sql}), {item} -> {condition})"
+        case StructType(fields=fields):
+            for field in fields:
+                yield from _invalid(f"{sql}.{quoted(field.name)}", field.dataType, depth)
+
+
+def is_unusable(cases: Sequence[Case]) -> Column:
+    """True for an unusable record."""
+    sql = " OR ".join(case.condition for case in cases if isinstance(case.condition, str))
+    others = [case.condition for case in cases if not isinstance(case.condition, str)]
+    return reduce(or_, others, F.expr(f"({sql})"))
+
+
+def dead_letter(cases: Sequence[Case]) -> Column:
+    """Null for a usable record, else JSON with the reason and the record."""
+    whens = [f"WHEN {case.condition} THEN {_letter(case)}" for case in cases if isinstance(case.condition, str)]
+    letters = [F.expr(f"CASE {' '.join(whens)} END")]
+    letters += [F.when(case.condition, _letter_of(case)) for case in cases if not isinstance(case.condition, str)]
+    return F.coalesce(*letters)
+
+
+def _letter(case: Case) -> str:
+    record = "*"
+    if case.not_text is not None:
+        record += f", base64(CAST(CAST({case.not_text} AS string) AS binary)) AS {BYTES}"
+    return f"to_json(struct({_text(case.reason)} AS reason, struct({record}) AS record), {_KEEP_NULLS})"
+
+
+def _letter_of(case: Case) -> Column:
+    """`_letter` for a text that a user gave as a Column."""
+    assert case.not_text is not None and not isinstance(case.not_text, str)
+    data = F.base64(case.not_text.cast("string").cast("binary")).alias(BYTES)
+    letter = F.struct(F.lit(case.reason).alias("reason"), F.struct("*", data).alias("record"))
+    return F.to_json(letter, {"ignoreNullFields": "false"})
 
 
 def quoted(name: str) -> str:

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from hypothesis import given
 
-from holdfast.errors import BadKey, DamagedObject, TopologyError
+from holdfast.errors import BadKey, BadValue, DamagedObject, TopologyError
 from holdfast.stores.formats.keys import (
     MAX_KEY_BYTES,
     decode_key,
@@ -18,6 +18,7 @@ from holdfast.stores.formats.keys import (
     key_schema,
     prefix_range,
 )
+from holdfast.stores.formats.rows import encode_rows
 from holdfast.stores.formats.types import Schema
 from tests.stores.making import KEY_TYPES, columns, keys, order, same
 
@@ -178,6 +179,15 @@ def test_columns_that_do_not_fit_are_rejected() -> None:
         encode_key(Schema.of(player="int"), (1, 2))
     with pytest.raises(BadKey, match="prefix of 2"):
         prefix_range(Schema.of(player="int"), (1, 2))
+
+
+def test_text_that_is_not_utf8_is_rejected() -> None:
+    """It could never be decoded again. (Spark's text columns can have any bytes.)"""
+    text = pa.array([b"ann", b"caf\xe9"], pa.binary()).view(pa.string())
+    with pytest.raises(BadKey, match="player of type string doesn't fit string.*UTF8.*index 1"):
+        encode_keys(Schema.of(player="string"), [text])
+    with pytest.raises(BadValue, match="city of type string doesn't fit string.*UTF8.*index 1"):
+        encode_rows(Schema.of(city="string"), [text])
 
 
 def test_a_key_that_is_too_long_is_rejected_with_its_size() -> None:

@@ -32,10 +32,14 @@ class TooManyBytes(HoldfastError):
 
 
 def as_type(column: pa.Array | pa.ChunkedArray, type_: pa.DataType) -> pa.Array:
-    """The column as one array of that type; values that don't fit raise pa.ArrowInvalid."""
+    """The column as one array of that type; values that don't fit and text that isn't UTF-8 raise pa.ArrowInvalid."""
     if isinstance(column, pa.ChunkedArray):
         column = column.combine_chunks()
-    return column if column.type == type_ else column.cast(type_)
+    if column.type != type_:
+        column = column.cast(type_)
+    if pa.types.is_string(type_):
+        column.validate(full=True)  # 4 to 17 ms per million texts: text that is written can be read back
+    return column
 
 
 def whole(column: pa.ChunkedArray) -> pa.Array:
