@@ -91,6 +91,7 @@ def main() -> None:
             app="bench",
             name="bench-0",
             log_url=history.url,
+            app_file=history.log.app.number,
             state_dir=str(folder / "state"),
             tasks={str(task): Role.ACTIVE for task in history.log.app.tasks()},
             log=LogSettings(fsync=False),

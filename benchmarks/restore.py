@@ -26,6 +26,7 @@ def restore(history: History, folder: Path, *, parallel: int, snapshot: bool = F
         app="bench",
         name="bench-0",
         log_url=history.url,
+        app_file=history.log.app.number,
         state_dir=str(folder),
         tasks={str(task): Role.ACTIVE for task in history.log.app.tasks()},
         log=LogSettings(fsync=False),

@@ -136,6 +136,7 @@ def config_of(folder: Path, name: str) -> InstanceConfig:
         app="scores",
         name=name,
         log_url=str(folder / "log"),
+        app_file=1,
         state_dir=str(folder / "state"),
         tasks={"0_0": Role.ACTIVE},
         rest=RestSettings(port=0),

@@ -115,6 +115,7 @@ def run_instance(log: Log, folder: Path, memory: int) -> Watch:
         app="scores",
         name="estimate-0",
         log_url=str(folder / "log"),
+        app_file=log.app.number,
         state_dir=str(folder / "state"),
         tasks={str(task): Role.ACTIVE for task in log.app.tasks()},
         log=LogSettings(fsync=False),

@@ -289,10 +289,15 @@ class App:
             restores=self._restores,
         )
 
-    def _embedded(self, on_event: OnEvent, ending: Ending) -> Instances:
+    def _embedded(self, app_file: int, on_event: OnEvent, ending: Ending) -> Instances:
         """The only place that decides where instances run: today the app starts a process per instance."""
         return EmbeddedInstances(
-            self.id, self.settings, on_event=on_event, on_failure=ending.fail, stopped=lambda: ending.asked
+            self.id,
+            self.settings,
+            app_file=app_file,
+            on_event=on_event,
+            on_failure=ending.fail,
+            stopped=lambda: ending.asked,
         )
 
     def _failed(self, cause: BaseException) -> None:

@@ -61,12 +61,14 @@ class EmbeddedInstances:
         app: str,
         settings: Settings,
         *,
+        app_file: int,
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._app = app
         self._settings = settings
+        self._app_file = app_file
         self._on_event = on_event
         self._on_failure = on_failure
         self._stopped = stopped
@@ -97,7 +99,7 @@ class EmbeddedInstances:
                 instance.set_peers(peers)
 
     def _start(self, number: int, assignment: Assignment) -> None:
-        config = _config(self._app, self._settings, number, assignment)
+        config = _config(self._app, self._app_file, self._settings, number, assignment)
         # An instance of an app that was killed ends within the stop timeout, and then frees its folder and its port.
         launched = retrying(
             lambda: launch(config, self._stopped),
@@ -161,12 +163,13 @@ def assignments(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instanc
     return [assignment for assignment in found if assignment]
 
 
-def _config(app: str, settings: Settings, number: int, assignment: Assignment) -> InstanceConfig:
+def _config(app: str, app_file: int, settings: Settings, number: int, assignment: Assignment) -> InstanceConfig:
     rest = settings.rest
     return InstanceConfig(
         app=app,
         name=f"{app}-{number}",
         log_url=settings.log_url(app),
+        app_file=app_file,
         state_dir=str(settings.state_dir(app)),
         tasks=_named(assignment),
         stop_seconds=settings.stop_timeout.total_seconds(),

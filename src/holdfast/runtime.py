@@ -53,8 +53,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OnEvent = Callable[[RestoreEvent], None]
-Connect = Callable[[OnEvent, Ending], Instances]
-"""Creates the app's instances, which report restores and failures."""
+Connect = Callable[[int, OnEvent, Ending], Instances]
+"""Creates the app's instances for the app file of a number. They report restores and failures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -193,7 +193,7 @@ def _restored_instances(
         bars.show(event)
         app.restores.publish(event)
 
-    instances = app.connect(on_event, ending)
+    instances = app.connect(log.app.number, on_event, ending)
     closing.callback(instances.stop)
     instances.assign(app.topology.stateful_tasks(app.settings.partitions), _everywhere(app, log))
     instances.wait_until_ready(newest)
@@ -271,6 +271,7 @@ def _locations(app: Description, log: Log, instances: Instances) -> StateLocatio
     return StateLocations(
         log_url=app.settings.log_url(app.id),
         log_id=log.id,
+        app_file=log.app.number,
         log_options=app.settings.log.options,
         fsync=app.settings.log.fsync,
         replicas=instances.replicas(),

@@ -13,9 +13,11 @@ from tests.log.making import subtopologies_of
 def start_once(chosen: Settings, spec: StoreSpec) -> None:
     """Starts an instance with this store, waits until it is ready, and stops it; its state stays on disk."""
     app = AppSpec(id="app", partitions=1, stores=(spec,), subtopologies=subtopologies_of({spec.name: 0}))
-    Log.create_or_open(open_storage(chosen.log_url("app")), app)
+    log = Log.create_or_open(open_storage(chosen.log_url("app")), app)
     failures: list[BaseException] = []
-    instances = EmbeddedInstances("app", chosen, on_event=lambda event: None, on_failure=failures.append)
+    instances = EmbeddedInstances(
+        "app", chosen, app_file=log.app.number, on_event=lambda event: None, on_failure=failures.append
+    )
     try:
         instances.assign([TaskId(0, 0)])
         instances.wait_until_ready(NOTHING)

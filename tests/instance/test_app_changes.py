@@ -4,9 +4,10 @@ import logging
 
 import pytest
 
+from holdfast.errors import DamagedObject
 from holdfast.instance.log_reader import LogReader
 from holdfast.log import names
-from holdfast.log.log import Log, LogMissing
+from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.words import Version
 from tests.log.making import app_spec, grow
@@ -28,7 +29,7 @@ def test_versions_are_read_although_the_app_file_is_unreadable(caplog: pytest.Lo
     storage.create(names.app(2), b"no file")
     with caplog.at_level(logging.WARNING):
         assert source.commit(Version(2)) is not None, "the version is read without its app's file"
-    assert "the app's newest file can't be read" in caplog.text
+    assert "the app's file of number 2 can't be read" in caplog.text
     assert source.app.number == 1
     storage.delete([names.app(2)])
     storage.create(names.app(2), file)
@@ -51,7 +52,7 @@ def test_each_version_has_its_own_app_file(caplog: pytest.LogCaptureFixture) -> 
     first = Log.create_or_open(storage, app_spec(spec_of(First)))
     grow(first, 2)
     second = Log.create_or_open(storage, app_spec(spec_of(Gained)))
-    between = LogReader(Log.open(storage))
+    between = LogReader(Log.open(storage, 2))
     assert between.app.number == 2
     assert between.app_of(Version(2)).number == 1, "no version has the newest file yet"
     grow(second, 2)
@@ -75,7 +76,7 @@ def test_each_version_has_its_own_app_file(caplog: pytest.LogCaptureFixture) -> 
 def test_an_app_file_of_another_log_is_an_error() -> None:
     storage = open_storage("memory://app-changes-another")
     log = Log.create_or_open(storage, app_spec(spec_of(First)))
-    storage.delete([names.app(1)])
+    storage.delete([names.LOG, names.app(1)])
     Log.create_or_open(storage, app_spec(spec_of(First)))
-    with pytest.raises(LogMissing, match="isn't at .* any more"):
-        log.newest_app()
+    with pytest.raises(DamagedObject, match="it belongs to the log"):
+        log.apps.read(1)

@@ -279,7 +279,7 @@ def test_a_promoted_standby_keeps_its_state_over_a_restart(app: AppLog, tmp_path
 def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp_path: Path) -> None:
     chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
     failures: list[BaseException] = []
-    instances = EmbeddedInstances("app", chosen, on_event=lambda event: None, on_failure=failures.append)
+    instances = EmbeddedInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     zero, one, two = app.log.app.tasks()
     try:
         instances.assign([zero, one, two])
@@ -317,6 +317,7 @@ def test_the_first_launch_is_repeated_with_growing_waits_until_the_app_stops(
     instances = EmbeddedInstances(
         "app",
         settings(tmp_path),
+        app_file=1,
         on_event=lambda event: None,
         on_failure=lambda cause: None,
         stopped=lambda: len(waits) == 5,

@@ -36,6 +36,7 @@ def config_of(app: AppLog, tmp_path: Path, **changed: Any) -> InstanceConfig:
         app="app",
         name="one",
         log_url=app.url,
+        app_file=app.log.app.number,
         state_dir=str(tmp_path / "state"),
         tasks={str(task): Role.ACTIVE for task in app.log.app.tasks()},
         poll_seconds=0.05,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
-from holdfast.errors import BadValue
+from holdfast.errors import BadValue, DamagedObject
 from holdfast.log import appfile, names
 from holdfast.log.appfile import AppChanged, AppSpec, SubTopologySpec
 from holdfast.log.log import Log
@@ -63,11 +63,15 @@ def refused(storage: Storage, *stores: StoreSpec) -> str:
     return str(raised.value)
 
 
+def numbered(number: int, spec: AppSpec) -> AppSpec:
+    return msgspec.structs.replace(spec, number=number)
+
+
 def test_the_golden_file_with_schemas_is_unchanged() -> None:
     data = (GOLDEN / "app-1-schemas.json").read_bytes()
-    first = appfile.first(app_spec(spec_of(First)), "l0g")
-    known = appfile.successor(first, app_spec(spec_of(Tenths)))
-    assert appfile.decode(data, 2, place="here") == known
+    first = numbered(1, appfile.first(app_spec(spec_of(First)), "l0g"))
+    known = numbered(2, appfile.successor(first, app_spec(spec_of(Tenths))))
+    assert appfile.decode(data, 2, "l0g", place="here") == known
     assert appfile.encode(known) == data
 
 
@@ -75,8 +79,8 @@ def test_the_golden_file_with_aggregates_is_unchanged() -> None:
     data = (GOLDEN / "app-1-aggregates.json").read_bytes()
     columns = {"n": "bigint", "avg": "double", "avg#sum": "double", "avg#count": "bigint"}
     spec = computing(table(from_now=("avg",), **columns), n="count(*)", avg="mean(score)")
-    first = appfile.first(app_spec(spec), "l0g")
-    assert appfile.decode(data, 1, place="here") == first
+    first = numbered(1, appfile.first(app_spec(spec), "l0g"))
+    assert appfile.decode(data, 1, "l0g", place="here") == first
     assert appfile.encode(first) == data
 
 
@@ -418,10 +422,42 @@ def test_sub_topologies_keep_their_numbers_when_others_are_declared_first(storag
     )
     assert numbers(later) == {"counts": 0, "visits": 1, "clock": 2, "fresh": 3, "tick": 4}
     assert later.app.stores_of(TaskId(1, 0)) == (table("online", n="bigint"), table("seen", n="bigint"))
+    grow(later, 1)
     again = Log.create_or_open(
         storage, declared(fresh=["fresh"], visits=["seen", "online"], counts=["counts"], other=[])
     )
     assert numbers(again) == {**numbers(later), "other": 5}, "a removed sub-topology's number is not used again"
+
+
+def test_the_number_of_a_former_sub_topology_is_never_used_again(storage: Storage) -> None:
+    """Its segments may still be in the log, also if its name now belongs to another one."""
+    grow(Log.create_or_open(storage, declared(visits=["seen"], clock=[])), 1)
+    grow(renamed := Log.create_or_open(storage, declared(clock=["seen"])), 1)
+    assert numbers(renamed) == {"clock": 0}
+    assert numbers(Log.create_or_open(storage, declared(clock=["seen"], fresh=[]))) == {"clock": 0, "fresh": 2}
+
+
+CONTRADICTIONS: dict[str, dict[str, Any]] = {
+    "it has 0 partitions": {"partitions": 0},
+    "it has stores twice: counts, counts": {"stores": (table(n="bigint"), table(n="bigint"))},
+    "its stores are counts, and those of its sub-topologies ": {"subtopologies": ()},
+    "it has numbers of sub-topologies twice: 0, 0": {
+        "subtopologies": (SubTopologySpec("counts", 0, ("counts",)), SubTopologySpec("other", 0))
+    },
+    r"have the numbers \[0\], of which 0 are used": {"used_numbers": 0},
+    "it is number 1 and follows 1": {"follows": 1},
+    "it says that it is number 2": {"number": 2},
+    "it belongs to the log another, and this is the log l0g": {"log": "another"},
+}
+
+
+@pytest.mark.parametrize("fault", CONTRADICTIONS)
+def test_a_file_that_contradicts_itself_is_damaged(fault: str) -> None:
+    whole = numbered(1, appfile.first(app_spec(table(n="bigint")), "l0g"))
+    assert appfile.decode(appfile.encode(whole), 1, "l0g", place="here") == whole
+    broken = msgspec.structs.replace(whole, **CONTRADICTIONS[fault])
+    with pytest.raises(DamagedObject, match=f"app/00000000000000000001.json in here is damaged: .*{fault}"):
+        appfile.decode(appfile.encode(broken), 1, "l0g", place="here")
 
 
 def test_a_renamed_sub_topology_keeps_the_number_of_its_stores(storage: Storage) -> None:

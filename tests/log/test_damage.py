@@ -53,6 +53,7 @@ def _read_file(log: Log) -> None:
 
 
 KINDS: dict[str, tuple[str, Callable[[Log], object]]] = {
+    "identity": (names.LOG, lambda log: Log.open(log.storage)),
     "app": (names.APPS, lambda log: Log.open(log.storage)),
     "commit": (names.COMMITS, Log.newest),
     "segment": (names.SEGMENTS, _read_segment),

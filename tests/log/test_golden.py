@@ -11,6 +11,7 @@ import pytest
 from holdfast.log import appfile, commits, documents
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
+from holdfast.log.identity import LogIdentity
 from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
 from holdfast.log.sinks import Positions
 from holdfast.log.snapshots import Manifest, SnapshotFile
@@ -77,12 +78,14 @@ APP = AppSpec(
         ),
     ),
     subtopologies=subtopologies_of({"counts": 0}),
+    used_numbers=1,
 )
+IDENTITY = LogIdentity(id="l0g", app="scores")
 
 
 Codec = tuple[Callable[[bytes], object], Callable[[Any], bytes]]
 COMMITS: Codec = (lambda data: commits.decode(data, Version(12), "l0g", place="here"), commits.encode)
-APPS: Codec = (lambda data: appfile.decode(data, 1, place="here"), appfile.encode)
+APPS: Codec = (lambda data: appfile.decode(data, 1, "l0g", place="here"), appfile.encode)
 
 
 def documents_of(type_: Any) -> Codec:
@@ -98,6 +101,7 @@ def documents_of(type_: Any) -> Codec:
         ("manifest-1", MANIFEST, documents_of(Manifest)),
         ("positions-1", POSITIONS, documents_of(Positions)),
         ("app-1", APP, APPS),
+        ("log-1", IDENTITY, documents_of(LogIdentity)),
     ],
 )
 def test_golden_documents_are_read_and_written_unchanged(name: str, value: object, codec: Codec) -> None:

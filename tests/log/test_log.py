@@ -43,14 +43,62 @@ def test_two_starts_at_once_create_one_log(memory: Storage) -> None:
 
 def test_a_store_can_be_added_and_not_removed(storage: Storage) -> None:
     before = Log.create_or_open(storage, app_spec())
+    grow(before, 1)
     after = Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks")))
     assert (before.app.number, after.app.number) == (1, 2)
     assert after.id == before.id
+    assert Log.open(storage).app == before.app, "nothing is committed with the second file yet"
+    grow(after, 1)
     assert Log.open(storage).app == after.app
     assert after.app_at(1) == before.app
-    grow(after, 1)
     with pytest.raises(AppChanged, match="'peaks'"):
         Log.create_or_open(storage, app_spec())
+
+
+def test_a_start_that_fails_decides_nothing(storage: Storage) -> None:
+    waiting = Log.create_or_open(storage, app_spec(partitions=4))
+    for _ in range(3):
+        Log.create_or_open(storage, app_spec(partitions=8))  # a mistake; this start fails later on
+    grow(waiting, 1)
+    with pytest.raises(AppChanged, match=r"4 partitions; the settings say 8. Set partitions=4"):
+        Log.create_or_open(storage, app_spec(partitions=8))
+    again = Log.create_or_open(storage, app_spec(partitions=4))
+    assert again.app == waiting.app
+    for _ in range(3):
+        Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks"), partitions=4))
+    assert Log.create_or_open(storage, app_spec(partitions=4)).app == waiting.app
+    assert len(storage.list(names.APPS)) == 3, "one file per content, however often a start is tried"
+
+
+def test_a_file_takes_effect_only_after_the_file_it_was_compared_with(storage: Storage) -> None:
+    grow(Log.create_or_open(storage, app_spec()), 1)
+    mine = Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks")))
+    theirs = Log.create_or_open(storage, app_spec(store_spec(), store_spec("sums")))
+    newest = grow(theirs, 1)
+    with pytest.raises(LostRace, match="app file 3, and this driver's app file 2 follows 1: process 41 on host-a"):
+        mine.create_commit(making.next_commit(mine, newest))
+    assert mine.newest() == newest
+
+
+@pytest.mark.parametrize("data", [b"", b"garbage", b'{"checksum":"00000000000000000000000000000000","format":9}'])
+def test_an_unreadable_file_that_no_commit_names_is_passed_over(storage: Storage, data: bytes) -> None:
+    first = Log.create_or_open(storage, app_spec())
+    grow(first, 1)
+    storage.create(names.app(2), data)
+    assert Log.create_or_open(storage, app_spec()).app == first.app
+    added = Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks")))
+    assert (added.app.number, added.app.follows) == (3, 1)
+    assert Log.create_or_open(storage, app_spec(store_spec(), store_spec("peaks"))).app == added.app
+
+
+def test_an_app_file_whose_put_lost_its_answer_is_used(memory: Storage) -> None:
+    def answer_lost(call: str, name: str) -> None:
+        if call == "create" and name.startswith(names.APPS):
+            raise StorageUnavailable("connection reset")
+
+    with pytest.raises(StorageUnavailable):
+        Log.create_or_open(Watched(memory, after=answer_lost), app_spec())
+    assert Log.create_or_open(memory, app_spec()).app.number == 1
 
 
 def test_the_order_of_declaration_does_not_matter(storage: Storage) -> None:
@@ -63,6 +111,7 @@ def test_an_app_may_change_freely_until_its_first_version(storage: Storage) -> N
     before = Log.create_or_open(storage, app_spec(partitions=4))
     after = Log.create_or_open(storage, app_spec(store_spec(key="bigint"), partitions=2))
     assert (after.id, after.app.number, after.app.partitions) == (before.id, 2, 2)
+    assert Log.create_or_open(storage, app_spec(partitions=4)).app == before.app
     with pytest.raises(AppChanged, match=r"Give 'another-app' a log.url of its own, or start it as"):
         Log.create_or_open(storage, msgspec.structs.replace(app_spec(), id="another-app"))
 

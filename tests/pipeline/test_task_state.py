@@ -42,6 +42,7 @@ def locations(*addresses: str) -> StateLocations:
     return StateLocations(
         log_url="memory://log",
         log_id="l0g",
+        app_file=1,
         log_options={},
         fsync=False,
         replicas={str(TASK): addresses},

@@ -65,6 +65,7 @@ def config(folder: Path, name: str, tasks: list[TaskId]) -> InstanceConfig:
         app="game",
         name=name,
         log_url=str(folder / "log"),
+        app_file=1,
         state_dir=str(folder / name),
         tasks={str(task): Role.ACTIVE for task in tasks},
         poll_seconds=0.05,

@@ -48,6 +48,8 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     app: str
     name: str
     log_url: str
+    app_file: int
+    """The number of the app file that the driver uses: no commit may name it yet."""
     state_dir: str
     tasks: dict[str, Role] = {}
     """The tasks it hosts from its start. Others come and go with `host` and `drop`; these are here because an instance
@@ -65,7 +67,7 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
 class InstanceConfig(_Identity, frozen=True, kw_only=True):
     """Everything an instance needs to start. Which stores there are is in the log.
 
-    >>> config = InstanceConfig(app="game", name="game-0", log_url="log", state_dir="state", memory=MemorySettings())
+    >>> config = InstanceConfig(app="game", name="game-0", log_url="log", app_file=1, state_dir="state")
     >>> decode(encode(config)) == config
     True
     """

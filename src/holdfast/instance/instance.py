@@ -78,7 +78,8 @@ class Instance:
         self._rebuilding = threading.Lock()
         self._stopped = False
         self._service: StateService | None = None
-        self.log = Log.open(open_storage(config.log_url, log.options, fsync=log.fsync, retry=retry))
+        storage = open_storage(config.log_url, log.options, fsync=log.fsync, retry=retry)
+        self.log = Log.open(storage, config.app_file)
         self.source = LogReader(self.log)
         self.updater = ReplicaUpdater(self.source, self.events, config.restore, retry, config.poll_seconds)
         self._flushes = MaintenanceLoop("flushes", self.events, _FLUSH_LOOK)

@@ -67,27 +67,23 @@ class LogReader:
 
     @property
     def app(self) -> AppSpec:
-        """The app's file under which the newest known version was made; the app may have changed since the start."""
+        """The app file in use: the one this log was opened with, or the one of a newer version that is known."""
         return self._app
 
     def stores_of(self, task: TaskId) -> tuple[StoreSpec, ...]:
-        """The stores of a task; none if the app doesn't have it, also after a look at the app's newest file."""
+        """The stores of a task; none if the app doesn't have it, also by the app file of the newest version."""
         if task not in self._app.tasks():
             self.look_at_app()
         return self._app.stores_of(task) if task in self._app.tasks() else ()
 
     def look_at_app(self) -> None:
-        """Reads the app's newest file. If it can't be read now, it is tried again when the next version comes."""
+        """Reads the app file of the newest version. If it can't be read now, the next version tries again."""
         try:
-            found = self.log.newest_app()
+            self.newest()
         except HoldfastError as error:
             _LOG.warning(
-                "the app's newest file can't be read, so values are shown by number %d: %s", self._app.number, error
+                "the newest version can't be read, so values are shown by app file %d: %s", self._app.number, error
             )
-            return
-        with self._lock:
-            self._app = max(self._app, found, key=lambda app: app.number)
-            self._apps[found.number] = found
 
     def app_at(self, number: int) -> AppSpec | None:
         """The app's file of a number, read once; None where it can't be read now."""
@@ -157,8 +153,9 @@ class LogReader:
         return Version(found.version)
 
     def _learned(self, commit: Commit) -> None:
-        if commit.app > self._app.number:
-            self.look_at_app()
+        if commit.app > self._app.number and (found := self.app_at(commit.app)) is not None:
+            with self._lock:
+                self._app = max(self._app, found, key=lambda app: app.number)
         version = Version(commit.version)
         with self._lock:
             first, last = self._spans.get(commit.app, (version, version))

@@ -5,7 +5,9 @@ objects    what the log requires of a storage; storage opens one: a local folder
 documents  small JSON objects that carry their checksum
 segments   what one task changed in one version
 commits    what makes a version exist
-appfile    what the app consists of, checked at every start
+chain      reading commits, and finding the newest
+identity   which log this is
+appfile    what the app consists of, checked at every start; appfiles reads and writes the files
 snapshots  a task's whole state, from which a restore starts
 sinks      how far each sink has been written
 log        all of these together

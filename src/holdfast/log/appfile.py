@@ -1,10 +1,11 @@
-"""The app's file: what the app consists of, written with a new log and checked against the code at every start.
+"""The app's file: what the app consists of, compared with the code at every start.
 
-A new store, or a value with a new schema that can still be read, adds the next file, `app/<n+1>.json`; every commit
-names the file that was current. The file has every schema a store has had. A changed key, kind or partition count, a
-schema that can't be read, a removed store or another app id would change the meaning of stored state. Such a start is
-rejected with a list of all differences and what to do about each. The log never forgets a schema: older code that is
-started again, or runs at the same time as newer code, finds the newer schemas in the file and leaves them there.
+A start whose code adds a store, or gives a value a new schema that can still be read, writes the next file,
+`app/<n>.json`. The file takes effect with the first commit that names it; every start is compared with the file that
+the newest commit names, and nothing else. The file has every schema a store has had. A changed key, kind or partition
+count, a schema that can't be read, a removed store or another app id would change the meaning of stored state. Such a
+start is rejected with a list of all differences and what to do about each. The log never forgets a schema: older code
+that is started again, or runs at the same time as newer code, finds the newer schemas in the file and leaves them.
 """
 
 import itertools
@@ -57,16 +58,20 @@ class SubTopologySpec(msgspec.Struct, frozen=True):
 
 
 class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
-    """An app as its log describes it. `log` and `number` are set when the file is written."""
+    """An app as its log describes it. The log sets `log`, `number`, `follows` and `used_numbers`."""
 
     format: int = FORMAT
     id: str
     log: str = ""
     number: int = 0
+    follows: int = 0
+    """The number of the file that was in effect when this one was written; 0 in a log without versions."""
     partitions: int
     formats: dict[str, int] = msgspec.field(default_factory=lambda: dict(FORMATS))
     stores: tuple[StoreSpec, ...]
     subtopologies: tuple[SubTopologySpec, ...]
+    used_numbers: int = 0
+    """How many numbers sub-topologies have had. None is used again: their segments may still be in the log."""
 
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task that has state."""
@@ -89,39 +94,38 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def first(spec: AppSpec, log: str) -> AppSpec:
-    """The spec as the first file of a new log with this id."""
-    return _in_use(msgspec.structs.replace(spec, log=log, number=1))
+    """The spec as a file of a log without versions."""
+    return _numbered(_in_use(msgspec.structs.replace(spec, log=log)), ())
 
 
-def successor(old: AppSpec, new: AppSpec, *, empty: bool = False) -> AppSpec:
-    """The app's next file, after `check` accepted `new`; `old` itself if nothing was added.
-
-    A log that is `empty` has no stored values, so the file only describes the code.
-    """
+def successor(old: AppSpec, new: AppSpec) -> AppSpec:
+    """The file after `old`, once `check` accepted `new`; `old` itself if nothing was added. It has no number yet."""
     stores = [
-        store if empty or (known := old.store(store.name)) is None else history.merged(known, store)
-        for store in new.stores
+        store if (known := old.store(store.name)) is None else history.merged(known, store) for store in new.stores
     ]
-    # A log that has used a higher format keeps it, whichever release starts now.
-    before = {} if empty else old.formats
     same = msgspec.structs.replace(
-        new,
-        log=old.log,
-        number=old.number,
-        stores=tuple(stores),
-        subtopologies=numbered((), new.subtopologies) if empty else numbered(old.subtopologies, new.subtopologies),
+        new, log=old.log, follows=old.follows, stores=tuple(stores), used_numbers=old.used_numbers
     )
-    same = _in_use(same, before)
-    return old if _content(same) == _content(old) else msgspec.structs.replace(same, number=old.number + 1)
+    # A log that has used a higher format keeps it, whichever release starts now.
+    same = _numbered(_in_use(same, old.formats), old.subtopologies)
+    return old if content(same) == content(old) else msgspec.structs.replace(same, follows=old.number)
 
 
-def numbered(known: Sequence[SubTopologySpec], declared: Sequence[SubTopologySpec]) -> tuple[SubTopologySpec, ...]:
+def _numbered(spec: AppSpec, known: Sequence[SubTopologySpec]) -> AppSpec:
+    found = numbered(known, spec.subtopologies, spec.used_numbers)
+    used = max([spec.used_numbers, *(each.number + 1 for each in found)])
+    return msgspec.structs.replace(spec, subtopologies=found, used_numbers=used)
+
+
+def numbered(
+    known: Sequence[SubTopologySpec], declared: Sequence[SubTopologySpec], used: int
+) -> tuple[SubTopologySpec, ...]:
     """The code's sub-topologies with their numbers in the log, and those that the log alone knows.
 
-    A number is that of the stores, which never move; else that of the name; else the next one that was never used. So
+    A number is that of the stores, which never move; else that of the name; else the next one after the `used` ones. So
     it doesn't matter in which order operators are declared, nor which come and go.
 
-    >>> numbered([SubTopologySpec("a", 0, ("a",))], [SubTopologySpec("new", 0), SubTopologySpec("b", 1, ("a",))])
+    >>> numbered([SubTopologySpec("a", 0, ("a",))], [SubTopologySpec("new", 0), SubTopologySpec("b", 1, ("a",))], 1)
     (SubTopologySpec(name='new', number=1, stores=()), SubTopologySpec(name='b', number=0, stores=('a',)))
     """
     of_store = {store: each.number for each in known for store in each.stores}
@@ -134,7 +138,7 @@ def numbered(known: Sequence[SubTopologySpec], declared: Sequence[SubTopologySpe
     for each in declared:
         if each.name not in numbers and of_name.get(each.name) not in (None, *numbers.values()):
             numbers[each.name] = of_name[each.name]
-    unused = itertools.count(max(of_name.values(), default=-1) + 1)
+    unused = itertools.count(used)
     found = [
         msgspec.structs.replace(each, number=numbers[each.name] if each.name in numbers else next(unused))
         for each in declared
@@ -188,14 +192,19 @@ def _in_use(spec: AppSpec, before: Mapping[str, int] = {}) -> AppSpec:
     return msgspec.structs.replace(spec, formats=highest)
 
 
+def check_id(app: str, new: AppSpec, *, place: str) -> None:
+    """Raises AppChanged if the log belongs to another app."""
+    if new.id != app:
+        difference = (
+            f"The log belongs to the app {app!r}; the code's app is {new.id!r}. Give {new.id!r} a log.url of its own, "
+            f"or start it as {app!r}."
+        )
+        raise AppChanged(place, [difference])
+
+
 def check(old: AppSpec, new: AppSpec, *, place: str) -> None:
     """Raises AppChanged with every difference that would make stored state unreadable."""
     found: list[str] = []
-    if new.id != old.id:
-        found.append(
-            f"The log belongs to the app {old.id!r}; the code's app is {new.id!r}. Give {new.id!r} a log.url of its "
-            f"own, or start it as {old.id!r}."
-        )
     if new.partitions != old.partitions:
         found.append(
             f"The log has {old.partitions} partitions; the settings say {new.partitions}. "
@@ -222,15 +231,42 @@ def encode(spec: AppSpec) -> bytes:
     return documents.encode(spec)
 
 
-def decode(data: bytes, number: int, *, place: str) -> AppSpec:
+def decode(data: bytes, number: int, log: str, *, place: str) -> AppSpec:
+    """An app file read back, checked against its name, the log it was found in, and itself."""
     name = names.app(number)
     spec = documents.decode(data, AppSpec, name=name, place=place, known=FORMAT)
     if spec.number != number:
         raise documents.damaged(name, place, f"it says that it is number {spec.number}")
+    if spec.log != log:
+        raise documents.damaged(name, place, f"it belongs to the log {spec.log}, and this is the log {log}")
+    if (fault := _contradiction(spec)) is not None:
+        raise documents.damaged(name, place, fault)
     return spec
 
 
-def _content(spec: AppSpec) -> tuple[object, ...]:
+def _contradiction(spec: AppSpec) -> str | None:
+    """What can't be true of an app in its file."""
+    stores = [store.name for store in spec.stores]
+    homes = [store for each in spec.subtopologies for store in each.stores]
+    numbers = [each.number for each in spec.subtopologies]
+    subtopologies = [each.name for each in spec.subtopologies]
+    if spec.partitions < 1:
+        return f"it has {spec.partitions} partitions"
+    for what, found in (("stores", stores), ("sub-topologies", subtopologies), ("numbers of sub-topologies", numbers)):
+        if len(set(found)) < len(found):
+            return f"it has {what} twice: {', '.join(map(str, found))}"
+    if sorted(homes) != sorted(stores):
+        return f"its stores are {', '.join(sorted(stores))}, and those of its sub-topologies {', '.join(sorted(homes))}"
+    if any(not 0 <= number < spec.used_numbers for number in numbers):
+        return f"its sub-topologies have the numbers {sorted(numbers)}, of which {spec.used_numbers} are used"
+    if not 0 <= spec.follows < spec.number:
+        return f"it is number {spec.number} and follows {spec.follows}"
+    return None
+
+
+def content(spec: AppSpec) -> tuple[object, ...]:
+    """Everything but the file's number, in any order of declaration."""
     stores = sorted(spec.stores, key=lambda store: store.name)
     subtopologies = sorted(spec.subtopologies, key=lambda each: each.number)
-    return spec.id, spec.log, spec.partitions, spec.formats, stores, subtopologies
+    numbers = spec.follows, spec.used_numbers
+    return spec.id, spec.log, numbers, spec.partitions, spec.formats, stores, subtopologies

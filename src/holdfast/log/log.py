@@ -17,19 +17,18 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.chance import SYSTEM_RANDOM, Random, new_id
 from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
-from holdfast.log import appfile, commits, documents, names
+from holdfast.log import appfile, commits, identity, names
 from holdfast.log.appfile import AppSpec
+from holdfast.log.appfiles import AppFiles
+from holdfast.log.chain import CommitChain
 from holdfast.log.commits import Commit
-from holdfast.log.objects import ObjectMissing, Put, Storage
+from holdfast.log.objects import Put, Storage
 from holdfast.log.segments import STATE, Part, Sealed, SegmentRef, Unsealed, open_part, seal, split_volatile
 from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
 from holdfast.words import NOTHING, TaskId, Version
 
 logger = logging.getLogger(__name__)
-
-_SEARCHES = 5
-"""How often a search for the newest commit starts over because of a concurrent cleaning; they are a minute apart."""
 
 
 class LogMissing(HoldfastError):
@@ -67,6 +66,8 @@ class Log:
     def __init__(self, storage: Storage, app: AppSpec, random: Random = SYSTEM_RANDOM) -> None:
         self.storage = storage
         self.app = app
+        self.apps = AppFiles(storage, app.log)
+        self.chain = CommitChain(storage, app.log)
         self.snapshots = Snapshots(storage, app.log)
         self.sinks = SinkPositions(storage, app.log)
         self._random = random
@@ -78,72 +79,57 @@ class Log:
         return self.app.log
 
     @classmethod
-    def open(cls, storage: Storage) -> "Log":
-        """Opens a log that must exist."""
-        app = _newest_app(storage)
-        if app is None:
+    def open(cls, storage: Storage, app: int | None = None) -> "Log":
+        """Opens a log that must exist, with the app file of this number.
+
+        Without a number, it is the one that the newest commit names; in a log without versions, the newest.
+        """
+        if (found := identity.read(storage)) is None:
             raise LogMissing(f"There is no log at {storage.place}. Start the app first, or fix log.url.")
-        return cls(storage, app)
+        files = AppFiles(storage, found.id)
+        if app is None:
+            newest = CommitChain(storage, found.id).newest()
+            app = files.newest() if newest is None else newest.app
+        return cls(storage, files.read(app))
 
     @classmethod
     def create_or_open(cls, storage: Storage, spec: AppSpec, random: Random = SYSTEM_RANDOM) -> "Log":
         """Opens the app's log, or creates it. Raises AppChanged if the code doesn't fit it.
 
-        A log without versions fits any code, so a mistake in a first start can simply be fixed.
+        The code is compared with the app file that the newest commit names. If it differs, it gets an app file of its
+        own, which takes effect with the first commit that names it. So a start that fails decides nothing, and until
+        the first version any code fits.
         """
-        if (old := _newest_app(storage)) is None:
-            old = _created(storage, appfile.first(spec, new_id(random)))
-        empty = cls(storage, old).newest() is None
-        if not empty or old.id != spec.id:
-            appfile.check(old, spec, place=storage.place)
-        for line in [] if empty else appfile.one_way(old, spec):
+        known = identity.create(storage, spec.id, random)
+        appfile.check_id(known.app, spec, place=storage.place)
+        files = AppFiles(storage, known.id)
+        newest = CommitChain(storage, known.id).newest()
+        if newest is None:
+            return cls(storage, files.recorded(appfile.first(spec, known.id)), random)
+        old = files.read(newest.app)
+        appfile.check(old, spec, place=storage.place)
+        for line in appfile.one_way(old, spec):
             logger.warning("%s.", line)
-        while (wanted := appfile.successor(old, spec, empty=empty)) != old:
-            old = _created(storage, wanted)
-        return cls(storage, old, random)
+        wanted = appfile.successor(old, spec)
+        return cls(storage, old if wanted == old else files.recorded(wanted), random)
 
     def new_id(self) -> str:
         """A new id, for a commit or a segment."""
         return new_id(self._random)
 
     def app_at(self, number: int) -> AppSpec:
-        """The app's file with this number, as a commit names it."""
-        return self.app if number == self.app.number else _read_app(self.storage, number)
-
-    def newest_app(self) -> AppSpec:
-        """The app's newest file; another start may have written one since this log was opened."""
-        found = _newest_app(self.storage)
-        if found is None or found.log != self.id:
-            raise LogMissing(f"Log {self.id} isn't at {self.storage.place} any more. Start the app again.")
-        return found
+        """The app file with this number, as a commit names it."""
+        return self.app if number == self.app.number else self.apps.read(number)
 
     # Commits
 
     def commit(self, version: Version) -> Commit | None:
         """The commit of a version; None if it doesn't exist or was cleaned."""
-        try:
-            data = self.storage.get(names.commit(version))
-        except ObjectMissing:
-            return None
-        return commits.decode(data, version, self.id, place=self.storage.place)
+        return self.chain.commit(version)
 
     def newest(self, at_least: Version = NOTHING) -> Commit | None:
-        """The newest commit. `at_least` is a version known to have existed, where the search starts.
-
-        There are no gaps after the oldest commit, so an exponential and then a binary search find the end with few
-        requests, however long the history is. Cleaning deletes the oldest commits first: if a commit still exists
-        after the search, its missing successor was not cleaned but never existed.
-        """
-        for _ in range(_SEARCHES):
-            known = self._known_version(at_least)
-            if known == NOTHING:
-                return None
-            last = self._last_from(known)
-            if (commit := self.commit(last)) is not None:
-                return commit
-        raise documents.damaged(
-            names.commit(last), self.storage.place, "it is missing, although there is a snapshot of its version"
-        )
+        """The newest commit. `at_least` is a version known to have existed, where the search starts."""
+        return self.chain.newest(at_least)
 
     def create_commit(self, commit: Commit) -> None:
         """Creates a version. Returns only if this commit is the one in the log; otherwise raises LostRace.
@@ -238,34 +224,6 @@ class Log:
     def _place_of(self, ref: SegmentRef) -> str:
         return f"{ref.name or 'An inline segment'} in {self.storage.place}"
 
-    # Finding the newest version
-
-    def _known_version(self, at_least: Version) -> Version:
-        """A version that has a commit now, or NOTHING."""
-        if at_least != NOTHING and self.storage.exists(names.commit(at_least)):
-            return at_least
-        if (snapshot := self._snapshot_version()) != NOTHING:
-            return snapshot
-        return Version(1) if self.storage.exists(names.commit(Version(1))) else NOTHING
-
-    def _snapshot_version(self) -> Version:
-        """The newest version any task has a snapshot of. Its commit is never cleaned."""
-        return max((version for task in self.app.tasks() for version in self.snapshots.versions(task)), default=NOTHING)
-
-    def _last_from(self, known: Version) -> Version:
-        step = 1
-        low, high = known, Version(known + step)
-        while self.storage.exists(names.commit(high)):
-            step *= 2
-            low, high = high, Version(high + step)
-        while high - low > 1:
-            middle = Version((low + high) // 2)
-            if self.storage.exists(names.commit(middle)):
-                low = middle
-            else:
-                high = middle
-        return low
-
     # Checks of create_commit
 
     def _check_predecessor(self, commit: Commit) -> None:
@@ -284,9 +242,19 @@ class Log:
                     f"{before.id} there, written by process {before.writer.pid} on {before.writer.host}. Stop the "
                     "other driver and start again."
                 )
-        elif commit.previous is not None or self._snapshot_version() != NOTHING:
+            self._check_description(commit, before)
+        elif commit.previous is not None or self.chain.snapshot_version() != NOTHING:
             # If the first commits were cleaned, creating version 1 again would succeed without any effect.
             raise self._history_gone(version)
+
+    def _check_description(self, commit: Commit, before: Commit) -> None:
+        """The commit's app file must be the predecessor's, or one that was compared with the predecessor's."""
+        if commit.app != before.app and self.app_at(commit.app).follows != before.app:
+            raise LostRace(
+                f"Version {before.version} of {self.storage.place} was made with app file {before.app}, and this "
+                f"driver's app file {commit.app} follows {self.app_at(commit.app).follows}: process "
+                f"{before.writer.pid} on {before.writer.host} changed the app meanwhile. Start this driver again."
+            )
 
     def _check_won(self, commit: Commit) -> None:
         version = Version(commit.version)
@@ -305,18 +273,3 @@ class Log:
             f"Version {version} can't be committed in {self.storage.place}: version {version - 1} is missing. "
             "Another driver continued and cleaned it, or the log was changed by hand. Restart this driver."
         )
-
-
-def _newest_app(storage: Storage) -> AppSpec | None:
-    numbers = [number for name in storage.list_flat(names.APPS) if (number := names.number_of(name)) is not None]
-    return _read_app(storage, max(numbers)) if numbers else None
-
-
-def _read_app(storage: Storage, number: int) -> AppSpec:
-    return appfile.decode(storage.get(names.app(number)), number, place=storage.place)
-
-
-def _created(storage: Storage, spec: AppSpec) -> AppSpec:
-    """Writes an app's file, or reads the one that another start (or this put, its answer lost) has written."""
-    storage.create(names.app(spec.number), appfile.encode(spec))
-    return _read_app(storage, spec.number)

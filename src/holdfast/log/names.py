@@ -5,6 +5,7 @@ Numbers are padded to 20 digits, so that names sort by number.
 
 from holdfast.words import TaskId, Version
 
+LOG = "log.json"
 APPS = "app/"
 COMMITS = "commits/"
 SEGMENTS = "segments/"
@@ -68,6 +69,15 @@ def snapshots(task: TaskId) -> str:
 
 def manifest(task: TaskId, version: Version) -> str:
     return f"{snapshots(task)}{padded(version)}.json"
+
+
+def is_manifest(name: str) -> bool:
+    """Whether a name under `snapshots/` is a manifest. A file's hash may begin like a version.
+
+    >>> is_manifest(manifest(TaskId(0, 3), Version(12))), is_manifest(snapshot_file(TaskId(0, 3), "01" * 16))
+    (True, False)
+    """
+    return name.count("/") == 2
 
 
 def snapshot_files(task: TaskId) -> str:

@@ -27,6 +27,8 @@ class StateLocations:
 
     log_url: str
     log_id: str
+    app_file: int
+    """The number of the app file that the driver uses."""
     log_options: Mapping[str, str] = field(repr=False)
     fsync: bool
     replicas: Mapping[str, tuple[str, ...]]

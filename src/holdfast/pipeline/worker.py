@@ -34,7 +34,7 @@ class TaskWork(Protocol):
         """Runs one task over the rows of its partition. Failures are results too: Spark would only repeat the task."""
 
 
-_logs: dict[str, Log] = {}
+_logs: dict[tuple[str, int], Log] = {}
 
 
 def run_partition(
@@ -77,9 +77,10 @@ def _start_once() -> None:
 
 
 def _log(locations: StateLocations) -> Log:
-    if locations.log_id not in _logs:
+    opened = locations.log_id, locations.app_file
+    if opened not in _logs:
         storage = open_storage(
             locations.log_url, dict(locations.log_options), fsync=locations.fsync, retry=locations.retry
         )
-        _logs[locations.log_id] = Log.open(storage)
-    return _logs[locations.log_id]
+        _logs[opened] = Log.open(storage, locations.app_file)
+    return _logs[opened]

@@ -25,7 +25,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
-from holdfast.query.store_specs import AppFiles, StoreSpecs
+from holdfast.query.store_specs import KnownApps, StoreSpecs
 from holdfast.query.task_reader import NotReady, TaskPart, TaskReader, TaskStore
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.cells import Cell, unpack
@@ -99,7 +99,7 @@ class StoreReader:
     """
 
     def __init__(
-        self, files: AppFiles, tasks: Callable[[TaskId], TaskReader | None], clock: Clock = SYSTEM_CLOCK
+        self, files: KnownApps, tasks: Callable[[TaskId], TaskReader | None], clock: Clock = SYSTEM_CLOCK
     ) -> None:
         self.specs = StoreSpecs(files)
         self.last_errors: dict[str, LastError] = {}

@@ -32,7 +32,7 @@ class UnknownStore(HoldfastError):
         super().__init__(f"{app!r} has no store {store!r}. {there}.")
 
 
-class AppFiles(Protocol):
+class KnownApps(Protocol):
     """The app files that are known; `LogReader` of an instance has them."""
 
     @property
@@ -48,7 +48,7 @@ class AppFiles(Protocol):
 class StoreSpecs:
     """The specs of the app's stores, also of those that were added while the instance runs."""
 
-    def __init__(self, files: AppFiles) -> None:
+    def __init__(self, files: KnownApps) -> None:
         self._files = files
         self._met: set[tuple[str, int]] = set()
         self._lock = threading.Lock()
