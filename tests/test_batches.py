@@ -4,7 +4,8 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
-from holdfast.batches import BatchRunner, Ending
+from holdfast.batches import BatchRunner
+from holdfast.ending import Ending
 from holdfast.errors import StorageUnavailable
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.settings.model import Settings
@@ -29,7 +30,7 @@ def test_a_retry_asks_where_the_tasks_are_now() -> None:
         "work": SimpleNamespace(compute=compute),
     }
     settings = Settings(retry=RetrySettings(first="0s", longest="0s"))
-    ending = Ending(on_failure=lambda cause: None)
+    ending = Ending(settings.stop_timeout, on_failure=lambda cause: None)
     runner = BatchRunner(**parts, source="events", locations=iter(places).__next__, settings=settings, ending=ending)
     frame: Any = None
     runner.run(frame, 0)

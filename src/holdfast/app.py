@@ -6,23 +6,24 @@ it; the app keeps its state and its listeners.
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import re
 import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from holdfast.batches import Ending
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
 from holdfast.embedded import EmbeddedInstances
-from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, TopologyError
+from holdfast.ending import Ending
+from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
-from holdfast.instances import Instances, Interrupted
+from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session
@@ -51,10 +52,26 @@ _LIMITS = {
 """Format → the source's option that limits a batch, and the setting for it."""
 
 
+@contextlib.contextmanager
+def _signals(handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Handles Ctrl-C and SIGTERM in a `with` block. Python lets only the main thread do so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
 def _say(line: str) -> None:
     """Prints a line for a person at the terminal; programs use the states."""
     sys.stderr.write(f"holdfast: {line}\n")
 
+
+_ACTIVE = (AppState.RESTORING, AppState.REBALANCING, AppState.RUNNING)
 
 RestoreListener = Callable[[RestoreEvent], object]
 AlertHook = Callable[[BaseException], object]
@@ -62,6 +79,20 @@ AlertHook = Callable[[BaseException], object]
 
 class NotStarted(HoldfastError):
     category = ErrorCategory.INVALID
+
+
+class AlreadyStarted(HoldfastError):
+    """An app starts once. A running one goes on."""
+
+    category = ErrorCategory.INVALID
+
+    def __init__(self, app: str, state: AppState) -> None:
+        if state in _ACTIVE:
+            does = f"App {app!r} is already {state}, and start() has changed nothing."
+            super().__init__(f"{does} Use it as it is, or call app.stop() and start a new hf.App({app!r}).")
+        else:
+            does = f"App {app!r} is {state}, and an app starts only once."
+            super().__init__(f"{does} Call app.stop() and start a new hf.App({app!r}): it continues from the log.")
 
 
 class App:
@@ -100,7 +131,7 @@ class App:
         self._restores = ListenerPool[RestoreEvent]("restore")
         self._alerts = ListenerPool[BaseException]("alert")
         self._running: RunningApp | None = None
-        self._ending = Ending(self._failed)
+        self._ending = Ending(self.settings.stop_timeout, self._failed)
         self._starting_or_stopping = threading.Lock()
 
     # What a user describes
@@ -200,21 +231,27 @@ class App:
         return self._started().query
 
     def start(self) -> App:
-        """Starts instances, REST and the Spark query. Returns when every store is restored and was read once."""
+        """Starts instances, REST and the Spark query. Returns when every store is restored and was read once.
+
+        Raises AlreadyStarted for an app that was started before: a running one goes on.
+        """
         if not self._topology.subtopologies:
             raise TopologyError(
                 "The app has no store yet. Add one: stream.group_by(...).count().store('name'), or "
                 "stream.process(...) with a processor."
             )
+        if not self._states.try_move(AppState.RESTORING):
+            raise AlreadyStarted(self.id, self.state)
         if not any(node.source == DEAD_LETTERS for node in self._topology.sinks):
             self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))
-        self._states.move(AppState.RESTORING)
         try:
             with self._starting_or_stopping:
                 self._running = start(self._description(), self._states, self._ending)
         except Interrupted:
             logger.info("app %s was stopped before it had started", self.id)
             self.stop()
+            if self.cause is not None:
+                raise self.cause from None
         except BaseException as error:
             self._failed(error)
             self.stop()
@@ -222,49 +259,50 @@ class App:
         return self
 
     def run(self) -> None:
-        """Starts the app and returns when it is stopped, by SIGINT, SIGTERM or `stop()` from another thread.
+        """Starts the app and returns when it is stopped, by Ctrl-C, SIGTERM or `stop()` from another thread.
 
+        Ctrl-C stops it as `stop()` does, and a second one ends it at once: Spark repeats the batch at the next start.
         Raises the error that stopped the app, if one did.
         """
-        previous = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
-        stop = threading.Event()
 
         def handle(number: int, frame: object) -> None:
-            stop.set()
-            self._ending.ask()
+            if not self._ending.asked:
+                self._ending.ask()
+                return
+            self._ending.hurry()
+            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-        for number in previous:
-            signal.signal(number, handle)
-        try:
+        with _signals(handle):
             self.start()
             if self.state is AppState.RUNNING:
                 _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
-            while not stop.is_set() and self.state in (AppState.RUNNING, AppState.RESTORING, AppState.REBALANCING):
-                stop.wait(0.2)
+            while not self._ending.wait(0.2) and self.state in _ACTIVE:
+                pass
             self.stop()
-        finally:
-            for number, handler in previous.items():
-                signal.signal(number, handler)
         if self.state is AppState.ERROR and self.cause is not None:
             raise self.cause
         _say(f"{self.id} stopped at version {self.version}.")
 
     def stop(self) -> None:
-        """Ends the query after its batch, writes the sinks, stops the instances. It may be called twice."""
+        """Ends the query after its batch, writes the sinks, stops the instances, within `stop_timeout`.
+
+        What doesn't end in time is given up, and nothing is lost. It may be called twice and in every state.
+        """
         if self.state is AppState.CREATED:
             return
         self._ending.ask()
         self._states.try_move(AppState.STOPPING)
         with self._starting_or_stopping:
-            if self._running is not None:
-                self._running.stop()
-            self._states.try_move(AppState.STOPPED)
-            self._states.close()
-            self._restores.close()
-            self._alerts.close()
+            try:
+                if self._running is not None:
+                    self._running.stop()
+            finally:
+                self._states.try_move(AppState.STOPPED)
+                for close in (self._states.close, self._restores.close, self._alerts.close):
+                    close(timeout=min(1.0, self._ending.left() + 0.1))
 
     def process_all_available(self) -> None:
-        """Returns when everything the source has now is in the stores and the sinks. For tests and batch jobs."""
+        """Returns when everything the source has now can be queried and is in the sinks. For tests and batch jobs."""
         self._started().process_all_available()
 
     def __enter__(self) -> App:

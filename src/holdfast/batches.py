@@ -12,8 +12,8 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from holdfast import metrics
-from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instances import Interrupted
+from holdfast.ending import BATCH, QUERY, Ending
+from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.log.commits import Commit
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
@@ -48,41 +48,6 @@ class QueryEnded(HoldfastError):
     category = ErrorCategory.INVALID
 
 
-class Ending:
-    """How an app ends: a caller asks it to stop, or one of its parts fails."""
-
-    def __init__(self, on_failure: Callable[[BaseException], None]) -> None:
-        self._on_failure = on_failure
-        self._asked = threading.Event()
-        self._failed = threading.Event()
-
-    def ask(self) -> None:
-        """Asks the app to stop. Interrupts its start and waits before a retry."""
-        self._asked.set()
-
-    @property
-    def asked(self) -> bool:
-        return self._asked.is_set()
-
-    @property
-    def failed(self) -> bool:
-        return self._failed.is_set()
-
-    def wait(self, seconds: float) -> bool:
-        """Waits, and returns whether the app was asked to stop."""
-        return self._asked.wait(seconds)
-
-    def check(self) -> None:
-        if self.asked:
-            raise Interrupted("The app was told to stop before it had started.")
-
-    def fail(self, cause: BaseException) -> None:
-        """A part of the app can't go on. Failures while the app is stopping are not reported."""
-        if not self.asked:
-            self._failed.set()
-            self._on_failure(cause)
-
-
 @dataclass(eq=False)
 class BatchRunner:
     """Turns Spark's batches into versions, one at a time."""
@@ -96,6 +61,8 @@ class BatchRunner:
     ending: Ending
     failure: BaseException | None = None
     """The error of the last batch."""
+    number: int | None = None
+    """The number of the last batch."""
     _busy: threading.Lock = field(default_factory=threading.Lock)
 
     def run(self, frame: DataFrame, number: int) -> None:
@@ -103,6 +70,7 @@ class BatchRunner:
         # Without waiting for the lock: `between_batches` has it while it stops the query, which waits for the batch.
         if self.ending.asked or self.ending.failed or not self._busy.acquire(blocking=False):
             raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
+        self.number = number
         try:
             self._run(frame, number)
         except BaseException as error:
@@ -117,17 +85,12 @@ class BatchRunner:
             retrying(
                 lambda: self.driver.process(batch, lambda step: self.work.compute(sources, step, self.locations())),
                 self.settings.retry,
-                sleep=self._pause,
+                sleep=self.ending.pause,
             )
 
-    def _pause(self, seconds: float) -> None:
-        """Waits before another attempt. Raises when the app is asked to stop."""
-        if self.ending.wait(seconds):
-            raise Interrupted("The app was told to stop while a batch was being retried. Spark repeats the batch.")
-
     def between_batches(self, call: Callable[[], None]) -> None:
-        """Calls between two batches, so that no batch is interrupted, unless a batch takes longer than the timeout."""
-        free = self._busy.acquire(timeout=self.settings.stop_timeout.total_seconds())
+        """Calls between two batches, so that no batch is interrupted, unless a batch takes longer than its time."""
+        free = self._busy.acquire(timeout=self.ending.left(BATCH))
         try:
             call()
         finally:
@@ -165,6 +128,16 @@ class RunningQuery:
         self.batches.between_batches(self._stop)
 
     def _stop(self) -> None:
+        """Stops the query from another thread, since Spark waits without a limit for code that it can't interrupt."""
+        stopping = threading.Thread(target=self._stop_query, name="holdfast-query-stop", daemon=True)
+        stopping.start()
+        stopping.join(self.ending.left(QUERY))
+        if stopping.is_alive():
+            logger.warning(
+                "Spark's query still runs code of batch %s on the driver; it ends after it", self.batches.number
+            )
+
+    def _stop_query(self) -> None:
         try:
             if self.query.isActive:
                 self.query.stop()

@@ -20,13 +20,13 @@ import msgspec
 
 from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.instance import messages
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import InstanceUnavailable
-from holdfast.instances import InstanceFailed, Interrupted
+from holdfast.instances import InstanceFailed
 from holdfast.launching import Launched, launch
 from holdfast.retry import backoff, retrying
 from holdfast.settings.model import Settings
@@ -140,15 +140,16 @@ class EmbeddedInstances:
                 for instance in self._all:
                     self._notices.submit(call, instance)
 
-    def stop(self) -> None:
+    def stop(self, seconds: float) -> None:
         """Ends all processes: SIGTERM, and SIGKILL for one that does not end in time."""
+        deadline = SYSTEM_CLOCK.monotonic() + seconds
         with self._closing:
             self._closed = True
-        self._notices.shutdown(wait=True)
+        self._notices.shutdown(wait=False, cancel_futures=True)
         for instance in self._all:
             instance.begin_stop()
         for instance in self._all:
-            instance.finish_stop()
+            instance.finish_stop(deadline)
 
 
 def assignments(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int) -> list[Assignment]:
@@ -172,7 +173,7 @@ def _config(app: str, app_file: int, settings: Settings, number: int, assignment
         app_file=app_file,
         state_dir=str(settings.state_dir(app)),
         tasks=_named(assignment),
-        stop_seconds=settings.stop_timeout.total_seconds(),
+        stop_seconds=settings.stop_timeout.total_seconds() / 2,
         log=settings.log,
         memory=settings.memory,
         state=settings.state,
@@ -240,7 +241,7 @@ class _Embedded:
                 raise self._gave_up
             if self._stopped():
                 raise Interrupted("The app was told to stop while its stores were being restored.")
-            self._stopping.wait(0.05)
+            self._stopping.wait(0.02)
         raise Interrupted(f"Instance {self._config.name} was stopped before it was ready.")
 
     @property
@@ -287,15 +288,16 @@ class _Embedded:
         if self._process.poll() is None:
             self._process.send_signal(signal.SIGTERM)
 
-    def finish_stop(self) -> None:
+    def finish_stop(self, deadline: float) -> None:
+        """Waits for the end until the deadline, by the monotonic clock."""
         try:
-            self._process.wait(self._settings.stop_timeout.total_seconds() + 1)
+            self._process.wait(_left(deadline))
         except subprocess.TimeoutExpired:
             logger.warning("instance %s did not stop in time and is killed; nothing is lost", self._config.name)
             self._process.kill()
             self._process.wait()
         for thread in self._threads:
-            thread.join(self._settings.stop_timeout.total_seconds())
+            thread.join(_left(deadline))
         self._client.close()
 
     def _watch(self) -> None:
@@ -365,6 +367,11 @@ class _Embedded:
             yield
         except HoldfastError as error:
             logger.debug("instance %s did not get %s: %s", self._config.name, what, error)
+
+
+def _left(deadline: float) -> float:
+    """The seconds until a deadline, and a moment after it: what has ended can be seen to have ended."""
+    return max(0.1, deadline - SYSTEM_CLOCK.monotonic())
 
 
 def _port(address: str) -> int:

@@ -81,6 +81,12 @@ class Closed(HoldfastError):
     category = ErrorCategory.CLOSED
 
 
+class Interrupted(HoldfastError):
+    """The app was told to stop, so the work under way was given up."""
+
+    category = ErrorCategory.CLOSED
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A question with the known name that is most similar to an unknown one; empty if none is similar.
 

@@ -18,12 +18,6 @@ class InstanceFailed(HoldfastError):
     category = ErrorCategory.INVALID
 
 
-class Interrupted(HoldfastError):
-    """The app was told to stop, so the work under way was given up."""
-
-    category = ErrorCategory.CLOSED
-
-
 class Instances(Protocol):
     """All instances of one app."""
 
@@ -53,5 +47,5 @@ class Instances(Protocol):
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
         """Tells every instance the state that `GET /v1/state` returns."""
 
-    def stop(self) -> None:
-        """Ends the instances that were started. Safe to call twice, and after a start that failed."""
+    def stop(self, seconds: float) -> None:
+        """Ends the instances that were started, within this time. Safe to call twice, and after a failed start."""

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.errors import ErrorCategory
+from holdfast.errors import ErrorCategory, Interrupted
 from holdfast.instance.config import InstanceConfig, encode
-from holdfast.instances import InstanceFailed, Interrupted
+from holdfast.instances import InstanceFailed
 
 _STANDARD_ERROR = 2
 

@@ -19,12 +19,13 @@ from typing import TYPE_CHECKING
 from prometheus_client import start_http_server
 
 from holdfast import faults, metrics
-from holdfast.batches import BatchRunner, Ending, RunningQuery, count_commit
+from holdfast.batches import BatchRunner, RunningQuery, count_commit
 from holdfast.clock import Clock
-from holdfast.errors import HoldfastError
+from holdfast.ending import BATCH, QUERY, SINKS, Ending
+from holdfast.errors import HoldfastError, Interrupted
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.restore_bars import RestoreBars
-from holdfast.instances import Instances, Interrupted
+from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
 from holdfast.log.cleaning import Cleaner
@@ -94,7 +95,9 @@ class RunningApp:
 
     def process_all_available(self) -> None:
         self.running_query.process_all_available()
-        self.sinks.catch_up(self.version)
+        version = self.version
+        self.sinks.catch_up(version)
+        self.instances.wait_until_ready(version)
 
     def stop(self) -> None:
         """Ends every part in the reverse order of the start, even if another one fails to end."""
@@ -123,8 +126,14 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     restart = settings.on_new_checkpoint == "restart_sources"
     newest = _checked_newest(log, checkpoint, restart)
     sinks = SinkRunner(
-        log, feeds_of(topology), retry=lambda call: retrying(call, settings.retry), on_failure=ending.fail
+        log,
+        feeds_of(topology),
+        retry=lambda call: retrying(call, settings.retry, sleep=ending.pause),
+        on_failure=ending.fail,
+        given_up=lambda: ending.is_over(BATCH),
     )
+    sinks.start()
+    closing.callback(lambda: sinks.stop(ending.left(SINKS)))
     sinks.catch_up(newest)
     ending.check()
     instances = _restored_instances(app, log, newest, ending, closing)
@@ -137,15 +146,13 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     writer = Writer.here(log.new_id())
     (source,) = topology.sources  # an app has one source today
     driver = Driver(log, sinks, app.clock, writer, sources=[source.name], restart_sources=restart, on_commit=committed)
-    sinks.start()
-    closing.callback(sinks.stop, settings.stop_timeout.total_seconds())
-    metrics_address = _serve_metrics(settings, closing)
+    metrics_address = _serve_metrics(settings, ending, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
     batches = BatchRunner(
         checkpoint, driver, _batch_tasks(app), source.name, lambda: _locations(app, log, instances), settings, ending
     )
     threads: list[threading.Thread] = []
-    closing.callback(_join, threads, settings.stop_timeout.total_seconds())
+    closing.callback(_join, threads, ending)
     query = RunningQuery(_start_query(app, batches), batches, ending)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
@@ -194,19 +201,19 @@ def _restored_instances(
         app.restores.publish(event)
 
     instances = app.connect(log.app.number, on_event, ending)
-    closing.callback(instances.stop)
+    closing.callback(lambda: instances.stop(ending.left()))
     instances.assign(app.topology.stateful_tasks(app.settings.partitions), _everywhere(app, log))
     instances.wait_until_ready(newest)
     return instances
 
 
-def _serve_metrics(settings: Settings, closing: contextlib.ExitStack) -> str | None:
+def _serve_metrics(settings: Settings, ending: Ending, closing: contextlib.ExitStack) -> str | None:
     """Serves the driver's metrics of batches and records. The instances serve their own."""
     rest = settings.rest
     if not rest.enabled:
         return None
     server, thread = start_http_server(rest.driver_metrics_port, rest.host, metrics.REGISTRY)
-    closing.callback(thread.join, settings.stop_timeout.total_seconds())
+    closing.callback(lambda: thread.join(ending.left()))
     closing.callback(server.server_close)
     closing.callback(server.shutdown)
     return f"http://{rest.host}:{server.server_port}/metrics"
@@ -287,7 +294,7 @@ def _use_this_python(spark: SparkSession) -> None:
         context.pythonExec = sys.executable
 
 
-def _join(threads: Sequence[threading.Thread], seconds: float) -> None:
+def _join(threads: Sequence[threading.Thread], ending: Ending) -> None:
     for thread in threads:
         if thread is not threading.current_thread():
-            thread.join(seconds)
+            thread.join(ending.left(QUERY))

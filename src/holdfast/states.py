@@ -1,8 +1,8 @@
 """The states of an app and the transitions between them.
 
     CREATED ──► RESTORING ◄──► REBALANCING
-       │          │  ▲            │  ▲
-       │          ▼  │            ▼  │
+       │          │               │  ▲
+       │          ▼               ▼  │
        │        RUNNING ◄─────────┘  │
        │          │  └───────────────┘
        └──────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
@@ -39,7 +39,7 @@ TRANSITIONS: dict[AppState, frozenset[AppState]] = {
     AppState.CREATED: frozenset({AppState.RESTORING, AppState.STOPPING, AppState.ERROR}),
     AppState.RESTORING: frozenset({AppState.REBALANCING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
     AppState.REBALANCING: frozenset({AppState.RESTORING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
-    AppState.RUNNING: frozenset({AppState.RESTORING, AppState.REBALANCING, AppState.STOPPING, AppState.ERROR}),
+    AppState.RUNNING: frozenset({AppState.REBALANCING, AppState.STOPPING, AppState.ERROR}),
     AppState.STOPPING: frozenset({AppState.STOPPED, AppState.ERROR}),
     AppState.STOPPED: frozenset(),
     AppState.ERROR: frozenset(),
@@ -68,7 +68,7 @@ class StateMachine:
     Traceback (most recent call last):
     ...
     holdfast.states.IllegalTransition: An app that is running can't become created. From running it can become: error, \
-rebalancing, restoring, stopping.
+rebalancing, stopping.
     """
 
     def __init__(self) -> None:
@@ -105,9 +105,9 @@ rebalancing, restoring, stopping.
             self._changed.notify_all()
 
     def try_move(self, new: AppState, cause: BaseException | None = None) -> bool:
-        """Changes the state to `new` if that is allowed. Returns whether it is the state now."""
+        """Changes the state to `new` if that is allowed. Returns whether this call has changed it."""
         with self._changed:
-            if new is not self._state and new not in TRANSITIONS[self._state]:
+            if new not in TRANSITIONS[self._state]:
                 return False
             self.move(new, cause)
             return True

@@ -22,5 +22,5 @@ def start_once(chosen: Settings, spec: StoreSpec) -> None:
         instances.assign([TaskId(0, 0)])
         instances.wait_until_ready(NOTHING)
     finally:
-        instances.stop()
+        instances.stop(30.0)
     assert failures == []

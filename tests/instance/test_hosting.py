@@ -13,7 +13,7 @@ import pytest
 
 from holdfast import embedded, faults, metrics
 from holdfast.embedded import EmbeddedInstances
-from holdfast.errors import Closed
+from holdfast.errors import Closed, Interrupted
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import EventPage
@@ -21,7 +21,6 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import ReadView
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
-from holdfast.instances import Interrupted
 from holdfast.launching import InstanceNotStarted
 from holdfast.settings.sections import LogSettings
 from holdfast.stores.engines.base import DamagedState
@@ -299,7 +298,7 @@ def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp
                 with StateClient(address, 30.0) as client:
                     assert state_of(client, task, app.version, app.stores) == app.state(task=task)
     finally:
-        instances.stop()
+        instances.stop(30.0)
     assert failures == []
 
 
@@ -313,7 +312,7 @@ def test_the_first_launch_is_repeated_with_growing_waits_until_the_app_stops(
         raise InstanceNotStarted("the port is in use.")
 
     monkeypatch.setattr(embedded, "launch", launch)
-    monkeypatch.setattr(embedded, "SYSTEM_CLOCK", SimpleNamespace(sleep=waits.append))
+    monkeypatch.setattr(embedded, "SYSTEM_CLOCK", SimpleNamespace(sleep=waits.append, monotonic=float))
     instances = EmbeddedInstances(
         "app",
         settings(tmp_path),
@@ -324,7 +323,7 @@ def test_the_first_launch_is_repeated_with_growing_waits_until_the_app_stops(
     )
     with pytest.raises(Interrupted):
         instances.assign([TASK])
-    instances.stop()
+    instances.stop(30.0)
     assert len(waits) == 5
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.8, 1.0, 1.0), strict=True))
 

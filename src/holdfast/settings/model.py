@@ -56,11 +56,11 @@ class Settings(Section):
     ] = "refuse"
     stop_timeout: Annotated[
         Duration,
-        "How long `app.stop()` waits for the current batch before it stops Spark's query, then for the sinks, and then "
-        "for the instances before it kills them.",
+        "How long `app.stop()` takes at most. The current batch may use half of this time, and is then interrupted: "
+        "Spark repeats it at the next start. The rest is for sinks and instances, which are then given up or killed.",
         InKafkaStreams("none: an argument of `KafkaStreams.close()`"),
         Between("100ms", "1h"),
-    ] = Duration("5s")
+    ] = Duration("10s")
 
     log: LogSettings = field(default_factory=LogSettings)
     batch: BatchSettings = field(default_factory=BatchSettings)

@@ -2,17 +2,18 @@
 
 A sink that a crash interrupted catches up from the segments at the next start, before any new commit. The cleaner keeps
 the segments that the slowest sink still needs. A batch does not wait for its own sinks: `offer` passes a commit to a
-thread, and the next commit waits in `catch_up` until the sinks have written it.
+thread, and the next commit waits in `catch_up` until the sinks have written it. A sink that raises is called again, as
+often as the settings say. A sink that hangs can't be ended: the app stops without it, and what it does later isn't
+recorded.
 """
 
 import logging
-import queue
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast import faults
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.pipeline.sinks.outputs import rows_of
@@ -22,6 +23,15 @@ from holdfast.topology.topology import Topology
 from holdfast.words import NOTHING, Version
 
 logger = logging.getLogger(__name__)
+
+_LOOK_SECONDS = 0.1
+"""How often a wait for the sinks looks whether it has been given up."""
+
+
+class SinkRaised(HoldfastError):
+    """A sink raised an error. The same call may work in a moment."""
+
+    category = ErrorCategory.RETRY
 
 
 class SinkFailed(HoldfastError):
@@ -65,15 +75,20 @@ class SinkRunner:
         *,
         retry: Retry,
         on_failure: Callable[[HoldfastError], None] = lambda error: None,
+        given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._log = log
         self._on_failure = on_failure
+        self._given_up = given_up
         self._feeds = feeds
         self._retry = retry
-        self._waiting: queue.SimpleQueue[Commit | None] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
         self._changed = threading.Condition()
         self._failure: HoldfastError | None = None
+        self._target = NOTHING
+        self._offered: Commit | None = None
+        self._stopping = False
+        self._abandoned = False
         for feed in feeds:
             feed.sink.open(log.id)
         newest = log.newest()
@@ -95,19 +110,22 @@ class SinkRunner:
 
     def offer(self, commit: Commit) -> None:
         """Writes a new version, in the thread if it was started."""
-        self._newest = Version(commit.version)
-        if self._thread is None:
-            self._bring_to(Version(commit.version), commit)
-        else:
-            self._waiting.put(commit)
+        with self._changed:
+            self._offered, self._newest = commit, Version(commit.version)
+        self._request(Version(commit.version))
 
     def catch_up(self, version: Version) -> None:
-        """Returns when every sink has written `version`. Raises the error of a sink that failed."""
-        if self._thread is None:
-            self._bring_to(version)
-            return
+        """Returns when every sink has written `version`.
+
+        Raises the error of a sink that failed, and Interrupted when the app stops and its sinks have had their time.
+        """
+        self._request(version)
         with self._changed:
-            self._changed.wait_for(lambda: self._failure is not None or self._all_at(version))
+            while not self._changed.wait_for(
+                lambda: self._failure is not None or self._all_at(version), timeout=_LOOK_SECONDS
+            ):
+                if self._given_up():
+                    raise Interrupted(f"The app stops, and {self._behind(version)}.")
             if self._failure is not None:
                 raise self._failure
 
@@ -116,13 +134,21 @@ class SinkRunner:
         if self._failure is not None:
             raise self._failure
 
-    def stop(self, timeout: float | None = None) -> None:
-        """Writes the offered versions, then ends the thread. A sink that hangs longer gets its version again."""
-        if self._thread is not None:
-            self._waiting.put(None)
-            self._thread.join(timeout)
-            self._thread = None
+    def stop(self, timeout: float | None = None) -> bool:
+        """Writes the offered versions, then ends the thread. False if a sink needs longer than the timeout."""
+        thread = self._thread
+        if thread is not None and thread is not threading.current_thread():
+            with self._changed:
+                self._stopping = True
+                self._changed.notify_all()
+            thread.join(timeout)
+            if thread.is_alive():
+                with self._changed:
+                    self._abandoned = True
+                    logger.warning("the app stops without waiting longer: %s", self._behind(self._target))
+                return False
         self._record()
+        return True
 
     def _record(self) -> None:
         """Writes the positions at a clean stop. Without them the sinks only get the newest version again."""
@@ -136,51 +162,90 @@ class SinkRunner:
         else:
             self._recorded = positions
 
+    def _behind(self, version: Version) -> str:
+        late = [f"sink {name!r} has written version {at}" for name, at in self._positions.items() if at < version]
+        return f"{' and '.join(late)} of {version}. A sink gets the versions that it hasn't written at the next start"
+
+    def _request(self, version: Version) -> None:
+        if self._thread is None:
+            self._bring_to(version)
+            return
+        with self._changed:
+            self._target = max(self._target, version)
+            self._changed.notify_all()
+
     def _all_at(self, version: Version) -> bool:
         return all(at >= version for at in self._positions.values())
 
     def _run(self) -> None:
-        while (commit := self._waiting.get()) is not None:
+        while (version := self._next_version()) is not None:
             try:
-                self._bring_to(Version(commit.version), commit)
+                self._bring_to(version)
+            except Interrupted as error:
+                self._end(error)
+                return
             except BaseException as error:  # noqa: BLE001  SystemExit too: it would end the thread unnoticed
-                failure = SinkFailed(str(error) or repr(error))  # `_retry` has repeated it already
-                logger.error("%s", failure)
-                with self._changed:
-                    self._failure = failure
-                    self._changed.notify_all()
-                self._on_failure(failure)
+                self._fail(error)
                 return
 
-    def _bring_to(self, version: Version, newest: Commit | None = None) -> None:
+    def _next_version(self) -> Version | None:
+        """The version that all sinks should write next, or None at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._stopping or not self._all_at(self._target))
+            return None if self._abandoned or self._all_at(self._target) else self._target
+
+    def _fail(self, error: BaseException) -> None:
+        if isinstance(error, HoldfastError) and error.category is not ErrorCategory.RETRY:
+            failure = error
+        else:
+            failure = SinkFailed(str(error) or repr(error))  # `_retry` has repeated it already
+        logger.error("%s", failure)
+        self._end(failure)
+        self._on_failure(failure)
+
+    def _end(self, why: HoldfastError) -> None:
+        with self._changed:
+            self._failure = why
+            self._changed.notify_all()
+
+    def _bring_to(self, version: Version) -> None:
         for feed in self._feeds:
             while (at := self._positions[feed.name]) < version:
-                following = Version(at + 1)
-                commit = newest if newest is not None and newest.version == following else self._log.commit(following)
-                if commit is None:
-                    raise VersionCleaned(
-                        f"Sink {feed.name!r} is at version {at} and the log has no version {following}. "
-                        "Give the sink another name to start it at the newest version."
-                    )
-                self._write(feed, commit)
+                self._write(feed, self._commit(feed, Version(at + 1)))
+
+    def _commit(self, feed: Feed, version: Version) -> Commit:
+        offered = self._offered
+        found = offered if offered is not None and offered.version == version else self._log.commit(version)
+        if found is None:
+            raise VersionCleaned(
+                f"Sink {feed.name!r} is at version {version - 1} and the log has no version {version}. "
+                "Give the sink another name to start it at the newest version."
+            )
+        return found
 
     def _write(self, feed: Feed, commit: Commit) -> None:
         version = Version(commit.version)
 
         def attempt() -> None:
             faults.point("sink.before")
-            feed.sink.write(version, rows_of(feed.output, self._log, commit))
+            try:
+                feed.sink.write(version, rows_of(feed.output, self._log, commit))
+            except HoldfastError:
+                raise
+            except Exception as error:  # a user's function may raise anything
+                raise SinkRaised(
+                    f"Sink {feed.name!r} raised {type(error).__name__} at version {version}: {error}"
+                ) from error
+            if self._abandoned:
+                raise Interrupted(f"Sink {feed.name!r} wrote version {version} after the app had stopped.")
             faults.point("sink.after")
 
         try:
             self._retry(attempt)
-        except HoldfastError:
-            raise
-        except Exception as error:  # a user's function may raise anything
+        except SinkRaised as error:
             raise SinkFailed(
-                f"Sink {feed.name!r} raised {type(error).__name__} at version {version}: {error}. The version "
-                "exists and the sink gets it again when the app starts."
-            ) from error
+                f"{error}. The version exists and the sink gets it again when the app starts."
+            ) from error.__cause__
         with self._changed:
             self._positions[feed.name] = version
             self._changed.notify_all()

@@ -1,0 +1,94 @@
+"""How an app ends: a caller asks it to stop, or one of its parts fails.
+
+From the first request on, the app has `stop_timeout` to end. Its parts end one after the other, and each waits until a
+share of that time is used, so that the parts after it have time too:
+
+    the current batch ─► Spark's query ─► sinks ─► instances
+                   0.5            0.7    0.85         1.0
+
+Whatever has not ended by then is given up. Nothing is lost: Spark repeats a batch, a sink gets its version again, and
+an instance restores from the log.
+"""
+
+import threading
+from collections.abc import Callable
+from datetime import timedelta
+
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import Interrupted
+
+BATCH, QUERY, SINKS, ALL = 0.5, 0.7, 0.85, 1.0
+"""The share of the time that is used when a part is given up."""
+
+
+class Ending:
+    """The end of one app. Any thread may ask for it and look at it.
+
+    >>> from holdfast.clock import ManualClock
+    >>> clock = ManualClock()
+    >>> ending = Ending(timedelta(seconds=10), on_failure=print, clock=clock)
+    >>> clock.advance(seconds=60); ending.left(BATCH)
+    5.0
+    >>> ending.ask(); clock.advance(seconds=7); ending.left(BATCH), ending.left(SINKS)
+    (0.0, 1.5)
+    """
+
+    def __init__(
+        self, timeout: timedelta, on_failure: Callable[[BaseException], None], clock: Clock = SYSTEM_CLOCK
+    ) -> None:
+        self._timeout = timeout.total_seconds()
+        self._on_failure = on_failure
+        self._clock = clock
+        # Its lock is reentrant: a signal handler may ask while the same thread is inside one of these methods.
+        self._changed = threading.Condition()
+        self._asked_at: float | None = None
+        self._failed = False
+
+    def ask(self) -> None:
+        """Asks the app to stop. Interrupts its start and waits before a retry."""
+        with self._changed:
+            if self._asked_at is None:
+                self._asked_at = self._clock.monotonic()
+                self._changed.notify_all()
+
+    def hurry(self) -> None:
+        """Asks the app to stop without waiting for anything."""
+        self.ask()
+        self._timeout = 0.0
+
+    @property
+    def asked(self) -> bool:
+        return self._asked_at is not None
+
+    @property
+    def failed(self) -> bool:
+        return self._failed
+
+    def left(self, share: float = ALL) -> float:
+        """The seconds until this share of the time is used: all of the share until the app is asked to stop."""
+        used = 0.0 if self._asked_at is None else self._clock.monotonic() - self._asked_at
+        return max(0.0, self._timeout * share - used)
+
+    def is_over(self, share: float) -> bool:
+        """Whether the app was asked to stop and has used this share of the time."""
+        return self.asked and self.left(share) == 0.0
+
+    def wait(self, seconds: float) -> bool:
+        """Waits, and returns whether the app was asked to stop."""
+        with self._changed:
+            return self._changed.wait_for(lambda: self.asked, seconds)
+
+    def pause(self, seconds: float) -> None:
+        """Waits before another attempt. Raises when the app is asked to stop."""
+        if self.wait(seconds):
+            raise Interrupted("The app was told to stop before another attempt. The next start makes it.")
+
+    def check(self) -> None:
+        if self.asked:
+            raise Interrupted("The app was told to stop before it had started.")
+
+    def fail(self, cause: BaseException) -> None:
+        """A part of the app can't go on. Failures while the app is stopping are not reported."""
+        if not self.asked:
+            self._failed = True
+            self._on_failure(cause)

@@ -1,0 +1,118 @@
+"""The thread that writes sinks: it retries, can be stopped while a sink hangs, and marks only what was written."""
+
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from holdfast.errors import HoldfastError, Interrupted
+from holdfast.pipeline.sinks.builtin import Foreach
+from holdfast.pipeline.sinks.runner import Feed, Retry, SinkFailed, SinkRunner
+from holdfast.retry import retrying
+from holdfast.settings.sections import RetrySettings
+from holdfast.words import Version
+from tests.crash.machine import Machine
+
+TIMEOUT = 30.0
+ONE, TWO = Version(1), Version(2)
+
+
+def at_once(call: Callable[[], None]) -> None:
+    retrying(call, RetrySettings(attempts=3, first="0s", longest="0s"))
+
+
+@pytest.fixture
+def machine(tmp_path: Path) -> Machine:
+    return Machine(tmp_path)
+
+
+def runner(machine: Machine, function: Callable[[int, Any], None], retry: Retry = at_once, **more: Any) -> SinkRunner:
+    """A sink that has two versions to write."""
+    sinks = SinkRunner(machine.log, [Feed("function", machine.output(), Foreach(function))], retry=retry, **more)
+    machine.run([[("alice", 1)], [("alice", 2)]])
+    return sinks
+
+
+def test_a_function_that_raises_is_called_again_with_the_same_version(machine: Machine) -> None:
+    seen: list[int] = []
+
+    def flaky(version: int, rows: Any) -> None:
+        seen.append(version)
+        if len(seen) < 3:
+            raise ConnectionError("the database restarts")
+
+    sinks = runner(machine, flaky)
+    sinks.start()
+    sinks.catch_up(TWO)
+    sinks.stop(TIMEOUT)
+    assert seen == [1, 1, 1, 2]
+
+
+def test_a_function_that_keeps_raising_fails_once_with_its_name_and_error(machine: Machine) -> None:
+    seen: list[int] = []
+    failures: list[HoldfastError] = []
+
+    def broken(version: int, rows: Any) -> None:
+        seen.append(version)
+        raise ConnectionError("the database is gone")
+
+    sinks = runner(machine, broken, on_failure=failures.append)
+    sinks.start()
+    with pytest.raises(SinkFailed, match="'function' raised ConnectionError at version 1: the database is gone"):
+        sinks.catch_up(TWO)
+    sinks.stop(TIMEOUT)
+    assert seen == [1, 1, 1]
+    assert len(failures) == 1
+
+
+def test_waiting_for_a_sink_that_hangs_ends_when_the_time_is_up(machine: Machine) -> None:
+    called, release, up, found = threading.Event(), threading.Event(), threading.Event(), list[BaseException]()
+
+    def hangs(version: int, rows: Any) -> None:
+        called.set()
+        release.wait(TIMEOUT)
+
+    sinks = runner(machine, hangs, given_up=up.is_set)
+    sinks.start()
+
+    def waiting() -> None:
+        try:
+            sinks.catch_up(TWO)
+        except Interrupted as error:
+            found.append(error)
+
+    thread = threading.Thread(target=waiting)
+    thread.start()
+    assert called.wait(TIMEOUT)
+    up.set()
+    thread.join(TIMEOUT)
+    assert len(found) == 1
+    assert not sinks.stop(0.0)
+    release.set()
+    assert sinks.stop(TIMEOUT)
+    assert sinks.positions == {"function": 0}, "it gets the version again, since nobody waited for it"
+
+
+def test_a_retry_ends_when_the_app_is_told_to_stop(machine: Machine) -> None:
+    told, failures, waiting = threading.Event(), list[HoldfastError](), threading.Event()
+
+    def pause(seconds: float) -> None:
+        waiting.set()
+        assert told.wait(TIMEOUT)
+        raise Interrupted("told to stop")
+
+    def broken(version: int, rows: Any) -> None:
+        raise ConnectionError("the database is gone")
+
+    settings = RetrySettings(attempts=1000, first="1h", longest="1h")
+    sinks = runner(machine, broken, lambda call: retrying(call, settings, sleep=pause), on_failure=failures.append)
+    sinks.start()
+    newest = machine.log.newest()
+    assert newest is not None
+    sinks.offer(newest)
+    assert waiting.wait(TIMEOUT)
+    told.set()
+    assert sinks.stop(TIMEOUT)
+    assert failures == [], "an app that stops has not failed"

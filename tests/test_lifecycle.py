@@ -1,0 +1,167 @@
+"""The life of an app in one process, on real Spark: started twice, stopped in every state, started again."""
+
+import os
+import signal
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.app import AlreadyStarted
+from holdfast.pipeline.sinks.runner import SinkFailed
+from holdfast.states import AppState
+from tests.apps import entries_of, finish, game, get, points_app, write
+from tests.test_app import wait_for
+
+pytestmark = pytest.mark.spark
+
+TIMEOUT = 60.0
+
+
+class Hanging:
+    """A sink's function that hangs until it is released."""
+
+    def __init__(self) -> None:
+        self.called, self.released = threading.Event(), threading.Event()
+        self.versions: list[int] = []
+
+    def __call__(self, version: int, rows: Any) -> None:
+        self.versions.append(version)
+        self.called.set()
+        self.released.wait(TIMEOUT)
+
+
+def instance_of(app: hf.App) -> int:
+    """The process id of the app's instance."""
+    running: Any = app._running
+    return int(running.instances._all[0]._process.pid)
+
+
+def wait_until_in(function: str) -> None:
+    """Waits until a thread of this process is in a function of this name."""
+    deadline = time.monotonic() + TIMEOUT
+    while not any(function in names_of(frame) for frame in sys._current_frames().values()):
+        assert time.monotonic() < deadline, f"no thread calls {function}"
+        time.sleep(0.01)
+
+
+def names_of(frame: FrameType | None) -> set[str]:
+    found = set()
+    while frame is not None:
+        found.add(frame.f_code.co_name)
+        frame = frame.f_back
+    return found
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def test_a_second_start_is_refused_and_touches_nothing(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    app = points_app(spark, tmp_path)
+    alerts: list[BaseException] = []
+    app.on_alert(alerts.append)
+    app.start()
+    with pytest.raises(AlreadyStarted, match="'points' is already running"):
+        app.start()
+    assert str(app.state) == "running"
+    write(tmp_path / "input", 2, [game("alice", 2)])
+    app.process_all_available()
+    assert entries_of(app) == {"alice": {"games": 2, "points": 3}}
+    app.stop()
+    assert app.state is AppState.STOPPED
+    assert alerts == []
+    assert spark.streams.active == []
+    with pytest.raises(AlreadyStarted, match="only once"):
+        app.start()
+    assert finish(points_app(spark, tmp_path)) == {"alice": {"games": 2, "points": 3}}
+
+
+def test_stop_ends_everything_in_time_although_a_sink_hangs(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    hanging = Hanging()
+    app = points_app(spark, tmp_path, sink=hf.foreach(hanging), stop_timeout="4s").start()
+    assert hanging.called.wait(TIMEOUT)
+    write(tmp_path / "input", 2, [game("alice", 2)])  # its batch waits for the sink
+    wait_until_in("catch_up")
+    pid, begun = instance_of(app), time.monotonic()
+    app.stop()
+    assert time.monotonic() - begun < 6
+    assert app.state is AppState.STOPPED
+    assert spark.streams.active == []
+    assert not is_alive(pid)
+    seen: list[int] = []
+    again = points_app(spark, tmp_path, sink=hf.foreach(lambda version, rows: seen.append(version)))
+    assert finish(again) == {"alice": {"games": 2, "points": 3}}
+    hanging.released.set()
+    assert seen == [1, 2]
+    assert hanging.versions == [1]
+
+
+def test_stop_ends_a_start_whose_sink_hangs(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    first = Hanging()
+    app = points_app(spark, tmp_path, sink=hf.foreach(first), stop_timeout="1s").start()
+    assert first.called.wait(TIMEOUT)
+    app.stop()
+    hanging = Hanging()
+    app = points_app(spark, tmp_path, sink=hf.foreach(hanging), stop_timeout="1s")
+    starting = threading.Thread(target=app.start)
+    starting.start()
+    assert hanging.called.wait(TIMEOUT), "at the start the sink gets the version that it has not written"
+    app.stop()
+    starting.join(TIMEOUT)
+    assert not starting.is_alive()
+    assert app.state is AppState.STOPPED
+    first.released.set()
+    hanging.released.set()
+
+
+def test_a_sink_that_raises_is_retried_and_alerts_once(spark: SparkSession, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        write(tmp_path / "input", number, [game("alice", 1)])
+    seen: list[int] = []
+    alerts: list[BaseException] = []
+
+    def broken(version: int, rows: Any) -> None:
+        seen.append(version)
+        if version == 2 or len(seen) == 1:
+            raise ConnectionError("no answer")
+
+    app = points_app(spark, tmp_path, sink=hf.foreach(broken))
+    app.on_alert(alerts.append)
+    app.start()
+    wait_for(app, AppState.ERROR)
+    while app.query.isActive:  # its end reports the error a second time
+        time.sleep(0.01)
+    app.stop()
+    assert seen == [1, 1, 2, 2, 2], "3 attempts, as in the settings"
+    assert alerts == [app.cause]
+    assert isinstance(app.cause, SinkFailed)
+
+
+def test_data_can_be_queried_when_process_all_available_returns(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    with points_app(spark, tmp_path) as app:
+        pid = instance_of(app)
+        os.kill(pid, signal.SIGSTOP)
+        write(tmp_path / "input", 1, [game("alice", 1), game("bob", 1)])
+        processing = threading.Thread(target=app.process_all_available)
+        processing.start()
+        wait_until_in("wait_until_ready")
+        assert app.version == 1
+        os.kill(pid, signal.SIGCONT)
+        processing.join(TIMEOUT)
+        for player in ("alice", "bob"):
+            assert get(app, f"/v1/stores/points/keys/{player}")[0] == 200
