@@ -30,7 +30,7 @@ from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, new_url
 
 Clock = Literal["event", "wall"]
-EAGER = ReplicaSettings(overlay_bytes=300, batch_bytes=2_000, flush_versions=1)
+EAGER = ReplicaSettings(overlay_bytes=20, batch_bytes=1, flush_versions=1)  # every version is written at once
 KINDS: dict[str, Callable[[str], Store[Any, Any]]] = {
     "window": lambda kept: hf.WindowStore("kept", value=int, size="1s", retention=kept),
     "session": lambda kept: hf.SessionStore("kept", value=int, gap="1s", retention=kept),

@@ -36,18 +36,18 @@ COMMIT = Commit(
                 name="segments/0_0/00000000000000000012-u.arrow",
                 inline=None,
                 length=900,
-                parts=(Part("state", "counts", 0, 900, "ab" * 16, 2),),
+                parts=(Part("state", "counts", 0, 900, "ab" * 16, 2, 1_800),),
             ),
         ),
         "0_1": (
-            SegmentRef(name=None, inline=b"\x00\xff", length=2, parts=(Part("dead", "late", 0, 2, "cd" * 16, 1),)),
+            SegmentRef(name=None, inline=b"\x00\xff", length=2, parts=(Part("dead", "late", 0, 2, "cd" * 16, 1, 4),)),
         ),
     },
     counts={"records": 5, "dead": 1},
     writer=Writer("d1", "host", 42),
 )
 VOLATILE_SEGMENT = "volatile/0_0/00000000000000000012-u.arrow"
-_PART = Part("state", "recent", 0, 300, "ef" * 16, 1)
+_PART = Part("state", "recent", 0, 300, "ef" * 16, 1, 600)
 _REF = SegmentRef(name=VOLATILE_SEGMENT, inline=None, length=300, parts=(_PART,))
 VOLATILE_COMMIT = msgspec.structs.replace(COMMIT, volatile={"0_0": (_REF,)})
 MANIFEST = Manifest(
@@ -117,8 +117,8 @@ def test_volatile_segments_are_not_among_a_commits_segments() -> None:
 
 def test_the_golden_segment_is_read() -> None:
     data = (GOLDEN / "segment-1.arrow").read_bytes()
-    state = Part("state", "counts", 0, 608, "676fc347d78866363358a5c9faa51398", 2)
-    dead = Part("dead", "late", 608, 328, "02cb9538616ab65c4f1d1c59f8c03107", 1)
+    state = Part("state", "counts", 0, 608, "676fc347d78866363358a5c9faa51398", 2, 60)
+    dead = Part("dead", "late", 608, 328, "02cb9538616ab65c4f1d1c59f8c03107", 1, 8)
     values = [b"\x01" + bytes(16) + b"7", None]
     assert open_part(data[:608], state, place="here") == pa.table(
         {"key": [b"\x01alice", b"\x01bob"], "value": values}, schema=STATE_SCHEMA

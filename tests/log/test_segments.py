@@ -5,7 +5,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from holdfast.log.segments import DEAD, OUTPUT, STATE, STATE_SCHEMA, BadSegment, open_part, seal
+from holdfast.log.segments import (
+    DEAD,
+    OUTPUT,
+    STATE,
+    STATE_SCHEMA,
+    BadSegment,
+    PartTooLarge,
+    in_segments,
+    open_part,
+    seal,
+)
 from tests.log.making import changes
 
 ROWS = st.dictionaries(st.binary(max_size=20), st.none() | st.binary(max_size=50), max_size=30)
@@ -23,17 +33,38 @@ def test_every_part_comes_back_from_its_own_bytes(stores: list[dict[bytes, bytes
     assert end == len(sealed.data)
 
 
-def test_a_part_can_be_written_in_batches() -> None:
-    batches = changes({b"a": b"1", b"b": None, b"c": b"3"}).to_batches(max_chunksize=1)
-    sealed = seal([(STATE, "s", batches)])
-    assert sealed.parts[0].rows == 3
-    assert open_part(sealed.data, sealed.parts[0], place="here") == pa.Table.from_batches(batches)
-
-
 def test_a_state_part_without_rows_keeps_its_columns() -> None:
-    nothing: list[pa.RecordBatch] = []
-    for sealed in (seal([(STATE, "s", nothing)]), seal([(STATE, "s", changes({}))])):
-        assert open_part(sealed.data, sealed.parts[0], place="here") == STATE_SCHEMA.empty_table()
+    sealed = seal([(STATE, "s", changes({}))])
+    assert open_part(sealed.data, sealed.parts[0], place="here") == STATE_SCHEMA.empty_table()
+
+
+def test_a_part_says_how_large_its_rows_are_before_compression() -> None:
+    (part,) = seal([(STATE, "s", changes({b"k": bytes(100_000)}))]).parts
+    assert part.length < 2_000 and 100_000 < part.bytes < 101_000
+
+
+@given(st.lists(st.tuples(st.sampled_from([STATE, OUTPUT, DEAD]), ROWS), max_size=6), st.integers(1, 500))
+def test_segments_are_cut_at_a_number_of_bytes(parts: list[tuple[str, dict[bytes, bytes | None]]], most: int) -> None:
+    unsealed = [(kind, str(n), changes(rows)) for n, (kind, rows) in enumerate(parts)]
+    segments = list(in_segments(unsealed, most))
+    found: dict[tuple[str, str], list[pa.Table]] = {}
+    for kind, name, table in (part for segment in segments for part in segment):
+        found.setdefault((kind, name), []).append(table)
+    assert [(*place, pa.concat_tables(tables)) for place, tables in found.items()] == unsealed
+    assert all(len(tables) == 1 for (kind, _), tables in found.items() if kind == STATE), "sinks read them as one"
+    for segment in segments:
+        assert len(segment) == 1 or sum(table.nbytes for _, _, table in segment) <= most
+        assert all(table.num_rows < 2 or table.nbytes <= most for kind, _, table in segment if kind != STATE)
+
+
+def test_a_column_beyond_2_gib_is_refused_before_it_is_written() -> None:
+    """Committed, it could never be applied: no array of bytes can be that long."""
+    block = pa.array([bytes(1 << 28)], pa.binary())
+    keys = pa.chunked_array([pa.array([bytes([n])], pa.binary()) for n in range(9)])
+    rows = pa.table([keys, pa.chunked_array([block] * 9)], schema=STATE_SCHEMA)
+    with pytest.raises(PartTooLarge, match=r"store 'counts'.*take 2,415,\d+,\d+ bytes.*Nothing.*batch.max_records"):
+        seal([(STATE, "counts", rows)])
+    assert [table.num_rows for segment in in_segments([(OUTPUT, "rows", rows)]) for _, _, table in segment] == [1] * 9
 
 
 def test_other_parts_have_columns_of_their_own() -> None:
@@ -47,7 +78,6 @@ def test_other_parts_have_columns_of_their_own() -> None:
     ("kind", "rows", "message"),
     [
         ("states", changes({}), "not 'states'"),
-        (OUTPUT, [], "no batch"),
         (STATE, pa.table({"key": [b"a"], "value": ["text"]}), "must have"),
         (STATE, pa.table({"key": [b"a"]}), "must have"),
     ],

@@ -9,7 +9,7 @@ from holdfast.log.segments import DEAD, STATE_SCHEMA
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.results import FastPlanRejected, decode, encode
 from holdfast.pipeline.sinks.outputs import aggregate_rows
-from holdfast.pipeline.task import Limits
+from holdfast.pipeline.task import Limits, chunks
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import Now
@@ -121,3 +121,9 @@ def test_an_empty_partition_writes_nothing() -> None:
     log = log_of(SPEC)
     result = done(work(1).run(TASK, [rows([], [], [])], log, EmptyState()))
     assert (result.segments, result.records, result.counts) == ((), 0, {})
+
+
+def test_large_rows_come_in_smaller_chunks() -> None:
+    """Together they would pass 2 GiB, which no column can hold."""
+    batch = pa.record_batch([pa.array([bytes(40 << 20)], pa.binary())], names=["value"])
+    assert [chunk.num_rows for chunk in chunks([batch] * 60, rows=200_000)] == [2] * 30

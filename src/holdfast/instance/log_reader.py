@@ -198,7 +198,7 @@ class TaskLogReader:
         """About how much memory the changes of a version need."""
         refs = commit.of_task(self._task) + self._volatile(commit)
         parts = [part for ref in refs for part in ref.of_type(STATE)]
-        return 2 * sum(part.length for part in parts) + _ROW_OVERHEAD * sum(part.rows for part in parts)
+        return sum(part.bytes + _ROW_OVERHEAD * part.rows for part in parts)
 
     def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
         """The changes that a version made to the task's stores, in the order they were written."""

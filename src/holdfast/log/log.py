@@ -23,7 +23,17 @@ from holdfast.log.appfiles import AppFiles
 from holdfast.log.chain import CommitChain
 from holdfast.log.commits import Commit
 from holdfast.log.objects import Put, Storage
-from holdfast.log.segments import STATE, Part, Sealed, SegmentRef, Unsealed, open_part, seal, split_volatile
+from holdfast.log.segments import (
+    STATE,
+    Part,
+    Sealed,
+    SegmentRef,
+    Unsealed,
+    in_segments,
+    open_part,
+    seal,
+    split_volatile,
+)
 from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
 from holdfast.words import NOTHING, TaskId, Version
@@ -170,12 +180,13 @@ class Log:
         inline_limit: int,
         volatile: Container[str] = (),
     ) -> WrittenSegments:
-        """Seals and stores a task's parts. State of the stores named by `volatile` gets a segment of its own."""
+        """Seals and stores a task's parts. State of the stores named by `volatile` gets segments of its own."""
 
         def written(some: list[Unsealed], *, volatile: bool) -> tuple[SegmentRef, ...]:
-            if not some:
-                return ()
-            return (self.write_segment(task, version, seal(some), inline_limit=inline_limit, volatile=volatile),)
+            return tuple(
+                self.write_segment(task, version, seal(each), inline_limit=inline_limit, volatile=volatile)
+                for each in in_segments(some)
+            )
 
         durable, others = split_volatile(parts, volatile)
         return WrittenSegments(written(durable, volatile=False), written(others, volatile=True))

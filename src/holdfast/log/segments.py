@@ -8,7 +8,7 @@ A state part has two columns, `key` (binary, not null) and `value` (binary; null
 types have the columns of their rows.
 """
 
-from collections.abc import Container, Iterable, Sequence
+from collections.abc import Container, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -18,6 +18,7 @@ import pyarrow as pa
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log.documents import checksum
 from holdfast.stores.access import ENTRY_SCHEMA
+from holdfast.stores.formats.byte_columns import LARGEST
 
 Compression = Literal["lz4", "zstd"]
 
@@ -28,11 +29,20 @@ PART_TYPES: Final = (STATE, OUTPUT, DEAD)
 
 STATE_SCHEMA: Final = ENTRY_SCHEMA
 
+SEGMENT_BYTES: Final = 256 << 20
+"""About how much one segment holds at most, before compression: readers have a part in memory as a whole."""
+
 
 class BadSegment(HoldfastError):
     """A segment was built from parts that no reader could use."""
 
     category = ErrorCategory.BUG
+
+
+class PartTooLarge(HoldfastError):
+    """A column has more bytes than Arrow's 32-bit offsets can address. Nothing could read it back."""
+
+    category = ErrorCategory.INVALID
 
 
 class Part(msgspec.Struct, frozen=True):
@@ -44,6 +54,8 @@ class Part(msgspec.Struct, frozen=True):
     length: int
     checksum: str
     rows: int
+    bytes: int
+    """The size of the rows in memory, before compression."""
 
 
 class SegmentRef(msgspec.Struct, frozen=True):
@@ -66,22 +78,55 @@ class Sealed:
     parts: tuple[Part, ...]
 
 
-Rows: TypeAlias = "pa.Table | Sequence[pa.RecordBatch]"
-Unsealed: TypeAlias = tuple[str, str, Rows]
+Unsealed: TypeAlias = tuple[str, str, pa.Table]
 """A part before it is sealed: its type, its name, its rows."""
 
 
 def split_volatile(parts: Iterable[Unsealed], volatile: Container[str]) -> tuple[list[Unsealed], list[Unsealed]]:
     """Durable parts, and the state of the stores named by `volatile`, which aren't durable.
 
-    >>> split_volatile([("state", "scores", []), ("state", "recent", []), ("output", "recent", [])], {"recent"})
-    ([('state', 'scores', []), ('output', 'recent', [])], [('state', 'recent', [])])
+    >>> none = pa.table({})
+    >>> parts = [("state", "scores", none), ("state", "recent", none), ("output", "recent", none)]
+    >>> [[name for _, name, _ in some] for some in split_volatile(parts, {"recent"})]
+    [['scores', 'recent'], ['recent']]
     """
     durable: list[Unsealed] = []
     others: list[Unsealed] = []
     for part in parts:
         (others if part[0] == STATE and part[1] in volatile else durable).append(part)
     return durable, others
+
+
+def in_segments(parts: Iterable[Unsealed], most_bytes: int = SEGMENT_BYTES) -> Iterator[list[Unsealed]]:
+    """The parts of each segment, in order, of about `most_bytes` each.
+
+    Output and dead letters are cut into several parts. A store's changes stay one part, since sinks read them together
+    (a key that moves to another slice is one change, and a rewrite step none): tasks keep them small enough.
+
+    >>> rows = pa.table({"n": [1, 2, 3, 4]})                              # 8 bytes per row
+    >>> [[table.num_rows for _, _, table in some] for some in in_segments([("output", "rows", rows)], 16)]
+    [[2], [2]]
+    """
+    gathered: list[Unsealed] = []
+    size = 0
+    for type_, name, table in parts:
+        for piece in [table] if type_ == STATE else _pieces(table, most_bytes):
+            if gathered and size + piece.nbytes > most_bytes:
+                yield gathered
+                gathered, size = [], 0
+            gathered.append((type_, name, piece))
+            size += piece.nbytes
+    if gathered:
+        yield gathered
+
+
+def _pieces(table: pa.Table, most_bytes: int) -> Iterator[pa.Table]:
+    if table.nbytes <= most_bytes or table.num_rows < 2:
+        yield table
+    else:
+        half = table.num_rows // 2
+        yield from _pieces(table.slice(0, half), most_bytes)
+        yield from _pieces(table.slice(half), most_bytes)
 
 
 def seal(parts: Sequence[Unsealed], *, compression: Compression | None = "lz4") -> Sealed:
@@ -98,21 +143,20 @@ def seal(parts: Sequence[Unsealed], *, compression: Compression | None = "lz4") 
     """
     options = pa.ipc.IpcWriteOptions(compression=compression)
     sink = pa.BufferOutputStream()
-    ends: list[tuple[str, str, int, int, int]] = []
-    for type_, name, rows in parts:
-        schema, batches = _batches(type_, name, rows)
+    ends: list[tuple[str, str, int, int, pa.Table]] = []
+    for type_, name, table in parts:
+        _check(type_, name, table)
         start = sink.tell()
-        with pa.ipc.new_stream(sink, schema, options=options) as writer:
-            for batch in batches:
-                writer.write_batch(batch)
-        ends.append((type_, name, start, sink.tell() - start, sum(batch.num_rows for batch in batches)))
+        with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+            writer.write_table(table)
+        ends.append((type_, name, start, sink.tell() - start, table))
     data: bytes = sink.getvalue().to_pybytes()
     view = memoryview(data)
     return Sealed(
         data,
         tuple(
-            Part(type_, name, start, length, checksum(view[start : start + length]), count)
-            for type_, name, start, length, count in ends
+            Part(type_, name, start, length, checksum(view[start : start + length]), table.num_rows, table.nbytes)
+            for type_, name, start, length, table in ends
         ),
     )
 
@@ -135,16 +179,20 @@ def open_part(data: bytes | memoryview, part: Part, *, place: str) -> pa.Table:
         ) from error
 
 
-def _batches(type_: str, name: str, rows: Rows) -> tuple[pa.Schema, list[pa.RecordBatch]]:
+def _check(type_: str, name: str, table: pa.Table) -> None:
     if type_ not in PART_TYPES:
         raise BadSegment(f"A part has the type {', '.join(PART_TYPES)}, not {type_!r} (part {name!r}).")
-    if isinstance(rows, pa.Table):
-        schema, batches = rows.schema, rows.to_batches()
-    else:
-        batches = list(rows)
-        if not batches and type_ != STATE:
-            raise BadSegment(f"The part {type_}/{name} has no batch, so its columns are unknown. Pass an empty table.")
-        schema = batches[0].schema if batches else STATE_SCHEMA
-    if type_ == STATE and not schema.equals(STATE_SCHEMA):
-        raise BadSegment(f"The state part {name!r} has the columns {schema}; it must have {STATE_SCHEMA}.")
-    return schema, batches
+    if type_ == STATE and not table.schema.equals(STATE_SCHEMA):
+        raise BadSegment(f"The state part {name!r} has the columns {table.schema}; it must have {STATE_SCHEMA}.")
+    for column in table.itercolumns():
+        if column.nbytes > LARGEST:
+            raise too_large(type_, name, column.nbytes)
+
+
+def too_large(type_: str, name: str, found: int) -> PartTooLarge:
+    of = "changes of the store" if type_ == STATE else "rows of"
+    return PartTooLarge(
+        f"The {of} {name!r} in one task and version take {found:,} bytes, and {LARGEST:,} is the limit. Nothing of the "
+        "batch was committed. Store smaller values, or use smaller batches (batch.max_records, batch.max_files) or "
+        "more partitions."
+    )

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
-from holdfast.log.segments import STATE
+from holdfast.log.segments import SEGMENT_BYTES, STATE
 from holdfast.pipeline.grouping import RejectFastPlan, grouped
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
@@ -76,20 +76,21 @@ class AggregationWork:
 def _segments(
     work: AggregationWork, task: TaskId, batches: Iterable[pa.RecordBatch], writer: BatchWriter, tally: Tally
 ) -> Iterator[list[Part]]:
-    """The parts of each segment, of about `chunk_rows` keys each.
+    """The parts of each segment, of about `chunk_rows` keys or `SEGMENT_BYTES` each.
 
     The state is read in steps that bound the size of a message. Smaller steps, which overlap with the JVM's conversion
     of rows to Arrow, were no faster (docs/decisions/0005).
     """
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
-    rows = 0
+    rows = size = 0
     for chunk in chunks(batches, min(READ_ROWS, work.limits.chunk_rows)):
         for kind, name, table in _parts(work, task, chunk, writer, tally):
             gathered.setdefault((kind, name), []).append(table)
+            size += table.nbytes
         rows += chunk.num_rows
-        if rows >= work.limits.chunk_rows:
+        if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
             yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
-            gathered, rows = {}, 0
+            gathered, rows, size = {}, 0, 0
     if (rest := writer.rest()) is not None:
         gathered.setdefault((STATE, work.store.name), []).append(rest)
     if gathered:

@@ -19,7 +19,6 @@ from holdfast.topology.aggregates import Function
 from holdfast.topology.reducers import Reducer
 
 PIECE_ROWS = 1_000_000
-PIECE_BYTES = 64 << 20
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
 _ORDERED = (*_WHOLE, "date", "timestamp")
@@ -74,7 +73,7 @@ def grouped(
     """The rows of a task, one per key, with the columns of `names`."""
     again: dict[str, str] = {}
     gathered: list[pa.Table] = []
-    for piece in chunks(batches, PIECE_ROWS, PIECE_BYTES):
+    for piece in chunks(batches, PIECE_ROWS):
         measures = _measures(names, reducers, piece)
         again = {measure.name: measure.again for measure in measures}
         gathered.append(_group(names, piece, measures))

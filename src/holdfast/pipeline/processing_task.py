@@ -16,7 +16,7 @@ from holdfast import faults
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
-from holdfast.log.segments import OUTPUT, STATE
+from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.shipping import unship
@@ -117,7 +117,9 @@ class ProcessingTask:
         running.begin()
         for chunk in chunks(batches, min(CHUNK_ROWS, work.limits.chunk_rows)):
             gathered += self._records(running, chunk)
-            if sum(table.num_rows for _, _, table in gathered) >= work.limits.chunk_rows:
+            tables = [table for _, _, table in gathered]
+            rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+            if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
                 yield gathered
                 gathered = []
         running.end()

@@ -14,7 +14,7 @@ import pyarrow as pa
 from sortedcontainers import SortedList
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.log.segments import STATE_SCHEMA
+from holdfast.log.segments import STATE, STATE_SCHEMA, too_large
 from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.stores.layouts.base import area_of
 
@@ -178,7 +178,10 @@ class StoreState:
 
     def table(self) -> pa.Table:
         """The changes as a state part."""
-        keys, values = pa.array(self.changes.keys(), pa.binary()), pa.array(self.changes.values(), pa.binary())
+        try:
+            keys, values = pa.array(self.changes.keys(), pa.binary()), pa.array(self.changes.values(), pa.binary())
+        except pa.ArrowCapacityError as error:  # one value is too large
+            raise too_large(STATE, self.name, max(len(value or b"") for value in self.changes.values())) from error
         return pa.table([keys, values], schema=STATE_SCHEMA)
 
     def _own(self, start: bytes, stop: bytes | None) -> list[bytes]:

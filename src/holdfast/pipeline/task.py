@@ -16,6 +16,9 @@ Part = tuple[str, str, pa.Table]
 READ_ROWS = 200_000
 """How many keys a task reads at once."""
 
+READ_BYTES = 64 << 20
+"""How many bytes of rows a task processes at once: large values come in smaller chunks."""
+
 
 @dataclass(frozen=True)
 class Limits:
@@ -48,7 +51,7 @@ def check_own(schema: Schema, key: Sequence[pa.Array], task: TaskId, partitions:
         )
 
 
-def chunks(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int | None = None) -> Iterator[pa.Table]:
+def chunks(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int = READ_BYTES) -> Iterator[pa.Table]:
     """Tables of as many batches as it takes to reach `rows` rows or `most_bytes`.
 
     >>> batches = [pa.RecordBatch.from_pydict({"n": [n]}) for n in range(5)]
@@ -62,9 +65,8 @@ def chunks(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int | None 
             continue
         waiting.append(batch)
         number += batch.num_rows
-        if most_bytes is not None:
-            size += batch.nbytes
-        if number >= rows or (most_bytes is not None and size >= most_bytes):
+        size += batch.nbytes
+        if number >= rows or size >= most_bytes:
             yield pa.Table.from_batches(waiting)
             waiting, number, size = [], 0, 0
     if waiting:
