@@ -3,6 +3,8 @@
 import json
 import shutil
 import sqlite3
+import time
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -70,6 +72,29 @@ def upserted(rows: list[dict[str, Any]]) -> dict[str, tuple[int, int]]:
         if not row["_deleted"]:
             state[row["player"]] = (row["games"], row["points"])
     return state
+
+
+def eventually(is_so: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not is_so():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
+
+
+def test_a_key_expires_although_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    clock = ManualClock(Millis(int(NOON.timestamp() * 1000)))
+    write(tmp_path / "input", 0, [game("ann")])
+    with build(spark, tmp_path, clock, ttl="5s") as app:
+        app.process_all_available()
+        assert entries_of(app) == {"ann": {"games": 1, "points": 1}}
+        clock.advance(seconds=9)
+        eventually(lambda: entries_of(app) == {})
+        made = app.version
+        clock.advance(seconds=3600)
+        write(tmp_path / "input", 1, [game("bob")])
+        app.process_all_available()
+        assert app.version == made + 1, "with no entry left, nothing was due in an hour"
+        assert entries_of(app) == {"bob": {"games": 1, "points": 1}}
 
 
 @pytest.mark.parametrize("engine", ENGINES)

@@ -32,6 +32,7 @@ from holdfast.retry import backoff, retrying
 from holdfast.settings.model import Settings
 from holdfast.settings.sections import RetrySettings
 from holdfast.states import AppState
+from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
 logger = logging.getLogger(__name__)
@@ -130,6 +131,11 @@ class EmbeddedInstances:
     def committed(self, version: Version) -> None:
         """Does not wait: an instance that misses the message finds the version in the log."""
         self._notify(lambda instance: instance.committed(version))
+
+    def due(self, version: Version) -> Mapping[str, Due]:
+        answers = [instance.due(version) for instance in self._all if instance.tasks]
+        stores = {store for answer in answers for store in answer}
+        return {store: Due.soonest(answer[store] for answer in answers if store in answer) for store in stores}
 
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
         self._notify(lambda instance: instance.set_app_state(state, cause))
@@ -274,6 +280,9 @@ class _Embedded:
     def set_peers(self, peers: dict[str, str]) -> None:
         self._peers = peers
         self._send_app_state()
+
+    def due(self, version: Version) -> Mapping[str, Due]:
+        return self._client.due(version)
 
     def committed(self, version: Version) -> None:
         with self._may_fail("committed"):

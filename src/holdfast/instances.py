@@ -9,6 +9,7 @@ from typing import Protocol
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.states import AppState
+from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
 
@@ -43,6 +44,9 @@ class Instances(Protocol):
 
     def committed(self, version: Version) -> None:
         """Tells every instance that a version exists, without waiting for an answer."""
+
+    def due(self, version: Version) -> Mapping[str, Due]:
+        """By store, what is due next at a version. Raises InstanceUnavailable while an instance can't answer."""
 
     def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
         """Tells every instance the state that `GET /v1/state` returns."""

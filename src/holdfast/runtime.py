@@ -14,6 +14,7 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from prometheus_client import start_http_server
@@ -23,6 +24,7 @@ from holdfast.batches import BatchRunner, RunningQuery, count_commit
 from holdfast.clock import Clock
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
 from holdfast.errors import HoldfastError, Interrupted
+from holdfast.idle import IdleVersions
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instances import Instances
@@ -38,7 +40,7 @@ from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
-from holdfast.pipeline.spark import check_session
+from holdfast.pipeline.spark import check_session, polling_every
 from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
@@ -148,8 +150,21 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     driver = Driver(log, sinks, app.clock, writer, sources=[source.name], restart_sources=restart, on_commit=committed)
     metrics_address = _serve_metrics(settings, ending, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
-    batches = BatchRunner(
-        checkpoint, driver, _batch_tasks(app), source.name, lambda: _locations(app, log, instances), settings, ending
+
+    def locations() -> StateLocations:
+        return _locations(app, log, instances)
+
+    tasks = _batch_tasks(app)
+    batches = BatchRunner(checkpoint, driver, tasks, source.name, locations, settings, ending)
+    session = app.spark.newSession()
+    idle = IdleVersions(
+        driver=driver,
+        due=instances.due,
+        compute=lambda stores, step: tasks.compute_idle(session, stores, step, locations()),
+        clock=app.clock,
+        interval=settings.batch.idle_interval,
+        retry=settings.retry,
+        ending=ending,
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
@@ -157,7 +172,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
-    for name, body in (("query", query.watch), ("cleaner", lambda: _clean(app, log, ending))):
+    for name, body in (("query", query.watch), ("idle", idle.run), ("cleaner", lambda: _clean(app, log, ending))):
         threads.append(threading.Thread(target=body, name=f"holdfast-{name}", daemon=True))
         threads[-1].start()
     return RunningApp(
@@ -186,7 +201,7 @@ def _checked_newest(log: Log, checkpoint: Checkpoint, restart_sources: bool) -> 
     """The newest version, if Spark's checkpoint belongs to it."""
     newest = log.newest()
     done = newest is None and checkpoint.has_done_batches()
-    check_checkpoint(newest, log.commit, checkpoint.query_id(), restart_sources, done)
+    check_checkpoint(newest, checkpoint.query_id(), restart_sources, done)
     return version_of(newest)
 
 
@@ -221,14 +236,15 @@ def _serve_metrics(settings: Settings, ending: Ending, closing: contextlib.ExitS
 
 def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
     (source,) = app.topology.sources
-    interval = app.settings.batch.commit_interval.total_seconds()
-    return (
-        source.frame.writeStream.queryName(app.id)
-        .option("checkpointLocation", app.settings.checkpoint(app.id))
-        .trigger(processingTime=f"{round(interval * 1000)} milliseconds")
-        .foreachBatch(batches.run)
-        .start()
-    )
+    batch = app.settings.batch
+    with polling_every(source.frame.sparkSession, batch.poll_interval):
+        return (
+            source.frame.writeStream.queryName(app.id)
+            .option("checkpointLocation", app.settings.checkpoint(app.id))
+            .trigger(processingTime=f"{batch.commit_interval // timedelta(milliseconds=1)} milliseconds")
+            .foreachBatch(batches.run)
+            .start()
+        )
 
 
 def _clean(app: Description, log: Log, ending: Ending) -> None:

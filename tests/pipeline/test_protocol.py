@@ -38,11 +38,14 @@ def batch(number: int, offsets: str | None = None, query: str = "q") -> SparkBat
 
 
 class History(dict[int, Commit]):
-    """Commits 1, 2 ... of batches 0, 1 ...; None is a version without a batch."""
+    """Commits 1, 2 ... of batches 0, 1 ...; None is a version that the driver made without a batch."""
 
     @classmethod
     def of(cls, *batches: SparkBatch | None) -> "History":
-        return cls({n: commit(n, made_by) for n, made_by in enumerate(batches, start=1)})
+        made: History = cls()
+        for n, made_by in enumerate(batches, start=1):
+            made[n] = commit(n, made_by or made[n - 1].spark)
+        return made
 
     def decide(self, wanted: SparkBatch, restart_sources: bool = False) -> AlreadyCommitted | Compute:
         newest = self[max(self)] if self else None
@@ -63,14 +66,14 @@ def test_a_log_without_sparks_last_batches_stops_the_app() -> None:
     with pytest.raises(MissingVersions, match="at batch 57 and the log has none"):
         History().decide(batch(57))
     with pytest.raises(MissingVersions):
-        check_checkpoint(None, lambda v: None, "q", restart_sources=False, done=True)
+        check_checkpoint(None, "q", restart_sources=False, done=True)
     assert History().decide(batch(57), restart_sources=True) == Compute(Version(1))
 
 
 @pytest.mark.parametrize("number", [0, 1, 2])
 def test_a_batch_with_a_commit_is_not_computed_again(number: int) -> None:
     history = History.of(batch(0), batch(1), None, batch(2), None)
-    version = {0: 1, 1: 2, 2: 4}[number]
+    version = {0: 1, 1: 3, 2: 5}[number]  # the newest version with that batch
     assert history.decide(batch(number)) == AlreadyCommitted(Version(version))
 
 
@@ -101,10 +104,10 @@ def test_a_new_checkpoint_is_accepted_with_restart_sources() -> None:
 def test_a_missing_checkpoint_is_found_at_the_start() -> None:
     newest = commit(3, batch(2))
     with pytest.raises(NewCheckpoint, match="is missing"):
-        check_checkpoint(newest, lambda v: None, None, restart_sources=False)
-    check_checkpoint(newest, lambda v: None, "q", restart_sources=False)
-    check_checkpoint(newest, lambda v: None, None, restart_sources=True)
-    check_checkpoint(None, lambda v: None, None, restart_sources=False)
+        check_checkpoint(newest, None, restart_sources=False)
+    check_checkpoint(newest, "q", restart_sources=False)
+    check_checkpoint(newest, None, restart_sources=True)
+    check_checkpoint(None, None, restart_sources=False)
 
 
 def test_the_wall_clock_never_goes_back() -> None:

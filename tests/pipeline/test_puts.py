@@ -39,8 +39,13 @@ class CountingMachine(Machine):
         self.done += 1
         written = [name.partition("/")[0] + "/" for call, name in self.watched.calls if call.startswith("create")]
         for replica in self.replicas.values():
-            replica.catch_up(Version(self.done))
+            replica.catch_up(self.newest)
         return written
+
+    @property
+    def newest(self) -> Version:
+        assert self.driver.newest is not None
+        return Version(self.driver.newest.version)
 
 
 @pytest.fixture

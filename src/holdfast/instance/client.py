@@ -22,6 +22,7 @@ from holdfast.instance.events import EventPage
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, decode_error
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import as_type, whole
+from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
 _KEYS_PER_CALL = 1_000_000
@@ -119,6 +120,11 @@ class StateClient:
     def committed(self, version: Version) -> None:
         """Says that a version exists. Returns at once; the instance catches up by itself."""
         self._act("committed", messages.Committed(version))
+
+    def due(self, version: Version) -> dict[str, Due]:
+        """By store, what is due next in the tasks that are active here, at exactly `version`."""
+        ask = messages.DueAt(version, 0.9 * self._deadline)
+        return msgspec.json.decode(self._act("due", ask), type=dict[str, Due])
 
     def events(self, since: int, wait: float = 0.0, life: str | None = None) -> EventPage:
         """The events after a number of a life of the instance, waiting up to `wait` seconds for the first."""

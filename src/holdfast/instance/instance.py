@@ -29,6 +29,7 @@ from holdfast.instance.updater import ReplicaUpdater, TaskProgress
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
+from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
 _LOG = logging.getLogger(__name__)
@@ -258,6 +259,15 @@ class Instance:
             app_state=None if self.app_state is None else self.app_state.state,
             tasks=tuple(map(self._status_of, self.hosted())),
         )
+
+    def due(self, version: Version, wait: float = 0.0) -> dict[str, Due]:
+        """By store, what is due next in the active tasks at a version."""
+        found: dict[str, list[Due]] = {}
+        for hosted in self.hosted():
+            if hosted.role is Role.ACTIVE:
+                for store, due in hosted.replica.due(version, wait).items():
+                    found.setdefault(store, []).append(due)
+        return {store: Due.soonest(several) for store, several in found.items()}
 
     def committed(self, version: Version) -> None:
         self.updater.committed(version)

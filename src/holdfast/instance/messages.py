@@ -66,6 +66,13 @@ class Committed(msgspec.Struct, frozen=True):
     version: int
 
 
+class DueAt(msgspec.Struct, frozen=True):
+    """do_action due: what is due next in each store, at this version, waiting up to `wait` seconds for it."""
+
+    version: int
+    wait: float
+
+
 class EventsSince(msgspec.Struct, frozen=True):
     """do_action events: the events after `since` of a life, waiting up to `wait` seconds for the first."""
 

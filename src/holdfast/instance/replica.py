@@ -17,7 +17,7 @@ from holdfast.instance.events import Events
 from holdfast.instance.log_reader import ForeignState
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Wait, next_step
 from holdfast.instance.overlay import Overlay
-from holdfast.instance.read_views import ReadView, VersionNotAvailable
+from holdfast.instance.read_views import ReadView, StoreBytes, VersionNotAvailable
 from holdfast.instance.replica_disk import VersionStamp
 from holdfast.instance.replica_state import ReplicaSettings, ReplicaState
 from holdfast.instance.restore_reporter import RestoreReporter
@@ -26,6 +26,7 @@ from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Changes, DamagedState, Mark
+from holdfast.stores.layouts.due import Due, next_due
 from holdfast.words import NOTHING, Version
 
 __all__ = ["Replica", "ReplicaSettings", "VersionUnreachable"]
@@ -292,6 +293,11 @@ class Replica(ReplicaState):
         if version is not None:
             self._wait_for(version, wait)
         return self.published.read_view(version)
+
+    def due(self, version: Version, wait: float = 0.0) -> dict[str, Due]:
+        """By store, what is due next at exactly this version."""
+        with self.read_view(version, wait) as view:
+            return {spec.name: next_due(spec, StoreBytes(view, spec.name), view.now) for spec in self._specs}
 
     def probe(self) -> None:
         """Reads each store once, so that a store that can't be read is found before anyone needs it."""

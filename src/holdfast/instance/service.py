@@ -3,7 +3,7 @@
     do_exchange   keys in, values out, or ranges in, entries out, at exactly the requested version; one message for a
                   task's whole batch
     do_get        a range at a version
-    do_action     get, status, committed, events, app_state, peers, host, drop, stop
+    do_action     get, status, committed, due, events, app_state, peers, host, drop, stop
 
 Nothing is decided here: a call finds its replica, takes a read view, reads and sends. The keys of an exchange are read
 completely before the first value is sent, since two sides that both write first would wait for each other forever.
@@ -126,6 +126,9 @@ class StateService(_ServerBase):
                 return instance.status()
             case "committed":
                 instance.committed(Version(_decoded(body, messages.Committed).version))
+            case "due":
+                due = _decoded(body, messages.DueAt)
+                return self._instance.due(Version(due.version), due.wait)
             case "events":
                 asked = _decoded(body, messages.EventsSince)
                 return instance.events.since(asked.since, asked.wait, life=asked.life)

@@ -31,7 +31,10 @@ class Clocks(msgspec.Struct, frozen=True):
 
 
 class SparkBatch(msgspec.Struct, frozen=True):
-    """The Spark batch of a version: the query's id, the batch's id, and its entry in Spark's offset log."""
+    """The newest Spark batch of a version: the query's id, the batch's id, and its entry in Spark's offset log.
+
+    A version that the driver made without a batch has the one before it.
+    """
 
     query: str
     batch: int

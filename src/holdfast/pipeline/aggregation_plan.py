@@ -26,7 +26,7 @@ from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
 from holdfast.pipeline.plan_chooser import PlanChooser
-from holdfast.pipeline.planning import BY_BYTES, BY_ROWS, collect, configure, in_short, with_tasks
+from holdfast.pipeline.planning import BY_BYTES, BY_ROWS, collect, configure, in_short, run_idle_tasks, with_tasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.task import Limits
@@ -89,18 +89,24 @@ class AggregationPlanner:
                 return None
         return results
 
-    def _by(self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan) -> list[TaskResult]:
-        (store,), columns = self._subtopology.stores, self._frames.columns[plan]
-        work = AggregationWork(
+    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
+        return run_idle_tasks(session, self._limits.partitions, self._work(step, BatchPlan.GROUPED), locations)
+
+    def _work(self, step: Step, plan: BatchPlan) -> AggregationWork:
+        (store,) = self._subtopology.stores
+        return AggregationWork(
             topology=self._subtopology.number,
             version=step.version,
             source=self._subtopology.stream.source.name,
             store=store,
             reducers=self._frames.operator.reducers,
-            columns=columns,
+            columns=self._frames.columns[plan],
             now=Now(step.wall, step.event),
             limits=self._limits,
         )
+
+    def _by(self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan) -> list[TaskResult]:
+        work, columns = self._work(step, plan), self._frames.columns[plan]
         configure(records.sparkSession, BY_ROWS if columns.bounded else BY_BYTES)
         with steps.labels("plan").time():
             tasks = with_tasks(self._frames.rows(records, step.wall, plan), work, locations)

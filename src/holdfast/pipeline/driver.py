@@ -103,6 +103,18 @@ class Driver:
                         logger.warning("%s", note)
                     return self._make(version, batch, compute)
 
+    def advance(self, compute: ComputeTasks) -> Commit | None:
+        """Makes a version without a Spark batch, so that time passes. None while a batch is being computed."""
+        if not self._lock.acquire(blocking=False):
+            return None
+        try:
+            self._resolve_uncertain_commit()
+            if (newest := self._newest) is None:
+                return None
+            return self._make(Version(newest.version + 1), newest.spark, compute)
+        finally:
+            self._lock.release()
+
     def _resolve_uncertain_commit(self) -> None:
         """Finds out whether a commit exists whose outcome is unknown because the storage failed during the call."""
         if not self._uncertain:
@@ -120,7 +132,7 @@ class Driver:
             self._on_commit(newest)
         self._uncertain = False
 
-    def _make(self, version: Version, batch: SparkBatch, compute: ComputeTasks) -> Commit:
+    def _make(self, version: Version, batch: SparkBatch | None, compute: ComputeTasks) -> Commit:
         previous = self._newest
         self._sinks.check()
         wall = next_wall(previous, self._clock.now())

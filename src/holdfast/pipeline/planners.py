@@ -5,7 +5,8 @@ A new operator needs a class in `topology/`, a module with its planner, and a li
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import contextlib
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
@@ -24,7 +25,7 @@ from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.processing import Processing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.topology.topology import Operator, SubTopology
 
@@ -50,9 +51,11 @@ class BatchTasks:
 
     def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
         self._partitions = limits.partitions
+        self._of_stores: dict[Planner, frozenset[str]] = {}
         readers: dict[str, list[Reader]] = {}
         for each in subtopologies:
             planner = PLANNERS[type(each.operator)](each, limits)
+            self._of_stores[planner] = frozenset(store.name for store in each.stores)
             repeatable = bool(each.stream.frame._jdf.queryExecution().analyzed().deterministic())
             reader = Reader(planner, each.stream.steps, repeatable)
             readers.setdefault(each.stream.source.name, []).append(reader)
@@ -61,15 +64,33 @@ class BatchTasks:
     def compute(self, batches: Mapping[str, DataFrame], step: Step, locations: StateLocations) -> BatchResult:
         """The results of all tasks of this version; `batches` are the sources' records by name."""
         found = BatchResult()
-        try:
+        with _spark_errors():
             for source, readers in self._sources.items():
                 batch = batches[source]
                 configure(batch.sparkSession, {**_BATCH, "spark.sql.shuffle.partitions": str(self._partitions)})
                 results, found.records[source] = readers.run(batch, step, locations)
                 found.tasks += results
-        except PySparkException as error:
-            # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
-            raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
-        except Py4JJavaError as error:
-            raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error
         return found
+
+    def compute_idle(
+        self, session: SparkSession, stores: Collection[str], step: Step, locations: StateLocations
+    ) -> BatchResult:
+        """The results of a version without a batch: of the tasks that have entries to remove from these stores."""
+        found = BatchResult()
+        with _spark_errors():
+            for planner, own in self._of_stores.items():
+                if not own.isdisjoint(stores):
+                    found.tasks += planner.run_idle(session, step, locations)
+        return found
+
+
+@contextlib.contextmanager
+def _spark_errors() -> Iterator[None]:
+    """Turns Spark's errors into our own."""
+    try:
+        yield
+    except PySparkException as error:
+        # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
+        raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
+    except Py4JJavaError as error:
+        raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error

@@ -54,6 +54,9 @@ class Planner(Protocol):
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         """Runs its tasks over the records of one batch of its stream."""
 
+    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
+        """Runs its tasks in a version without a batch: they remove what has expired."""
+
 
 def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:
     return frame.mapInArrow(partial(run_partition, work, locations), _RESULT)

@@ -25,7 +25,7 @@ from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
@@ -73,7 +73,21 @@ class ProcessingPlanner:
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        work = ProcessingWork(
+        session, work = records.sparkSession, self._work(step)
+        configure(session, self._arrow)
+        with steps.labels("plan").time():
+            frame = self._partitioned(records, step.wall)
+        with steps.labels("tasks").time():
+            # Spark runs no task where it knows that a frame is empty.
+            return collect(with_tasks(frame, work, locations)) or run_idle_tasks(
+                session, self._limits.partitions, work, locations
+            )
+
+    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
+        return run_idle_tasks(session, self._limits.partitions, self._work(step), locations)
+
+    def _work(self, step: Step) -> ProcessingWork:
+        return ProcessingWork(
             topology=self._subtopology.number,
             version=step.version,
             source=self._subtopology.stream.source.name,
@@ -86,15 +100,6 @@ class ProcessingPlanner:
             limits=self._limits,
             code=self._code,
         )
-        session = records.sparkSession
-        configure(session, self._arrow)
-        with steps.labels("plan").time():
-            frame = self._partitioned(records, step.wall)
-        with steps.labels("tasks").time():
-            # Spark runs no task where it knows that a frame is empty.
-            return collect(with_tasks(frame, work, locations)) or run_idle_tasks(
-                session, self._limits.partitions, work, locations
-            )
 
     def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:
         """The records, partitioned by key and in order."""

@@ -2,7 +2,8 @@
 
 A version and a Spark batch have different numbers. Spark may repeat a batch (its own commit of it was lost), repeat a
 number with other offsets (its checkpoint was set back), or start at zero with a new query id (its checkpoint was
-removed). Only the first case is harmless.
+removed). Only the first case is harmless. A version that the driver makes without a Spark batch has the last batch
+before it, so the newest commit alone says how far Spark is.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -50,8 +51,8 @@ def decide(
     batch: SparkBatch, newest: Commit | None, commit: Callable[[Version], Commit | None], restart_sources: bool
 ) -> AlreadyCommitted | Compute:
     """Decides what to do with a batch. `commit` reads an older commit of the log."""
-    last = _last_spark_commit(newest, commit)
-    version = Version(newest.version + 1) if newest else Version(1)
+    last = newest
+    version = Version(version_of(newest) + 1)
     if last is None or last.spark is None:
         if batch.batch > 0 and not restart_sources:
             raise MissingVersions(missing(batch.batch, None))
@@ -71,22 +72,15 @@ def decide(
     return _find(batch, last, commit)
 
 
-def check_checkpoint(
-    newest: Commit | None,
-    commit: Callable[[Version], Commit | None],
-    query: str | None,
-    restart_sources: bool,
-    done: bool = False,
-) -> None:
+def check_checkpoint(newest: Commit | None, query: str | None, restart_sources: bool, done: bool = False) -> None:
     """Checks Spark's checkpoint at the start. Raises if it is missing, belongs to another log, or is ahead of this log.
 
     `done`: whether the checkpoint has finished batches.
     """
-    last = _last_spark_commit(newest, commit)
-    if last is None and done and not restart_sources:
+    if (newest is None or newest.spark is None) and done and not restart_sources:
         raise MissingVersions(missing(None, None))
-    if last is not None and last.spark is not None and last.spark.query != query and not restart_sources:
-        raise NewCheckpoint(refusal(last, query))
+    if newest is not None and newest.spark is not None and newest.spark.query != query and not restart_sources:
+        raise NewCheckpoint(refusal(newest, query))
 
 
 def missing(batch: int | None, last: int | None) -> str:
@@ -115,7 +109,7 @@ def refusal(last: Commit, query: str | None) -> str:
 def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | None]) -> AlreadyCommitted:
     at: Commit | None = last
     while at is not None and at.spark is not None and at.spark.query == batch.query and at.spark.batch > batch.batch:
-        at = _last_spark_commit(commit(Version(at.version - 1)), commit)
+        at = commit(Version(at.version - 1))
     if at is None or at.spark is None or at.spark.query != batch.query or at.spark.batch != batch.batch:
         raise OtherOffsets(
             f"Spark asks for batch {batch.batch} again, the log is at batch {_batch(last)} (version {last.version}) "
@@ -134,13 +128,6 @@ def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | 
 
 def _batch(commit: Commit) -> int | None:
     return commit.spark.batch if commit.spark else None
-
-
-def _last_spark_commit(at: Commit | None, commit: Callable[[Version], Commit | None]) -> Commit | None:
-    """The newest commit at or before `at` that has a Spark batch; versions can be made without one."""
-    while at is not None and at.spark is None:
-        at = commit(Version(at.version - 1)) if at.version > 1 else None
-    return at
 
 
 def next_wall(previous: Commit | None, now: Millis) -> Millis:

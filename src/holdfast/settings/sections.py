@@ -66,6 +66,20 @@ class BatchSettings(Section):
         InKafkaStreams("`commit.interval.ms`"),
         Between("0s", "1d"),
     ] = Duration("0s")
+    idle_interval: Annotated[
+        Duration,
+        "When no batch arrives, the minimum time between two versions that the driver makes because something is due, "
+        "such as the end of a TTL. It makes none while nothing is due.",
+        InKafkaStreams("none: the wall clock is read by each instance"),
+        Between("10ms", "1d"),
+    ] = Duration("1s")
+    poll_interval: Annotated[
+        Duration,
+        "How long Spark waits before it looks for new records again after it found none: Spark's "
+        "`spark.sql.streaming.pollingDelay`. A session that sets that option keeps it. See docs/tuning.md.",
+        InKafkaStreams("`poll.ms`"),
+        Between("1ms", "1m"),
+    ] = Duration("100ms")
     max_records: Annotated[
         int | None,
         "The maximum number of records per batch, for sources that can count them (Kafka, rate).",

@@ -1,0 +1,120 @@
+"""Time passes when nothing arrives: the driver makes a version of its own when something is due.
+
+    quiet for idle_interval ─► ask what is due next ─► wait for that time ─► a version without a Spark batch
+
+While batches arrive, each of them moves the clocks, and nothing here does anything. In a quiet app the instances are
+asked once per version; while nothing is due, no version is made. A version of the driver goes through the same lock,
+commit and sinks as a batch. It runs tasks only where entries have to be removed one by one; otherwise it is one small
+object in the log, with the new wall clock.
+"""
+
+import logging
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from datetime import timedelta
+
+from holdfast.clock import Clock
+from holdfast.ending import Ending
+from holdfast.errors import HoldfastError, Interrupted
+from holdfast.log.commits import Commit
+from holdfast.pipeline.driver import BatchResult, Driver, Step
+from holdfast.retry import is_retryable, retrying
+from holdfast.settings.sections import RetrySettings
+from holdfast.stores.layouts.due import Due
+from holdfast.words import Millis, Version
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class NothingDue:
+    """Nothing to do for this many milliseconds at most."""
+
+    millis: int
+
+
+@dataclass(frozen=True)
+class AskWhatIsDue:
+    """The app is quiet, and it is not known what is due next at this version."""
+
+    version: Version
+
+
+@dataclass(frozen=True)
+class MakeVersion:
+    """A version is due. Tasks have to remove entries from these stores."""
+
+    stores: frozenset[str] = frozenset()
+
+
+def decide(
+    newest: Commit | None, known: tuple[Version, Mapping[str, Due]] | None, now: Millis, interval_ms: int
+) -> NothingDue | AskWhatIsDue | MakeVersion:
+    """What to do now. `known` is what is due next, and the version at which that was asked."""
+    if newest is None:
+        return NothingDue(interval_ms)
+    quiet = now - newest.clocks.wall
+    if quiet < interval_ms:
+        return NothingDue(min(interval_ms - quiet, interval_ms))
+    if known is None or known[0] != newest.version:
+        return AskWhatIsDue(Version(newest.version))
+    first = Due.soonest(known[1].values()).first if known[1] else None
+    if first is None or first > now:
+        # A batch that arrives meanwhile is noticed at the next look, which costs nothing.
+        return NothingDue(interval_ms if first is None else min(first - now, interval_ms))
+    due = known[1].items()
+    return MakeVersion(frozenset(name for name, each in due if each.removed is not None and each.removed <= now))
+
+
+@dataclass(eq=False)
+class IdleVersions:
+    """Makes the versions of a quiet app, in a thread of its own."""
+
+    driver: Driver
+    due: Callable[[Version], Mapping[str, Due]]
+    compute: Callable[[Collection[str], Step], BatchResult]
+    clock: Clock
+    interval: timedelta
+    retry: RetrySettings
+    ending: Ending
+    _known: tuple[Version, Mapping[str, Due]] | None = field(default=None, init=False)
+
+    def run(self) -> None:
+        """Runs until the app stops. An error that a batch would end the app with ends it here too."""
+        pause = self.interval / timedelta(seconds=1)
+        try:
+            while not self.ending.wait(pause) and not self.ending.failed:
+                pause = self.step()
+        except Interrupted:
+            return
+        except Exception as error:  # noqa: BLE001  a thread that ends unnoticed would stop the clock
+            self.ending.fail(error)
+
+    def step(self) -> float:
+        """Does what is to be done now, and returns the seconds until the next look."""
+        match decide(self.driver.newest, self._known, self.clock.now(), self.interval // timedelta(milliseconds=1)):
+            case NothingDue(millis):
+                return millis / 1000
+            case AskWhatIsDue(version):
+                return self._ask(version)
+            case MakeVersion(stores):
+                return self._make(stores)
+
+    def _ask(self, version: Version) -> float:
+        try:
+            self._known = version, self.due(version)
+        except HoldfastError as error:
+            if not is_retryable(error):
+                raise
+            logger.debug("what is due next is asked again: %s", error)
+            return self.interval / timedelta(seconds=1)
+        return 0.0
+
+    def _make(self, stores: Collection[str]) -> float:
+        def compute(step: Step) -> BatchResult:
+            return self.compute(stores, step) if stores else BatchResult()
+
+        made = retrying(lambda: self.driver.advance(compute), self.retry, sleep=self.ending.pause)
+        if made is not None:
+            logger.debug("version %d: time passes", made.version)
+        return self.interval / timedelta(seconds=1)

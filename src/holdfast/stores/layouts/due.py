@@ -1,0 +1,80 @@
+"""When the next thing in a store is due by the wall clock.
+
+Entries in slices are hidden as soon as the wall clock has passed them: nothing has to be done but to move the clock.
+Entries in the expiry index are removed by tasks. Both are found with one look at the first key, so a slice is known to
+have entries, but not when exactly: from the first time at which one of them can be hidden on, its store is due again
+after every hundredth of the slice.
+
+Event time passes only with records, so what it measures is never due.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.formats.times import time_at
+from holdfast.stores.layouts.areas import EXPIRY_AREA, RECENCY_AREA
+from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
+from holdfast.stores.scans import close
+from holdfast.stores.spec import StoreSpec
+
+STEPS = 100
+"""In how many steps the entries of a slice are hidden."""
+
+
+class Due(NamedTuple):
+    """The next times at which something is due, in milliseconds of the wall clock; None: never."""
+
+    hidden: int | None = None
+    """When entries may be hidden."""
+    removed: int | None = None
+    """When tasks have entries to remove."""
+
+    @property
+    def first(self) -> int | None:
+        """
+        >>> Due(hidden=7, removed=5).first, Due().first
+        (5, None)
+        """
+        return min((time for time in self if time is not None), default=None)
+
+    @classmethod
+    def soonest(cls, several: Iterable[Due]) -> Due:
+        """What is due first in several stores or tasks.
+
+        >>> Due.soonest([Due(hidden=7), Due(hidden=5, removed=9), Due()])
+        Due(hidden=5, removed=9)
+        """
+        columns = zip(*several, strict=True)
+        return cls(*(min((time for time in times if time is not None), default=None) for times in columns))
+
+
+def next_due(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> Due:
+    """What is due next in a store, seen at a version with these clocks."""
+    return Due(_next_hidden(spec, bytes_, now), _next_removed(bytes_))
+
+
+def _next_hidden(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> int | None:
+    if not spec.slice_ms or (spec.retention_ms and spec.clock == "event"):
+        return None
+    stored = _first(bytes_, slice_prefix(first_live_slice(spec, now)), EXPIRY_AREA)
+    if stored is None:
+        return None
+    begins = split_sliced(stored)[0] * spec.slice_ms
+    keep = spec.retention_ms or spec.ttl_ms
+    step = max(1, spec.slice_ms // STEPS)
+    return min(max(begins + keep, now.wall + step), begins + spec.slice_ms + keep)
+
+
+def _next_removed(bytes_: ReadableBytes) -> int | None:
+    row = _first(bytes_, EXPIRY_AREA, RECENCY_AREA)
+    return None if row is None else time_at(row, 1)
+
+
+def _first(bytes_: ReadableBytes, start: bytes, stop: bytes) -> bytes | None:
+    rows = bytes_.scan(start, stop)
+    row = next(rows, None)
+    close(rows)
+    return None if row is None else row[0]

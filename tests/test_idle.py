@@ -1,0 +1,177 @@
+"""Time passes when nothing arrives: when the driver makes a version of its own, and what that costs."""
+
+from collections.abc import Collection, Mapping
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from msgspec import structs
+
+from holdfast.ending import Ending
+from holdfast.errors import StorageUnavailable
+from holdfast.idle import AskWhatIsDue, IdleVersions, MakeVersion, NothingDue, decide
+from holdfast.log import names
+from holdfast.log.commits import Clocks, Commit
+from holdfast.pipeline.driver import BatchResult, Step
+from holdfast.settings.sections import RetrySettings
+from holdfast.stores.formats.keys import decode_key
+from holdfast.stores.layouts.due import Due
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.words import Millis, Version
+from tests.crash.machine import BOUNDED, EXPIRING, SPEC, _spark_batch
+from tests.pipeline.test_protocol import batch, commit
+from tests.pipeline.test_puts import CountingMachine
+
+SECOND = 1_000
+
+
+def at(wall: int) -> Commit:
+    return commit(3, batch(2), Clocks(wall=wall, event=None, sources={}))
+
+
+def known(due: Mapping[str, Due]) -> tuple[Version, Mapping[str, Due]]:
+    return Version(3), due
+
+
+def test_nothing_is_made_before_the_first_batch() -> None:
+    assert decide(None, None, Millis(0), SECOND) == NothingDue(SECOND)
+
+
+def test_nothing_is_asked_while_batches_arrive() -> None:
+    assert decide(at(10_000), None, Millis(10_400), SECOND) == NothingDue(600)
+
+
+def test_a_system_clock_that_was_set_back_makes_nobody_wait_for_long() -> None:
+    assert decide(at(10_000_000), None, Millis(0), SECOND) == NothingDue(SECOND)
+
+
+def test_a_quiet_app_asks_once_per_version() -> None:
+    assert decide(at(10_000), None, Millis(11_000), SECOND) == AskWhatIsDue(Version(3))
+    assert decide(at(10_000), (Version(2), {}), Millis(11_000), SECOND) == AskWhatIsDue(Version(3))
+    assert decide(at(10_000), known({}), Millis(11_000), SECOND) == NothingDue(SECOND)
+
+
+def test_a_version_is_made_when_the_first_thing_is_due() -> None:
+    due = known({"a": Due(hidden=20_000), "b": Due(hidden=12_000, removed=13_000), "c": Due()})
+    assert decide(at(10_000), due, Millis(11_900), SECOND) == NothingDue(100)
+    assert decide(at(10_000), due, Millis(12_000), SECOND) == MakeVersion()
+    assert decide(at(10_000), due, Millis(13_000), SECOND) == MakeVersion(frozenset({"b"}))
+
+
+class QuietMachine(CountingMachine):
+    """A machine with the loop of a quiet app."""
+
+    failures = 0
+
+    def idle(self) -> IdleVersions:
+        return IdleVersions(
+            driver=self.driver,
+            due=self.due,
+            compute=self.removed,
+            clock=self.clock,
+            interval=timedelta(seconds=1),
+            retry=RetrySettings(attempts=2, first="1ms", longest="1ms"),
+            ending=Ending(timedelta(seconds=1), lambda cause: pytest.fail(str(cause))),
+        )
+
+    def due(self, version: Version) -> Mapping[str, Due]:
+        if self.failures:
+            self.failures -= 1
+            raise StorageUnavailable("no answer")
+        return {"scores": Due.soonest(replica.due(version)["scores"] for replica in self.replicas.values())}
+
+    def removed(self, stores: Collection[str], step: Step) -> BatchResult:
+        assert stores == {"scores"}
+        return self.computed([], step)
+
+    def pass_time(self, seconds: float, idle: IdleVersions) -> int:
+        """Lets time pass in the steps of the loop, and returns how many versions were made."""
+        before = self.newest
+        until = self.clock.now() + round(seconds * SECOND)
+        while self.clock.now() < until:
+            pause = idle.step()
+            self.clock.advance(max(0.001, min(pause, (until - self.clock.now()) / SECOND)))
+        idle.step()
+        return self.newest - before
+
+    def shown(self) -> set[object]:
+        """The players that a query sees at the newest version."""
+        found: set[object] = set()
+        for _, view in self.views():
+            for stored, cell in view.scan("scores", b"", None):
+                layout = layout_of(self.spec)
+                if stored[:1] in layout.entry_areas and layout.visible(cell, view.now) is not None:
+                    found.add(decode_key(self.spec.key, layout.own_key(stored))[0])
+        return found
+
+
+def test_expired_keys_are_hidden_by_one_small_object(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1), ("bob", 2)])
+    idle = machine.idle()
+    machine.watched.calls.clear()
+    assert machine.pass_time(2.4, idle) == 0, "nothing is due before the TTL"
+    assert machine.shown() == {"alice", "bob"}
+    made = machine.pass_time(2, idle)
+    assert 1 <= made <= 2
+    assert machine.shown() == set()
+    assert machine.pass_time(3600, idle) == 0, "no entry is left"
+    written = [name for call, name in machine.watched.calls if call == "create"]
+    assert written == [names.commit(Version(1 + n)) for n in range(1, made + 1)]
+
+
+def test_a_store_without_a_ttl_is_never_due(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, SPEC)
+    machine.version([("alice", 1)])
+    assert machine.pass_time(3600, machine.idle()) == 0
+
+
+def test_entries_that_are_removed_one_by_one_are_removed_by_tasks_and_sinks_are_told(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, structs.replace(BOUNDED, ttl_ms=2_500))
+    machine.version([("alice", 1)])
+    assert machine.pass_time(4, machine.idle()) == 1
+    assert machine.shown() == set()
+    assert [(row["player"], row["_deleted"]) for row in machine.memory.rows()] == [("alice", False), ("alice", True)]
+
+
+def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    machine.restart()
+    assert machine.pass_time(5, machine.idle()) >= 1
+    assert machine.shown() == set()
+
+
+def test_an_instance_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    machine.failures = 3
+    machine.pass_time(8, machine.idle())
+    assert machine.shown() == set()
+
+
+def test_a_batch_after_versions_of_the_driver_is_the_next_version_and_counts_once(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    made = machine.pass_time(4, machine.idle())
+    repeated = _spark_batch(0, [("alice", 1)])
+    assert machine.driver.process(repeated, lambda step: machine.computed([("alice", 1)], step)) is None
+    machine.restart()
+    assert machine.driver.process(repeated, lambda step: machine.computed([("alice", 1)], step)) is None
+    machine.version([("alice", 5)])
+    assert machine.newest == 1 + made + 1
+    assert machine.state() == {"alice": (1, 5)}
+
+
+def test_no_version_is_made_while_a_batch_is_being_computed(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    idle = machine.idle()
+
+    def slow(step: Step) -> BatchResult:
+        assert machine.pass_time(10, idle) == 0
+        return machine.computed([("bob", 1)], step)
+
+    made = machine.driver.process(_spark_batch(1, [("bob", 1)]), slow)
+    assert made is not None
+    assert made.version == 2
