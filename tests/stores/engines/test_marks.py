@@ -13,9 +13,8 @@ from holdfast.stores.engines.base import (
     engine_mark,
     mark_after_changes,
     mark_before_changes,
-    pack_mark,
-    unpack_mark,
 )
+from holdfast.stores.engines.family_marks import FamilyMark, combined, pack_mark, unpack_mark
 from holdfast.words import NOTHING, Version
 
 
@@ -24,17 +23,19 @@ def at(version: int, applying: int | None = None) -> Mark:
 
 
 def test_format_1_is_readable() -> None:
-    assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0}') == at(7)
-    assert unpack_mark(b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"applying":9}') == at(7, 9)
-    assert pack_mark(at(7, 9)) == b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"applying":9}'
+    stored = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"changed":{"counts":5,"names":0}}'
+    found = FamilyMark(at(7), {"counts": Version(5), "names": NOTHING})
+    assert (unpack_mark(stored), pack_mark(found)) == (found, stored)
+    applying = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0,"changed":{},"applying":9}'
+    assert (unpack_mark(applying), pack_mark(FamilyMark(at(7, 9)))) == (FamilyMark(at(7, 9)), applying)
 
 
 def test_format_1_with_the_clocks_of_its_commit() -> None:
-    timed = replace(at(7), wall=1_700_000_000_123, event=1_700_000_000_000)
-    stored = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":1700000000123,"event":1700000000000}'
+    timed = FamilyMark(replace(at(7), wall=1_700_000_000_123, event=1_700_000_000_000))
+    stored = (
+        b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":1700000000123,"changed":{},"event":1700000000000}'
+    )
     assert (unpack_mark(stored), pack_mark(timed)) == (timed, stored)
-    without = b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":5,"applying":9}'
-    assert unpack_mark(without) == replace(at(7, 9), wall=5)
 
 
 def test_an_engines_mark_has_the_clocks_of_its_version() -> None:
@@ -59,41 +60,74 @@ def test_the_smallest_mark_counts_and_higher_versions_are_still_being_applied() 
     assert engine_mark([at(3), None]) == Mark(NOTHING, "", "log-1", Version(3))
 
 
+def test_a_family_that_no_mark_knows_makes_the_engine_start_over() -> None:
+    old = FamilyMark(at(3), {"a": Version(3)})
+    assert combined({"a": None}, None) is None
+    assert combined({"a": old, "new": None}, old) == FamilyMark(
+        Mark(NOTHING, "", "log-1", Version(3)), {"a": NOTHING, "new": NOTHING}
+    )
+
+
+FAMILIES = ("a", "b", "c")
+LAST = 7
+
+
 @given(st.data())
 def test_a_family_that_lost_its_last_writes_never_counts_as_complete(data: st.DataObject) -> None:
-    """Two families get the same writes and each keeps a different prefix of them, several times over."""
-    marks: list[Mark | None] = [None, None]
-    values: list[dict[str, int]] = [{}, {}]  # key -> the version of its value
-    last = 6
-
-    def expected(version: int) -> dict[str, int]:
-        # version v writes key "odd" or "even", and "all"
-        return {
-            key: newest
-            for key, newest in (("all", version), ("odd", version - (version + 1) % 2), ("even", version - version % 2))
-            if newest > 0
-        }
-
-    for _ in range(data.draw(st.integers(1, 4))):
-        whole = engine_mark(marks)
-        start = whole.version if whole else 0
-        writes: list[tuple[str, object]] = []
-        for version in range(start + 1, last + 1):
-            writes.append(("mark", mark_before_changes(whole, at(version))))
-            writes += [("put", (key, version)) for key in ("all", "odd" if version % 2 else "even")]
-            whole = mark_after_changes(whole, at(version))
-            writes.append(("mark", whole))
-        for family in (0, 1):
-            for kind, what in writes[: data.draw(st.integers(0, len(writes)))]:
-                if kind == "mark":
-                    assert isinstance(what, Mark)
-                    marks[family] = what
+    """Each family keeps a different prefix of its writes, several times over; versions are applied in groups."""
+    subsets = st.sets(st.sampled_from(FAMILIES))
+    changes = {version: data.draw(subsets) for version in range(1, LAST + 1)}
+    marks: dict[str, FamilyMark | None] = dict.fromkeys((*FAMILIES, ENGINE))
+    values = dict.fromkeys(FAMILIES, 0)  # the version of each family's value
+    for _ in range(data.draw(st.integers(1, 5))):
+        writes = writes_of(marks, changes, data)
+        for family, own in writes.items():
+            for write in own[: data.draw(st.integers(0, len(own)))]:
+                if isinstance(write, FamilyMark):
+                    marks[family] = write
                 else:
-                    assert isinstance(what, tuple)
-                    values[family][what[0]] = what[1]
-        found = engine_mark(marks)
-        if found is not None and found.applying is None:
-            assert values[0] == values[1] == expected(found.version)
+                    values[family] = write
+        found = combined({family: marks[family] for family in FAMILIES}, marks[ENGINE])
+        expected = {
+            family: max(
+                (v for v in range(1, LAST + 1) if family in changes[v] and found and v <= found.mark.version), default=0
+            )
+            for family in FAMILIES
+        }
+        if found is not None and found.mark.applying is None:
+            assert values == expected
+        elif found is not None:
+            assert all(expected[family] <= values[family] <= (found.mark.applying or 0) for family in FAMILIES)
+
+
+ENGINE = "the engine itself"
+
+
+def writes_of(
+    marks: dict[str, FamilyMark | None], changes: dict[int, set[str]], data: st.DataObject
+) -> dict[str, list[FamilyMark | int]]:
+    """What an engine with these marks writes to each family until the last version, as RocksDB's does."""
+    writes: dict[str, list[FamilyMark | int]] = {family: [] for family in marks}
+    found = combined({family: marks[family] for family in FAMILIES}, marks[ENGINE])
+    before, last_changes = (None, dict.fromkeys(FAMILIES, NOTHING)) if found is None else (found.mark, found.changed)
+    start = 0 if before is None else data.draw(st.integers(max(0, before.version - 1), before.version))
+    while start < LAST:
+        version = data.draw(st.integers(start + 1, min(LAST, start + 3)))
+        applying = FamilyMark(mark_before_changes(before, at(version)), last_changes)
+        touched = {
+            family: max(v for v in group if family in changes[v])
+            for group in [range(start + 1, version + 1)]
+            for family in FAMILIES
+            if any(family in changes[v] for v in group)
+        }
+        for family, newest in touched.items():
+            writes[family] += [applying, newest]
+        before = mark_after_changes(before, at(version))
+        last_changes = {**last_changes, **dict.fromkeys(touched, Version(version))}
+        for family in (*touched, ENGINE):
+            writes[family].append(FamilyMark(before, last_changes))
+        start = version
+    return writes
 
 
 def test_shared_parts_are_made_once() -> None:

@@ -1,19 +1,14 @@
 """The engine: ordered bytes on one machine, at a version.
 
 An engine has one family of ordered bytes per store. `apply` moves it from version to version. It writes whole cells and
-not differences, so applying a version twice is harmless. Every family has its own mark, because families reach the disk
-separately: after a kill, one family may be ahead of another.
+not differences, so applying a version twice is harmless. An engine knows its mark, the version it is at. While a
+version is applied the mark also has `applying`: some changes of that version may be present, and the engine serves
+nothing until it is complete. Applying a smaller version keeps `applying`, so a kill while the engine catches up loses
+nothing.
 
-The order of writes in `apply`, and why it is safe:
-
-    1. *applying w* in every family        from here on, some changes of w may be present
-    2. the changes, in chunks
-    3. *at w* in every family
-
-After a kill, each family has a prefix of these writes. `engine_mark` combines the marks of all families: the smallest
-version is the engine's. If any family is ahead, or had started to move, the highest of these versions is `applying`.
-The engine serves nothing until that version is complete. Applying a smaller version keeps `applying`, so a second kill
-while the engine catches up loses nothing.
+Parts of an engine, and the engines of a task, may reach the disk separately: after a kill, one is ahead of another.
+`engine_mark` combines the marks of several engines: the smallest version counts. If any is ahead, or had started to
+move, the highest of these versions is `applying`. `family_marks` does the same for the families of one engine.
 """
 
 import contextlib
@@ -24,10 +19,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import ClassVar, Protocol, TypeVar, cast, runtime_checkable
 
-import msgspec
 import pyarrow as pa
 
-from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.formats.byte_columns import is_sorted, key_order
 from holdfast.stores.spec import StoreSpec
@@ -40,9 +34,6 @@ CHUNK_ROWS = 1_000
 
 CHUNK_BYTES = 4 * 1024 * 1024
 """A chunk of large values has fewer rows than CHUNK_ROWS."""
-
-MARK_KEY = b"\x00mark"
-"""The key of a family's mark. Keys of stores never begin with 0x00."""
 
 FIRST_KEY = b"\x01"
 """The smallest key a store can have."""
@@ -187,13 +178,13 @@ class Engine(Protocol):
     """Ordered bytes on one machine, at a version."""
 
     def mark(self) -> Mark | None:
-        """The smallest mark of the families, with `applying` set if any is ahead; None if nothing was ever applied."""
+        """The version it is at, with `applying` set if any family is ahead; None if nothing was ever applied."""
 
     def get_many(self, family: str, keys: pa.Array) -> pa.BinaryArray:
         """The newest values, null for keys without one. Sorted keys are about twice as fast as unsorted ones."""
 
     def apply(self, changes: Iterable[tuple[str, Changes]], mark: Mark) -> None:
-        """Moves all families to the mark's version, in the order of writes given at the top of this module."""
+        """Moves all families to the mark's version. The mark has `applying` until all changes are there."""
 
     def drop(self, family: str, start: bytes, stop: bytes) -> None:
         """Hides all keys with start <= key < stop at once. Their disk space is freed some time later.
@@ -271,46 +262,8 @@ class EngineFactory(Protocol):
     def __call__(self, path: Path, stores: Sequence[StoreSpec], resources: Resources) -> Engine: ...
 
 
-class _StoredMark(msgspec.Struct, frozen=True, omit_defaults=True):
-    format: int
-    version: int
-    commit: str
-    log: str
-    wall: int
-    applying: int | None = None
-    event: int | None = None
-
-
-_MARKS = msgspec.json.Decoder(_StoredMark)
-
-
-def pack_mark(mark: Mark) -> bytes:
-    """A mark as stored.
-
-    >>> pack_mark(Mark(Version(7), "c7", "log-1"))
-    b'{"format":1,"version":7,"commit":"c7","log":"log-1","wall":0}'
-    """
-    return msgspec.json.encode(
-        _StoredMark(1, mark.version, mark.commit, mark.log, mark.wall, mark.applying, mark.event)
-    )
-
-
-def unpack_mark(data: bytes) -> Mark:
-    try:
-        stored = _MARKS.decode(data)
-    except (msgspec.MsgspecError, UnicodeDecodeError) as error:
-        raise DamagedObject(f"a mark can't be read: {error}. Delete the state; it is restored from the log.") from error
-    if stored.format != 1:
-        raise DamagedObject(
-            f"a mark has format {stored.format} and this release reads 1. Use the release that wrote it, or delete the "
-            "state; it is restored from the log."
-        )
-    applying = None if stored.applying is None else Version(stored.applying)
-    return Mark(Version(stored.version), stored.commit, stored.log, applying, stored.wall, stored.event)
-
-
 def engine_mark(marks: Iterable[Mark | None]) -> Mark | None:
-    """The engine's mark, from the marks of its families.
+    """The mark of several engines together.
 
     >>> seven, eight = Mark(Version(7), "c7", "log-1"), Mark(Version(8), "c8", "log-1")
     >>> engine_mark([seven, seven]) == seven
@@ -330,7 +283,7 @@ def engine_mark(marks: Iterable[Mark | None]) -> Mark | None:
 
 
 def mark_before_changes(before: Mark | None, mark: Mark) -> Mark:
-    """The mark that every family gets before the changes of `mark`; `before` is the engine's mark.
+    """The mark that a family gets before the changes of `mark`; `before` is the engine's mark.
 
     A family that is ahead of the engine goes back to the engine's version here. It is about to get values of an older
     version, and must not count as complete once the other families have caught up.
@@ -346,7 +299,7 @@ def mark_before_changes(before: Mark | None, mark: Mark) -> Mark:
 
 
 def mark_after_changes(before: Mark | None, mark: Mark) -> Mark:
-    """The mark that every family gets after the changes of `mark`: still applying, if any family was ahead of it.
+    """The mark that a family gets after the changes of `mark`: still applying, if any family was ahead of it.
 
     >>> mark_after_changes(Mark(Version(7), "c7", "log-1", applying=Version(9)), Mark(Version(8), "c8", "log-1"))
     Mark(version=8, commit='c8', log='log-1', applying=9)

@@ -3,7 +3,8 @@
 The write-ahead log is off: the app's log replaces it, and a replica that was killed reads again what it had not
 flushed. A kill loses the last writes of each family, a different number for each, but never earlier ones: a family's
 memtables reach the disk in the order in which they were filled, and a batch is never split over two. So a family's
-mark, written among its data, always matches that data, and `base.engine_mark` combines the marks of all families.
+mark, written among its data, always matches that data, and `family_marks` combines the marks of all families. The
+engine's own mark is in RocksDB's default family.
 
 Only this module and its neighbours (`rocksdb_views`, `rocksdb_errors`, `tuning`) import rocksdict. They work around the
 limits of its release 0.3.29:
@@ -32,18 +33,15 @@ from holdfast.errors import Closed, HoldfastError
 from holdfast.stores.engines import rocksdb_families, rocksdb_metrics
 from holdfast.stores.engines.base import (
     FIRST_KEY,
-    MARK_KEY,
     Changes,
     Mark,
     Resources,
-    engine_mark,
     family_of,
     folder_bytes,
     mark_after_changes,
     mark_before_changes,
-    pack_mark,
-    unpack_mark,
 )
+from holdfast.stores.engines.family_marks import FamilyMark, combined, pack_mark, unpack_mark
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.profiles import MIB
 from holdfast.stores.engines.reclaim import Range, Reclaimer
@@ -53,8 +51,12 @@ from holdfast.stores.engines.rocksdb_views import RocksView
 from holdfast.stores.engines.tuning import Tuning
 from holdfast.stores.formats.byte_columns import as_type, read_in_key_order
 from holdfast.stores.spec import StoreSpec
+from holdfast.words import NOTHING, Version
 
 _LOG = logging.getLogger(__name__)
+
+MARK_KEY, ENGINE_MARK_KEY = b"\x00mark", b"\x00engine"
+"""The keys of a family's mark, and of the engine's in the default family. Keys of stores never begin with 0x00."""
 
 GET_ROWS = 1_000
 """Keys per call to RocksDB: the fastest of 100, 1,000 and 5,000. Other threads run between two calls."""
@@ -90,7 +92,7 @@ class RocksEngine:
             self._compacted = {name: db.get_column_family(name) for name in families}
             self._reclaimer = Reclaimer(self._compact)
             try:
-                self._mark = engine_mark([self._mark_of(family) for family in self._families.values()])
+                self._marks = self._found_marks(db)
             except BaseException:
                 self.close()
                 raise
@@ -102,7 +104,8 @@ class RocksEngine:
         if (self._path / "CURRENT").exists():
             present = rd.Rdict.list_cf(str(self._path), self._database)
         gone = {*present} - {*families, "default"}
-        db = rd.Rdict(str(self._path), self._database, families | {name: self._tuning.plain() for name in gone})
+        others = {"default": self._tuning.marks} | {name: self._tuning.plain() for name in gone}
+        db = rd.Rdict(str(self._path), self._database, others | families)
         has_hook = any(spec.options_hook is not None for spec in stores)
         if has_hook and (rejected := rejected_options(written_options(self._path), families)):
             db.close()
@@ -112,14 +115,20 @@ class RocksEngine:
             db.drop_column_family(name)
         return db
 
-    @staticmethod
-    def _mark_of(family: rd.Rdict) -> Mark | None:
-        data = family.get(MARK_KEY)
-        return None if data is None else unpack_mark(data)
+    def _found_marks(self, db: rd.Rdict) -> FamilyMark | None:
+        def mark_in(family: rd.Rdict, key: bytes) -> FamilyMark | None:
+            data = family.get(key)
+            return None if data is None else unpack_mark(data)
+
+        own = {name: mark_in(family, MARK_KEY) for name, family in self._families.items()}
+        return combined(own, mark_in(db, ENGINE_MARK_KEY))
 
     def mark(self) -> Mark | None:
         self._open_db()
-        return self._mark
+        return None if self._marks is None else self._marks.mark
+
+    def _last_changes(self) -> dict[str, Version]:
+        return dict.fromkeys(self._stores, NOTHING) if self._marks is None else dict(self._marks.changed)
 
     def get_many(self, family: str, keys: pa.Array) -> pa.BinaryArray:
         store = self._family(family)
@@ -142,14 +151,20 @@ class RocksEngine:
             db = self._open_db()
             self._outdate_views()
             faults.point("apply.before")
-            before = self._mark
-            self._write_marks(db, mark_before_changes(before, mark))
+            before, last_changes = self.mark(), self._last_changes()
+            changed: dict[str, rd.ColumnFamily] = {}
+            self._marks = FamilyMark(mark_before_changes(before, mark), last_changes)
             for family, change in changes:
                 handle = self._handle(family)
+                if family not in changed:
+                    changed[family] = handle
+                    self._write_batch(db, partial(_marks, [handle], self._marks))
                 for keys, values in change.in_key_order().chunks():
                     self._write_batch(db, partial(_chunk, handle, keys, values))
                     faults.point("apply.middle")
-            self._write_marks(db, mark_after_changes(before, mark))
+            after = FamilyMark(mark_after_changes(before, mark), last_changes | dict.fromkeys(changed, mark.version))
+            self._write_batch(db, partial(_marks, list(changed.values()), after, engine=True))
+            self._marks = after
             faults.point("apply.after")
         self._flush_large_buffers()
 
@@ -166,16 +181,6 @@ class RocksEngine:
             for family in list(self._families.values()):
                 if (family.property_int_value("rocksdb.cur-size-all-mem-tables") or 0) > MIB:
                     family.flush()
-
-    def _write_marks(self, db: rd.Rdict, mark: Mark) -> None:
-        def marks() -> rd.WriteBatch:
-            batch = rd.WriteBatch(raw_mode=True)
-            for handle in self._handles.values():
-                batch.put(MARK_KEY, pack_mark(mark), handle)
-            return batch
-
-        self._write_batch(db, marks)
-        self._mark = mark
 
     def _write_batch(self, db: rd.Rdict, batch: Callable[[], rd.WriteBatch]) -> None:
         """Writes a batch, again and again while RocksDB would delay it. Each attempt needs a batch of its own.
@@ -231,9 +236,9 @@ class RocksEngine:
         OPEN_VIEWS.mark_outdated([view.opened for view in self._views])
 
     def flush(self) -> None:
-        self._open_db()
+        db = self._open_db()
         with translated(self._path):
-            for family in list(self._families.values()):
+            for family in [*self._families.values(), db]:  # RocksDB writes no file for one without new entries
                 family.flush()
 
     def checkpoint(self, folder: Path) -> None:
@@ -265,7 +270,7 @@ class RocksEngine:
                     closing.callback(self._close_flushed if is_compacting else rd.Rdict.close, handle)
                 if is_compacting:
                     closing.callback(self._stop_compacting, db)
-                    for family in families:
+                    for family in [db, *families]:
                         closing.enter_context(translated(self._path))
                         closing.callback(family.flush)
 
@@ -284,7 +289,7 @@ class RocksEngine:
         """RocksDB's own estimate: keys that were overwritten and not yet compacted count more than once."""
         with translated(self._path):
             estimate = self._family(family).property_int_value("rocksdb.estimate-num-keys") or 0
-        return max(0, estimate - 1) if self._mark else estimate
+        return max(0, estimate - 1) if self._last_changes()[family] else estimate
 
     def memory_bytes(self) -> int:
         """The memory of write buffers and open files; block caches belong to the process and aren't included."""
@@ -341,6 +346,16 @@ def _chunk(handle: rd.ColumnFamily, keys: Sequence[bytes], values: Sequence[byte
             del batch[key]
         else:
             batch[key] = value
+    return batch
+
+
+def _marks(families: Iterable[rd.ColumnFamily], mark: FamilyMark, *, engine: bool = False) -> rd.WriteBatch:
+    """Writes a mark to some families and, with `engine`, as the engine's own."""
+    batch, data = rd.WriteBatch(raw_mode=True), pack_mark(mark)
+    for family in families:
+        batch.put(MARK_KEY, data, family)
+    if engine:
+        batch.put(ENGINE_MARK_KEY, data)
     return batch
 
 

@@ -1,0 +1,86 @@
+"""Many tasks in one instance: what is read and written doesn't grow with tasks times versions."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+
+from holdfast.instance import instance as instance_module
+from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.instance import Instance
+from holdfast.log.log import Log
+from holdfast.log.objects import Storage
+from holdfast.log.storage import open_storage
+from holdfast.settings.sections import LogSettings, MemorySettings, SnapshotSettings
+from holdfast.words import Version
+from tests.instance.app_log import new_url, spec
+from tests.log import making
+from tests.log.making import Watched
+
+TASKS = 64
+
+
+def grown(log: Log, versions: int) -> None:
+    """Adds versions that change one key of the store `s00` of every task."""
+    previous = log.newest()
+    for _ in range(versions):
+        version = Version(previous.version + 1 if previous else 1)
+        sealed = making.sealed({b"\x01key": b"%d" % version}, "s00")
+        segments = {
+            str(task): (log.write_segment(task, version, sealed, inline_limit=4_096),) for task in log.app.tasks()
+        }
+        previous = making.next_commit(log, previous, segments)
+        log.create_commit(previous)
+
+
+def new_log(url: str, *, stores: int = 1) -> Log:
+    specs = [spec(f"s{number:02d}", "rocksdb") for number in range(stores)]
+    return Log.create_or_open(open_storage(url), making.app_spec(*specs, partitions=TASKS))
+
+
+def config_of(log: Log, url: str, tmp_path: Path) -> InstanceConfig:
+    return InstanceConfig(
+        app="app",
+        name="one",
+        app_file=log.app.number,
+        log_url=url,
+        state_dir=str(tmp_path / "state"),
+        tasks={str(task): Role.ACTIVE for task in log.app.tasks()},
+        log=LogSettings(fsync=False),
+        memory=MemorySettings(limit="512MiB"),
+        snapshots=SnapshotSettings(enabled=False),
+    )
+
+
+@contextmanager
+def running(monkeypatch: pytest.MonkeyPatch, config: InstanceConfig) -> Iterator[tuple[Instance, Watched]]:
+    """An instance at the newest version, and the requests that it makes to its log."""
+    opened: list[Watched] = []
+
+    def open_watched(url: str, *arguments: object, **options: object) -> Storage:
+        opened.append(Watched(open_storage(url)))
+        return opened[0]
+
+    monkeypatch.setattr(instance_module, "open_storage", open_watched)
+    instance = Instance(config)
+    instance.start()
+    try:
+        assert instance.wait_ready(120)
+        yield instance, opened[0]
+    finally:
+        instance.stop()
+
+
+def test_a_flush_writes_nothing_for_a_store_that_did_not_change(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = new_url()
+    log = new_log(url, stores=20)
+    grown(log, 1)
+    with running(monkeypatch, config_of(log, url, tmp_path)) as (instance, _):
+        before = set((tmp_path / "state").rglob("*.sst"))
+        for hosted in instance.hosted():
+            hosted.replica.flush_overlay()
+        new = set((tmp_path / "state").rglob("*.sst")) - before
+        assert 0 < len(new) <= 2 * TASKS, "one file for the store that changed, and one for the mark"
