@@ -2,11 +2,13 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import sqlite3
 import threading
 import urllib.request
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -462,6 +464,60 @@ def test_an_invalid_app_is_refused_where_it_is_written(spark: SparkSession, tmp_
         stream.group_by().count().store("fine")
     with pytest.raises(TopologyError, match="second DataFrame"):
         app.stream(read(spark, tmp_path / "input"), key="player")
+
+
+@pytest.mark.parametrize(
+    ("wrong", "where"),
+    [
+        (lambda stream: stream.where("pionts > 1"), "where('pionts > 1')"),
+        (lambda stream: stream.where(F.col("pionts") > 1), "where(Column"),
+        (lambda stream: stream.select("player", "pionts"), "select('player', 'pionts')"),
+        (lambda stream: stream.with_column("x", "pionts + 1"), "with_column('x', 'pionts + 1')"),
+        (lambda stream: stream.transform(lambda df: df.orderBy("pionts")), "transform()"),
+        (lambda stream: stream.group_by().aggregate(best=hf.max("pionts")), "best=max(pionts)"),
+        (lambda stream: stream.group_by().aggregate(best=hf.max(F.col("pionts"))), "best=max(Column"),
+    ],
+)
+def test_a_wrong_column_is_named_on_its_own_line(
+    wrong: Callable[[hf.Stream], object],
+    where: str,
+    spark: SparkSession,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "input").mkdir()
+    stream = hf.App("wrong", spark=spark).stream(read(spark, tmp_path / "input"), key="player")
+    with pytest.raises(TopologyError) as found:
+        wrong(stream)
+    printed = capfd.readouterr()
+    assert "at org.apache.spark" not in printed.err + printed.out
+    message = "The stream has no column 'pionts'. Did you mean 'points'? It has player, points, at."
+    assert str(found.value).startswith(where)
+    assert str(found.value).endswith(message)
+    assert found.value.__suppress_context__, "Spark's trace isn't shown"
+
+
+def test_another_error_of_an_expression_is_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    stream = hf.App("wrong", spark=spark).stream(read(spark, tmp_path / "input"), key="player")
+    for wrong in ("points >", "nothing(points)", "points"):
+        with pytest.raises(TopologyError) as found:
+            stream.where(wrong)
+        assert re.fullmatch(r"where\('.+'\): [A-Z][^\n]+[^.]\.", str(found.value)), str(found.value)
+        assert "SQLSTATE" not in str(found.value)
+
+
+def test_an_app_and_its_parts_are_shown_in_one_line(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    app = hf.App("shown", spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    table = stream.group_by().aggregate(games=hf.count(), typical=hf.avg("points")).store("typical")
+    assert [repr(each) for each in (app, stream, table)] == [
+        "App('shown', state='created', version=0, stores=['typical'])",
+        "Stream('main', key=['player'], timestamp='at', columns=['player', 'points', 'at'])",
+        "Table('typical', key='player string', columns='games bigint, typical double')",
+    ]
+    assert "\n" not in repr(stream.group_by().count())
 
 
 def test_describe_shows_stores_aggregates_and_sinks(spark: SparkSession, tmp_path: Path) -> None:

@@ -48,6 +48,7 @@ if TYPE_CHECKING:
     from holdfast.stores.kinds.window import WindowStore as WindowStore
     from holdfast.stores.schema.declared import schema as schema
     from holdfast.stores.schema.declared import upcast as upcast
+    from holdfast.topology.aggregates import avg as avg
     from holdfast.topology.aggregates import count as count
     from holdfast.topology.aggregates import first as first
     from holdfast.topology.aggregates import last as last
@@ -93,7 +94,7 @@ _HOMES = {
     "holdfast.stores.kinds.versioned": ("ReadOnlyVersionedKeyValueStore", "VersionedKeyValueStore", "VersionedRecord"),
     "holdfast.stores.kinds.window": ("ReadOnlyWindowStore", "WindowStore", "Windowed"),
     "holdfast.stores.schema.declared": ("schema", "upcast"),
-    "holdfast.topology.aggregates": ("count", "first", "last", "max", "mean", "min", "sum"),
+    "holdfast.topology.aggregates": ("avg", "count", "first", "last", "max", "mean", "min", "sum"),
     "holdfast.topology.aggregation": ("Table",),
     "holdfast.topology.processing": ("Processed",),
     "holdfast.topology.processor": ("Context", "Processor"),

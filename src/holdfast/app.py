@@ -134,6 +134,10 @@ class App:
         self._ending = Ending(self.settings.stop_timeout, self._failed)
         self._starting_or_stopping = threading.Lock()
 
+    def __repr__(self) -> str:
+        stores = [spec.name for spec in self._topology.stores]
+        return f"App({self.id!r}, state={str(self.state)!r}, version={self.version}, stores={stores!r})"
+
     # What a user describes
 
     @property

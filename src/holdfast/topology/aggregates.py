@@ -95,6 +95,11 @@ def mean(column: str | Column, *, from_now: bool = False) -> Aggregate:
     return Aggregate(Function.MEAN, column, from_now)
 
 
+def avg(column: str | Column, *, from_now: bool = False) -> Aggregate:
+    """The same as `mean`, under the name that it has in SQL."""
+    return mean(column, from_now=from_now)
+
+
 def first(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The value of the earliest record by event time, then by source position. It may be null, as in Spark."""
     return Aggregate(Function.FIRST, column, from_now)

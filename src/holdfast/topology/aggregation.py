@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
 from holdfast.errors import TopologyError
-from holdfast.stores.formats.types import Schema
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.frames import input_type, key_of, type_of
@@ -47,6 +47,10 @@ class Table:
     topology: Topology
     name: str
 
+    def __repr__(self) -> str:
+        key, values = self.spec.key.fields, [each for each in self.spec.columns.fields if not each.hidden_in]
+        return f"Table({self.name!r}, key={_columns(key)!r}, columns={_columns(values)!r})"
+
     @property
     def spec(self) -> StoreSpec:
         (store,) = self.topology.subtopology(self.name).stores
@@ -56,6 +60,10 @@ class Table:
         """Sends the changed rows of every version to `sink`, after the version is committed. Returns this table."""
         self.topology.add_sink(self.name, sink, name)
         return self
+
+
+def _columns(fields: Iterable[Field]) -> str:
+    return ", ".join(f"{field.name} {field.type}" for field in fields)
 
 
 def add_aggregation(
@@ -69,7 +77,7 @@ def add_aggregation(
     in_time = any(aggregate.needs_time for _, aggregate in aggregates)
     position = [type_of(stream.frame, column) for column in stream.position] if in_time else []
     reducers = tuple(
-        bind(label, aggregate, input_type(stream.frame, aggregate), position) for label, aggregate in aggregates
+        bind(label, aggregate, input_type(stream.frame, label, aggregate), position) for label, aggregate in aggregates
     )
     results = tuple(reducer.fields[0] for reducer in reducers)
     hidden = tuple(field for reducer in reducers for field in reducer.fields[1:])

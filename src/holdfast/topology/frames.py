@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -12,17 +14,56 @@ from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.types import Field, Schema
 
 if TYPE_CHECKING:
+    from pyspark.errors import AnalysisException
     from pyspark.sql import DataFrame
 
     from holdfast.topology.aggregates import Aggregate
 
 
-def input_type(frame: DataFrame, aggregate: Aggregate) -> str | None:
+def input_type(frame: DataFrame, label: str, aggregate: Aggregate) -> str | None:
+    """The type of what an aggregate is applied to; None for whole rows."""
     if aggregate.column is None:
         return None
     column = aggregate.column
-    chosen = frame.selectExpr(column) if isinstance(column, str) else frame.select(column)
+    with errors_in(frame, f"{label}={aggregate}"):
+        chosen = frame.selectExpr(column) if isinstance(column, str) else frame.select(column)
     return chosen.schema.fields[0].dataType.simpleString()
+
+
+@contextlib.contextmanager
+def errors_in(frame: DataFrame, where: str) -> Iterator[None]:
+    """Raises Spark's error about an expression as ours, without its plan and its Java trace."""
+    from pyspark.errors import AnalysisException
+
+    try:
+        with _unlogged():
+            yield
+    except AnalysisException as error:
+        raise TopologyError(f"{where}: {_reason(frame, error)}") from None
+
+
+def _reason(frame: DataFrame, error: AnalysisException) -> str:
+    parameters = error.getMessageParameters() or {}
+    if (error.getCondition() or "").startswith("UNRESOLVED_COLUMN") and "objectName" in parameters:
+        return _no_column(frame, parameters["objectName"].replace("`", ""))
+    (first, *_) = str(error).strip().splitlines()
+    return re.sub(r"^\[[\w.]+\] | SQLSTATE: .*$", "", first).rstrip(";.") + "."
+
+
+@contextlib.contextmanager
+def _unlogged() -> Iterator[None]:
+    """PySpark logs each error of an expression with its Java trace. Here the error that is raised says it all."""
+    from pyspark.logger import PySparkLogger
+
+    loggers = [PySparkLogger.getLogger(name) for name in ("DataFrameQueryContextLogger", "SQLQueryContextLogger")]
+    before = [logger.disabled for logger in loggers]
+    for logger in loggers:
+        logger.disabled = True
+    try:
+        yield
+    finally:
+        for logger, was in zip(loggers, before, strict=True):
+            logger.disabled = was
 
 
 def key_of(frame: DataFrame, columns: Iterable[str]) -> Schema:
@@ -35,5 +76,9 @@ def key_of(frame: DataFrame, columns: Iterable[str]) -> Schema:
 def type_of(frame: DataFrame, column: str) -> str:
     if column in frame.columns:
         return frame.schema[column].dataType.simpleString()
+    raise TopologyError(_no_column(frame, column))
+
+
+def _no_column(frame: DataFrame, column: str) -> str:
     hint = did_you_mean(column, frame.columns)
-    raise TopologyError(f"The stream has no column {column!r}. {hint}It has {', '.join(frame.columns)}.")
+    return f"The stream has no column {column!r}. {hint}It has {', '.join(frame.columns)}."

@@ -62,6 +62,10 @@ class Processed:
     topology: Topology
     name: str
 
+    def __repr__(self) -> str:
+        stores = [spec.name for spec in self.specs]
+        return f"Processed({self.name!r}, processor={self._operator.processor.__name__}, stores={stores!r})"
+
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
         return self.topology.subtopology(self.name).stores

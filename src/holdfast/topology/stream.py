@@ -18,7 +18,7 @@ from holdfast.stores.options import Length, check_options, millis
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
-from holdfast.topology.frames import type_of
+from holdfast.topology.frames import errors_in, input_type, type_of
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import Processor, timed
 from holdfast.topology.topology import Source, Topology
@@ -55,19 +55,28 @@ class Stream:
     position: tuple[str, ...]
     steps: tuple[Step, ...] = ()
 
+    def __repr__(self) -> str:
+        time = f", timestamp={self.timestamp!r}" if self.timestamp else ""
+        return f"Stream({self.source.name!r}, key={[*self.key]!r}{time}, columns={self.frame.columns!r})"
+
     def transform(self, step: Step) -> Stream:
         """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
-        return replace(self, frame=step(self.frame), steps=(*self.steps, step))
+        return self._with(step, "transform()")
+
+    def _with(self, step: Step, where: str) -> Stream:
+        """The stream with one more step. `where` names the call in the error for a column that isn't there."""
+        with errors_in(self.frame, where):
+            return replace(self, frame=step(self.frame), steps=(*self.steps, step))
 
     def where(self, condition: str | Column) -> Stream:
         """Keeps the records for which the condition is true."""
-        return self.transform(Filter(condition))
+        return self._with(Filter(condition), f"where({condition!r})")
 
     filter = where
 
     def select(self, *columns: str | Column) -> Stream:
         """Keeps these columns or expressions. Key and event time must be among them."""
-        return self.transform(lambda df: df.select(*columns))
+        return self._with(lambda df: df.select(*columns), f"select({', '.join(map(repr, columns))})")
 
     def with_column(self, name: str, value: str | Column) -> Stream:
         """Adds or replaces a column; a string is a SQL expression."""
@@ -77,7 +86,7 @@ class Stream:
                 return df.selectExpr(*[f"`{c}`" for c in df.columns if c != name], f"{value} AS `{name}`")
             return df.withColumn(name, value)
 
-        return self.transform(step)
+        return self._with(step, f"with_column({name!r}, {value!r})")
 
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
@@ -125,6 +134,7 @@ class Grouped:
                     f"{name}={aggregate} depends on event time, and the stream has none. "
                     "Name its column: app.stream(df, key=..., timestamp=...)."
                 )
+            input_type(self.stream.frame, name, aggregate)
         return Aggregated(self, tuple(aggregates.items()))
 
     def count(self) -> Aggregated:
