@@ -2,8 +2,10 @@
 
 import random
 import uuid
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+
+import msgspec
 
 from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
@@ -41,16 +43,25 @@ class AppLog:
     previous: Commit | None = None
     inline_limit: int = 4_096
     specs: tuple[StoreSpec, ...] = ()
+    apart: tuple[str, ...] = ()
 
     def __post_init__(self) -> None:
         specs = self.specs or tuple(spec(name, self.engine) for name in self.stores)
         self.stores = tuple(each.name for each in specs)
         self.volatile = {each.name for each in specs if not each.durable}
-        self.log = Log.create_or_open(
-            open_storage(self.url, fsync=False), making.app_spec(*specs, partitions=self.partitions)
-        )
+        app = making.app_spec(*specs, partitions=self.partitions)
+        numbers = {name: self.apart.index(name) + 1 if name in self.apart else 0 for name in self.stores}
+        app = msgspec.structs.replace(app, subtopologies=making.subtopologies_of(numbers))
+        self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
         for task in self.log.app.tasks():
-            self.history[task, NOTHING] = {name: {} for name in self.stores}
+            before = self.history.get((task, self.version), {})
+            self.history[task, self.version] = {
+                each.name: before.get(each.name, {}) for each in self.log.app.stores_of(task)
+            }
+
+    def changed(self, *specs: StoreSpec, apart: tuple[str, ...] = ()) -> "AppLog":
+        """The app with other stores, started again. Those named by `apart` have a sub-topology of their own."""
+        return replace(self, specs=specs, apart=apart)
 
     def state(self, version: Version | None = None, task: TaskId = TASK) -> State:
         return self.history[task, self.version if version is None else version]
@@ -92,8 +103,8 @@ class AppLog:
                         key_of(chance.randrange(keys)): None if chance.random() < 0.2 else chance.randbytes(12)
                         for _ in range(chance.randrange(1, rows))
                     }
-                    for store in self.stores
-                    if chance.random() < 0.8
+                    for store in self.state(task=task)
+                    if store in self.stores and chance.random() < 0.8
                 }
         return self.commit(changes)
 
@@ -111,7 +122,7 @@ class AppLog:
         self.history = {key: state for key, state in self.history.items() if key[1] <= version}
 
     def reopened(self) -> Log:
-        return Log.open(open_storage(self.url, fsync=False))
+        return Log.open(open_storage(self.url, fsync=False), self.log.app.number)
 
 
 def key_of(number: int) -> bytes:
@@ -140,9 +151,11 @@ class Place:
             if replica._home._lock is not None:
                 replica.close()
 
-    def replica(self, app: AppLog, settings: ReplicaSettings | None = None, task: TaskId = TASK) -> Replica:
+    def replica(
+        self, app: AppLog, settings: ReplicaSettings | None = None, task: TaskId = TASK, log: Log | None = None
+    ) -> Replica:
         home = TaskDirectory(self.folder, task, "test")
-        source = LogReader(app.reopened())
+        source = LogReader(log or app.reopened())
         replica = Replica(home, source, source.log.app.stores_of(task), self.resources, self.events, settings)
         try:
             replica.open()

@@ -170,6 +170,7 @@ def test_a_longer_retention_is_refused_with_both_numbers(kind: str) -> None:
     with pytest.raises(AppChanged, match=r"retention 4s in the log and 10s in the code.*a new name"):
         Code(KINDS[kind]("10s"), "memory", code)
     shorter = Code(KINDS[kind]("2s"), "memory", code)
+    shorter.commit(1_001_000)
     with pytest.raises(AppChanged, match=r"retention 2s in the log and 4s in the code"):
         Code(KINDS[kind]("4s"), "memory", shorter)
 

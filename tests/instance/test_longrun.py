@@ -54,7 +54,7 @@ def put_an_hour(stores: dict[str, Any], hour: int) -> None:
 
 def engines(replica: Replica) -> list[Any]:
     assert replica._engines is not None
-    return [engine for engine, _ in replica._engines._all]
+    return [opened.engine for opened in replica._engines._all]
 
 
 def table_bytes(place: Place) -> int:

@@ -26,7 +26,7 @@ from holdfast.stores.schema.history import effective, merged
 from holdfast.stores.schema.row_columns import decode_columns, newest_rows
 from holdfast.stores.schema.row_history import row_schemas
 from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
-from holdfast.words import TaskId
+from holdfast.words import TaskId, Version
 from tests.log.making import app_spec, grow, subtopologies_of
 from tests.stores.making import columns_of
 from tests.stores.schemas import First, Gained, Tenths, spec_of
@@ -70,7 +70,7 @@ def numbered(number: int, spec: AppSpec) -> AppSpec:
 def test_the_golden_file_with_schemas_is_unchanged() -> None:
     data = (GOLDEN / "app-1-schemas.json").read_bytes()
     first = numbered(1, appfile.first(app_spec(spec_of(First)), "l0g"))
-    known = numbered(2, appfile.successor(first, app_spec(spec_of(Tenths))))
+    known = numbered(2, appfile.successor(first, app_spec(spec_of(Tenths)), Version(1)))
     assert appfile.decode(data, 2, "l0g", place="here") == known
     assert appfile.encode(known) == data
 

@@ -142,7 +142,7 @@ def snapshot(log: Log, folder: Path, version: int, task: TaskId = TASK) -> None:
     (folder / "shared").write_bytes(b"the same in every snapshot")
     commit = log.commit(Version(version))
     assert commit is not None
-    log.snapshots.write(task, folder, version=Version(version), commit=commit.id, engine="test")
+    log.snapshots.write(task, folder, version=Version(version), commit=commit.id, stores={"counts": 0})
 
 
 def cleaner(log: Log, clock: ManualClock = LONG_AGO, sinks: Iterable[str] = ()) -> Cleaner:

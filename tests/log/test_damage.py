@@ -71,7 +71,7 @@ def test_a_damaged_object_is_an_error_with_its_name(log: Log, tmp_path: Path, ki
     checkpoint.mkdir()
     (checkpoint / "000001.sst").write_bytes(b"data" * 1000)
     # The commit id is used as the folder that _read_file loads into.
-    log.snapshots.write(TASK, checkpoint, version=Version(1), commit=str(tmp_path / "loaded"), engine="rocksdb")
+    log.snapshots.write(TASK, checkpoint, version=Version(1), commit=str(tmp_path / "loaded"), stores={"counts": 0})
     log.sinks.mark(Version(1), {"files": Version(1)})
 
     prefix, read = KINDS[kind]

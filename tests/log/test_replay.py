@@ -67,7 +67,7 @@ def test_any_snapshot_and_later_versions_equal_the_history(steps: list[tuple[str
                     folder.mkdir()
                     dump(model, folder)
                     log.snapshots.write(
-                        TASK, folder, version=Version(previous.version), commit=previous.id, engine="test"
+                        TASK, folder, version=Version(previous.version), commit=previous.id, stores={"counts": 0}
                     )
                 case _:
                     clock.advance(seconds=700)

@@ -30,7 +30,7 @@ def contents(folder: Path) -> dict[str, bytes]:
 
 
 def write(log: Log, folder: Path, version: int, task: TaskId = TASK) -> Manifest:
-    return log.snapshots.write(task, folder, version=Version(version), commit=f"commit-{version}", engine="rocksdb")
+    return log.snapshots.write(task, folder, version=Version(version), commit=f"commit-{version}", stores={"counts": 0})
 
 
 FILES = {"CURRENT": b"m1", "000001.sst": b"one" * 100, "sub/000002.sst": b"two" * 100, "EMPTY": b""}
@@ -38,7 +38,7 @@ FILES = {"CURRENT": b"m1", "000001.sst": b"one" * 100, "sub/000002.sst": b"two" 
 
 def test_a_snapshot_loads_the_files_it_was_written_from(log: Log, tmp_path: Path) -> None:
     manifest = write(log, folder_of(tmp_path, FILES), 7)
-    assert (manifest.version, manifest.commit, manifest.engine) == (7, "commit-7", "rocksdb")
+    assert (manifest.version, manifest.commit, manifest.stores) == (7, "commit-7", {"counts": 0})
     assert manifest.bytes == manifest.added_bytes == 602
     assert log.snapshots.newest(TASK) == manifest
     loaded: list[int] = []

@@ -171,11 +171,14 @@ class LogReader:
 class TaskLogReader:
     """The log as one task sees it."""
 
-    def __init__(self, source: LogReader, task: TaskId, stores: Sequence[str]) -> None:
+    def __init__(self, source: LogReader, task: TaskId, specs: Sequence[StoreSpec]) -> None:
         self._source = source
         self._log = source.log
         self._task = task
-        self._stores = list(stores)
+        self._stores = [spec.name for spec in specs]
+        self._after = {spec.name: spec.after for spec in specs}
+        self._begin = Version(min(self._after.values(), default=NOTHING))
+        self._app_file = source.app.number
         self._has_warned = False
         self.volatile_after = NOTHING
         """Changes of stores that aren't durable are applied from versions after this one."""
@@ -210,12 +213,13 @@ class TaskLogReader:
                 yield from self._known(commit, store, table)
 
     def _known(self, commit: Commit, store: str, table: pa.Table) -> Iterator[tuple[str, Changes]]:
-        if store not in self._stores:
+        """The changes, if the store is this replica's and has begun. A former store of its name is another one."""
+        if store not in self._after and commit.app > self._app_file:
             raise StoreNotKnown(
                 f"version {commit.version} changes the store {store!r}, which was added after this instance started. "
                 "Restart it."
             )
-        if table.num_rows:
+        if table.num_rows and commit.version > self._after.get(store, commit.version):
             yield store, as_changes(table)
 
     def _volatile(self, commit: Commit) -> tuple[SegmentRef, ...]:
@@ -264,6 +268,7 @@ class TaskLogReader:
             newest=NOTHING if mark is None else self._source.newest(),
             commit=None if here is None else here.id,
             next_previous=None if after is None else after.previous,
+            begin=self._begin,
         )
         if isinstance(verdict, Unusable):
             raise ForeignState(f"the state in {path} can't be used: {verdict.reason}.")

@@ -38,10 +38,18 @@ class Unreachable:
 Step = Wait | LoadSnapshot | ApplySegment | Unreachable
 
 
-def next_step(at: Version, committed: Version, snapshots: Sequence[Version], *, next_there: bool = True) -> Step:
+def next_step(
+    at: Version,
+    committed: Version,
+    snapshots: Sequence[Version],
+    *,
+    begin: Version = NOTHING,
+    next_there: bool = True,
+) -> Step:
     """The next thing to do for a replica at `at` that aims for `committed`.
 
-    `next_there` is false if the commit or a segment after `at` is gone: it was cleaned, because a snapshot covers it.
+    At `begin` it is empty, and starts with a snapshot if there is one. `next_there` is false if the commit or a segment
+    after `at` is gone: it was cleaned, because a snapshot covers it.
 
     >>> next_step(Version(4), Version(6), [])
     ApplySegment(version=5)
@@ -53,7 +61,7 @@ def next_step(at: Version, committed: Version, snapshots: Sequence[Version], *, 
     if at >= committed:
         return Wait()
     usable = [version for version in snapshots if at < version <= committed]
-    if usable and (at == NOTHING or not next_there):
+    if usable and (at <= begin or not next_there):
         return LoadSnapshot(max(usable))
     if not next_there:
         return Unreachable(at, committed)
@@ -76,9 +84,15 @@ class Unusable:
 
 
 def check_state(
-    mark: Mark | None, *, log: str, newest: Version, commit: str | None, next_previous: str | None
+    mark: Mark | None,
+    *,
+    log: str,
+    newest: Version,
+    commit: str | None,
+    next_previous: str | None,
+    begin: Version = NOTHING,
 ) -> Usable | Unusable:
-    """Whether state with this mark can be used.
+    """Whether state with this mark can be used. Without a mark it is empty, at `begin`.
 
     `commit` is the id of the log's commit at the mark's version, and `next_previous` the predecessor that the commit
     after it names. Either is None if that commit isn't in the log (cleaned, or never made).
@@ -89,13 +103,13 @@ def check_state(
     Usable(at=2, whole_from=2)
     """
     if mark is None:
-        return Usable(NOTHING, NOTHING)
+        return Usable(begin, begin)
     if mark.log != log:
         return Unusable(f"it belongs to log {mark.log!r}, and this is log {log!r}")
     reaches = max(mark.version, mark.applying or NOTHING)
     if reaches > newest:
         return Unusable(f"it reaches version {reaches}, and the log's newest is {newest}")
-    if mark.version != NOTHING:
+    if mark.commit:
         known = commit if commit is not None else next_previous
         if known is None:
             return Unusable(f"version {mark.version} is no longer in the log, so it can't be brought forward")

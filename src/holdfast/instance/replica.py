@@ -121,8 +121,9 @@ class Replica(ReplicaState):
                 self.check_open()
                 if self._disk is None:
                     self.open()
-                looking = self._at == NOTHING or not next_there
-                step = next_step(self._at, to, self._snapshots() if looking else (), next_there=next_there)
+                looking = self._at <= self.begin or not next_there
+                snapshots = self._snapshots() if looking else ()
+                step = next_step(self._at, to, snapshots, begin=self.begin, next_there=next_there)
                 try:
                     match step:
                         case Wait():
@@ -257,7 +258,7 @@ class Replica(ReplicaState):
         log = self._log_reader.log
         try:
             manifest = log.snapshots.manifest(self.task, version)
-            if manifest is None:
+            if manifest is None or not manifest.fits(self._specs):
                 self._bad_snapshots |= {version}
                 return
             snapshot_loading.download(log, manifest, self._home, self._on_bytes(manifest, report))

@@ -18,7 +18,7 @@ from holdfast.instance.overlay import Overlay
 from holdfast.instance.read_views import BEFORE_TIME, PublishedVersions
 from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp
 from holdfast.instance.state_dir import TaskDirectory
-from holdfast.instance.task_engines import TaskEngines, engine_names
+from holdfast.instance.task_engines import TaskEngines
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.spec import StoreSpec
@@ -54,12 +54,15 @@ class ReplicaState:
     ) -> None:
         self.task: TaskId = home.task
         self.stores = [spec.name for spec in specs]
-        self.engine = "+".join(engine_names([spec for spec in specs if spec.durable]))
+        self.durable_stores = {spec.name: spec.after for spec in specs if spec.durable}
+        """The stores that snapshots have, each with the version after which it began."""
+        self.begin = Version(min((spec.after for spec in specs), default=NOTHING))
+        """The version at which all its stores are empty; the first one it can be at."""
         self.published = PublishedVersions(home.task)
         self.settings = settings or ReplicaSettings()
         self._home = home
         self._log_reader = source
-        self._source = TaskLogReader(source, home.task, self.stores)
+        self._source = TaskLogReader(source, home.task, specs)
         self._specs = list(specs)
         self._resources = resources
         self._events = events

@@ -61,13 +61,13 @@ class Snapshotter:
         """Saves a snapshot of the newest version now."""
         applied = self._replica.applied_bytes
         with self._replica.saved() as (mark, home):
-            task, engine = self._replica.task, self._replica.engine
+            task = self._replica.task
             manifest = self._log.snapshots.write(
                 task,
                 home.saving,
                 version=mark.version,
                 commit=mark.commit,
-                engine=engine,
+                stores=self._replica.durable_stores,
                 before_file=self._replica.check_open,
             )
         self._saved = Saved(mark.version, manifest.bytes, applied, self._clock.monotonic())
@@ -76,7 +76,7 @@ class Snapshotter:
 
     def _found(self) -> Saved:
         manifest = self._log.snapshots.newest(self._replica.task)
-        version = NOTHING if manifest is None else Version(manifest.version)
+        version = self._replica.begin if manifest is None else Version(manifest.version)
         missed = self._bytes_between(version, self._replica.opened_at or NOTHING)
         self._saved = Saved(version, None if manifest is None else manifest.bytes, -missed, self._clock.monotonic())
         return self._saved

@@ -1,16 +1,19 @@
 """The engines of one task, opened and closed together, and the pinned views that readers use.
 
-A store names its engine, so a task may have several; here they are one, with one mark. Stores that aren't durable have
-engines of their own, in another folder, which no checkpoint includes: beside a folder that was restored they start
-empty, at the version of the others. Many threads read while one writer moves the engines forward. Every access takes
-a short lease, so that closing waits for accesses under way and rejects later ones, and no reader can keep the folder.
-A pinned view is an engine's immutable view with the version it was taken at; it is closed when its last user is done.
+A store names its engine, so a task may have several; here they are one, with one mark. Stores that begin after
+different versions have engines of their own too: one without a mark is empty at the version after which its stores
+begin, and a store that starts over never finds its former entries. Stores that aren't durable have engines of their
+own, in another folder, which no checkpoint includes: beside a folder that was restored they start empty, at the version
+of the others. Many threads read while one writer moves the engines forward. Every access takes a short lease, so that
+closing waits for accesses under way and rejects later ones, and no reader can keep the folder. A pinned view is an
+engine's immutable view with the version it was taken at; it is closed when its last user is done.
 """
 
 import contextlib
 import logging
 import threading
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from itertools import islice
 from pathlib import Path
 
@@ -18,7 +21,7 @@ import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
 from holdfast.instance.state_dir import remove
-from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources, engine_mark
+from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
@@ -26,8 +29,14 @@ from holdfast.words import NOTHING, Version
 _LOG = logging.getLogger(__name__)
 _SCAN_BLOCK = 256
 
-Opened = tuple[Engine, tuple[str, ...]]
-"""An engine, and its stores."""
+
+@dataclass(frozen=True)
+class Opened:
+    """An engine, its stores, and the version after which they begin."""
+
+    engine: Engine
+    stores: tuple[str, ...]
+    after: Version
 
 
 class TaskEngines:
@@ -36,7 +45,7 @@ class TaskEngines:
     def __init__(self, engines: Mapping[str, Opened], volatile: Mapping[str, Opened]) -> None:
         self._durable = dict(engines)
         self._all = [*engines.values(), *volatile.values()]
-        self._of = {store: engine for engine, stores in self._all for store in stores}
+        self._of = {store: opened.engine for opened in self._all for store in opened.stores}
         self._free = threading.Condition()
         self._leases = 0
         self._closed = False
@@ -51,7 +60,7 @@ class TaskEngines:
             durable = _opened(folder, [spec for spec in specs if spec.durable], resources, undo)
             losing = [spec for spec in specs if not spec.durable]
             lost = _opened_or_emptied(volatile, losing, resources, undo)
-            if (mark := engine_mark(engine.mark() for engine, _ in durable.values())) is not None:
+            if (mark := _mark_of(durable.values())) is not None:
                 _stamp(lost.values(), mark)
             engines = cls(durable, lost)
             undo.pop_all()
@@ -64,7 +73,7 @@ class TaskEngines:
 
     def mark(self) -> Mark | None:
         with self.lease():
-            return engine_mark(engine.mark() for engine, _ in self._all)
+            return _mark_of(self._all)
 
     def stamp(self, mark: Mark) -> None:
         """Gives engines that are empty the mark."""
@@ -94,14 +103,13 @@ class TaskEngines:
         self._target = max(self._target, mark.version)
         with self.lease():
             if len(self._all) == 1:
-                ((engine, _),) = self._all
-                engine.apply(changes, mark)
+                self._all[0].engine.apply(changes, mark)
                 return
-            parted: dict[int, list[tuple[str, Changes]]] = {id(engine): [] for engine, _ in self._all}
+            parted: dict[int, list[tuple[str, Changes]]] = {id(opened.engine): [] for opened in self._all}
             for store, part in changes:
                 parted[id(self._of[store])].append((store, part))
-            for engine, _ in self._all:
-                engine.apply(parted[id(engine)], mark)
+            for opened in self._all:
+                opened.engine.apply(parted[id(opened.engine)], mark)
 
     def drop(self, store: str, start: bytes, stop: bytes) -> None:
         """Removes a range of a store, between two applies. Views that were pinned before still have it."""
@@ -111,7 +119,7 @@ class TaskEngines:
     def pin(self, version: Version) -> "PinnedView":
         """A view of `version`, which the engines must be at. Belongs to the caller."""
         with self.lease():
-            views = {id(engine): engine.view() for engine, _ in self._all}
+            views = {id(opened.engine): opened.engine.view() for opened in self._all}
             pinned = PinnedView(self, version, {store: views[id(engine)] for store, engine in self._of.items()})
         with self._free:
             self._pinned.add(pinned)
@@ -119,15 +127,15 @@ class TaskEngines:
 
     def flush(self) -> None:
         with self.lease():
-            for engine, _ in self._all:
-                engine.flush()
+            for opened in self._all:
+                opened.engine.flush()
 
     def checkpoint(self, folder: Path) -> None:
         """Writes the durable stores to a folder."""
         with self.lease():
             folder.mkdir(parents=True)
-            for name, (engine, _) in self._durable.items():
-                engine.checkpoint(folder / engine_folder(name))
+            for name, opened in self._durable.items():
+                opened.engine.checkpoint(folder / name)
 
     def approximate_count(self, store: str) -> int:
         with self.lease():
@@ -135,7 +143,7 @@ class TaskEngines:
 
     def disk_bytes(self) -> int:
         with self.lease():
-            return sum(engine.disk_bytes() for engine, _ in self._all)
+            return sum(opened.engine.disk_bytes() for opened in self._all)
 
     def close(self) -> None:
         """Rejects new readers, waits for accesses under way, then closes views and engines."""
@@ -147,9 +155,9 @@ class TaskEngines:
             open_views = list(self._pinned)
         for pinned in open_views:
             pinned.close()
-        for engine, _ in self._all:
+        for opened in self._all:
             try:
-                engine.close()
+                opened.engine.close()
             except HoldfastError as error:
                 _LOG.warning("an engine closed without its last flush: %s The log has what it lacks.", error)
 
@@ -249,14 +257,19 @@ class PinnedView:
 def _opened(
     folder: Path, specs: Sequence[StoreSpec], resources: Resources, undo: contextlib.ExitStack
 ) -> dict[str, Opened]:
+    """The engines by the names of their folders. Folders of stores that the task no longer has are removed."""
     opened: dict[str, Opened] = {}
-    for name in engine_names(specs):
-        mine = [spec for spec in specs if spec.engine == name]
-        place = folder / engine_folder(name)
+    wanted = sorted({(spec.engine, spec.after) for spec in specs})
+    for name, after in wanted:
+        mine = [spec for spec in specs if (spec.engine, spec.after) == (name, after)]
+        place = folder / engine_folder(name, after)
         place.mkdir(parents=True, exist_ok=True)
         engine = open_engine(name, place, mine, resources)
         undo.callback(engine.close)
-        opened[name] = engine, tuple(spec.name for spec in mine)
+        opened[place.name] = Opened(engine, tuple(spec.name for spec in mine), Version(after))
+    for other in folder.iterdir() if folder.exists() else ():
+        if other.name not in opened:
+            remove(other)
     return opened
 
 
@@ -275,9 +288,9 @@ def _opened_or_emptied(
 
 
 def _stamp(engines: Iterable[Opened], mark: Mark) -> None:
-    for engine, _ in engines:
-        if engine.mark() is None:
-            engine.apply((), mark)
+    for opened in engines:
+        if opened.engine.mark() is None:
+            opened.engine.apply((), mark)
 
 
 def _close(source: Iterator[tuple[bytes, bytes]]) -> None:
@@ -286,19 +299,33 @@ def _close(source: Iterator[tuple[bytes, bytes]]) -> None:
         close()
 
 
-def engine_folder(name: str) -> str:
+def engine_folder(name: str, after: int = 0) -> str:
     """The folder of an engine. A user's own engine has a colon in its name, which not every storage accepts.
 
-    >>> engine_folder("rocksdb"), engine_folder("my.engines:Fast")
-    ('rocksdb', 'my.engines.Fast')
+    >>> engine_folder("rocksdb"), engine_folder("rocksdb", 50), engine_folder("my.engines:Fast")
+    ('rocksdb', 'rocksdb@50', 'my.engines.Fast')
     """
-    return name.replace(":", ".")
+    folder = name.replace(":", ".")
+    return f"{folder}@{after}" if after else folder
 
 
-def engine_names(specs: Sequence[StoreSpec]) -> list[str]:
-    """The engines these stores live on, each once.
+def _mark_of(engines: Iterable[Opened]) -> Mark | None:
+    return task_mark([(opened.engine.mark(), opened.after) for opened in engines])
 
-    >>> engine_names([])
-    []
+
+def task_mark(marks: Sequence[tuple[Mark | None, Version]]) -> Mark | None:
+    """The mark of engines, each given with the version after which its stores begin: an engine is at least there.
+
+    >>> seven = Mark(Version(7), "c7", "log-1")
+    >>> task_mark([(seven, NOTHING), (None, Version(7))]) == seven
+    True
+    >>> task_mark([(seven, NOTHING), (None, Version(5))])
+    Mark(version=5, commit='', log='log-1', applying=7)
     """
-    return sorted({spec.engine for spec in specs})
+    known = [mark for mark, _ in marks if mark is not None]
+    if not known:
+        return None
+    highest = max(max(mark.version, mark.applying or NOTHING) for mark in known)
+    reached = [Mark(after, "", known[0].log) if mark is None or mark.version < after else mark for mark, after in marks]
+    smallest = min(reached, key=lambda mark: (mark.version, not mark.commit))
+    return replace(smallest, applying=highest if highest > smallest.version else None)

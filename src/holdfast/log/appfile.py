@@ -19,7 +19,7 @@ from holdfast.log import commits, documents, names
 from holdfast.stores.formats import cells
 from holdfast.stores.schema import history
 from holdfast.stores.spec import StoreSpec, differences
-from holdfast.words import TaskId
+from holdfast.words import TaskId, Version
 
 FORMAT = 1
 FORMATS: Final[dict[str, int]] = {
@@ -98,10 +98,16 @@ def first(spec: AppSpec, log: str) -> AppSpec:
     return _numbered(_in_use(msgspec.structs.replace(spec, log=log)), ())
 
 
-def successor(old: AppSpec, new: AppSpec) -> AppSpec:
-    """The file after `old`, once `check` accepted `new`; `old` itself if nothing was added. It has no number yet."""
+def successor(old: AppSpec, new: AppSpec, newest: Version) -> AppSpec:
+    """The file after `old`, once `check` accepted `new`; `old` itself if nothing was added. It has no number yet.
+
+    Stores that are added begin after the newest version.
+    """
     stores = [
-        store if (known := old.store(store.name)) is None else history.merged(known, store) for store in new.stores
+        msgspec.structs.replace(store, after=newest)
+        if (known := old.store(store.name)) is None
+        else history.merged(known, store)
+        for store in new.stores
     ]
     same = msgspec.structs.replace(
         new, log=old.log, follows=old.follows, stores=tuple(stores), used_numbers=old.used_numbers

@@ -120,7 +120,7 @@ class Log:
         appfile.check(old, spec, place=storage.place)
         for line in appfile.one_way(old, spec):
             logger.warning("%s.", line)
-        wanted = appfile.successor(old, spec)
+        wanted = appfile.successor(old, spec, Version(newest.version))
         return cls(storage, old if wanted == old else files.recorded(wanted), random)
 
     def new_id(self) -> str:

@@ -8,7 +8,7 @@ deleted in the meantime.
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 
 import msgspec
@@ -19,6 +19,7 @@ from holdfast.errors import DamagedObject, StorageUnavailable
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Put, Storage
 from holdfast.stores.folders import sync_folder
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 
 FORMAT = 1
@@ -42,12 +43,24 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     task: str
     version: int
     commit: str
-    engine: str
+    stores: dict[str, int]
+    """The stores it has, each with the version after which it began. Stores that aren't durable are in no snapshot."""
     files: tuple[SnapshotFile, ...]
     bytes: int
     """All files together."""
     added_bytes: int
     """Bytes of the files that the previous snapshot didn't have and that were uploaded."""
+
+    def fits(self, stores: Iterable[StoreSpec]) -> bool:
+        """Whether a replica with these stores can start here: each is in it, or begins no earlier.
+
+        A store that was started over begins after another version than the one in the snapshot, and is another store.
+        """
+        return all(
+            self.stores.get(store.name) == store.after or store.after >= self.version
+            for store in stores
+            if store.durable
+        )
 
 
 class Snapshots:
@@ -90,7 +103,7 @@ class Snapshots:
         *,
         version: Version,
         commit: str,
-        engine: str,
+        stores: Mapping[str, int],
         before_file: Callable[[], None] = lambda: None,
     ) -> Manifest:
         """Stores a folder with the task's stores at `version` as a snapshot.
@@ -114,7 +127,7 @@ class Snapshots:
             task=str(task),
             version=version,
             commit=commit,
-            engine=engine,
+            stores=dict(stores),
             files=files,
             bytes=sum(file.bytes for file in files),
             added_bytes=added,

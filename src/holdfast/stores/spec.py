@@ -107,6 +107,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The key of the stream whose processor has the store: it decides the partition."""
     clock: Literal["event", "wall"] = "event"
     """What measures retention: event time, or the wall clock if the stream has no event time."""
+    after: int = 0
+    """The store begins after this version. The log sets it: the newest version when the store was added."""
 
     def __post_init__(self) -> None:
         check_name(self.name)

@@ -16,7 +16,10 @@ from holdfast.stores.spec import NumberedSchema, RowValues, StoreSpec
 def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     """The spec for the log when code starts: that of the code, with all that the log knows."""
     kept = msgspec.structs.replace(
-        code, slice_ms=log.slice_ms or code.slice_ms, stream_key=code.stream_key or log.stream_key
+        code,
+        slice_ms=log.slice_ms or code.slice_ms,
+        stream_key=code.stream_key or log.stream_key,
+        after=log.after,
     )
     if isinstance(code.value, RowValues):
         return row_history.merged(log, kept)
