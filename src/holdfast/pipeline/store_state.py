@@ -6,7 +6,7 @@ never change, so a read entry stays valid while the task runs.
 """
 
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from typing import Final
 
@@ -99,22 +99,32 @@ class StoreState:
         return [changes[key] if key in changes else read[key] for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries in order. Writes are allowed meanwhile: keys are those at the call, values are the current ones."""
+        """The entries of the moment of the call. The task's own are copied here; those at `v-1` never change."""
         if stop is not None and start >= stop:
             return iter(())
-        own = self._own(start, stop)
+        return self._merged(start, stop, self._own(start, stop), reverse)
+
+    def _merged(
+        self, start: bytes, stop: bytes | None, own: dict[bytes, bytes | None], reverse: bool
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """Reads the state at `v-1` when the first entry is asked for."""
         before = self._spans.find(start, stop)
         if before is None and self._is_new(start, stop):
             before = []
         if before is None:
             page = self._page(start, stop, reverse, FIRST_PAGE)
             if len(page) == FIRST_PAGE:
-                return self._paged(start, stop, page, own, reverse)
+                yield from self._paged(start, stop, page, own, reverse)
+                return
             self._remember([(start, stop)], page if not reverse else page[::-1])
             before = self._spans.find(start, stop)
             assert before is not None
-        keys = _merged(before, own)
-        return self._entries(reversed(keys) if reverse else keys, self._read)
+        keys = sorted({*before, *own}) if own and before else before or list(own)
+        read = self._read
+        for key in reversed(keys) if reverse else keys:
+            value = own[key] if key in own else read[key]
+            if value is not None:
+                yield key, value
 
     def approximate_count(self) -> int:
         return self._before.approximate_count(self.name) + sum(value is not None for value in self.changes.values())
@@ -184,13 +194,14 @@ class StoreState:
             raise too_large(STATE, self.name, max(len(value or b"") for value in self.changes.values())) from error
         return pa.table([keys, values], schema=STATE_SCHEMA)
 
-    def _own(self, start: bytes, stop: bytes | None) -> list[bytes]:
-        """The keys of the changes within a range, in order."""
-        if not self.changes:
-            return []  # no need to sort before the first write
+    def _own(self, start: bytes, stop: bytes | None) -> dict[bytes, bytes | None]:
+        """The changes within a range, in order."""
+        changes = self.changes
+        if not changes:
+            return {}  # no need to sort before the first write
         if self._written is None:
-            self._written = SortedList(self.changes)
-        return list(self._written.irange(start, stop, inclusive=(True, False)))
+            self._written = SortedList(changes)
+        return {key: changes[key] for key in self._written.irange(start, stop, inclusive=(True, False))}
 
     def _fetch(self, key: bytes) -> bytes | None:
         if self._spans.covers(key) or self._is_new(key, key):
@@ -220,16 +231,8 @@ class StoreState:
         self._read.update(entries)
         self._spans.add(spans, [key for key, _ in entries])
 
-    def _entries(self, keys: Iterable[bytes], read: dict[bytes, bytes | None]) -> Iterator[tuple[bytes, bytes]]:
-        """The entries of keys that were read or written."""
-        changes = self.changes
-        for key in keys:
-            value = changes[key] if key in changes else read[key]
-            if value is not None:
-                yield key, value
-
     def _paged(
-        self, start: bytes, stop: bytes | None, page: Entries, own: Sequence[bytes], reverse: bool
+        self, start: bytes, stop: bytes | None, page: Entries, own: dict[bytes, bytes | None], reverse: bool
     ) -> Iterator[tuple[bytes, bytes]]:
         """A long range, page by page, merged with the task's own writes."""
         waiting = list(own) if reverse else list(reversed(own))
@@ -239,17 +242,12 @@ class StoreState:
             while waiting and (waiting[-1] >= last if reverse else waiting[-1] <= last):
                 mine.append(waiting.pop())
             there = dict(page)
-            for key in sorted({*there, *mine}, reverse=reverse):
-                value = self.changes.get(key, UNKNOWN)
-                if value is UNKNOWN:
-                    value = there[key]
-                if value is not None:
-                    yield key, value
+            yield from _entries(sorted({*there, *mine}, reverse=reverse), own, there)
             if reverse:
                 page = self._page(start, last, True, LATER_PAGES)
             else:
                 page = self._page(last + b"\x00", stop, False, LATER_PAGES)
-        yield from self._entries(reversed(waiting), {})
+        yield from _entries(reversed(waiting), own, {})
 
 
 class Spans:
@@ -327,11 +325,14 @@ def _reaches(stop: bytes | None, to: bytes | None) -> bool:
     return stop is None or (to is not None and to <= stop)
 
 
-def _merged(one: Sequence[bytes], other: Sequence[bytes]) -> list[bytes]:
-    """Two sorted lists of keys as one, without duplicates."""
-    if not other:
-        return list(one)
-    return sorted({*one, *other}) if one else list(other)
+def _entries(
+    keys: Iterable[bytes], own: Mapping[bytes, bytes | None], read: Mapping[bytes, bytes | None]
+) -> Iterator[tuple[bytes, bytes]]:
+    """The entries of keys that were read or written."""
+    for key in keys:
+        value = own[key] if key in own else read[key]
+        if value is not None:
+            yield key, value
 
 
 def _pairs(entries: pa.Table) -> Entries:

@@ -39,7 +39,10 @@ class ReadableBytes(Protocol):
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        """Entries with start <= key < stop in the order of the keys, or backwards."""
+        """Entries with start <= key < stop in the order of the keys, or backwards.
+
+        They are those of the moment of the call, whatever is written while the caller iterates.
+        """
 
     def approximate_count(self) -> int: ...
 
@@ -93,9 +96,8 @@ class DictBytes:
         return [self.entries.get(key) for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
-        # The keys are listed first, so that the caller may write while it iterates.
-        keys = list(self.entries.irange(start, stop, inclusive=(True, False), reverse=reverse))
-        return ((key, self.entries[key]) for key in keys if key in self.entries)
+        keys = self.entries.irange(start, stop, inclusive=(True, False), reverse=reverse)
+        return iter([(key, self.entries[key]) for key in keys])
 
     def approximate_count(self) -> int:
         return len(self.entries)

@@ -9,7 +9,7 @@ D = TypeVar("D")
 
 
 class Closing(Generic[T]):
-    """An iterator that can be closed before its end.
+    """An iterator that can be closed before its end, also within a loop over it, which then ends.
 
     >>> with Closing(iter([1, 2, 3])) as numbers: next(numbers)
     1
@@ -17,32 +17,53 @@ class Closing(Generic[T]):
     []
     """
 
-    __slots__ = ("_rows", "_source")
+    __slots__ = ("_current", "_rows", "_source")
 
-    def __init__(self, rows: Iterator[T], source: Iterator[Any] | None = None) -> None:
+    def __init__(self, rows: Iterator[T], source: Iterator[Any] | None = None, current: Sequence[list[T]] = ()) -> None:
         self._rows = rows
         self._source = rows if source is None else source
+        self._current = current
+        """The list whose rows are being iterated: emptying it ends the iteration."""
 
     @classmethod
-    def of_batches(cls, batches: Iterator[Iterable[T]], source: Iterator[Any] | None = None) -> "Closing[T]":
-        """The rows of batches; between two batches no Python runs."""
-        return cls(itertools.chain.from_iterable(batches), batches if source is None else source)
+    def of_list(cls, rows: list[T]) -> "Closing[T]":
+        """Rows that were read already. The list belongs to the iterator from here on."""
+        return cls(iter(rows), current=(rows,))
+
+    @classmethod
+    def of_batches(cls, batches: Iterator[list[T]]) -> "Closing[T]":
+        """The rows of batches; within a batch no Python runs between two rows."""
+        current: list[list[T]] = []
+        source = _noted(batches, current)
+        return cls(itertools.chain.from_iterable(source), source, current)
 
     def __iter__(self) -> Iterator[T]:
-        return self._rows  # so a `for` loop iterates over the scan itself
+        return self._rows  # so a `for` loop iterates over the rows themselves
 
     def __next__(self) -> T:
         return next(self._rows)
 
     def close(self) -> None:
         close(self._source)
-        self._rows = iter(())
+        for rows in self._current:
+            rows.clear()
+        self._rows = self._source = iter(())  # a scan that was never started is closed when nothing refers to it
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _noted(batches: Iterator[list[T]], current: list[list[T]]) -> Iterator[list[T]]:
+    """The same batches; `current` has the last one."""
+    try:
+        for batch in batches:
+            current[:] = [batch]
+            yield batch
+    finally:
+        close(batches)
 
 
 FIRST_ROWS, ROWS = 64, 512
@@ -75,6 +96,21 @@ def columns(rows: Iterator[tuple[T, D]]) -> Iterator[tuple[Sequence[T], Sequence
     for batch in batches(rows):
         firsts, seconds = zip(*batch, strict=True)
         yield firsts, seconds
+
+
+def chained(scans: Iterable[Iterator[T]]) -> Iterator[T]:
+    """The rows of several scans, one scan after the other. All are closed at the end.
+
+    >>> list(chained([iter([1, 2]), iter([3])]))
+    [1, 2, 3]
+    """
+    scans = list(scans)
+    try:
+        for rows in scans:
+            yield from rows
+    finally:
+        for rows in scans:
+            close(rows)
 
 
 def close(rows: Iterator[Any]) -> None:

@@ -1,7 +1,7 @@
 """The base of the key-value stores: entries as a Python container, `store[key]`, `key in store`, `store.items(a, b)`.
 
-An iterator keeps a scan open until it is used up, closed, or left by `with`. Where entries are stored is the store's
-layout (`stores.layouts`).
+An iterator shows the entries of the moment of the call, and keeps a scan open until it is used up, closed, or left by
+`with`. Where entries are stored is the store's layout (`stores.layouts`).
 """
 
 from abc import abstractmethod
@@ -14,10 +14,10 @@ from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.keys import prefix_range
 from holdfast.stores.kinds.base import K, Options, Prefetch, Store, V, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
-from holdfast.stores.layouts.base import EVICTED, REMOVED, Entries, ReadableEntries
+from holdfast.stores.layouts.base import EVICTED, REMOVED, Batch, Entries, ReadableEntries
 from holdfast.stores.layouts.slices import slice_ms_for
 from holdfast.stores.options import Length, bound, millis, words
-from holdfast.stores.scans import Closing
+from holdfast.stores.scans import Closing, close
 from holdfast.stores.spec import StoreSpec
 
 R = TypeVar("R")
@@ -103,7 +103,7 @@ class EntryView(View[K, V], Generic[K, V, R]):
         """
         values = tuple(prefix) if isinstance(prefix, tuple | list) else (prefix,)
         start, stop = prefix_range(self._spec.key, values, partial=partial)
-        return Closing.of_batches(self._scan(start, stop, reverse=reverse))
+        return self._scan(start, stop, reverse=reverse)
 
     def scan(self, *, reverse: bool = False) -> Closing[tuple[K, R]]:
         """Every entry, in the order of the keys."""
@@ -137,12 +137,18 @@ class EntryView(View[K, V], Generic[K, V, R]):
             stop = self._encode(to) + b"\x00"  # a key followed by 0x00 is the next key in order
         if stop is not None and start >= stop:
             return Closing(iter(()))
-        return Closing.of_batches(self._scan(start, stop, reverse=reverse))
+        return self._scan(start, stop, reverse=reverse)
 
-    def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Iterable[tuple[K, R]]]:
-        """Entries with start <= key < stop, in batches."""
-        for keys, cells in self._found.scan(start, stop, reverse=reverse):
-            yield zip(self._decode_many(keys), self._read_many(cells), strict=True)
+    def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Closing[tuple[K, R]]:
+        """Entries with start <= key < stop."""
+        return Closing.of_batches(self._typed_batches(self._found.scan(start, stop, reverse=reverse)))
+
+    def _typed_batches(self, batches: Iterator[Batch]) -> Iterator[list[tuple[K, R]]]:
+        try:
+            for keys, cells in batches:
+                yield list(zip(self._decode_many(keys), self._read_many(cells), strict=True))
+        finally:
+            close(batches)
 
 
 class EntryStore(Store[K, V], EntryView[K, V, R]):

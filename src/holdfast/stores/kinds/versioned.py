@@ -58,26 +58,30 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
         first, last = None if from_ is None else millis(from_), None if to is None else millis(to)
         if first is not None and last is not None and last < first:
             return Closing(iter(()))
-        kept = self._timed.kept_after if first is None else max(self._timed.kept_after, first)
-        return Closing(self._history(key, kept, last, reverse=reverse))
-
-    def _history(self, key: K, first: int, last: int | None, *, reverse: bool) -> Iterator[VersionedRecord[V]]:
         data = self._timed.latest(self._encode(key))
         latest = None if data is None else self._latest(data)
         if latest is not None and last is not None and latest.timestamp > last:
             latest = None
-        if latest is not None and reverse:
-            yield latest
-        known = last is None or last >= first  # otherwise the whole span is before the history
-        for old in self._timed.olds(self._beginning(key), first, reverse=reverse) if known else ():
-            if last is not None and old.valid_from > last:
-                if reverse:
-                    continue
-                break
-            if old.valid_from < old.valid_to:
-                yield self._record(old)
-        if latest is not None and not reverse:
-            yield latest
+        kept = self._timed.kept_after if first is None else max(self._timed.kept_after, first)
+        known = last is None or last >= kept  # otherwise the whole span is before the history
+        olds = self._timed.olds(self._beginning(key), kept, reverse=reverse) if known else iter(())
+        return Closing(self._history(latest, olds, last, reverse=reverse))
+
+    def _history(
+        self, latest: VersionedRecord[V] | None, olds: Iterator[Old], last: int | None, *, reverse: bool
+    ) -> Iterator[VersionedRecord[V]]:
+        with Closing(olds):
+            if latest is not None and reverse:
+                yield latest
+            for old in olds:
+                if last is not None and old.valid_from > last:
+                    if reverse:
+                        continue
+                    break
+                if old.valid_from < old.valid_to:
+                    yield self._record(old)
+            if latest is not None and not reverse:
+                yield latest
 
     def _latest(self, cell: bytes) -> VersionedRecord[V]:
         return VersionedRecord(self._values.read(cell), unpack(cell).timestamp, None)

@@ -77,7 +77,7 @@ class ReadableEntries(Protocol):
     def find_many(self, keys: Sequence[bytes]) -> list[bytes | None]: ...
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
-        """Entries in the order of their keys, in batches; None: up to the last entry."""
+        """The entries of the moment of the call in the order of their keys, in batches; None: up to the last entry."""
 
     def without_touching(self) -> "ReadableEntries":
         """The same entries for a reader whose reads change nothing."""

@@ -12,7 +12,7 @@ removed when a version begins.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
 
@@ -64,22 +64,20 @@ class BoundedEntries(Entries):
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
         """Entries in order. A scan touches none: it reads all of them and uses none in particular."""
-        return columns(self._rows(start, stop, reverse=reverse))
-
-    def _rows(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Row]:
-        """The caller may write while it iterates: keys are those of the call, cells are the current ones."""
         stop = SLICE_AREA if stop is None else stop
-        own = {key for key in self._touched if start <= key < stop}
-        scanned = self._bytes.scan(start, stop, reverse=reverse)
-        before = ((key, cell) for key, cell in scanned if key not in own)
-        mine = ((key, None) for key in sorted(own, reverse=reverse))
+        changed = {key: self._touched.get(key) for key in self._before if start <= key < stop}
+        return columns(self._visible(changed, self._bytes.scan(start, stop, reverse=reverse), reverse=reverse))
+
+    def _visible(self, changed: Mapping[bytes, bytes | None], rows: Iterator[Row], *, reverse: bool) -> Iterator[Row]:
+        """The rows with the entries that this version has changed; None: removed."""
+        before = ((key, cell) for key, cell in rows if key not in changed)
+        mine = sorted(((key, cell) for key, cell in changed.items() if cell is not None), reverse=reverse)
         try:
-            for key, cell in heapq.merge(mine, before, key=itemgetter(0), reverse=reverse):
-                found = None if key in self._removed else self._touched.get(key, cell)
-                if found is not None and self._shows(found):
-                    yield key, found
+            for row in heapq.merge(mine, before, key=itemgetter(0), reverse=reverse):
+                if self._shows(row[1]):
+                    yield row
         finally:
-            close(scanned)
+            close(rows)
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         return [*keys, recency.COUNT_KEY]

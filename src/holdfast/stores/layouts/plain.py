@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats.cells import NEVER, all_begin_with, pack_many, unpack_many
-from holdfast.stores.formats.times import time_at, time_bytes
+from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, PREFIX_BYTES, SLICE_AREA
 from holdfast.stores.layouts.base import EMPTY, Batch, BatchWriter, Ended, Entries, Layout, Merge, latest, part
 from holdfast.stores.layouts.expiry import AT_MOST, expires_of, index_key
@@ -56,8 +56,10 @@ class PlainEntries(Entries):
         return [cell if cell is not None and shows(cell) else None for cell in found]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
-        stop = SLICE_AREA if stop is None else stop
-        for keys, found in columns(self._bytes.scan(start, stop, reverse=reverse)):
+        return self._visible(self._bytes.scan(start, SLICE_AREA if stop is None else stop, reverse=reverse))
+
+    def _visible(self, rows: Iterator[Row]) -> Iterator[Batch]:
+        for keys, found in columns(rows):
             if all_begin_with(_PLAIN, found):
                 yield keys, found
             else:

@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.stores.access import Now, OrderedBytes, StoreColumns
 from holdfast.stores.formats.cells import pack_many, unpack_many
+from holdfast.stores.formats.times import Row
 from holdfast.stores.layouts.areas import EXPIRY_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import Batch, BatchWriter, Changed, Entries, Layout, Merge, latest, part, rows_in
 from holdfast.stores.layouts.expiry import expiry, visible
@@ -93,8 +94,10 @@ class SlicedEntries(Entries):
         return [cell if (cell := found.get(key)) is not None and self._shows(cell) else None for key in keys]
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
-        newest = first_of_each(scan_slices(self._bytes, self._prefixes, start, stop, reverse=reverse))
-        for keys, found in columns(newest):
+        return self._visible(scan_slices(self._bytes, self._prefixes, start, stop, reverse=reverse))
+
+    def _visible(self, rows: Iterator[Row]) -> Iterator[Batch]:
+        for keys, found in columns(first_of_each(rows)):
             yield from self._shown(keys, found)
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:

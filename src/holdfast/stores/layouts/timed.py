@@ -23,7 +23,7 @@ from holdfast.stores.formats.times import Row, time_bytes
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, PREFIX_BYTES, SLICE_AREA
 from holdfast.stores.layouts.slice_scans import scan_slices
 from holdfast.stores.layouts.slices import first_live_slice, kept_after, slice_prefix
-from holdfast.stores.scans import close
+from holdfast.stores.scans import chained, close
 from holdfast.stores.spec import StoreSpec
 
 NEWEST: Final = NOTE_AREA + b"newest"
@@ -125,13 +125,25 @@ class TimedEntries:
             yield row[0][:PREFIX_BYTES]
             start = row[0][:PREFIX_BYTES] + SLICE_AREA  # own keys begin with 0x01
 
-    def scan_key(self, beginning: bytes, first: int, last: int | None, *, reverse: bool) -> Iterator[Iterator[Row]]:
-        """The entries of one key whose times are from `first` to `last`: one scan per slice, in the order of times."""
+    def scan_key(self, beginning: bytes, first: int, last: int | None, *, reverse: bool) -> Iterator[Row]:
+        """The entries of one key whose times are from `first` to `last`, in the order of times."""
         start = beginning + time_bytes(first)
         stop = beginning + (AFTER_TIMES if last is None else time_bytes(last) + AFTER_TIME)
         slices = self.slices(first, last)
-        for prefix in reversed(slices) if reverse else slices:
-            yield self._bytes.scan(prefix + start, prefix + stop, reverse=reverse)
+        # All scans start now, so that they show the same moment.
+        found = [self._bytes.scan(prefix + start, prefix + stop, reverse=reverse) for prefix in slices]
+        return found[0] if len(found) == 1 else chained(reversed(found) if reverse else found)
+
+    def first_of_key(self, beginning: bytes, first: int) -> Row | None:
+        """The first entry of one key whose time is `first` or later."""
+        start, stop = beginning + time_bytes(first), beginning + AFTER_TIMES
+        for prefix in self.slices(first, None):
+            rows = self._bytes.scan(prefix + start, prefix + stop)
+            row = next(rows, None)
+            close(rows)
+            if row is not None:
+                return row
+        return None
 
     def scan_keys(
         self, slices: Sequence[bytes], key_from: bytes | None, key_to: bytes | None, *, reverse: bool

@@ -27,7 +27,7 @@ import pyarrow.compute as pc
 from holdfast.stores.access import Now, OrderedBytes, StoreColumns
 from holdfast.stores.formats.cells import pack_many, unpack, unpack_many
 from holdfast.stores.formats.keys import decode_keys, encode_keys
-from holdfast.stores.formats.times import time_at, time_bytes
+from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import EMPTY, BatchWriter, Count, Layout, Merge, latest, note_part, part, read_note
@@ -74,18 +74,11 @@ class VersionedEntries(TimedEntries):
 
     def olds(self, own: bytes, after: int, *, reverse: bool = False) -> Iterator[Old]:
         """The entries in the history of a key that end after a time, in the order of their ends."""
-        for rows in self.scan_key(own, after + 1, None, reverse=reverse):
-            try:
-                for place, cell in rows:
-                    yield Old(place, cell, time_at(place, -8), time_at(place, -16))
-            finally:
-                close(rows)
+        return _olds(self.scan_key(own, after + 1, None, reverse=reverse))
 
     def next_old(self, own: bytes, after: int) -> Old | None:
-        olds = self.olds(own, after)
-        found = next(olds, None)
-        close(olds)
-        return found
+        row = self.first_of_key(own, after + 1)
+        return None if row is None else _old(row)
 
     def put(self, encoded: bytes, own: bytes, cell: bytes | None, time: int) -> None:
         """Sets the value, or with None its absence, from a time on. A value of exactly that time is replaced."""
@@ -145,6 +138,18 @@ class VersionedEntries(TimedEntries):
             place = self.place(time, own + time_bytes(time) + time_bytes(time))
             if self._bytes.get(place) is not None:
                 self._bytes.delete(place)
+
+
+def _olds(rows: Iterator[Row]) -> Iterator[Old]:
+    try:
+        yield from map(_old, rows)
+    finally:
+        close(rows)
+
+
+def _old(row: Row) -> Old:
+    place, cell = row
+    return Old(place, cell, time_at(place, -8), time_at(place, -16))
 
 
 class VersionedWriter(BatchWriter):

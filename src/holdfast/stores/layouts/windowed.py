@@ -7,9 +7,9 @@ A window is kept while its start, a session while its end, is later than the sto
 are in the order of their ends, so a search for sessions that overlap a span starts at the earliest end.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain, islice
+from itertools import islice
 from typing import Final, TypeVar
 
 import pyarrow as pa
@@ -20,7 +20,7 @@ from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import Changed, Layout
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
 from holdfast.stores.layouts.timed import AFTER_TIME, NotedNumber, TimedEntries
-from holdfast.stores.scans import FIRST_ROWS, Closing, batches, close
+from holdfast.stores.scans import FIRST_ROWS, Closing, batches, chained, close
 from holdfast.stores.spec import StoreSpec
 
 T = TypeVar("T")
@@ -73,39 +73,30 @@ class WindowEntries(TimedEntries):
         beginning: bytes,
         first: int,
         last: int | None,
-        read: Callable[[Sequence[Row]], Sequence[T]],
+        read: Callable[[Sequence[Row]], list[T]],
         *,
         reverse: bool,
     ) -> Closing[T]:
         """The windows of a key that start from `first` to `last`, in order, each batch of rows as `read` returns it."""
         slice_ms = self._slice_ms
         if last is None or last // slice_ms != (number := first // slice_ms):
-            return Closing.of_batches(self._fetch(beginning, first, last, read, reverse=reverse))
+            return Closing.of_batches(_read(batches(self.scan_key(beginning, first, last, reverse=reverse)), read))
         # Within one slice there are often only a few. They are read at once, so no scan stays open.
         place = slice_prefix(number) + beginning
         rows = self._bytes.scan(place + time_bytes(first), place + time_bytes(last) + AFTER_TIME, reverse=reverse)
         found = list(islice(rows, FIRST_ROWS))
         if len(found) < FIRST_ROWS:
-            return Closing(iter(read(found)))
-        return Closing.of_batches(map(read, chain((found,), batches(rows))), rows)
-
-    def _fetch(
-        self,
-        beginning: bytes,
-        first: int,
-        last: int | None,
-        read: Callable[[Sequence[Row]], Sequence[T]],
-        *,
-        reverse: bool,
-    ) -> Iterator[Iterable[T]]:
-        for rows in self.scan_key(beginning, first, last, reverse=reverse):
-            yield from map(read, batches(rows))
+            return Closing.of_list(read(found))
+        return Closing.of_batches(_read(chained([iter((found,)), batches(rows)]), read))
 
     def fetch_keys(
         self, key_from: bytes | None, key_to: bytes | None, first: int, last: int | None, *, reverse: bool
     ) -> Iterator[tuple[bytes, int, bytes]]:
         """The windows of a range of keys: own key, start and cell."""
         rows = self.scan_keys(self.slices(first, last), key_from, key_to, reverse=reverse)
+        return self._between(rows, first, last)
+
+    def _between(self, rows: Iterator[Row], first: int, last: int | None) -> Iterator[tuple[bytes, int, bytes]]:
         at = self.at
         try:
             for own, cell in rows:
@@ -153,8 +144,7 @@ class SessionEntries(TimedEntries):
 
         Each is its stored key, start, end and cell.
         """
-        for rows in self.scan_key(beginning, first, None, reverse=reverse):
-            yield from _sessions(rows, first, latest)
+        return _sessions(self.scan_key(beginning, first, None, reverse=reverse), first, latest)
 
     def fetch_keys(
         self, key_from: bytes | None, key_to: bytes | None, first: int, latest: int | None, *, reverse: bool
@@ -171,6 +161,15 @@ class SessionEntries(TimedEntries):
 
     def _place(self, beginning: bytes, start: int, end: int) -> bytes:
         return self.place(end, beginning + time_bytes(end) + time_bytes(start))
+
+
+def _read(found: Iterator[list[Row]], read: Callable[[Sequence[Row]], list[T]]) -> Iterator[list[T]]:
+    """What `read` makes of each batch of rows."""
+    try:
+        for rows in found:
+            yield read(rows)
+    finally:
+        close(found)
 
 
 def _sessions(rows: Iterator[Row], first: int, latest: int | None) -> Iterator[tuple[bytes, int, int, bytes]]:
