@@ -103,6 +103,16 @@ def test_deleted_evicted_and_expired_entries_are_tombstones() -> None:
     assert fourth["online"] == fourth["few"] == [gone("cleo")], "also without records"
 
 
+def test_a_new_key_that_is_deleted_in_the_same_version_is_not_sent() -> None:
+    task = Task()
+    assert "seen" not in task.run(1, ("ann", 1), ("ann", -1))
+    assert task.state.stores["seen"].entries == task.state.stores["last"].entries == {}
+    second = task.run(2, ("ann", 2), ("bob", 3), ("bob", -1))
+    assert second["seen"] == [put("ann", '"2 points"', timestamp=0)]
+    assert second["last"] == [put("ann", '{"points":2}')]
+    assert task.run(3, ("ann", 3), ("ann", -1))["seen"] == [gone("ann", timestamp=None)], "it was there before"
+
+
 def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
     task = Task()
     task.run(1, ("ann", 1))

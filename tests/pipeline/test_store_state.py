@@ -158,3 +158,32 @@ def test_spans_cover_exactly_the_added_ranges(added: list[Range], key: bytes) ->
         one_by_one.add([span], [])
     expected = any(start <= key and (stop is None or key < stop) for start, stop in added)
     assert at_once.covers(key) == one_by_one.covers(key) == expected
+
+
+def test_a_new_key_that_is_deleted_leaves_nothing() -> None:
+    before = Before({b"\x01there": b"1", b"\x01read": b"2"})
+    state = StoreState("store", before, Budget(PLENTY))
+    state.prefetch([b"\x01read", b"\x01missing"])
+    for key in (b"\x01new", b"\x01missing", b"\x01there", b"\x01read", b"\x01put again", b"\x03 a row of an index"):
+        state.put(key, b"x")
+        state.delete(key)
+    state.delete(b"\x01never there")
+    state.put(b"\x01put again", b"y")
+    reads = before.reads
+    state.settle()
+    assert state.changes == {b"\x01there": None, b"\x01read": None, b"\x01put again": b"y"}
+    assert before.reads == reads + 1, "one request for all keys that were not known"
+    assert [state.get(key) for key in (b"\x01new", b"\x01never there", b"\x01there")] == [None, None, None]
+    assert list(state.scan(b"\x01", None)) == [(b"\x01put again", b"y")]
+
+
+def test_deletes_of_known_keys_ask_for_nothing() -> None:
+    before = Before({b"a1": b"1"})
+    state = StoreState("store", before, Budget(PLENTY))
+    state.prefetch([b"b"], [(b"a", b"b")])
+    for key in (b"a1", b"a2", b"b"):
+        state.put(key, b"x")
+        state.delete(key)
+    reads = before.reads
+    state.settle()
+    assert (state.changes, before.reads) == ({b"a1": None}, reads)

@@ -132,7 +132,9 @@ class RunningProcessor:
                 )
             bound.end_of_version()
         for bound in self._bound.values():
-            bound.check_written(self._states[bound.name].changes)
+            state = self._states[bound.name]
+            state.settle()
+            bound.check_written(state.changes)
 
     def rewritten(self, entries: int) -> Iterator[tuple[str, pa.Table]]:
         """Some entries of each store, rewritten to the newest schema, from where the last version ended."""

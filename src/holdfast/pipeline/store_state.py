@@ -1,13 +1,14 @@
 """A store in a task: its state at `v-1`, and over it the task's own writes.
 
 A read looks into the task's writes, then into the prefetched entries, and asks the instance only for entries in
-neither. Writes stay in memory until the end of the task, so several writes of one key become one. Entries at `v-1`
-never change, so a read entry stays valid while the task runs.
+neither. Writes stay in memory until the end of the task, so several writes of one key become one, and a new key that is
+deleted again becomes none. Entries at `v-1` never change, so a read entry stays valid while the task runs.
 """
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
+from itertools import compress
 from typing import Final
 
 import pyarrow as pa
@@ -16,6 +17,7 @@ from sortedcontainers import SortedList
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE, STATE_SCHEMA, too_large
 from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.stores.layouts.areas import ENTRY_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import area_of
 
 FIRST_PAGE: Final = 1_000
@@ -25,6 +27,7 @@ ENTRY_BYTES: Final = 150
 """The measured memory of an entry beside its key and value: two objects and a place in a dictionary."""
 
 Entries = Sequence[tuple[bytes, bytes]]
+_ENTRY_AREAS: Final = (ENTRY_AREA, SLICE_AREA)
 
 
 class TooMuchState(HoldfastError):
@@ -66,7 +69,7 @@ class StoreState:
     (b'1', None, [(b'a', b'1')])
     """
 
-    __slots__ = ("_before", "_budget", "_ends", "_read", "_spans", "_written", "changes", "name")
+    __slots__ = ("_before", "_budget", "_ends", "_perhaps_new", "_read", "_spans", "_written", "changes", "name")
 
     def __init__(self, name: str, before: TaskState, budget: Budget) -> None:
         self.name = name
@@ -76,6 +79,8 @@ class StoreState:
         self._budget = budget
         self._ends: dict[bytes, bytes] = {}
         """Area → its last key at `v-1`, where that was read."""
+        self._perhaps_new: set[bytes] = set()
+        """Deleted keys that may not have been there at `v-1`."""
         self._read: dict[bytes, bytes | None] = {}
         self._spans = Spans()
         self._written: SortedList[bytes] | None = None
@@ -159,6 +164,9 @@ class StoreState:
         self.hold(len(new), sum(map(len, new)) + sum(map(len, new.values())))
 
     def delete(self, key: bytes) -> None:
+        # A layout deletes only rows of an index that are there, unless this version has written them.
+        if self._read.get(key) is None and (key in self.changes or key[:1] in _ENTRY_AREAS):
+            self._perhaps_new.add(key)
         self.put(key, b"")
         self.changes[key] = None
 
@@ -185,6 +193,23 @@ class StoreState:
         """Drops the entries that were read, for the next chunk."""
         self._read = {}
         self._spans = Spans()
+
+    def settle(self) -> None:
+        """Removes tombstones of keys that were not there at `v-1`, at the end of a version.
+
+        A key that came and went within the version leaves nothing, neither in the log nor for sinks.
+        """
+        gone = sorted(key for key in self._perhaps_new if self.changes[key] is None)
+        self._perhaps_new.clear()
+        unknown = [key for key in gone if key not in self._read and not self._spans.covers(key)]
+        there = {key for key in gone if self._read.get(key) is not None}
+        if unknown:
+            found = self._before.get(self.name, pa.array(unknown, pa.binary()))
+            there.update(compress(unknown, found.is_valid().to_pylist()))
+        for key in gone:
+            if key not in there:
+                del self.changes[key]
+        self._written = None
 
     def table(self) -> pa.Table:
         """The changes as a state part."""
