@@ -87,7 +87,7 @@ class History:
             spark=None,
             segments=segments,
             counts={},
-            writer=Writer.here("bench"),
+            writer=Writer.here("bench", 1),
         )
         self.log.create_commit(commit)
         self.newest = commit

@@ -25,7 +25,7 @@ from holdfast.errors import StorageUnavailable, TopologyError
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
-from holdfast.log.log import LostRace
+from holdfast.log.leadership import OutdatedDriver
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.pipeline.planners import SparkRefused
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, OtherOffsets
@@ -162,33 +162,20 @@ def test_a_checkpoint_with_other_offsets_stops_the_app(spark: SparkSession, tmp_
     app.stop()
 
 
-def test_of_two_drivers_on_one_log_one_stops(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_driver_that_starts_takes_over_from_one_that_runs(spark: SparkSession, tmp_path: Path) -> None:
+    """Log, state directory, ports and Spark's checkpoint are the same, as with a restart that comes too early."""
     write(tmp_path / "input", 1, [game("alice", 1)])
-    finish(points_app(spark, tmp_path))
-    again: dict[str, Any] = {"on_new_checkpoint": "restart_sources"}
-    one = points_app(spark, tmp_path, state=hf.StateSettings(dir=str(tmp_path / "one")), **again)
-    two = points_app(
-        spark.newSession(),  # a query's name is unique per session
-        tmp_path,
-        state=hf.StateSettings(dir=str(tmp_path / "two")),
-        spark=hf.SparkSettings(checkpoint=str(tmp_path / "other-checkpoint")),
-        **again,
-    )
-    one.start()
+    one = points_app(spark, tmp_path).start()
     one.process_all_available()
-    two.start()  # its checkpoint is empty, so it counts the first file again
-    two.process_all_available()
-    assert two.version == 2
-    failed = threading.Event()
-    for app in (one, two):
-        app.on_state(lambda old, new: failed.set() if new is AppState.ERROR else None)
-    write(tmp_path / "input", 2, [game("bob", 1)])
-    assert failed.wait(60)
-    loser = one if one.state is AppState.ERROR else two
-    assert isinstance(loser.cause, LostRace), loser.cause
-    assert f"process {os.getpid()} " in str(loser.cause)
+    write(tmp_path / "input", 2, [game("bob", 2)])
+    two = points_app(spark.newSession(), tmp_path)  # a query's name is unique per session
+    assert finish(two) == {"alice": {"games": 1, "points": 1}, "bob": {"games": 1, "points": 2}}
+    wait_for(one, AppState.ERROR)
+    assert isinstance(one.cause, OutdatedDriver), one.cause
+    assert f"process {os.getpid()} " in str(one.cause)
+    assert "epoch 2) was started later" in str(one.cause)
     one.stop()
-    two.stop()
+    assert (two.version, two.state) == (2, AppState.STOPPED)
 
 
 def test_a_changed_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -101,11 +101,12 @@ class EmbeddedInstances:
 
     def _start(self, number: int, assignment: Assignment) -> None:
         config = _config(self._app, self._app_file, self._settings, number, assignment)
-        # An instance of an app that was killed ends within the stop timeout, and then frees its folder and its port.
+        # An instance of an app that was killed, or whose driver is outdated now, ends within the stop timeout, and then
+        # frees its folder and its port.
         launched = retrying(
             lambda: launch(config, self._stopped),
             _START_RETRY,
-            deadline=self._settings.stop_timeout + timedelta(seconds=2),
+            deadline=self._settings.stop_timeout + timedelta(seconds=5),
             sleep=self._pause,
         )
         self._all.append(_Embedded(config, launched, self._settings, self._on_event, self._on_failure, self._stopped))

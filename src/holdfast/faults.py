@@ -25,6 +25,7 @@ POINTS = (
     "segment.before",
     "segment.after",
     "commit.before",
+    "commit.middle",
     "commit.after",
     "sink.before",
     "sink.after",

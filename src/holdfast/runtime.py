@@ -1,8 +1,10 @@
 """A running app: `start` builds its parts in this order, and `RunningApp.stop` ends them in the reverse order.
 
-    log ─► sinks caught up ─► instances restored, every store read once ─► Spark's query
+    log ─► leadership ─► sinks caught up ─► instances restored, every store read once ─► Spark's query
 
-A start that fails ends the parts that it has built. The end of Spark's query ends the app.
+A start that fails ends the parts that it has built. The end of Spark's query ends the app, and so does another driver
+that takes over. What can be checked is checked before this driver takes over itself, so that a mistaken start leaves a
+running one alone.
 """
 
 from __future__ import annotations
@@ -31,7 +33,8 @@ from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
 from holdfast.log.cleaning import Cleaner
-from holdfast.log.commits import Commit, Writer
+from holdfast.log.commits import Commit
+from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
@@ -54,6 +57,9 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
+
+_LEADERSHIP_LOOK = 1.0
+"""Seconds between two looks of an idle driver for another one. A look is one request without a put."""
 
 OnEvent = Callable[[RestoreEvent], None]
 Connect = Callable[[int, OnEvent, Ending], Instances]
@@ -126,11 +132,14 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
-    newest = _checked_newest(log, checkpoint, restart)
+    _checked_newest(log, checkpoint, restart)
+    leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now())
+    newest = _checked_newest(log, checkpoint, restart)  # the driver before may have committed meanwhile
     sinks = SinkRunner(
         log,
         feeds_of(topology),
         retry=lambda call: retrying(call, settings.retry, sleep=ending.pause),
+        check_leads=leadership.check,
         on_failure=ending.fail,
         given_up=lambda: ending.is_over(BATCH),
     )
@@ -145,9 +154,10 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         count_commit(commit, dead_letters)
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
-    writer = Writer.here(log.new_id())
     (source,) = topology.sources  # an app has one source today
-    driver = Driver(log, sinks, app.clock, writer, sources=[source.name], restart_sources=restart, on_commit=committed)
+    driver = Driver(
+        log, sinks, app.clock, leadership, sources=[source.name], restart_sources=restart, on_commit=committed
+    )
     metrics_address = _serve_metrics(settings, ending, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
 
@@ -168,11 +178,17 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
-    query = RunningQuery(_start_query(app, batches), batches, ending)
+    query = RunningQuery(_start_query(app, batches), batches, ending, leadership.check)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
-    for name, body in (("query", query.watch), ("idle", idle.run), ("cleaner", lambda: _clean(app, log, ending))):
+    loops = {
+        "query": query.watch,
+        "idle": idle.run,
+        "cleaner": lambda: _clean(app, log, leadership, ending),
+        "leadership": lambda: _watch_leadership(leadership, ending, instances, settings.stop_timeout.total_seconds()),
+    }
+    for name, body in loops.items():
         threads.append(threading.Thread(target=body, name=f"holdfast-{name}", daemon=True))
         threads[-1].start()
     return RunningApp(
@@ -247,14 +263,36 @@ def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
         )
 
 
-def _clean(app: Description, log: Log, ending: Ending) -> None:
+def _clean(app: Description, log: Log, leadership: Leadership, ending: Ending) -> None:
     sinks = [node.name for node in app.topology.sinks]
-    cleaner = Cleaner(log, retention=app.settings.log.retention, sinks=lambda: sinks, clock=app.clock)
+    cleaner = Cleaner(
+        log,
+        retention=app.settings.log.retention,
+        sinks=lambda: sinks,
+        clock=app.clock,
+        check_leads=leadership.check,
+    )
     while not ending.wait(app.settings.log.clean_interval.total_seconds()):
         try:
             cleaner.clean()
+        except OutdatedDriver:
+            return  # `_watch_leadership` reports it
         except HoldfastError as error:
             logger.warning("cleaning the log failed and is tried again later: %s", error)
+
+
+def _watch_leadership(leadership: Leadership, ending: Ending, instances: Instances, stop_seconds: float) -> None:
+    """Ends an app, also an idle one, when another driver takes over: that one needs its folders and ports."""
+    while not ending.wait(_LEADERSHIP_LOOK):
+        try:
+            leadership.check()
+        except OutdatedDriver as error:
+            if not ending.failed:
+                ending.fail(error)
+            instances.stop(stop_seconds)
+            return
+        except HoldfastError as error:
+            logger.warning("it isn't known whether another driver has taken over: %s", error)
 
 
 def _batch_tasks(app: Description) -> BatchTasks:

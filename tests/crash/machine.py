@@ -27,7 +27,8 @@ from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.log.appfile import AppSpec
 from holdfast.log.cleaning import Cleaner
-from holdfast.log.commits import SparkBatch, Writer
+from holdfast.log.commits import SparkBatch
+from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE_SCHEMA
@@ -196,9 +197,8 @@ class Machine:
 
     def new_driver(self) -> Driver:
         """A driver on this log, as in a second process."""
-        return Driver(
-            self.log, self.sinks, self.clock, Writer(id=uuid.uuid4().hex, host="here", pid=1), sources=["main"]
-        )
+        leadership = Leadership.take_over(self.log.storage, self.log.id, uuid.uuid4().hex, self.clock.now())
+        return Driver(self.log, self.sinks, self.clock, leadership, sources=["main"])
 
     def run(self, batches: Sequence[Sequence[Record]]) -> None:
         """Runs the batches that Spark's checkpoint hasn't marked as done yet."""

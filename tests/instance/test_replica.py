@@ -19,11 +19,12 @@ from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
 from holdfast.log import names
+from holdfast.log.commits import encode
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
-from tests.log.making import crash_at, overwrite
+from tests.log.making import crash_at, next_commit, overwrite, sealed
 
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
 TINY = ReplicaSettings(overlay_bytes=200, batch_bytes=1_000, flush_versions=3)
@@ -221,6 +222,27 @@ def test_readers_see_complete_versions_only(rocks: AppLog, place: Place) -> None
     assert reads[0] > 10
 
 
+def test_a_commit_on_a_cleaned_number_is_not_believed(rocks: AppLog, place: Place) -> None:
+    """A driver slept before its put of version 4, while another continued to 9 and cleaned; then it was killed."""
+    chance = rocks.grow(3, 5)
+    behind = place.caught_up(rocks)
+    waiting = LogReader(rocks.reopened())
+    assert waiting.newest() == 3
+    asleep = next_commit(rocks.log, rocks.previous, {str(TASK): (rocks.log.write_segment(
+        TASK, Version(4), sealed({key_of(1): b"never happened"}), inline_limit=0),)})  # fmt: skip
+    for _ in range(6):
+        rocks.random_commit(chance)
+    saved = place.beside("saving").caught_up(rocks)
+    Snapshotter(saved, rocks.log, SnapshotSettings()).save()
+    rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 8)])
+    rocks.log.storage.create(names.commit(Version(4)), encode(asleep))
+    assert waiting.follow() == 3, "a look from version 3 doesn't find it"
+    assert waiting.newest() == 9
+    behind.catch_up(Version(9))
+    check(behind, rocks, Version(9))
+    assert behind.published.range == (9, 9), "it came there by the snapshot"
+
+
 def test_a_replica_of_another_log_starts_over(rocks: AppLog, place: Place) -> None:
     chance = rocks.grow(5, 7)
     replica = place.caught_up(rocks)
@@ -346,7 +368,7 @@ def test_cleaned_versions_need_a_snapshot(rocks: AppLog, place: Place) -> None:
     for _ in range(5):
         rocks.random_commit(chance)
     replica.catch_up(rocks.version)
-    rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 8)])
+    rocks.log.storage.delete([names.commit(Version(version)) for version in range(1, 7)])
     behind._log_reader = behind._source._source = LogReader(rocks.reopened())  # without cached commits
     with pytest.raises(VersionUnreachable, match="version 4 isn't in the log any more"):
         behind.catch_up(Version(8))

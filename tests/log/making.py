@@ -19,7 +19,7 @@ from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
 
 TASK = TaskId(0, 0)
-WRITER = Writer("driver-a", "host-a", 41)
+WRITER = Writer("driver-a", "host-a", 41, 1)
 
 
 def store_spec(name: str = "counts", key: str = "string") -> StoreSpec:

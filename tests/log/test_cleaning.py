@@ -1,6 +1,6 @@
 """Cleaning: objects below the floor and orphans are deleted, and nothing that a replica or sink may still need."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import timedelta
 from pathlib import Path
 
@@ -13,12 +13,14 @@ from holdfast.clock import ManualClock
 from holdfast.log import names
 from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
 from holdfast.log.commits import Clocks
+from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE
 from holdfast.words import NOTHING, Millis, TaskId, Version
 from tests.log.making import (
     TASK,
+    Watched,
     app_spec,
     changes,
     commits_after,
@@ -145,8 +147,13 @@ def snapshot(log: Log, folder: Path, version: int, task: TaskId = TASK) -> None:
     log.snapshots.write(task, folder, version=Version(version), commit=commit.id, stores={"counts": 0})
 
 
-def cleaner(log: Log, clock: ManualClock = LONG_AGO, sinks: Iterable[str] = ()) -> Cleaner:
-    return Cleaner(log, retention=timedelta(seconds=10), sinks=lambda: sinks, clock=clock)
+def cleaner(
+    log: Log,
+    clock: ManualClock = LONG_AGO,
+    sinks: Iterable[str] = (),
+    check_leads: Callable[[], None] = lambda: None,
+) -> Cleaner:
+    return Cleaner(log, retention=timedelta(seconds=10), sinks=lambda: sinks, clock=clock, check_leads=check_leads)
 
 
 def kept(log: Log, prefix: str) -> list[int | None]:
@@ -165,6 +172,33 @@ def test_a_log_is_cleaned_up_to_the_floor(log: Log, tmp_path: Path) -> None:
     assert log.snapshots.versions(TASK) == [4, 7]
     assert kept(log, names.SINKS) == [9]
     assert log.newest() == newest
+
+
+def test_an_outdated_drivers_cleaner_deletes_nothing(log: Log, tmp_path: Path) -> None:
+    grow(log, 10)
+    for version in (2, 4, 7):
+        snapshot(log, tmp_path / "checkpoint", version)
+    leadership = Leadership.take_over(log.storage, log.id, "slow", Millis(0))
+    outdated = cleaner(log, check_leads=leadership.check)
+    Leadership.take_over(log.storage, log.id, "fast", Millis(0))
+    with pytest.raises(OutdatedDriver, match="driver fast, epoch 2"):
+        outdated.clean()
+    assert kept(log, names.COMMITS) == list(range(1, 11))
+
+
+def test_a_driver_that_is_outdated_while_it_plans_a_cleaning_deletes_nothing(log: Log, tmp_path: Path) -> None:
+    grow(log, 10)
+    for version in (2, 4, 7):
+        snapshot(log, tmp_path / "checkpoint", version)
+    leadership = Leadership.take_over(log.storage, log.id, "slow", Millis(0))
+
+    def take_over(call: str, name: str) -> None:
+        if call == "list" and name == names.COMMITS:
+            Leadership.take_over(log.storage, log.id, "fast", Millis(0))
+
+    with pytest.raises(OutdatedDriver, match="driver fast, epoch 2"):
+        cleaner(Log.open(Watched(log.storage, before=take_over)), check_leads=leadership.check).clean()
+    assert kept(log, names.COMMITS) == list(range(1, 11))
 
 
 def test_an_empty_log_is_left_alone(log: Log) -> None:

@@ -12,6 +12,7 @@ from holdfast.log import appfile, commits, documents
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.identity import LogIdentity
+from holdfast.log.leadership import Leader
 from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
 from holdfast.log.sinks import Positions
 from holdfast.log.snapshots import Manifest, SnapshotFile
@@ -44,7 +45,7 @@ COMMIT = Commit(
         ),
     },
     counts={"records": 5, "dead": 1},
-    writer=Writer("d1", "host", 42),
+    writer=Writer("d1", "host", 42, 3),
 )
 VOLATILE_SEGMENT = "volatile/0_0/00000000000000000012-u.arrow"
 _PART = Part("state", "recent", 0, 300, "ef" * 16, 1, 600)
@@ -83,6 +84,8 @@ APP = AppSpec(
 IDENTITY = LogIdentity(id="l0g", app="scores")
 
 
+LEADER = Leader(log="l0g", driver=Writer("d1", "host", 42, 3), started=1_700_000_000_123)
+
 Codec = tuple[Callable[[bytes], object], Callable[[Any], bytes]]
 COMMITS: Codec = (lambda data: commits.decode(data, Version(12), "l0g", place="here"), commits.encode)
 APPS: Codec = (lambda data: appfile.decode(data, 1, "l0g", place="here"), appfile.encode)
@@ -100,6 +103,7 @@ def documents_of(type_: Any) -> Codec:
         ("commit-1-sinks", SINKS_COMMIT, COMMITS),
         ("manifest-1", MANIFEST, documents_of(Manifest)),
         ("positions-1", POSITIONS, documents_of(Positions)),
+        ("leader-1", LEADER, documents_of(Leader)),
         ("app-1", APP, APPS),
         ("log-1", IDENTITY, documents_of(LogIdentity)),
     ],

@@ -1,5 +1,7 @@
 """The log: which driver's commit wins, how the newest version is found, what a start checks."""
 
+from collections.abc import Callable
+
 import msgspec
 import pyarrow as pa
 import pytest
@@ -9,7 +11,7 @@ from holdfast.chance import Random, new_id
 from holdfast.errors import DamagedObject, ErrorCategory, StorageUnavailable
 from holdfast.log import commits, names
 from holdfast.log.appfile import AppChanged
-from holdfast.log.commits import Writer
+from holdfast.log.commits import Commit, Writer
 from holdfast.log.log import BrokenChain, Log, LogMissing, LostRace
 from holdfast.log.objects import Storage
 from holdfast.log.segments import DEAD, OUTPUT, STATE, seal
@@ -179,7 +181,7 @@ def test_a_snapshot_without_its_commit_is_damage(memory: Storage) -> None:
 def test_the_driver_that_loses_a_race_learns_who_won(log: Log) -> None:
     first = grow(log, 1)
     mine = making.next_commit(log, first)
-    other = making.next_commit(log, first, writer=Writer("driver-b", "host-b", 77))
+    other = making.next_commit(log, first, writer=Writer("driver-b", "host-b", 77, 2))
     log.create_commit(other)
     with pytest.raises(LostRace, match="process 77 on host-b") as raised:
         log.create_commit(mine)
@@ -217,7 +219,7 @@ def test_a_commit_that_was_not_stored_is_an_error(storage: Storage) -> None:
 
 def test_an_error_on_a_commit_that_another_driver_won_is_a_lost_race(storage: Storage) -> None:
     log = Log.create_or_open(storage, app_spec())
-    other = making.next_commit(log, None, writer=Writer("driver-b", "host-b", 77))
+    other = making.next_commit(log, None, writer=Writer("driver-b", "host-b", 77, 2))
 
     def overtaken(call: str, name: str) -> None:
         if call == "create":
@@ -253,17 +255,40 @@ def test_version_1_cannot_be_committed_again_after_a_cleaning(log: Log) -> None:
     assert log.commit(Version(1)) is None
 
 
-def test_an_outdated_driver_is_refused_after_a_cleaning(memory: Storage) -> None:
-    log = Log.create_or_open(memory, app_spec())
-    second = grow(log, 2)
-    mine = making.next_commit(log, second)
-    grow(log, 5)
+def overtaken(log: Log, *, mine: int, floor: int, newest: int) -> tuple[Commit, Callable[[], None]]:
+    """A driver's next commit, and what happens before its put: others continue and clean up to the floor."""
+    before = grow(log, mine - 1) if mine > 1 else None
 
     def meanwhile() -> None:
-        memory.delete([names.commit(Version(version)) for version in range(1, 6)])
+        with faults.active({"commit.before": lambda: None, "commit.middle": lambda: None}):
+            grow(log, newest - mine + 1)
+        log.storage.delete([names.commit(Version(version)) for version in range(1, floor)])
 
-    with faults.active({"commit.before": meanwhile}), pytest.raises(LostRace, match="version 2 is missing"):
-        log.create_commit(mine)
+    return making.next_commit(log, before), meanwhile
+
+
+@pytest.mark.parametrize("mine", [1, 3])
+def test_a_driver_that_slept_withdraws_a_commit_on_a_cleaned_number(log: Log, mine: int) -> None:
+    commit, meanwhile = overtaken(log, mine=mine, floor=6, newest=8)
+    with faults.active({"commit.before": meanwhile}), pytest.raises(LostRace, match="Another driver continued"):
+        Log.open(log.storage).create_commit(commit)
+    assert log.commit(Version(mine)) is None
+
+
+@pytest.mark.parametrize("mine", [1, 3])
+def test_a_commit_on_a_cleaned_number_is_never_the_newest(log: Log, mine: int) -> None:
+    commit, meanwhile = overtaken(log, mine=mine, floor=6, newest=8)
+
+    def kill() -> None:
+        raise faults.InjectedFault("killed before it could withdraw the commit")
+
+    with faults.active({"commit.before": meanwhile, "commit.middle": kill}), pytest.raises(faults.InjectedFault):
+        Log.open(log.storage).create_commit(commit)
+    assert log.commit(Version(mine)) == commit, "the commit is there"
+    for hint in range(10):
+        newest = log.newest(Version(hint))
+        assert newest is not None
+        assert newest.version == 8, f"hint {hint}"
 
 
 def test_the_fault_points_are_before_and_after_the_put(log: Log) -> None:

@@ -29,7 +29,7 @@ def commit(version: int, batch: SparkBatch | None, clocks: Clocks | None = None)
         spark=batch,
         segments={},
         counts={},
-        writer=Writer(id="w", host="h", pid=1),
+        writer=Writer(id="w", host="h", pid=1, epoch=1),
     )
 
 

@@ -59,6 +59,7 @@ class LogReader:
         self.log = log
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
         self._lock = threading.Lock()
+        self._ahead: Commit | None = None
         self._newest = NOTHING
         self._app = log.app
         self._apps = {log.app.number: log.app}
@@ -122,11 +123,15 @@ class LogReader:
         return self._newest
 
     def commit(self, version: Version) -> Commit | None:
+        """The commit of a version; None if it doesn't exist, was cleaned, or is not a part of the history."""
+        return self._commit(version, reported=False)
+
+    def _commit(self, version: Version, *, reported: bool) -> Commit | None:
         with self._lock:
             if (found := self._commits.get(version)) is not None:
                 return found
-        commit = self.log.commit(version)
-        if commit is None:
+        commit = self._read(version)
+        if commit is None or not (reported or self._is_believed(commit)):
             return None
         with self._lock:
             self._commits[version] = commit
@@ -136,10 +141,31 @@ class LogReader:
         self._learned(commit)
         return commit
 
+    def _is_believed(self, commit: Commit) -> bool:
+        """Whether a commit is a part of the history: the next one follows it, or it is the newest and follows another.
+
+        A driver that slept may create a commit under a number that was cleaned meanwhile. It withdraws the commit
+        unless it is killed.
+        """
+        version = Version(commit.version)
+        if (following := self._read(Version(version + 1))) is not None:
+            return following.previous == commit.id
+        return version >= self._newest and self.log.chain.follows(version)
+
+    def _read(self, version: Version) -> Commit | None:
+        """A commit of the log, believed or not. The last one is kept: who looks at one looks at the next one first."""
+        with self._lock:
+            if (found := self._commits.get(version, self._ahead)) is not None and found.version == version:
+                return found
+        commit = self.log.commit(version)
+        with self._lock:
+            self._ahead = commit
+        return commit
+
     def learn(self, version: Version) -> Version:
-        """The newest version, once this one is reported: one request to the log, or none if it is known."""
+        """The newest version, once the driver reports this one: one request to the log, or none if it is known."""
         if version > self._newest:
-            self.commit(version)
+            self._commit(version, reported=True)
         return self._newest
 
     def newest(self) -> Version:
@@ -260,12 +286,13 @@ class TaskLogReader:
     def examine(self, mark: Mark | None, path: Path) -> Usable:
         """Checks that the state at `path` is a part of this log's history; raises ForeignState if it isn't."""
         at = NOTHING if mark is None else mark.version
+        newest = NOTHING if mark is None else self._source.newest()
         here = self._source.commit(at) if at else None
         after = self._source.commit(Version(at + 1)) if at and here is None else None
         verdict = check_state(
             mark,
             log=self._log.id,
-            newest=NOTHING if mark is None else self._source.newest(),
+            newest=newest,
             commit=None if here is None else here.id,
             next_previous=None if after is None else after.previous,
             begin=self._begin,

@@ -1,12 +1,11 @@
 """The chain of commits: reading one, and finding the newest. It needs the log's id and no description of the app."""
 
+from collections.abc import Iterator
+
 from holdfast.log import commits, documents, names
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Storage
 from holdfast.words import NOTHING, Version
-
-_SEARCHES = 5
-"""How often a search for the newest commit starts over because of a concurrent cleaning; they are a minute apart."""
 
 
 class CommitChain:
@@ -28,32 +27,51 @@ class CommitChain:
         """The newest commit. `at_least` is a version known to have existed, where the search starts.
 
         There are no gaps after the oldest commit, so an exponential and then a binary search find the end with few
-        requests, however long the history is. Cleaning deletes the oldest commits first: if a commit still exists
-        after the search, its missing successor was not cleaned but never existed.
+        requests, however long the history is. One that doesn't follow another is not believed (`follows`).
         """
-        for _ in range(_SEARCHES):
-            known = self._known_version(at_least)
-            if known == NOTHING:
-                return None
+        damage = None
+        for known in self._known_versions(at_least):
             last = self._last_from(known)
-            if (commit := self.commit(last)) is not None:
+            if (commit := self.commit(last)) is None:
+                damage = last, "it is missing, although there is a snapshot of its version"
+            elif self.follows(last):
                 return commit
-        raise documents.damaged(
-            names.commit(last), self._storage.place, "it is missing, although there is a snapshot of its version"
-        )
+            else:
+                damage = last, f"it is the newest commit, and version {last - 1}, which it follows, is missing"
+        if damage is not None:
+            raise documents.damaged(names.commit(damage[0]), self._storage.place, damage[1])
+        return None
+
+    def follows(self, version: Version) -> bool:
+        """Whether the log has what a commit follows that was just created or found to be the newest one.
+
+        Cleaning keeps the two newest commits. So a commit without a predecessor was created by a driver that slept,
+        under a number that was cleaned meanwhile.
+        """
+        if version == 1:
+            return self._newest_listed() <= 1
+        return self._storage.exists(names.commit(Version(version - 1)))
 
     def snapshot_version(self) -> Version:
         """The newest version any task has a snapshot of. Its commit is never cleaned."""
         manifests = (name for name in self._storage.list(names.SNAPSHOTS) if names.is_manifest(name))
         return max((version for name in manifests if (version := names.version_of(name)) is not None), default=NOTHING)
 
-    def _known_version(self, at_least: Version) -> Version:
-        """A version that has a commit now, or NOTHING."""
+    def _known_versions(self, at_least: Version) -> Iterator[Version]:
+        """Versions to start the search from, the cheapest first. The last ones are safe from a concurrent cleaning."""
         if at_least != NOTHING and self._storage.exists(names.commit(at_least)):
-            return at_least
+            yield at_least
         if (snapshot := self.snapshot_version()) != NOTHING:
-            return snapshot
-        return Version(1) if self._storage.exists(names.commit(Version(1))) else NOTHING
+            yield snapshot
+        elif at_least != 1 and self._storage.exists(names.commit(Version(1))):
+            yield Version(1)
+        if (listed := self._newest_listed()) != NOTHING:
+            yield listed
+
+    def _newest_listed(self) -> Version:
+        """The newest commit by name. Only for logs with few commits, since all of them are listed."""
+        found = (names.version_of(name) for name in self._storage.list(names.COMMITS))
+        return max((version for version in found if version is not None), default=NOTHING)
 
     def _last_from(self, known: Version) -> Version:
         step = 1

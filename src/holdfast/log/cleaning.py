@@ -1,4 +1,4 @@
-"""Cleaning: deleting objects that are no longer needed. Only the driver does it.
+"""Cleaning: deleting objects that are no longer needed. Only the driver that leads does it.
 
 The floor is the oldest version from which everything can still be rebuilt and delivered: the minimum of every task's
 second newest snapshot, every sink's position, and the newest version that is older than the retention. Commits,
@@ -83,7 +83,10 @@ def floor_of(contents: LogContents) -> Version:
     ...                  snapshots={TaskId(0, 0): (Version(2), Version(5), Version(6))}))
     5
     """
-    bounds = [contents.newest, contents.expired]
+    bounds = [
+        Version(max(NOTHING, contents.newest - 1)),
+        contents.expired,
+    ]  # readers need the newest commit's predecessor
     bounds += [
         versions[-KEPT_SNAPSHOTS] if len(versions) >= KEPT_SNAPSHOTS else NOTHING
         for versions in contents.snapshots.values()
@@ -137,8 +140,17 @@ def _position(commit: Commit, sink: str) -> Version | None:
 class Cleaner:
     """Cleans one log repeatedly. `sinks` returns the current names of the app's sinks."""
 
-    def __init__(self, log: Log, *, retention: timedelta, sinks: Callable[[], Iterable[str]], clock: Clock) -> None:
+    def __init__(
+        self,
+        log: Log,
+        *,
+        retention: timedelta,
+        sinks: Callable[[], Iterable[str]],
+        clock: Clock,
+        check_leads: Callable[[], None] = lambda: None,
+    ) -> None:
         self._log = log
+        self._check_leads = check_leads
         self._retention = retention
         self._sinks = sinks
         self._clock = clock
@@ -153,11 +165,13 @@ class Cleaner:
     def clean(self) -> Plan:
         """Cleans once and returns what was deleted."""
         faults.point("clean.before")
+        self._check_leads()
         newest = self._log.newest(self._newest)
         if newest is None:
             return Plan(floor=NOTHING)
         self._newest = Version(newest.version)
         plan = plan_cleaning(self._contents(newest))
+        self._check_leads()
         self._delete(plan)
         faults.point("clean.after")
         return plan

@@ -42,16 +42,24 @@ class SparkBatch(msgspec.Struct, frozen=True):
 
 
 class Writer(msgspec.Struct, frozen=True):
-    """The driver that wrote a commit."""
+    """The driver that wrote a commit: its random id, its process, and its epoch (see `holdfast.log.leadership`)."""
 
     id: str
     host: str
     pid: int
+    epoch: int
+
+    def __str__(self) -> str:
+        """
+        >>> str(Writer("d1", "host", 42, 3))
+        'process 42 on host (driver d1, epoch 3)'
+        """
+        return f"process {self.pid} on {self.host} (driver {self.id}, epoch {self.epoch})"
 
     @classmethod
-    def here(cls, driver: str) -> "Writer":
+    def here(cls, driver: str, epoch: int) -> "Writer":
         """This process, as the driver with this id."""
-        return cls(driver, socket.gethostname(), os.getpid())
+        return cls(driver, socket.gethostname(), os.getpid(), epoch)
 
 
 class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):

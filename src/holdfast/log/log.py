@@ -48,9 +48,13 @@ class LogMissing(HoldfastError):
 
 
 class LostRace(HoldfastError):
-    """Another driver committed this version."""
+    """Another driver committed this version: `winner`, or one whose commit was cleaned since."""
 
     category = ErrorCategory.INVALID
+
+    def __init__(self, message: str, winner: Commit | None = None) -> None:
+        super().__init__(message)
+        self.winner = winner
 
 
 class BrokenChain(HoldfastError):
@@ -144,8 +148,8 @@ class Log:
     def create_commit(self, commit: Commit) -> None:
         """Creates a version. Returns only if this commit is the one in the log; otherwise raises LostRace.
 
-        The predecessor is checked before the write, so that no version can follow an outdated history, and again
-        after it, since a cleaning may have overtaken a driver that was suspended in between.
+        The predecessor is checked again after the write: a newer driver may have continued and cleaned it while this
+        one was suspended. Then the commit is withdrawn. Readers don't believe it in the meantime.
         """
         version = Version(commit.version)
         if commit.log != self.id or commit.format != commits.FORMAT or version <= NOTHING:
@@ -164,7 +168,9 @@ class Log:
             put = Put.EXISTS
         if put is Put.EXISTS:
             self._check_won(commit)
-        elif version > 1 and not self.storage.exists(names.commit(Version(version - 1))):
+        faults.point("commit.middle")
+        if not self.chain.follows(version):
+            self.storage.delete([names.commit(version)])
             raise self._history_gone(version)
         self._created = version, commit.id
         faults.point("commit.after")
@@ -242,16 +248,13 @@ class Log:
         if version > 1:
             predecessor = Version(version - 1)
             if self._created == (predecessor, commit.previous):
-                if not self.storage.exists(names.commit(predecessor)):
-                    raise self._history_gone(version)
-                return
+                return  # the check after the write finds out whether it is still there
             if (before := self.commit(predecessor)) is None:
                 raise self._history_gone(version)
             if before.id != commit.previous:
                 raise BrokenChain(
                     f"Version {version} follows commit {commit.previous} of version {version - 1}, but the log has "
-                    f"{before.id} there, written by process {before.writer.pid} on {before.writer.host}. Stop the "
-                    "other driver and start again."
+                    f"{before.id} there, written by {before.writer}. Stop the other driver and start again."
                 )
             self._check_description(commit, before)
         elif commit.previous is not None or self.chain.snapshot_version() != NOTHING:
@@ -263,8 +266,8 @@ class Log:
         if commit.app != before.app and self.app_at(commit.app).follows != before.app:
             raise LostRace(
                 f"Version {before.version} of {self.storage.place} was made with app file {before.app}, and this "
-                f"driver's app file {commit.app} follows {self.app_at(commit.app).follows}: process "
-                f"{before.writer.pid} on {before.writer.host} changed the app meanwhile. Start this driver again."
+                f"driver's app file {commit.app} follows {self.app_at(commit.app).follows}: {before.writer} changed "
+                "the app meanwhile. Start this driver again."
             )
 
     def _check_won(self, commit: Commit) -> None:
@@ -274,9 +277,9 @@ class Log:
             raise self._history_gone(version)
         if winner.id != commit.id:
             raise LostRace(
-                f"Version {version} of {self.storage.place} was committed by another driver: process "
-                f"{winner.writer.pid} on {winner.writer.host} (driver {winner.writer.id}). Two drivers run on "
-                "one log; stop one of them."
+                f"Version {version} of {self.storage.place} was committed by another driver: {winner.writer}. Two "
+                "drivers run on one log; stop one of them.",
+                winner,
             )
 
     def _history_gone(self, version: Version) -> LostRace:

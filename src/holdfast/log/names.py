@@ -12,6 +12,7 @@ SEGMENTS = "segments/"
 VOLATILE = "volatile/"
 SNAPSHOTS = "snapshots/"
 SINKS = "sinks/"
+LEADERS = "leader/"
 
 _DIGITS = 20
 
@@ -93,8 +94,16 @@ def sink_positions(version: Version) -> str:
     return f"{SINKS}{padded(version)}.json"
 
 
+def leader(epoch: int) -> str:
+    """
+    >>> leader(3)
+    'leader/00000000000000000003.json'
+    """
+    return f"{LEADERS}{padded(epoch)}.json"
+
+
 def number_of(name: str) -> int | None:
-    """The number in a name: a version, or the number of an app's file. None for a name without one.
+    """The number in a name: a version, an epoch, or the number of an app's file. None for a name without one.
 
     >>> number_of("commits/00000000000000000012.json"), number_of("segments/0_3/00000000000000000012-ab.arrow")
     (12, 12)

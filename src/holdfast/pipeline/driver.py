@@ -3,6 +3,9 @@
 The order matters. Tasks write segments before the commit; the commit makes the version exist; sinks and replicas are
 notified afterwards. One lock covers all steps. Sinks write in a thread of their own, and the next commit waits for
 them, so they are never more than one version behind.
+
+A commit that was under way when this driver took over may take the version that this one computes. Then it is the
+newest version, and the batch is decided anew: it is that version, or it becomes the next one.
 """
 
 import logging
@@ -13,7 +16,8 @@ from dataclasses import dataclass, field
 from holdfast import metrics
 from holdfast.clock import Clock
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.log.commits import FORMAT, Commit, SparkBatch, Writer
+from holdfast.log.commits import FORMAT, Commit, SparkBatch
+from holdfast.log.leadership import Leadership, accepts, outdated
 from holdfast.log.log import Log, LostRace
 from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, next_clocks, next_wall, version_of
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
@@ -60,14 +64,14 @@ ComputeTasks = Callable[[Step], BatchResult]
 
 
 class Driver:
-    """Makes versions, one at a time. A second driver on the same log gets an error when it commits."""
+    """Makes versions, one at a time, as long as no other driver takes over. Created after its own takeover."""
 
     def __init__(
         self,
         log: Log,
         sinks: SinkRunner,
         clock: Clock,
-        writer: Writer,
+        leadership: Leadership,
         *,
         sources: Collection[str],
         restart_sources: bool = False,
@@ -76,7 +80,7 @@ class Driver:
         self._log = log
         self._sinks = sinks
         self._clock = clock
-        self._writer = writer
+        self._leadership = leadership
         self._sources = sources
         self._restart_sources = restart_sources
         self._on_commit = on_commit
@@ -92,16 +96,35 @@ class Driver:
     def process(self, batch: SparkBatch, compute: ComputeTasks) -> Commit | None:
         """Turns a Spark batch into a version. None when the log already has it."""
         with self._lock:
-            self._resolve_uncertain_commit()
-            match decide(batch, self._newest, self._log.commit, self._restart_sources):
-                case AlreadyCommitted(version):
-                    logger.info("batch %d is already version %d and is not computed again", batch.batch, version)
-                    self._sinks.catch_up(version_of(self._newest))
-                    return None
-                case Compute(version, note):
-                    if note:
-                        logger.warning("%s", note)
-                    return self._make(version, batch, compute)
+            while True:
+                self._resolve_uncertain_commit()
+                match decide(batch, self._newest, self._log.commit, self._restart_sources):
+                    case AlreadyCommitted(version):
+                        logger.info("batch %d is already version %d and is not computed again", batch.batch, version)
+                        self._sinks.catch_up(version_of(self._newest))
+                        return None
+                    case Compute(version, note):
+                        if note:
+                            logger.warning("%s", note)
+                        try:
+                            return self._make(version, batch, compute)
+                        except LostRace as lost:
+                            self._accept(lost)
+
+    def _accept(self, lost: LostRace) -> None:
+        """Takes the winner's commit as the newest version, or raises if this driver is outdated."""
+        self._uncertain = False
+        if lost.winner is None:
+            self._leadership.check()
+            raise lost
+        self._continue_after(lost.winner)
+
+    def _continue_after(self, commit: Commit) -> None:
+        own, place = self._leadership.driver, self._log.storage.place
+        if not accepts(own, commit.writer):
+            raise outdated(own, commit.writer, place)
+        logger.info("version %d was committed by %s and is accepted by %s", commit.version, commit.writer, own)
+        self._committed(commit)
 
     def advance(self, compute: ComputeTasks) -> Commit | None:
         """Makes a version without a Spark batch, so that time passes. None while a batch is being computed."""
@@ -112,6 +135,9 @@ class Driver:
             if (newest := self._newest) is None:
                 return None
             return self._make(Version(newest.version + 1), newest.spark, compute)
+        except LostRace as lost:
+            self._accept(lost)
+            return None
         finally:
             self._lock.release()
 
@@ -122,15 +148,13 @@ class Driver:
         known = version_of(self._newest)
         newest = self._log.newest(known)
         if newest is not None and newest.version > known:
-            if newest.writer.id != self._writer.id:
-                raise LostRace(
-                    f"Version {newest.version} was made by another driver: process {newest.writer.pid} on "
-                    f"{newest.writer.host} (driver {newest.writer.id}). Two drivers run on one log; stop one of them."
-                )
-            self._newest = newest
-            self._sinks.offer(newest)
-            self._on_commit(newest)
+            self._continue_after(newest)
         self._uncertain = False
+
+    def _committed(self, commit: Commit) -> None:
+        self._newest = commit
+        self._sinks.offer(commit)
+        self._on_commit(commit)
 
     def _make(self, version: Version, batch: SparkBatch | None, compute: ComputeTasks) -> Commit:
         previous = self._newest
@@ -157,15 +181,14 @@ class Driver:
             counts=counts,
             volatile={result.task: result.volatile for result in results if result.volatile},
             sinks={**self._sinks.positions},
-            writer=self._writer,
+            writer=self._leadership.driver,
         )
+        self._leadership.check()
         self._uncertain = True
         with steps.labels("commit").time():
             self._log.create_commit(commit)
         self._uncertain = False
-        self._newest = commit
-        self._sinks.offer(commit)
-        self._on_commit(commit)
+        self._committed(commit)
         return commit
 
 

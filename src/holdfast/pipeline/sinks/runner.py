@@ -4,7 +4,7 @@ A sink that a crash interrupted catches up from the segments at the next start, 
 the segments that the slowest sink still needs. A batch does not wait for its own sinks: `offer` passes a commit to a
 thread, and the next commit waits in `catch_up` until the sinks have written it. A sink that raises is called again, as
 often as the settings say. A sink that hangs can't be ended: the app stops without it, and what it does later isn't
-recorded.
+recorded. Only the driver that leads delivers.
 """
 
 import logging
@@ -74,10 +74,12 @@ class SinkRunner:
         feeds: Sequence[Feed],
         *,
         retry: Retry,
+        check_leads: Callable[[], None] = lambda: None,
         on_failure: Callable[[HoldfastError], None] = lambda error: None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> None:
         self._log = log
+        self._check_leads = check_leads
         self._on_failure = on_failure
         self._given_up = given_up
         self._feeds = feeds
@@ -115,7 +117,7 @@ class SinkRunner:
         self._request(Version(commit.version))
 
     def catch_up(self, version: Version) -> None:
-        """Returns when every sink has written `version`.
+        """Returns when every sink has written `version`, which the log has; another driver may have made it.
 
         Raises the error of a sink that failed, and Interrupted when the app stops and its sinks have had their time.
         """
@@ -209,6 +211,9 @@ class SinkRunner:
             self._changed.notify_all()
 
     def _bring_to(self, version: Version) -> None:
+        if self._all_at(version):
+            return
+        self._check_leads()
         for feed in self._feeds:
             while (at := self._positions[feed.name]) < version:
                 self._write(feed, self._commit(feed, Version(at + 1)))

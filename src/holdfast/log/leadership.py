@@ -1,0 +1,114 @@
+"""Leadership: which driver of an app commits, delivers to sinks and cleans.
+
+A start creates `leader/<epoch>.json` with the next free epoch and reads the newest commit only after that. From then on
+the driver of the epoch before is outdated. It finds out by asking for one object, the next epoch's, which it does
+before each commit, before each delivery to sinks, before each cleaning, and once per second while nothing happens.
+
+This is not a lock. A put or a delivery that was under way at the takeover may still arrive, and a driver that slept may
+wake up at any step. So the commit, created if absent, still decides which version exists: the new driver accepts a
+version that an older epoch committed after the takeover (`accepts`), and a commit under a number that was cleaned is
+not believed (see `Log.newest`).
+
+Records are small and only the newest ones are kept. A driver that was outdated by more starts than that still can't
+commit, because its predecessor is gone.
+"""
+
+from collections.abc import Iterable
+
+import msgspec
+
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.log import documents, names
+from holdfast.log.commits import Writer
+from holdfast.log.objects import Storage
+from holdfast.words import Millis
+
+FORMAT = 1
+KEPT = 1000
+"""How many records of leaders cleaning keeps."""
+
+
+class OutdatedDriver(HoldfastError):
+    """Another driver of the app was started later and has taken over."""
+
+    category = ErrorCategory.INVALID
+
+
+class Leader(msgspec.Struct, frozen=True, kw_only=True):
+    """The driver of an epoch, and when it was started (wall clock, milliseconds)."""
+
+    format: int = msgspec.field(default_factory=lambda: FORMAT)
+    log: str
+    driver: Writer
+    started: int
+
+
+def next_epoch(listed: Iterable[str]) -> int:
+    """The epoch after all that there are.
+
+    >>> next_epoch([]), next_epoch([names.leader(9), names.leader(10)])
+    (1, 11)
+    """
+    return max((number for name in listed if (number := names.number_of(name)) is not None), default=0) + 1
+
+
+def accepts(own: Writer, found: Writer) -> bool:
+    """Whether a driver goes on after another commit took the version it was about to commit.
+
+    Its own put, late, is its own version. One of an older epoch was under way at the takeover: it is the log's newest
+    version, and nothing else of that driver follows.
+
+    >>> new, old = Writer("b", "host", 2, epoch=5), Writer("a", "host", 1, epoch=4)
+    >>> accepts(new, old), accepts(new, new), accepts(old, new)
+    (True, True, False)
+    """
+    return found.epoch < own.epoch or found == own
+
+
+def outdated(own: Writer, winner: Writer, place: str) -> OutdatedDriver:
+    return OutdatedDriver(
+        f"This driver, {own}, is outdated: {winner} was started later on {place} and has taken over. This one has "
+        "stopped and nothing is lost. If both should run, give them different app ids; otherwise start this app again "
+        "to take over."
+    )
+
+
+class Leadership:
+    """One driver's epoch, and whether it is still the newest."""
+
+    def __init__(self, storage: Storage, leader: Leader) -> None:
+        self._storage = storage
+        self._leader = leader
+
+    @property
+    def driver(self) -> Writer:
+        """This driver, as its commits name it."""
+        return self._leader.driver
+
+    @classmethod
+    def take_over(cls, storage: Storage, log: str, driver: str, now: Millis) -> "Leadership":
+        """Makes this process the app's driver, under a random id. The driver of the epoch before is outdated."""
+        epoch = next_epoch(storage.list_flat(names.LEADERS))
+        while True:
+            leader = Leader(log=log, driver=Writer.here(driver, epoch), started=now)
+            storage.create(names.leader(epoch), documents.encode(leader))
+            # Read back: a put can be stored and be answered with an error, or another start was first.
+            if _read(storage, log, epoch).driver == leader.driver:
+                return cls(storage, leader)
+            epoch += 1
+
+    def check(self) -> None:
+        """Raises OutdatedDriver if another driver has taken over. One request, without a put."""
+        following = self.driver.epoch + 1
+        if self._storage.exists(names.leader(following)):
+            newest = next_epoch(self._storage.list_flat(names.LEADERS)) - 1
+            winner = _read(self._storage, self._leader.log, max(newest, following))
+            raise outdated(self.driver, winner.driver, self._storage.place)
+
+
+def _read(storage: Storage, log: str, epoch: int) -> Leader:
+    name = names.leader(epoch)
+    leader = documents.decode(storage.get(name), Leader, name=name, place=storage.place, known=FORMAT)
+    if (leader.log, leader.driver.epoch) != (log, epoch):
+        raise documents.damaged(name, storage.place, f"it holds (log, epoch) {(leader.log, leader.driver.epoch)}")
+    return leader

@@ -1,0 +1,99 @@
+"""Leadership: every start takes over, and every driver before it finds out. On a local folder, in memory and on S3."""
+
+import threading
+
+import pytest
+
+from holdfast.errors import DamagedObject, StorageUnavailable
+from holdfast.log import names
+from holdfast.log.commits import Writer
+from holdfast.log.leadership import Leadership, OutdatedDriver, accepts
+from holdfast.log.objects import Put, Storage
+from holdfast.words import Millis
+from tests.log.making import Watched, overwrite
+
+NOON = Millis(43_200_000)
+
+
+def take_over(storage: Storage, driver: str) -> Leadership:
+    return Leadership.take_over(storage, "l0g", driver, NOON)
+
+
+def test_every_start_takes_over_and_the_others_learn_who_won(storage: Storage) -> None:
+    first = take_over(storage, "a")
+    first.check()
+    second = take_over(storage, "b")
+    third = take_over(storage, "c")
+    assert [each.driver.epoch for each in (first, second, third)] == [1, 2, 3]
+    third.check()
+    for loser in (first, second):
+        with pytest.raises(OutdatedDriver, match=r"outdated: process \d+ on .* \(driver c, epoch 3\) was started"):
+            loser.check()
+
+
+def test_starts_at_the_same_time_get_different_epochs(storage: Storage) -> None:
+    gate = threading.Barrier(4)
+    won: list[int] = []
+
+    def start(driver: str) -> None:
+        gate.wait()
+        won.append(take_over(storage, driver).driver.epoch)
+
+    threads = [threading.Thread(target=start, args=(driver,)) for driver in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(won) == [1, 2, 3, 4]
+
+
+def test_a_record_whose_answer_was_lost_is_ones_own(storage: Storage) -> None:
+    class AnswerLost(Watched):
+        def create(self, name: str, data: bytes) -> Put:
+            super().create(name, data)
+            return super().create(name, data)  # as a storage repeats it
+
+    assert take_over(AnswerLost(storage), "a").driver.epoch == 1
+    assert storage.list_flat(names.LEADERS) == [names.leader(1)]
+
+
+def test_a_start_that_fails_while_it_takes_over_leaves_at_most_an_epoch(storage: Storage) -> None:
+    def stored_but_no_answer(call: str, name: str) -> None:
+        raise StorageUnavailable("no answer")
+
+    before = take_over(storage, "a")
+    with pytest.raises(StorageUnavailable):
+        take_over(Watched(storage, after=stored_but_no_answer), "b")
+    with pytest.raises(OutdatedDriver, match="driver b, epoch 2"):
+        before.check()
+    assert take_over(storage, "c").driver.epoch == 3
+
+
+def test_a_check_is_one_request_without_a_put(storage: Storage) -> None:
+    watched = Watched(storage)
+    leader = take_over(watched, "a")
+    watched.calls.clear()
+    leader.check()
+    assert watched.calls == [("exists", names.leader(2))]
+
+
+def test_a_damaged_record_is_an_error_that_names_it(storage: Storage) -> None:
+    leader = take_over(storage, "a")
+    take_over(storage, "b")
+    overwrite(storage, names.leader(2), b"garbage")
+    with pytest.raises(DamagedObject, match="leader/0+2.json"):
+        leader.check()
+    assert take_over(storage, "c").driver.epoch == 3, "the next start doesn't need it"
+
+
+@pytest.mark.parametrize(
+    ("found", "goes_on"),
+    [
+        (Writer("a", "host", 1, 4), True),  # a put of the driver before, under way at the takeover
+        (Writer("b", "host", 2, 5), True),  # its own put, late
+        (Writer("c", "host", 3, 6), False),
+        (Writer("x", "host", 9, 5), False),  # can't happen: an epoch has one driver
+    ],
+)
+def test_which_commits_of_others_a_driver_accepts(found: Writer, goes_on: bool) -> None:
+    assert accepts(Writer("b", "host", 2, 5), found) is goes_on
