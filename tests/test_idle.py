@@ -17,6 +17,7 @@ from holdfast.settings.sections import RetrySettings
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.layouts.due import Due
 from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.spec import StoreSpec
 from holdfast.words import Millis, Version
 from tests.crash.machine import BOUNDED, EXPIRING, SPEC, _spark_batch
 from tests.pipeline.test_protocol import batch, commit
@@ -126,8 +127,14 @@ def test_a_store_without_a_ttl_is_never_due(tmp_path: Path) -> None:
     assert machine.pass_time(3600, machine.idle()) == 0
 
 
-def test_entries_that_are_removed_one_by_one_are_removed_by_tasks_and_sinks_are_told(tmp_path: Path) -> None:
-    machine = QuietMachine(tmp_path, structs.replace(BOUNDED, ttl_ms=2_500))
+ONE_BY_ONE = [structs.replace(BOUNDED, ttl_ms=2_500), structs.replace(SPEC, ttl_ms=2_500)]
+
+
+@pytest.mark.parametrize("spec", ONE_BY_ONE, ids=["max_entries", "ttl_to_sinks"])
+def test_entries_that_are_removed_one_by_one_are_removed_by_tasks_and_sinks_are_told(
+    tmp_path: Path, spec: StoreSpec
+) -> None:
+    machine = QuietMachine(tmp_path, spec)
     machine.version([("alice", 1)])
     assert machine.pass_time(4, machine.idle()) == 1
     assert machine.shown() == set()

@@ -97,6 +97,33 @@ def test_a_key_expires_although_nothing_arrives(spark: SparkSession, tmp_path: P
         assert entries_of(app) == {"bob": {"games": 1, "points": 1}}
 
 
+class Seen(hf.Processor):
+    seen = hf.KeyValueStore("seen", value=int, ttl="5s", ttl_to_sinks=True)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.seen[key] = event.points
+
+
+def test_sinks_get_expired_keys_although_nothing_arrives(spark: SparkSession, tmp_path: Path) -> None:
+    clock = ManualClock(Millis(round(NOON.timestamp() * 1000)))
+    write(tmp_path / "input", 0, [game("ann", 7)])
+    app = hf.App("tables", settings=settings(tmp_path), spark=spark, clock=clock)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    points, seen = hf.memory(), hf.memory()
+    stream.group_by().aggregate(points=hf.sum("points")).store("points", ttl="5s", ttl_to_sinks=True).sink(points)
+    stream.process(Seen).sink_changes("seen", seen)
+    with app:
+        app.process_all_available()
+        clock.advance(seconds=9)
+        eventually(lambda: app.version == 2)
+        app.process_all_available()
+    assert points.rows() == [
+        {"player": "ann", "points": 7, "_deleted": False},
+        {"player": "ann", "points": None, "_deleted": True},
+    ]
+    assert [(row["value"], row["_deleted"]) for row in seen.rows()] == [("7", False), (None, True)]
+
+
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_bounded_table_evicts_and_every_sink_gets_the_deletes(
     engine: str, spark: SparkSession, tmp_path: Path

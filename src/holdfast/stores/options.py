@@ -5,7 +5,8 @@ ones. Durations are texts (`"6h"`) or timedeltas. Impossible options are rejecte
 numbers in the message. Each message begins with `where`: the declaration that has the option.
 
 The layout depends on the spec alone: entries are in slices if `slice_ms` isn't 0. A store with both a TTL and
-`max_entries` isn't sliced: its entries are counted, so expired ones are removed one by one, through the expiry index.
+`max_entries`, or with `ttl_to_sinks`, isn't sliced: its entries are counted or their end is sent to sinks, so expired
+ones are removed one by one, through the expiry index.
 """
 
 import re

@@ -10,6 +10,7 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.frames import input_type, key_of, type_of
@@ -86,10 +87,10 @@ def add_aggregation(
         from_now=tuple(label for label, aggregate in aggregates if aggregate.from_now),
         aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregates),
     )
-    if spec.max_entries and DELETED in (field.name for field in key.fields + results):
+    if layout_of(spec).deletes and DELETED in (field.name for field in key.fields + results):
         raise TopologyError(
             f"store({name!r}): a column is named {DELETED!r}, the column in which sinks see that "
-            "max_entries evicted a key. Give your column another name."
+            "a key was evicted or has expired. Give your column another name."
         )
     topology.check_free(name, (spec,), "Give the store another name: .store('...').")
     topology.add(name, stream, key, (spec,), Aggregation(aggregates, reducers))

@@ -41,7 +41,7 @@ class ChangedEntries:
     """The changed entries of a processor's key-value store: key columns, the value as JSON, and `_deleted`.
 
     Deleted are the keys that the processor deleted and those that were evicted. Keys that expired are too, except in a
-    store with a TTL and without `max_entries`, which drops expired entries in whole slices.
+    store with a TTL and without `ttl_to_sinks` and `max_entries`, which drops expired entries in whole slices.
     """
 
     name: str

@@ -156,6 +156,7 @@ class Aggregated:
         engine: str | None = None,
         max_entries: int | None = None,
         ttl: Length | None = None,
+        ttl_to_sinks: bool = False,
         history: Length | None = None,
         durable: bool = True,
         profile: str = "balanced",
@@ -165,9 +166,10 @@ class Aggregated:
     ) -> Table:
         """Keeps the aggregates in a store of this name: durable, restored after a crash and open to queries.
 
-        `ttl="1h"`: a key that got no record in that time expires, and starts over with its next one. Nothing is sent to
-        sinks when it expires. `max_entries=1000`: each partition keeps the keys touched last. A key that is evicted, or
-        expires where there is a `ttl` too, is deleted in the log and in the sinks, where `_deleted` is true.
+        `ttl="1h"`: a key that got no record in that time expires, and starts over with its next one. With
+        `ttl_to_sinks=True` sinks get its end: `_deleted` is true. `max_entries=1000`: each partition keeps the keys
+        touched last. A key that is evicted, or expires where there is a `ttl` too, is deleted in the log and in the
+        sinks likewise.
         `history="7d"`: next to its latest results a key keeps its former results, one row per version, for that long by
         event time; `/v1/stores/{name}/history/{key}` returns them, and sinks get the latest. Not with the other two.
         `engine` is the setting `state.engine` by default. The other options are those of a processor's store.
@@ -190,6 +192,7 @@ class Aggregated:
             engine=engine,
             default_engine=self.grouped.stream.topology.engine,
             ttl=ttl,
+            ttl_to_sinks=ttl_to_sinks,
             max_entries=max_entries,
             retention=history,
             durable=durable,

@@ -38,6 +38,7 @@ class KeyValueOptions(Options, total=False):
     """The options of a key-value store."""
 
     ttl: Length | None
+    ttl_to_sinks: bool
     max_entries: int | None
     refresh_on_read: bool
 
@@ -167,23 +168,34 @@ class EntryStore(Store[K, V], EntryView[K, V, R]):
 
     @classmethod
     def options(
-        cls, where: str, *, ttl: Length | None = None, max_entries: int | None = None, refresh_on_read: bool = False
+        cls,
+        where: str,
+        *,
+        ttl: Length | None = None,
+        ttl_to_sinks: bool = False,
+        max_entries: int | None = None,
+        refresh_on_read: bool = False,
     ) -> dict[str, Any]:
         ttl_ms, most = 0 if ttl is None else millis(ttl, "ttl", where), bound(max_entries, where)
         if refresh_on_read and not most:
             raise TopologyError(f"{where}: refresh_on_read=True says what max_entries evicts. Say max_entries=... too.")
+        if ttl_to_sinks and not ttl_ms:
+            raise TopologyError(f"{where}: ttl_to_sinks=True sends keys to sinks when they expire. Say ttl=... too.")
+        # Entries that are counted, or whose end sinks are told, are removed one by one.
+        one_by_one = ttl_to_sinks or bool(most)
         return {
             "ttl_ms": ttl_ms,
             "max_entries": most,
-            "slice_ms": slice_ms_for(ttl_ms) if ttl_ms and not most else 0,
+            "slice_ms": slice_ms_for(ttl_ms) if ttl_ms and not one_by_one else 0,
+            "fixed": (("ttl_to_sinks", True),) if ttl_to_sinks and not most else (),
             "options": (("refresh_on_read", True),) if refresh_on_read else (),
         }
 
     @classmethod
     def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
         if spec.ttl_ms:
-            slices = f", in slices of {words(spec.slice_ms)}" if spec.slice_ms else ""
-            yield f"ttl {words(spec.ttl_ms)}{slices}"
+            slices = f"in slices of {words(spec.slice_ms)}" if spec.slice_ms else "sinks get expired keys"
+            yield f"ttl {words(spec.ttl_ms)}, {slices}"
         if spec.max_entries:
             reads = "reads refresh" if spec.option("refresh_on_read") else "reads don't refresh"
             yield f"at most {spec.max_entries:,} entries per partition, the least recently used go, {reads}"

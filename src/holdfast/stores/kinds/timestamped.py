@@ -104,10 +104,13 @@ class TimestampedKeyValueStore(
         *,
         late: str = "newest",
         ttl: Length | None = None,
+        ttl_to_sinks: bool = False,
         max_entries: int | None = None,
         refresh_on_read: bool = False,
     ) -> dict[str, Any]:
-        fields = super().options(where, ttl=ttl, max_entries=max_entries, refresh_on_read=refresh_on_read)
+        fields = super().options(
+            where, ttl=ttl, ttl_to_sinks=ttl_to_sinks, max_entries=max_entries, refresh_on_read=refresh_on_read
+        )
         if one_of(late, ("newest", "last"), "late", where) == "last":
             fields["options"] += (("late", "last"),)
         return fields

@@ -26,14 +26,11 @@ import pyarrow.compute as pc
 from holdfast.stores.access import Now, StoreColumns
 from holdfast.stores.formats.byte_columns import key_order, whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cells, pack_many, unpack_many
-from holdfast.stores.formats.times import time_bytes
 from holdfast.stores.layouts import expiry, recency
-from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, RECENCY_AREA, split_numbered_keys
+from holdfast.stores.layouts.areas import NOTE_AREA, RECENCY_AREA, split_numbered_keys
 from holdfast.stores.layouts.base import (
-    EMPTY,
     EVICTED,
     REMOVED,
-    BatchWriter,
     Count,
     Layout,
     Merge,
@@ -43,6 +40,7 @@ from holdfast.stores.layouts.base import (
     read_note,
 )
 from holdfast.stores.layouts.bounded_entries import BoundedEntries
+from holdfast.stores.layouts.expiring import IndexedWriter, deletes, empty_cells, expiry_rows
 from holdfast.stores.layouts.plain import PlainEntries
 from holdfast.stores.layouts.recency import (
     COUNT_KEY,
@@ -57,9 +55,6 @@ from holdfast.stores.layouts.recency import (
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
-
-PAGE_ROWS = 1_000
-"""How many rows of an index are read beyond those to be removed: some of them belong to keys of the batch."""
 
 _WAITING = pa.schema(
     [
@@ -82,20 +77,18 @@ class Gone(NamedTuple):
     rows: tuple[pa.BinaryArray, ...] = ()
 
     def tombstones(self) -> pa.Table:
-        return _deletes(self.keys, *self.rows)
+        return deletes(self.keys, *self.rows)
 
 
 NONE = Gone(pa.array([], pa.binary()))
 
 
-class BoundedWriter(BatchWriter):
+class BoundedWriter(IndexedWriter):
     """Rows of an aggregate that keeps the `max_entries` entries touched last."""
 
     def __init__(self, spec: StoreSpec, version: Version, now: Now, state: StoreColumns, count: Count) -> None:
         super().__init__(spec, version, now, state, count)
         self._waiting = _WAITING.empty_table()
-        self._handled: list[pa.Array] = []
-        """Rows of both indexes that are deleted already: those of the batch's own keys and of expired entries."""
         self._added = 0
 
     def changes(self, keys: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table | None:
@@ -160,31 +153,26 @@ class BoundedWriter(BatchWriter):
             same = pc.equal(left["expires"], self._now.wall + self._spec.ttl_ms)
             at = left.schema.get_field_index("expires")
             left = left.set_column(at, "expires", pc.if_else(same, NEVER, left["expires"]))
-        yield _deletes(*_index_rows(left))
+        yield deletes(*_index_rows(left))
         keys, rows = whole(stay["key"]), len(stay)
         seqs = np.uint64(first_seq(self._version)) + np.arange(rows, dtype=np.uint64)
         timestamps = whole(stay["timestamp"])
         payloads, expires = with_seqs(seqs, whole(stay["row"])), expiry.expiry(self._spec, self._now, rows)
         yield part(keys, pack_many(payloads, timestamps, expires, schema=self._spec.schema))
-        yield _empty_cells(recency.index_keys(seqs, keys))
+        yield empty_cells(recency.index_keys(seqs, keys))
         if expires is not None:
-            yield _empty_cells(expiry.index_keys(expires.to_numpy(), keys))
+            yield empty_cells(expiry.index_keys(expires.to_numpy(), keys))
 
     def _expired(self, excess: int) -> Gone:
         """Expired entries, without the keys of the batch: a limited number, or more if there is no room."""
         if not self._spec.ttl_ms or self._version == 1:
             return NONE
-        rows = self._first(EXPIRY_AREA, EXPIRY_AREA + time_bytes(self._now.wall + 1), max(expiry.AT_MOST, excess))
-        if not len(rows):
+        expired = self._expired_entries(max(expiry.AT_MOST, excess))
+        if expired is None:
             return NONE
-        expires, keys = expiry.split_index_keys(rows)
-        before = unpack_many(self._state.get(keys))
-        expired = pc.fill_null(pc.equal(before.expires, pa.array(expires)), False)
-        # A row with another time was left by code without such an index: the row is deleted, and the entry stays.
-        keys, payloads = keys.filter(expired), before.payloads.filter(expired)
-        places = recency.index_keys(split_seqs(payloads)[0], keys)
+        places = recency.index_keys(split_seqs(expired.cells.payloads)[0], expired.keys)
         self._handled.append(places)
-        return Gone(keys, (rows, places))
+        return Gone(expired.keys, (expired.rows, places))
 
     def _oldest(self, number: int) -> Gone:
         """The entries touched longest ago, without the keys of the batch and without expired ones."""
@@ -193,28 +181,7 @@ class BoundedWriter(BatchWriter):
         if not self._spec.ttl_ms or not len(keys):
             return Gone(keys, (places,))
         expires = unpack_many(self._state.get(keys)).expires.to_numpy()
-        return Gone(keys, (places, _expiry_rows(expires, keys)))
-
-    def _first(self, start: bytes, stop: bytes, number: int) -> pa.BinaryArray:
-        """The first `number` rows of an index, without those that are deleted already."""
-        found: list[pa.Array] = [pa.array([], pa.binary())]
-        handled = pa.concat_arrays([*found, *self._handled])
-        for page in self._pages(start, stop, number):
-            if number <= 0:
-                break
-            others = page.filter(pc.invert(pc.is_in(page, value_set=handled))).slice(0, number)
-            found.append(others)
-            number -= len(others)
-        return pa.concat_arrays(found)
-
-    def _pages(self, start: bytes, stop: bytes, number: int) -> Iterator[pa.BinaryArray]:
-        limit = max(number, 0) + PAGE_ROWS
-        while number > 0:
-            page = whole(self._state.scan(start, stop, limit=limit)["key"])
-            yield page
-            if len(page) < limit:
-                return
-            start = page[-1].as_py() + b"\x00"  # the next key in order
+        return Gone(keys, (places, expiry_rows(expires, keys)))
 
 
 def touch_order(waiting: pa.Table) -> npt.NDArray[np.int64]:
@@ -224,26 +191,11 @@ def touch_order(waiting: pa.Table) -> npt.NDArray[np.int64]:
     return by_key[np.argsort(times[by_key], kind="stable")]
 
 
-def _deletes(*keys: pa.BinaryArray) -> pa.Table:
-    every = pa.concat_arrays(keys)
-    return part(every, pa.nulls(len(every), pa.binary()))
-
-
-def _empty_cells(keys: pa.BinaryArray) -> pa.Table:
-    return part(keys, pa.repeat(pa.scalar(EMPTY, pa.binary()), len(keys)))
-
-
 def _index_rows(entries: pa.Table) -> tuple[pa.BinaryArray, ...]:
     """The former rows of entries in the indexes."""
     keys = whole(entries["key"])
     seqs: npt.NDArray[np.uint64] = entries["seq"].to_numpy()
-    return recency.index_keys(seqs, keys), _expiry_rows(entries["expires"].to_numpy(), keys)
-
-
-def _expiry_rows(expires: npt.NDArray[np.int64], keys: pa.BinaryArray) -> pa.BinaryArray:
-    """The rows in the expiry index of the entries that expire."""
-    there = expires != NEVER
-    return expiry.index_keys(expires[there], keys.filter(pa.array(there)))
+    return recency.index_keys(seqs, keys), expiry_rows(entries["expires"].to_numpy(), keys)
 
 
 @dataclass(frozen=True)

@@ -4,6 +4,7 @@ from functools import lru_cache
 
 from holdfast.stores.layouts.base import Layout
 from holdfast.stores.layouts.bounded import BoundedLayout
+from holdfast.stores.layouts.expiring import ExpiringLayout
 from holdfast.stores.layouts.plain import PlainLayout
 from holdfast.stores.layouts.sliced import SlicedLayout
 from holdfast.stores.layouts.versioned import VersionedLayout
@@ -24,5 +25,5 @@ def layout_of(spec: StoreSpec) -> Layout:
     if spec.kind == VERSIONED:
         return VersionedLayout(spec)
     if spec.ttl_ms:
-        return SlicedLayout(spec)
+        return SlicedLayout(spec) if spec.slice_ms else ExpiringLayout(spec)
     return WindowedLayout(spec) if spec.slice_ms else PlainLayout(spec)
