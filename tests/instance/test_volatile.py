@@ -15,6 +15,7 @@ from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
+DIRECT = ReplicaSettings(overlay_bytes=1, batch_bytes=1)
 
 
 def spec(name: str, engine: str, *, durable: bool) -> StoreSpec:
@@ -29,10 +30,6 @@ def app(request: pytest.FixtureRequest) -> AppLog:
 
 def put(app: AppLog, number: int) -> Version:
     return app.commit({TASK: {store: {key_of(number): b"%d" % number} for store in ("counts", "recent")}})
-
-
-def skipped(store: str = "recent") -> float:
-    return REGISTRY.get_sample_value("holdfast_volatile_segments_skipped_total", {"store": store}) or 0.0
 
 
 def emptied(store: str = "recent") -> float:
@@ -110,17 +107,35 @@ def test_it_is_not_in_snapshots(app: AppLog, place: Place) -> None:
     assert shown(again) == {"counts": app.state()["counts"], "recent": {}}
 
 
-def test_a_missing_segment_is_skipped_and_counted(app: AppLog, place: Place) -> None:
-    replica = place.replica(app, SMALL)
-    replica.catch_up(put(app, 1))
-    put(app, 2)
-    app.log.storage.delete(app.log.storage.list(names.volatile_segments(TASK))[-1:])
+@pytest.mark.parametrize("damage", ["gone", "garbage"])
+@pytest.mark.parametrize("settings", [SMALL, DIRECT], ids=["overlay", "direct"])
+def test_a_replica_whose_segments_are_gone_starts_empty(
+    app: AppLog, place: Place, settings: ReplicaSettings, damage: str
+) -> None:
+    """It was away while segments were cleaned: it must not show values and keys that were changed and deleted since."""
+    replica = place.replica(app, settings)
+    put(app, 1)
+    replica.catch_up(put(app, 2))
+    replica.flush_overlay()
+    replica.close()
+    app.commit({TASK: {"counts": {key_of(1): None}, "recent": {key_of(1): None, key_of(2): b"new"}}})
+    missing = app.log.storage.list(names.volatile_segments(TASK))[-1:]
+    app.log.storage.delete(missing)
+    if damage == "garbage":
+        app.log.storage.create(missing[0], b"garbage")
     put(app, 3)
-    before = skipped()
+    before = emptied()
+    replica = place.replica(app, settings)
     replica.catch_up(app.version)
-    assert skipped() == before + 1
-    assert shown(replica)["counts"] == app.state()["counts"]
-    assert sorted(shown(replica)["recent"]) == [key_of(1), key_of(3)]
+    assert emptied() == before + 1
+    assert shown(replica) == {"counts": app.state()["counts"], "recent": {}}
+    replica.catch_up(put(app, 4))
+    assert shown(replica) == {"counts": app.state()["counts"], "recent": {key_of(4): b"4"}}
+    replica.flush_overlay()
+    replica.close()
+    assert emptied() == before + 1
+    if app.specs[1].engine == "rocksdb":
+        assert shown(place.replica(app, settings))["recent"] == {key_of(4): b"4"}
 
 
 @pytest.mark.parametrize("app", ["rocksdb"], indirect=True)

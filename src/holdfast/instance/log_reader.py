@@ -30,11 +30,6 @@ _LOG = logging.getLogger(__name__)
 _KEPT_COMMITS = 32
 _ROW_OVERHEAD = 32
 
-_skipped = metrics.counter(
-    "holdfast_volatile_segments_skipped",
-    "Segments of stores that aren't durable that were gone when needed.",
-    ["store"],
-)
 _emptied = metrics.counter(
     "holdfast_volatile_stores_emptied", "How often a store that isn't durable started over empty.", ["store"]
 )
@@ -42,6 +37,12 @@ _emptied = metrics.counter(
 
 class ForeignState(HoldfastError):
     """The state here was built on another commit than the log has."""
+
+    category = ErrorCategory.DATA
+
+
+class VolatileChangesGone(HoldfastError):
+    """Changes of stores that aren't durable are no longer in the log, so those stores start over empty."""
 
     category = ErrorCategory.DATA
 
@@ -205,7 +206,6 @@ class TaskLogReader:
         self._after = {spec.name: spec.after for spec in specs}
         self._begin = Version(min(self._after.values(), default=NOTHING))
         self._app_file = source.app.number
-        self._has_warned = False
         self.volatile_after = NOTHING
         """Changes of stores that aren't durable are applied from versions after this one."""
 
@@ -252,17 +252,14 @@ class TaskLogReader:
         return commit.volatile_of(self._task) if commit.version > self.volatile_after else ()
 
     def _if_there(self, commit: Commit, ref: SegmentRef) -> list[tuple[str, pa.Table]]:
-        """The changes of stores that aren't durable; none if the segment is gone, which is not an error."""
+        """The changes of stores that aren't durable. Without them, what the replica has would be wrong from here on."""
         try:
             return list(self._log.state_parts(ref))
         except (ObjectMissing, DamagedObject) as error:
-            stores = sorted(part.name for part in ref.of_type(STATE))
-            for store in stores:
-                _skipped.labels(store).inc()
-            level, self._has_warned = logging.DEBUG if self._has_warned else logging.WARNING, True
-            text = "task %s continues without the changes of version %s to %s, since it isn't durable: %s"
-            _LOG.log(level, text, self._task, commit.version, ", ".join(stores), error)
-            return []
+            stores = sorted({part.name for part in ref.of_type(STATE)})
+            raise VolatileChangesGone(
+                f"the changes of version {commit.version} to {', '.join(stores)} can't be read: {error}"
+            ) from error
 
     def gather(self, first: Commit, to: Version, most_bytes: int) -> list[Commit]:
         """Commits to apply together, starting with `first`: as many as fit, and at least one."""

@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterable, Iterator
 from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
 from holdfast.instance import snapshot_loading
 from holdfast.instance.events import Events
-from holdfast.instance.log_reader import ForeignState
+from holdfast.instance.log_reader import ForeignState, VolatileChangesGone
 from holdfast.instance.next_step import ApplySegment, LoadSnapshot, Unreachable, Wait, next_step
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.read_views import ReadView, StoreBytes, VersionNotAvailable
@@ -166,6 +166,8 @@ class Replica(ReplicaState):
                 self._apply_to_overlay(commit, report)
             else:
                 self._apply_to_engines(self._source.gather(commit, to, self.settings.batch_bytes), to, report)
+        except VolatileChangesGone as error:
+            self._empty_volatile(error)
         except ObjectMissing:
             return False
         return True

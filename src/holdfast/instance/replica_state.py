@@ -17,7 +17,7 @@ from holdfast.instance.log_reader import LogReader, TaskLogReader
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.read_views import BEFORE_TIME, PublishedVersions
 from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp
-from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.state_dir import TaskDirectory, remove
 from holdfast.instance.task_engines import TaskEngines
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
@@ -204,6 +204,14 @@ class ReplicaState:
             self._shut()
             self._home.wipe()
             self._use(self._open_engines())
+
+    def _empty_volatile(self, cause: HoldfastError) -> None:
+        """Starts the stores that aren't durable over, empty. The others go on from what is on disk."""
+        with self._writing:
+            self._warn(cause, "its stores that aren't durable start over empty")
+            self._shut()
+            remove(self._home.volatile)
+            self._use(self._open_engines(), fresh=True)
 
     def _shut(self) -> None:
         with self._publishing:
