@@ -28,7 +28,7 @@ from holdfast.log.appfile import AppChanged
 from holdfast.log.leadership import OutdatedDriver
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.pipeline.planners import SparkRefused
-from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, OtherOffsets
+from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AppState
@@ -146,20 +146,6 @@ def test_a_checkpoint_that_lost_its_last_commit_counts_nothing_twice(spark: Spar
     app = points_app(spark, tmp_path)
     assert finish(app) == {"alice": {"games": 2, "points": 2}}
     assert app.version == 2
-
-
-def test_a_checkpoint_with_other_offsets_stops_the_app(spark: SparkSession, tmp_path: Path) -> None:
-    write(tmp_path / "input", 1, [game("alice", 1)])
-    write(tmp_path / "input", 2, [game("alice", 1)])
-    finish(points_app(spark, tmp_path))
-    checkpoint = tmp_path / "base" / "points" / "checkpoint"
-    for path in [*checkpoint.glob("commits/*1*"), *checkpoint.glob("offsets/*1*"), *checkpoint.glob("sources/0/*1*")]:
-        path.unlink()
-    app = points_app(spark, tmp_path).start()
-    wait_for(app, AppState.ERROR)
-    assert isinstance(app.cause, OtherOffsets), app.cause
-    assert "Recorded:" in str(app.cause)
-    app.stop()
 
 
 def test_a_driver_that_starts_takes_over_from_one_that_runs(spark: SparkSession, tmp_path: Path) -> None:

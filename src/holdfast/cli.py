@@ -150,6 +150,35 @@ def instance() -> None:
     run(line)
 
 
+checkpoint = typer.Typer(help="Spark's checkpoint of an app.", no_args_is_help=True)
+app.add_typer(checkpoint, name="checkpoint")
+
+
+@checkpoint.command("repair")
+def repair_checkpoint(
+    app_id: Annotated[str, typer.Argument(metavar="APP", help="The id of the app, which must not be running.")],
+    file: Annotated[Path | None, typer.Option(help="A TOML file with the app's settings.", show_default=False)] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Print what would be done, and do nothing.")] = False,
+) -> None:
+    """Set Spark's checkpoint to the position that the app's log has recorded.
+
+    For a checkpoint that has lost its newest entries, was set back, is ahead of the log, or is gone.
+    """
+    from holdfast.log.log import Log
+    from holdfast.log.storage import open_storage
+    from holdfast.pipeline.checkpoint_repair import repair
+    from holdfast.pipeline.offsets import Checkpoint
+    from holdfast.pipeline.spark import create_session
+
+    settings = load(file=file, env=os.environ).settings
+    url, options = settings.log_url(app_id), settings.log.options
+    log = Log.open(open_storage(url, options, fsync=settings.log.fsync, retry=settings.retry))
+    session = create_session("holdfast checkpoint repair", settings.spark.master, settings.spark.config)
+    place = settings.checkpoint(app_id)
+    done = repair(Checkpoint(session, place), log.newest(), dry_run=dry_run)
+    print("\n".join(done) if done else f"{place} is at the log's position. Nothing to do.")
+
+
 @app.command()
 def demo(
     seconds: Annotated[

@@ -11,6 +11,7 @@ from holdfast.pipeline.protocol import (
     OtherOffsets,
     check_checkpoint,
     decide,
+    following,
     next_clocks,
     next_wall,
 )
@@ -80,6 +81,57 @@ def test_a_batch_with_a_commit_is_not_computed_again(number: int) -> None:
 def test_the_same_batch_with_other_offsets_stops_the_app_and_shows_both() -> None:
     with pytest.raises(OtherOffsets, match=r"(?s)Recorded:\noffsets 1\nNow:\nelsewhere"):
         History.of(batch(0), batch(1)).decide(batch(1, "elsewhere"))
+
+
+def entry(at: int, *sources: str) -> str:
+    """An entry of Spark's offset log that was planned at this time."""
+    return "\n".join(["v1", f'{{"batchTimestampMs":{at},"conf":{{}}}}', *sources])
+
+
+def test_offsets_are_compared_by_source_and_not_by_the_time_they_were_planned_at() -> None:
+    kafka = '{"topic":{"0":5,"1":9}}'
+    history = History.of(batch(0, entry(1, kafka)))
+    assert history.decide(batch(0, entry(2, '{"topic": {"1": 9, "0": 5}}'))) == AlreadyCommitted(Version(1))
+    for other in ([], ['{"topic":{"0":6,"1":9}}'], [kafka, kafka], ["not JSON"]):
+        with pytest.raises(OtherOffsets, match="holdfast checkpoint repair"):
+            history.decide(batch(0, entry(1, *other)))
+
+
+def test_equal_offsets_of_a_file_source_with_other_files_are_other_offsets() -> None:
+    """Its offset is only a number. The files behind it are in Spark's checkpoint too, and can be lost with it."""
+    made = SparkBatch("q", 0, entry(1, '{"logOffset":0}'), files=("digest",))
+    history = History.of(made)
+    assert history.decide(SparkBatch("q", 0, entry(2, '{"logOffset":0}'), files=("digest",))) == AlreadyCommitted(
+        Version(1)
+    )
+    with pytest.raises(OtherOffsets):
+        history.decide(SparkBatch("q", 0, entry(1, '{"logOffset":0}'), files=("another",)))
+
+
+def test_a_batch_of_an_earlier_checkpoint_is_not_computed_again() -> None:
+    """Two checkpoints in turn, with `restart_sources` set: Spark repeats the last batch of each."""
+    history = History()
+    for number, made in enumerate([batch(0), batch(1), batch(0, query="b")], start=1):
+        history[number] = commit(number, following(history.get(number - 1), made))
+    assert history.decide(batch(1), restart_sources=True) == AlreadyCommitted(Version(2))
+    assert history.decide(batch(0, query="b"), restart_sources=True) == AlreadyCommitted(Version(3))
+    assert history.decide(batch(2), restart_sources=True).version == 4
+    with pytest.raises(OtherOffsets):
+        history.decide(batch(1, "elsewhere"), restart_sources=True)
+    history[4] = commit(4, following(history[3], batch(2)))
+    assert history.decide(batch(0, query="b"), restart_sources=True) == AlreadyCommitted(Version(3))
+    del history[3]
+    with pytest.raises(OtherOffsets, match="does not have that one"):
+        history.decide(batch(0, query="b"), restart_sources=True)
+
+
+def test_the_setting_that_a_gap_names_works() -> None:
+    with pytest.raises(MissingVersions, match='(?s)checkpoint repair.*on_new_checkpoint="restart_sources"'):
+        History.of(batch(0)).decide(batch(5))
+    decision = History.of(batch(0)).decide(batch(5), restart_sources=True)
+    assert isinstance(decision, Compute)
+    assert decision.version == 2
+    assert "batches 1 to 4" in (decision.note or "")
 
 
 def test_a_batch_whose_commit_was_cleaned_stops_the_app() -> None:

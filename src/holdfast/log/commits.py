@@ -30,7 +30,7 @@ class Clocks(msgspec.Struct, frozen=True):
     sources: dict[str, int]
 
 
-class SparkBatch(msgspec.Struct, frozen=True):
+class SparkBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     """The newest Spark batch of a version: the query's id, the batch's id, and its entry in Spark's offset log.
 
     A version that the driver made without a batch has the one before it.
@@ -39,6 +39,10 @@ class SparkBatch(msgspec.Struct, frozen=True):
     query: str
     batch: int
     offsets: str
+    files: tuple[str, ...] = ()
+    """Per source, a checksum of the files of a file source, whose offset is only a number; "" for other sources."""
+    earlier: dict[str, int] = {}
+    """By query id, the last batch of each former checkpoint of this log."""
 
 
 class Writer(msgspec.Struct, frozen=True):

@@ -19,7 +19,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch
 from holdfast.log.leadership import Leadership, accepts, outdated
 from holdfast.log.log import Log, LostRace
-from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, next_clocks, next_wall, version_of
+from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, following, next_clocks, next_wall, version_of
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.sinks.runner import SinkRunner
 from holdfast.words import Millis, Version
@@ -107,7 +107,7 @@ class Driver:
                         if note:
                             logger.warning("%s", note)
                         try:
-                            return self._make(version, batch, compute)
+                            return self._make(version, following(self._newest, batch), compute)
                         except LostRace as lost:
                             self._accept(lost)
 

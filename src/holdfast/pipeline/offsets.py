@@ -1,18 +1,21 @@
-"""Reads Spark's checkpoint: the query's id and a batch's entry in the offset log, unchanged.
+"""Spark's checkpoint: the query's id, a batch's entry in the offset log, unchanged, and the files of file sources.
 
-Spark writes the entry before it calls `foreachBatch`. The files are read through Hadoop's file systems, so a checkpoint
-may be in any storage that Spark supports.
+Spark writes the entry before it calls `foreachBatch`. The location is resolved as Spark does it: `file:/`, `dbfs:/` or
+`hdfs://`, or a path on the default file system. Where that is the local one, files are read directly, without the JVM.
+Everything is written through Hadoop's file systems, which also write the checksums that Spark checks.
 """
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import SparkBatch
+from holdfast.log.documents import checksum
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,7 +34,7 @@ class Checkpoint:
 
     def query_id(self) -> str | None:
         """The query's id; None where there is no checkpoint yet."""
-        text = self._read("metadata")
+        text = self.read("metadata")
         if text is None:
             return None
         try:
@@ -44,38 +47,95 @@ class Checkpoint:
 
     def has_done_batches(self) -> bool:
         """Whether Spark has marked any batch as done."""
-        if "://" not in self.location:
-            folder = Path(self.location, "commits")
-            return folder.exists() and any(path.name.isdigit() for path in folder.iterdir())
-        path, system = self._hadoop("commits")
-        return bool(system.exists(path)) and any(s.getPath().getName().isdigit() for s in system.listStatus(path))
+        return bool(self.numbers("commits"))
 
     def batch(self, number: int) -> SparkBatch:
         """The batch that Spark is about to run."""
-        query, offsets = self.query_id(), self._read(f"offsets/{number}")
+        query, offsets = self.query_id(), self.read(f"offsets/{number}")
         if query is None or offsets is None:
             raise CheckpointUnreadable(
                 f"Spark runs batch {number} and {self.location} has no entry of it: was the folder removed while the "
                 "app ran? Start the app again."
             )
-        return SparkBatch(query=query, batch=number, offsets=offsets)
+        return SparkBatch(query=query, batch=number, offsets=offsets, files=self.files_of(offsets))
 
-    def _read(self, name: str) -> str | None:
-        if "://" not in self.location:
-            path = Path(self.location, name)
+    def files_of(self, entry: str) -> tuple[str, ...]:
+        """Per source of an entry, a checksum of the files behind its offset; "" for a source that isn't of files."""
+        return tuple(self._files(n, line) for n, line in enumerate(entry.splitlines()[2:]))
+
+    def _files(self, source: int, line: str) -> str:
+        """Every tenth batch Spark writes the files of all batches so far, into a file with a name of its own."""
+        if (number := file_offset(line)) is None:
+            return ""
+        name = f"sources/{source}/{number}"
+        text = self.read(name) or self.read(f"{name}.compact") or ""
+        own = [line for line in text.splitlines() if line.endswith(f'"batchId":{number}}}')]
+        return checksum("\n".join(sorted(json.loads(line)["path"] for line in own)).encode()) if own else ""
+
+    # Files
+
+    def read(self, name: str) -> str | None:
+        """The text of a file; None if there is none."""
+        if self._folder is not None:
+            path = self._folder / name
             return path.read_text() if path.exists() else None
-        path, system = self._hadoop(name)
-        if not system.exists(path):
+        place = self._path(name)
+        if not self._system.exists(place):
             return None
-        stream = system.open(path)
+        stream = self._system.open(place)
         try:
-            jvm: Any = self.session._jvm
-            return str(jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
+            return str(self._jvm.org.apache.commons.io.IOUtils.toString(stream, "UTF-8"))
         finally:
             stream.close()
 
-    def _hadoop(self, name: str) -> tuple[Any, Any]:
-        """A path below the checkpoint and its file system, as objects of the JVM."""
-        jvm: Any = self.session._jvm
-        path = jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
-        return path, path.getFileSystem(self.session._jsparkSession.sessionState().newHadoopConf())
+    def numbers(self, folder: str) -> list[int]:
+        """The numbers of the entries in a folder, in order."""
+        if self._folder is not None:
+            path = self._folder / folder
+            names = [each.name for each in path.iterdir()] if path.exists() else []
+        else:
+            place = self._path(folder)
+            found = self._system.listStatus(place) if self._system.exists(place) else []
+            names = [each.getPath().getName() for each in found]
+        return sorted(int(name) for name in names if name.isdigit())
+
+    def write(self, name: str, text: str) -> None:
+        """Creates or replaces a file."""
+        stream = self._system.create(self._path(name), True)
+        try:
+            stream.write(text.encode())
+        finally:
+            stream.close()
+
+    def delete(self, name: str) -> None:
+        self._system.delete(self._path(name), False)
+
+    @cached_property
+    def _folder(self) -> Path | None:
+        """The folder, if it is on the local file system."""
+        where = self._system.makeQualified(self._path("")).toUri()
+        return Path(str(where.getPath())) if str(where.getScheme()) == "file" else None
+
+    @cached_property
+    def _system(self) -> Any:
+        return self._path("").getFileSystem(self.session._jsparkSession.sessionState().newHadoopConf())
+
+    def _path(self, name: str) -> Any:
+        return self._jvm.org.apache.hadoop.fs.Path(f"{self.location}/{name}")
+
+    @property
+    def _jvm(self) -> Any:
+        return self.session._jvm
+
+
+def file_offset(line: str) -> int | None:
+    """The number that a file source has as its offset; None for another source.
+
+    >>> file_offset('{"logOffset":12}'), file_offset('{"topic":{"0":5}}'), file_offset("-")
+    (12, None, None)
+    """
+    try:
+        found = json.loads(line)
+    except ValueError:
+        return None
+    return int(found["logOffset"]) if isinstance(found, dict) and found.keys() == {"logOffset"} else None

@@ -6,12 +6,18 @@ removed). Only the first case is harmless. A version that the driver makes witho
 before it, so the newest commit alone says how far Spark is.
 """
 
+import json
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from typing import Final
+
+import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Clocks, Commit, SparkBatch
 from holdfast.words import NOTHING, Millis, Version
+
+REPAIR: Final = "`holdfast checkpoint repair`"
 
 
 class NewCheckpoint(HoldfastError):
@@ -60,16 +66,56 @@ def decide(
     if last.spark.query != batch.query:
         if not restart_sources:
             raise NewCheckpoint(refusal(last, batch.query))
+        if batch.batch <= last.spark.earlier.get(batch.query, -1):
+            return _find(batch, last, commit)
         return Compute(
             version,
-            f"Spark's checkpoint is new (query {batch.query}, before {last.spark.query}): the sources start over, "
-            f"version {version} is added to the existing state.",
+            f"Spark's checkpoint is another one (query {batch.query}, before {last.spark.query}): the sources start "
+            f"over at its position, and version {version} is added to the existing state.",
         )
     if batch.batch > last.spark.batch + 1:
-        raise MissingVersions(missing(batch.batch, last.spark.batch))
+        if not restart_sources:
+            raise MissingVersions(missing(batch.batch, last.spark.batch))
+        return Compute(
+            version,
+            f"The log lacks Spark's batches {last.spark.batch + 1} to {batch.batch - 1}: version {version} leaves "
+            'their records out, as on_new_checkpoint="restart_sources" allows.',
+        )
     if batch.batch == last.spark.batch + 1:
         return Compute(version)
     return _find(batch, last, commit)
+
+
+def following(newest: Commit | None, batch: SparkBatch) -> SparkBatch:
+    """A batch as the next commit records it: with the last batches of the checkpoints before it."""
+    if newest is None or (last := newest.spark) is None:
+        return batch
+    earlier = {**last.earlier, last.query: last.batch}
+    return msgspec.structs.replace(batch, earlier={q: n for q, n in earlier.items() if q != batch.query})
+
+
+def same_input(one: SparkBatch, other: SparkBatch) -> bool:
+    """Whether two plans of a batch read the same records: equal offsets per source, and equal files."""
+    return inputs_of(one.offsets) == inputs_of(other.offsets) and one.files == other.files
+
+
+def inputs_of(entry: str) -> list[object]:
+    """The offset of each source in an entry of Spark's offset log.
+
+    The lines before them are the format and what Spark noted about the plan: when it was made, and its configuration.
+
+    >>> inputs_of('v1\\n{"batchTimestampMs":7}\\n{"topic":{"0":5}}\\n-')
+    ['v1', {'topic': {'0': 5}}, '-']
+    """
+    lines = entry.splitlines()
+    return [*lines[:1], *map(_parsed, lines[2:])] if len(lines) > 1 else list(lines)
+
+
+def _parsed(line: str) -> object:
+    try:
+        return json.loads(line)
+    except ValueError:
+        return line
 
 
 def check_checkpoint(newest: Commit | None, query: str | None, restart_sources: bool, done: bool = False) -> None:
@@ -87,10 +133,11 @@ def missing(batch: int | None, last: int | None) -> str:
     """The message for a log that lacks batches which Spark has finished."""
     spark = "has finished batches" if batch is None else f"is at batch {batch}"
     log = "has none" if last is None else f"ends with batch {last}"
+    again = "remove Spark's checkpoint" if last is None else f"set Spark's checkpoint back with {REPAIR}"
     return (
         f"Spark's checkpoint {spark} and the log {log}: versions are missing, and continuing would lose their records. "
-        "Restore the log; or, to read the sources from the start, remove Spark's checkpoint; or, to leave out the "
-        'missing records, set on_new_checkpoint="restart_sources".'
+        f"Restore the log; or, to read the missing records again, {again}; or, to leave them out, set "
+        'on_new_checkpoint="restart_sources".'
     )
 
 
@@ -101,29 +148,35 @@ def refusal(last: Commit, query: str | None) -> str:
     return (
         f"The log is at version {last.version}, written by Spark query {last.spark.query} up to batch "
         f"{last.spark.batch}, and Spark's checkpoint {found}. Its sources would start over and count all "
-        "records twice. Restore the old checkpoint; or, to start the sources at the position in their options, set "
+        f"records twice. Restore the old checkpoint, or {'move this one away and ' if query else ''}write one at the "
+        f"log's position with {REPAIR}; or, to start the sources at the position in their options, set "
         'on_new_checkpoint="restart_sources". The log has recorded these positions as done:\n' + last.spark.offsets
     )
 
 
 def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | None]) -> AlreadyCommitted:
     at: Commit | None = last
-    while at is not None and at.spark is not None and at.spark.query == batch.query and at.spark.batch > batch.batch:
+    while at is not None and at.spark is not None and not _is_at(at.spark, batch):
         at = commit(Version(at.version - 1))
-    if at is None or at.spark is None or at.spark.query != batch.query or at.spark.batch != batch.batch:
+    if at is None or at.spark is None or at.spark.batch != batch.batch:
         raise OtherOffsets(
             f"Spark asks for batch {batch.batch} again, the log is at batch {_batch(last)} (version {last.version}) "
-            "and does not have that one. Spark's checkpoint was set back too far: restore its newest state, or start a "
-            'new checkpoint with on_new_checkpoint="restart_sources".'
+            "and does not have that one. Spark's checkpoint was set back too far: restore its newest state, or set it "
+            f"to the log's position with {REPAIR}."
         )
-    if at.spark.offsets != batch.offsets:
+    if not same_input(at.spark, batch):
         raise OtherOffsets(
-            f"Spark's batch {batch.batch} has other offsets than version {at.version}, which was made from it, so the "
-            "checkpoint was set back. Skipping it would lose records and running it would count some twice. Restore "
-            'the newest checkpoint, or start a new one with on_new_checkpoint="restart_sources".\n'
+            f"Spark's batch {batch.batch} has other offsets or files than version {at.version}, which was made from "
+            "it, so the checkpoint was set back. Skipping it would lose records and running it would count some twice. "
+            f"Restore the newest checkpoint, or set it to the log's position with {REPAIR}.\n"
             f"Recorded:\n{at.spark.offsets}\nNow:\n{batch.offsets}"
         )
     return AlreadyCommitted(Version(at.version))
+
+
+def _is_at(spark: SparkBatch, batch: SparkBatch) -> bool:
+    """Whether a commit is of this batch, or of one before it: then the log doesn't have the batch."""
+    return spark.query == batch.query and spark.batch <= batch.batch
 
 
 def _batch(commit: Commit) -> int | None:

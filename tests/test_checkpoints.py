@@ -1,0 +1,168 @@
+"""Spark's checkpoint: lost entries, set back, another place, and its repair from the log."""
+
+import shutil
+import uuid
+from pathlib import Path
+
+import pytest
+from pyspark.sql import DataFrame, SparkSession
+from typer.testing import CliRunner
+
+import holdfast as hf
+from holdfast.cli import app as holdfast
+from holdfast.log.commits import SparkBatch
+from holdfast.pipeline.checkpoint_repair import Found, Repair, plan_repair
+from holdfast.pipeline.offsets import Checkpoint
+from holdfast.pipeline.protocol import NewCheckpoint, OtherOffsets
+from holdfast.states import AppState
+from tests.apps import finish, game, points_app, write
+
+ENTRY = 'v1\n{"batchWatermarkMs":3,"batchTimestampMs":7}\n{"topic":{"0":5}}'
+OTHER = 'v1\n{"batchWatermarkMs":3,"batchTimestampMs":8}\n{"topic":{"0":6}}'
+DONE = 'v1\n{"nextBatchWatermarkMs":3}'
+
+
+@pytest.mark.parametrize(
+    ("found", "planned"),
+    [
+        (Found("q", ENTRY, [3, 4], [3, 4]), Repair()),
+        (Found("q", ENTRY, [3, 4, 5], [3, 4]), Repair()),
+        (Found("q", ENTRY.replace("7", "9"), [3, 4], [3]), Repair()),
+        (Found("q", None, [2, 3], [2, 3]), Repair((), (("offsets/4", ENTRY), ("commits/4", DONE)))),
+        (Found("q", OTHER, [3, 4], [3]), Repair((), (("offsets/4", ENTRY), ("commits/4", DONE)))),
+        (Found("q", OTHER, [3, 4, 5], [3, 4]), Repair(("offsets/5",), (("offsets/4", ENTRY),))),
+        (Found("q", ENTRY, [3, 4, 5, 6], [3, 4, 5]), Repair(("commits/5", "offsets/5", "offsets/6"))),
+        (
+            Found(None, None, [], []),
+            Repair(
+                (), (("metadata", '{"id": "q"}'), ("offsets/3", ENTRY), ("offsets/4", ENTRY), ("commits/4", DONE))
+            ),
+        ),
+    ],
+)  # fmt: skip
+def test_a_repair_sets_the_checkpoint_to_the_recorded_batch(found: Found, planned: Repair) -> None:
+    assert plan_repair(SparkBatch("q", 4, ENTRY), found) == planned
+
+
+def repaired(folder: Path, *options: str) -> str:
+    (folder / "holdfast.toml").write_text(f'base_dir = "{folder / "base"}"\n')
+    outcome = CliRunner().invoke(
+        holdfast, ["checkpoint", "repair", "points", "--file", str(folder / "holdfast.toml"), *options]
+    )
+    if outcome.exception is not None and not isinstance(outcome.exception, SystemExit):
+        raise outcome.exception
+    return outcome.output
+
+
+def lose(checkpoint: Path, *names: str) -> None:
+    for name in names:
+        (checkpoint / name).unlink()
+        (checkpoint / name).with_name(f".{Path(name).name}.crc").unlink()
+
+
+@pytest.mark.spark
+def test_a_checkpoint_that_lost_its_last_entry_is_repaired_from_the_log(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    write(tmp_path / "input", 2, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    checkpoint = tmp_path / "base" / "points" / "checkpoint"
+    assert "Nothing to do" in repaired(tmp_path)
+    lose(checkpoint, "commits/1", "offsets/1")
+    write(tmp_path / "input", 3, [game("bob", 1)])
+    app = points_app(spark, tmp_path).start()
+    assert app._states.wait_for(AppState.ERROR, timeout=60), app.state
+    assert isinstance(app.cause, OtherOffsets), app.cause
+    assert "holdfast checkpoint repair" in str(app.cause)
+    app.stop()
+    planned = "write offsets/1\nwrite commits/1"
+    assert planned in repaired(tmp_path, "--dry-run") and planned in repaired(tmp_path)
+    assert finish(points_app(spark, tmp_path)) == {
+        "alice": {"games": 2, "points": 2},
+        "bob": {"games": 1, "points": 1},
+    }
+
+
+@pytest.mark.spark
+def test_a_replanned_batch_with_equal_files_is_skipped_and_one_with_others_stops_the_app(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "input", 2, [game("alice", 1)])
+    write(tmp_path / "input", 3, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    lost = ("commits/1", "offsets/1", "sources/0/1")
+    lose(tmp_path / "base" / "points" / "checkpoint", *lost)
+    assert finish(points_app(spark, tmp_path)) == {"alice": {"games": 2, "points": 2}}
+    lose(tmp_path / "base" / "points" / "checkpoint", *lost)
+    write(tmp_path / "input", 1, [game("bob", 1)])  # older than the file that the batch had: Spark reads it first
+    app = points_app(spark, tmp_path).start()
+    assert app._states.wait_for(AppState.ERROR, timeout=60), app.state
+    assert isinstance(app.cause, OtherOffsets), app.cause
+    app.stop()
+    with pytest.raises(hf.HoldfastError, match="sources/0 no longer has the files of batch 1"):
+        repaired(tmp_path)
+
+
+@pytest.mark.spark
+def test_a_checkpoint_is_found_by_scheme_and_on_another_default_file_system(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    (tmp_path / "commits").mkdir()
+    (tmp_path / "commits" / "0").write_text(DONE)
+    (tmp_path / "offsets").mkdir()
+    (tmp_path / "offsets" / "0").write_text(ENTRY)
+    (tmp_path / "metadata").write_text('{"id":"q"}')
+    other = spark.newSession()  # a file system of another kind over the same folder, as HDFS or DBFS would be
+    mount = f"m{uuid.uuid4().hex}"
+    other.conf.set(f"fs.viewfs.mounttable.{mount}.link./spark", f"file://{tmp_path}")
+    locations = [(spark, str(tmp_path)), (spark, f"file:{tmp_path}"), (spark, f"file://{tmp_path}")]
+    locations.append((other, f"viewfs://{mount}/spark"))
+    for session, location in locations:
+        found = Checkpoint(session, location)
+        assert found.query_id() == "q", location
+        assert found.has_done_batches()
+        assert found.batch(0) == SparkBatch("q", 0, ENTRY, files=("",))
+        found.write("offsets/1", OTHER)
+        assert found.read("offsets/1") == OTHER and found.numbers("offsets") == [0, 1]
+        found.delete("offsets/1")
+        assert found.read("offsets/1") is None
+    other.conf.set("fs.defaultFS", f"viewfs://{mount}")
+    assert Checkpoint(other, "/spark").query_id() == "q"
+
+
+@pytest.mark.spark
+def test_a_lost_checkpoint_of_a_file_source_is_not_repaired(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    finish(points_app(spark, tmp_path))
+    shutil.rmtree(tmp_path / "base" / "points" / "checkpoint")
+    with pytest.raises(NewCheckpoint, match="holdfast checkpoint repair"):
+        points_app(spark, tmp_path).start()
+    with pytest.raises(hf.HoldfastError, match="which only Spark's checkpoint knows"):
+        repaired(tmp_path)
+
+
+@pytest.mark.spark
+def test_spark_continues_from_a_checkpoint_that_was_written_from_the_log_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    source = spark.readStream.format("rate-micro-batch").option("rowsPerBatch", 2).load()
+    seen: dict[int, list[int]] = {}
+
+    def run(until: int) -> None:
+        def keep(frame: DataFrame, number: int) -> None:
+            seen[number] = sorted(row["value"] for row in frame.collect())
+
+        query = source.writeStream.foreachBatch(keep).option("checkpointLocation", str(tmp_path / "spark")).start()
+        while query.isActive and max(seen, default=-1) < until:
+            query.awaitTermination(1)
+        query.stop()
+
+    run(until=2)
+    checkpoint = Checkpoint(spark, str(tmp_path / "spark"))
+    recorded = checkpoint.batch(2)
+    shutil.rmtree(tmp_path / "spark")
+    seen.clear()
+    for name, text in plan_repair(recorded, Found.at(checkpoint, 2)).written:
+        checkpoint.write(name, text)
+    run(until=3)
+    assert min(seen) == 3 and seen[3] == [6, 7]
+    assert checkpoint.query_id() == recorded.query
