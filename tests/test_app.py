@@ -34,6 +34,7 @@ from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
 from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app, read, settings, write
+from tests.test_docs import blocks
 
 pytestmark = pytest.mark.spark
 
@@ -350,6 +351,16 @@ def test_files_contain_each_version_once(format: Any, spark: SparkSession, tmp_p
             )
     assert len(rows) == 6
     assert [row["points"] for row in rows if row["player"] == "alice"] == [1, 3, 6]
+
+
+def test_a_reader_of_a_folder_finds_the_newest_row_per_key(spark: SparkSession, tmp_path: Path) -> None:
+    for number in (1, 2, 3):
+        write(tmp_path / "input", number, [game("alice", number), game(f"player-{number}", 1)])
+    finish(points_app(spark, tmp_path, sink=hf.files(str(tmp_path / "out"), version_column=True)))
+    (query,) = [block.text for block in blocks("sql") if "_version" in block.text]
+    newest = spark.sql(query.replace("out/", str(tmp_path / "out")))
+    found = {row["player"]: (row["points"], row["_version"]) for row in newest.collect()}
+    assert found == {"alice": (6, 3), "player-1": (1, 1), "player-2": (1, 2), "player-3": (1, 3)}
 
 
 def test_a_database_applies_each_version_once_although_it_is_sent_twice(spark: SparkSession, tmp_path: Path) -> None:

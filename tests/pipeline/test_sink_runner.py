@@ -5,10 +5,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
-from holdfast.errors import HoldfastError, Interrupted
-from holdfast.pipeline.sinks.builtin import Foreach
+from holdfast.errors import HoldfastError, Interrupted, TopologyError
+from holdfast.pipeline.sinks.builtin import Foreach, with_version
 from holdfast.pipeline.sinks.runner import Feed, Retry, SinkFailed, SinkRunner
 from holdfast.retry import retrying
 from holdfast.settings.sections import RetrySettings
@@ -116,3 +117,20 @@ def test_a_retry_ends_when_the_app_is_told_to_stop(machine: Machine) -> None:
     told.set()
     assert sinks.stop(TIMEOUT)
     assert failures == [], "an app that stops has not failed"
+
+
+def test_rows_can_have_their_version(machine: Machine) -> None:
+    seen: list[dict[str, Any]] = []
+    function = Foreach(lambda version, rows: seen.extend(rows.to_pylist()), version_column=True)
+    sinks = SinkRunner(machine.log, [Feed("function", machine.output(), function)], retry=at_once)
+    machine.run([[("alice", 1)], [("alice", 2), ("bob", 5)]])
+    sinks.catch_up(TWO)
+    assert [(row["player"], row["total"], row["_version"]) for row in seen if row["player"] == "alice"] == [
+        ("alice", 1, 1),
+        ("alice", 3, 2),
+    ]
+
+
+def test_a_column_with_the_name_of_the_version_is_refused() -> None:
+    with pytest.raises(TopologyError, match="'_version'"):
+        with_version(pa.table({"_version": [1]}), ONE)

@@ -4,7 +4,7 @@ import io
 import json
 import threading
 from collections.abc import Callable, Iterator, Mapping
-from typing import Literal
+from typing import Final, Literal
 
 import msgspec
 import pyarrow as pa
@@ -21,23 +21,36 @@ from holdfast.words import Version
 
 Format = Literal["parquet", "json"]
 
+VERSION: Final = "_version"
+"""The column in which rows have their version, where a sink is asked for it."""
+
 
 class Files:
     """Parquet or JSON files under `path`, a folder or an `s3://` address: each version exactly once.
 
     A version's files are named by version, task and number and created if absent, so writing it again changes nothing.
     When all of them exist, `_versions/<version>.json` lists them; a reader of whole versions uses only listed files. A
-    version without rows writes nothing. Spark and Arrow ignore folders that start with an underscore.
+    version without rows writes nothing. Spark and Arrow ignore folders that start with an underscore. With
+    `version_column=True` each row has its version in the column `_version`, so that a reader of the whole folder finds
+    the newest row of a key.
     """
 
     kind = "files"
 
-    def __init__(self, path: str, format: Format = "parquet", options: Mapping[str, str] | None = None) -> None:
+    def __init__(
+        self,
+        path: str,
+        format: Format = "parquet",
+        options: Mapping[str, str] | None = None,
+        *,
+        version_column: bool = False,
+    ) -> None:
         if format not in ("parquet", "json"):
             raise TopologyError(f"files(format={format!r}): there are 'parquet' and 'json'.")
         self._path = path
         self._format = format
         self._options = dict(options or {})
+        self._version_column = version_column
         self._storage: Storage | None = None
 
     def __repr__(self) -> str:
@@ -59,7 +72,8 @@ class Files:
         written = []
         for part in rows:
             name = f"{version:020d}-{part.task}-{part.number}.{self._format}"
-            self._storage.create(name, self._encode(part.table))
+            table = with_version(part.table, version) if self._version_column else part.table
+            self._storage.create(name, self._encode(table))
             written.append({"file": name, "rows": part.table.num_rows})
         if not written:
             return
@@ -73,6 +87,20 @@ class Files:
         # Rows of changed keys rarely repeat a value, so a dictionary costs time and saves no space.
         pq.write_table(table, buffer, compression="snappy", use_dictionary=False)
         return buffer.getvalue()
+
+
+def with_version(table: pa.Table, version: Version) -> pa.Table:
+    """The rows with their version in one more column.
+
+    >>> with_version(pa.table({"player": ["alice"]}), Version(7)).to_pylist()
+    [{'player': 'alice', '_version': 7}]
+    """
+    if VERSION in table.column_names:
+        raise TopologyError(
+            f"version_column=True adds the column {VERSION!r}, and the rows have one of that name. Give yours another "
+            "name, or leave version_column out."
+        )
+    return table.append_column(VERSION, pa.repeat(pa.scalar(version, pa.int64()), table.num_rows))
 
 
 class FolderTaken(HoldfastError):
@@ -146,18 +174,20 @@ class Foreach(_Unprepared):
     """A user's function, called with each version and an Arrow table: `hf.foreach(lambda version, rows: ...)`.
 
     It is called at least once per version: after a crash it gets the last version again. `examples/sqlite_upsert.py`
-    shows how to write each version exactly once.
+    shows how to write each version exactly once. With `version_column=True` the table has the column `_version`.
     """
 
     kind = "function"
 
-    def __init__(self, function: Callable[[int, pa.Table], None]) -> None:
+    def __init__(self, function: Callable[[int, pa.Table], None], *, version_column: bool = False) -> None:
         self._function = function
+        self._version_column = version_column
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]
         if tables:
-            self._function(version, pa.concat_tables(tables))
+            table = pa.concat_tables(tables)
+            self._function(version, with_version(table, version) if self._version_column else table)
 
 
 files, memory, console, foreach = Files, Memory, ConsoleSink, Foreach
