@@ -1,10 +1,13 @@
 """The life of an app in one process, on real Spark: started twice, stopped in every state, started again."""
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
+import urllib.request
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -165,3 +168,45 @@ def test_data_can_be_queried_when_process_all_available_returns(spark: SparkSess
         processing.join(TIMEOUT)
         for player in ("alice", "bob"):
             assert get(app, f"/v1/stores/points/keys/{player}")[0] == 200
+
+
+class Running:
+    """A program whose app runs until Ctrl-C, with a batch under way until the test lets it finish."""
+
+    def __init__(self, folder: Path) -> None:
+        write(folder / "input", 1, [game("alice", 1), game("bob", 2)])
+        self.folder = folder
+        command = [sys.executable, "-m", "tests.interrupted", str(folder)]
+        # A session of its own, so that Ctrl-C reaches the JVM and its workers too, as in a terminal.
+        self.process = subprocess.Popen(command, start_new_session=True, stderr=subprocess.PIPE, text=True)
+        assert self.process.stderr is not None
+        self.errors = self.process.stderr
+        while "is running" not in (line := self.errors.readline()):
+            assert line, "the program has ended"
+        self.address = line.split("Query it: ")[1].strip()
+        while not (folder / "busy").exists():
+            time.sleep(0.01)
+
+    def press_ctrl_c(self) -> None:
+        os.killpg(self.process.pid, signal.SIGINT)
+
+
+def test_ctrl_c_finishes_the_batch_and_prints_one_line(tmp_path: Path) -> None:
+    program = Running(tmp_path)
+    program.press_ctrl_c()
+    (tmp_path / "go").touch()
+    assert program.process.wait(TIMEOUT) == 0
+    assert program.errors.read() == "holdfast: points stopped at version 1.\n"
+
+
+@pytest.mark.slow
+def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
+    program = Running(tmp_path)
+    program.press_ctrl_c()
+    while json.load(urllib.request.urlopen(program.address))["state"] != "stopping":
+        time.sleep(0.01)
+    program.press_ctrl_c()
+    begun = time.monotonic()
+    assert program.process.wait(TIMEOUT) == -signal.SIGINT
+    assert time.monotonic() - begun < 5, "its stop_timeout is 60s, and the batch never ends"
+    assert "holdfast: points ended at once" in program.errors.read()

@@ -276,13 +276,17 @@ class App:
             self._ending.hurry()
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
-        with _signals(handle):
-            self.start()
-            if self.state is AppState.RUNNING:
-                _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
-            while not self._ending.wait(0.2) and self.state in _ACTIVE:
-                pass
-            self.stop()
+        try:
+            with _signals(handle):
+                self.start()
+                if self.state is AppState.RUNNING:
+                    _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
+                while not self._ending.wait(0.2) and self.state in _ACTIVE:
+                    pass
+                self.stop()
+        except (KeyboardInterrupt, SystemExit):
+            _say(f"{self.id} ended at once. Spark repeats its batch at the next start.")
+            raise
         if self.state is AppState.ERROR and self.cause is not None:
             raise self.cause
         _say(f"{self.id} stopped at version {self.version}.")

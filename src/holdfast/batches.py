@@ -25,6 +25,7 @@ from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 
 if TYPE_CHECKING:
+    from pyspark import SparkContext
     from pyspark.sql import DataFrame
     from pyspark.sql.streaming.query import StreamingQuery
 
@@ -47,6 +48,13 @@ class QueryEnded(HoldfastError):
     """Spark's query ended although the app was not asked to stop."""
 
     category = ErrorCategory.INVALID
+
+
+class SparkGone(QueryEnded):
+    """Spark was stopped, or its JVM died, while the app ran."""
+
+    def __init__(self, fact: str) -> None:
+        super().__init__(f"{fact} Nothing is lost: a new hf.App with the same id continues in a new Spark session.")
 
 
 @dataclass(eq=False)
@@ -104,6 +112,7 @@ class RunningQuery:
     """Spark's streaming query, watched until its end."""
 
     query: StreamingQuery
+    spark: SparkContext
     batches: BatchRunner
     ending: Ending
     check_leads: Callable[[], None]
@@ -111,13 +120,18 @@ class RunningQuery:
     def process_all_available(self) -> None:
         try:
             self.query.processAllAvailable()
-        except PySparkException as error:
-            raise (self.batches.failure or error) from None  # Spark buries our error in hundreds of lines
+        except (PySparkException, Py4JError, OSError) as error:
+            # Spark buries our error in hundreds of lines.
+            raise (self._spark_gone() or self.batches.failure or error) from None
 
     def watch(self) -> None:
         """Waits for the query's end, which fails the app unless it was asked to stop. Stops a failed app's query."""
         while not self.ending.asked:
-            if self._ended():
+            ended = self._ended()
+            if (gone := self._spark_gone()) is not None:
+                self.ending.fail(gone)
+                return
+            if ended:
                 self.ending.fail(self._cause())
                 return
             if self.ending.failed:
@@ -159,11 +173,18 @@ class RunningQuery:
         """Waits a second for the query's end. A query that failed raises here; `exception()` also has the error."""
         try:
             return bool(self.query.awaitTermination(1))
-        except PySparkException:
+        except (PySparkException, Py4JError, OSError):
             return True
+
+    def _spark_gone(self) -> SparkGone | None:
+        """Whether the session was stopped or its JVM died. The query's own error then says nothing about that."""
+        try:
+            java = self.spark._jsc
+            if java is None or java.sc().isStopped():  # PySpark drops its reference at the end of spark.stop()
+                return SparkGone("Spark was stopped while the app ran: call app.stop() before spark.stop().")
         except (Py4JError, OSError) as error:
-            self.batches.failure = self.batches.failure or QueryEnded(f"Spark's JVM is gone: {error}")
-            return True
+            return SparkGone(f"Spark's JVM died while the app ran ({error}). Its own messages are above.")
+        return None
 
 
 def count_commit(commit: Commit, dead_letters: object) -> None:

@@ -178,7 +178,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
-    query = RunningQuery(_start_query(app, batches), batches, ending, leadership.check)
+    query = RunningQuery(_start_query(app, batches), app.spark.sparkContext, batches, ending, leadership.check)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
