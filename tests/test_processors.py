@@ -18,8 +18,13 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from examples import sessions
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import BadKey, TopologyError
 from holdfast.instance.client import StateClient
+from holdfast.log import names
+from holdfast.log.cleaning import Cleaner
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.states import AppState
 from holdfast.stores.access import DictBytes, Now
@@ -286,6 +291,37 @@ def test_more_state_than_allowed_stops_the_app_with_the_setting(spark: SparkSess
     assert app._states.wait_for(AppState.ERROR, timeout=60), app.state
     assert "batch.state_bytes" in str(app.cause)
     app.stop()
+
+
+class Doubled(hf.Processor):
+    """Has no stores."""
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        ctx.forward(key, {"points": 2 * event.points})
+
+
+def test_an_app_without_stores_runs_is_cleaned_and_starts_again(spark: SparkSession, tmp_path: Path) -> None:
+    sink = hf.memory()
+
+    def build() -> hf.App:
+        app = hf.App("doubled", settings=settings(tmp_path, log=hf.LogSettings(inline_bytes=0)), spark=spark)
+        stream = app.stream(read(spark, tmp_path / "input", SCHEMA), key="player")
+        stream.process(Doubled, output="player string, points long").sink(sink)
+        return app
+
+    for number in (1, 2, 3, 4):
+        write(tmp_path / "input", number, [record("ann", number)], ARROW)
+    with build() as app:
+        app.process_all_available()
+    log = Log.open(open_storage(str(tmp_path / "base" / "doubled" / "log")))
+    cleaner = Cleaner(log, retention=timedelta(0), sinks=lambda: ["doubled.memory"], clock=SYSTEM_CLOCK)
+    assert cleaner.clean().floor == 3
+    assert len(log.storage.list(names.SEGMENTS)) == len(log.storage.list(names.COMMITS)) == 2
+    write(tmp_path / "input", 5, [record("ann", 5)], ARROW)
+    with build() as app:
+        app.process_all_available()
+    assert app.version == 5
+    assert [row["points"] for row in sink.rows()] == [2, 4, 6, 8, 10]
 
 
 class Clocked(hf.Processor):

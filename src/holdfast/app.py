@@ -195,7 +195,7 @@ class App:
         self._restores.add(listener)
 
     def on_alert(self, hook: AlertHook) -> None:
-        """`hook(error)` is called when the app stops for an error."""
+        """`hook(error)` is called when the app stops for an error, and once when its log can't be cleaned."""
         self._alerts.add(hook)
 
     def describe(self) -> str:
@@ -333,6 +333,7 @@ class App:
             connect=self._embedded,
             clock=self._clock,
             restores=self._restores,
+            alert=self._alert,
         )
 
     def _embedded(self, app_file: int, on_event: OnEvent, ending: Ending) -> Instances:
@@ -345,6 +346,10 @@ class App:
             on_failure=ending.fail,
             stopped=lambda: ending.asked,
         )
+
+    def _alert(self, problem: BaseException) -> None:
+        logger.error("app %s goes on with a problem: %s", self.id, problem)
+        self._alerts.publish(problem)
 
     def _failed(self, cause: BaseException) -> None:
         if self._states.try_move(AppState.ERROR, cause):

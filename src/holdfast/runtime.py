@@ -25,7 +25,7 @@ from holdfast import faults, metrics
 from holdfast.batches import BatchRunner, RunningQuery, count_commit
 from holdfast.clock import Clock
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
-from holdfast.errors import HoldfastError, Interrupted
+from holdfast.errors import Interrupted
 from holdfast.idle import IdleVersions
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.restore_bars import RestoreBars
@@ -34,7 +34,7 @@ from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
-from holdfast.log.leadership import Leadership, OutdatedDriver
+from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
@@ -50,6 +50,7 @@ from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.topology import Topology
+from holdfast.upkeep import clean_log, watch_leadership
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
@@ -57,9 +58,6 @@ if TYPE_CHECKING:
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
-
-_LEADERSHIP_LOOK = 1.0
-"""Seconds between two looks of an idle driver for another one. A look is one request without a put."""
 
 OnEvent = Callable[[RestoreEvent], None]
 Connect = Callable[[int, OnEvent, Ending], Instances]
@@ -77,6 +75,8 @@ class Description:
     connect: Connect
     clock: Clock
     restores: ListenerPool[RestoreEvent]
+    alert: Callable[[BaseException], None]
+    """Reports a problem that doesn't stop the app."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,11 +182,12 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
+    cleaner = _cleaner(app, log, leadership)
     loops = {
         "query": query.watch,
         "idle": idle.run,
-        "cleaner": lambda: _clean(app, log, leadership, ending),
-        "leadership": lambda: _watch_leadership(leadership, ending, instances, settings.stop_timeout.total_seconds()),
+        "cleaner": lambda: clean_log(cleaner, settings.log.clean_interval, ending, app.alert),
+        "leadership": lambda: watch_leadership(leadership, ending, instances),
     }
     for name, body in loops.items():
         threads.append(threading.Thread(target=body, name=f"holdfast-{name}", daemon=True))
@@ -263,36 +264,10 @@ def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
         )
 
 
-def _clean(app: Description, log: Log, leadership: Leadership, ending: Ending) -> None:
+def _cleaner(app: Description, log: Log, leadership: Leadership) -> Cleaner:
     sinks = [node.name for node in app.topology.sinks]
-    cleaner = Cleaner(
-        log,
-        retention=app.settings.log.retention,
-        sinks=lambda: sinks,
-        clock=app.clock,
-        check_leads=leadership.check,
-    )
-    while not ending.wait(app.settings.log.clean_interval.total_seconds()):
-        try:
-            cleaner.clean()
-        except OutdatedDriver:
-            return  # `_watch_leadership` reports it
-        except HoldfastError as error:
-            logger.warning("cleaning the log failed and is tried again later: %s", error)
-
-
-def _watch_leadership(leadership: Leadership, ending: Ending, instances: Instances, stop_seconds: float) -> None:
-    """Ends an app, also an idle one, when another driver takes over: that one needs its folders and ports."""
-    while not ending.wait(_LEADERSHIP_LOOK):
-        try:
-            leadership.check()
-        except OutdatedDriver as error:
-            if not ending.failed:
-                ending.fail(error)
-            instances.stop(stop_seconds)
-            return
-        except HoldfastError as error:
-            logger.warning("it isn't known whether another driver has taken over: %s", error)
+    retention = app.settings.log.retention
+    return Cleaner(log, retention=retention, sinks=lambda: sinks, clock=app.clock, check_leads=leadership.check)
 
 
 def _batch_tasks(app: Description) -> BatchTasks:

@@ -11,9 +11,10 @@ from hypothesis import strategies as st
 
 from holdfast.clock import ManualClock
 from holdfast.log import names
+from holdfast.log.appfile import AppSpec, SubTopologySpec
 from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
 from holdfast.log.commits import Clocks
-from holdfast.log.leadership import Leadership, OutdatedDriver
+from holdfast.log.leadership import Leadership, OutdatedDriver, next_epoch
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE
@@ -199,6 +200,85 @@ def test_a_driver_that_is_outdated_while_it_plans_a_cleaning_deletes_nothing(log
     with pytest.raises(OutdatedDriver, match="driver fast, epoch 2"):
         cleaner(Log.open(Watched(log.storage, before=take_over)), check_leads=leadership.check).clean()
     assert kept(log, names.COMMITS) == list(range(1, 11))
+
+
+def test_an_app_without_stores_is_cleaned_and_found_again(storage: Storage) -> None:
+    """Its tasks have segments and no snapshots."""
+    stateless = (SubTopologySpec("filters", 0),)
+    log = Log.create_or_open(storage, AppSpec(id="scores", partitions=2, stores=(), subtopologies=stateless))
+    newest = grow(log, 33, tasks=[A, B], sinks={"files": 33})
+    assert cleaner(log, sinks=["files"]).clean().floor == 32
+    assert kept(log, names.COMMITS) == [32, 33]
+    assert kept(log, names.SEGMENTS) == [32, 33, 32, 33]
+    assert Log.open(storage).newest() == newest
+    assert grow(Log.open(storage), 1).version == 34
+
+
+def test_segments_of_former_sub_topologies_go_with_their_versions(storage: Storage, tmp_path: Path) -> None:
+    former = (SubTopologySpec("counts", 0, ("counts",)), SubTopologySpec("filters", 1))
+    grow(
+        Log.create_or_open(storage, msgspec.structs.replace(app_spec(), subtopologies=former)), 4, tasks=[TaskId(1, 0)]
+    )
+    log = Log.create_or_open(storage, app_spec())
+    grow(log, 4)
+    for version in (6, 7):
+        snapshot(log, tmp_path / "checkpoint", version)
+    cleaner(log).clean()
+    assert kept(log, names.SEGMENTS) == [6, 7, 8]
+
+
+def test_cleaning_goes_by_the_app_file_of_the_newest_commit(storage: Storage, tmp_path: Path) -> None:
+    """An older driver's cleaner doesn't know the new task, and neither does a log without a snapshot of it."""
+    old = Log.create_or_open(storage, app_spec())
+    grow(old, 6)
+    added = SubTopologySpec("more", 1, ("more",))
+    spec = app_spec(store_spec(), store_spec("more"))
+    log = Log.create_or_open(storage, msgspec.structs.replace(spec, subtopologies=(*app_spec().subtopologies, added)))
+    for version in (3, 5):
+        snapshot(log, tmp_path / "checkpoint", version)
+    assert cleaner(log).clean().floor == 3
+    grow(log, 2)
+    assert cleaner(log).clean().floor == 3
+    for version in (7, 8):
+        snapshot(log, tmp_path / "checkpoint", version)
+    assert cleaner(old).clean().floor == 6, "the new task has no snapshot and begins after version 6"
+
+
+def test_a_snapshot_that_reuses_a_file_while_it_is_deleted_is_withdrawn(log: Log, tmp_path: Path) -> None:
+    grow(log, 9)
+    folder = tmp_path / "checkpoint"
+    folder.mkdir()
+    for version, content in ((3, b"reused"), (5, b"other"), (7, b"another")):
+        (folder / "state").write_bytes(content)
+        commit = log.commit(Version(version))
+        assert commit is not None
+        log.snapshots.write(TASK, folder, version=Version(version), commit=commit.id, stores={"counts": 0})
+    (folder / "state").write_bytes(b"reused")
+
+    def save(call: str, name: str) -> None:
+        if call == "delete" and name.startswith(names.snapshot_files(TASK)) and 9 not in log.snapshots.versions(TASK):
+            log.snapshots.write(TASK, folder, version=Version(9), commit="c9", stores={"counts": 0})
+
+    clock = ManualClock(Millis(10**9))
+    cleaning = cleaner(Log.open(Watched(log.storage, before=save)), clock)
+    cleaning.clean()  # deletes the manifest of version 3
+    cleaning.clean()
+    clock.advance(seconds=600)
+    assert len(cleaning.clean().files) == 1
+    for version in log.snapshots.versions(TASK):
+        manifest = log.snapshots.manifest(TASK, version)
+        assert manifest is not None
+        log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
+    assert log.snapshots.versions(TASK) == [5, 7]
+
+
+def test_the_newest_thousand_leaders_are_kept(memory: Storage) -> None:
+    log = Log.create_or_open(memory, app_spec())
+    grow(log, 1)
+    for epoch in range(1, 1003):
+        memory.create(names.leader(epoch), b"")
+    assert cleaner(log).clean().names == [names.leader(1), names.leader(2)]
+    assert next_epoch(memory.list_flat(names.LEADERS)) == 1003
 
 
 def test_an_empty_log_is_left_alone(log: Log) -> None:

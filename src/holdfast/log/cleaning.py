@@ -1,7 +1,9 @@
 """Cleaning: deleting objects that are no longer needed. Only the driver that leads does it.
 
 The floor is the oldest version from which everything can still be rebuilt and delivered: the minimum of every task's
-second newest snapshot, every sink's position, and the newest version that is older than the retention. Commits,
+second newest snapshot (without two snapshots, the version that the task begins after), every sink's position, the
+newest version that is older than the retention, and the newest commit's predecessor. Which tasks there are is in the
+app file that the newest commit names. Commits,
 segments and positions below the floor are deleted, and so are snapshots that are neither among a task's two newest nor
 within the retention. Above the floor only orphans are deleted: segments of a version whose commit exists and doesn't
 name them. Objects above the newest commit are never deleted, since a slow driver may still commit them. Segments of
@@ -9,9 +11,11 @@ stores that aren't durable are deleted ten minutes after their version, once eve
 
 The order is manifests, commits oldest first, segments, then files and positions. So a reader that sees a manifest finds
 its files, one that sees a commit finds its segments, and a search for the newest commit notices a concurrent cleaning.
-A file that no manifest names may belong to a snapshot that is being written, so it is deleted only after a while.
+A file that no manifest names may belong to a snapshot that is being written, so it is deleted only after a while. If a
+snapshot reuses it just then, its manifest is withdrawn: the task has older snapshots, and the next one writes the file.
 """
 
+import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
@@ -20,8 +24,11 @@ from holdfast import faults
 from holdfast.clock import Clock
 from holdfast.log import names
 from holdfast.log.commits import Commit
+from holdfast.log.leadership import KEPT as KEPT_LEADERS
 from holdfast.log.log import Log
 from holdfast.words import NOTHING, TaskId, Version
+
+_logger = logging.getLogger(__name__)
 
 KEPT_SNAPSHOTS = 2
 _COMMITS_READ_AT_ONCE = 512
@@ -43,7 +50,9 @@ class LogContents:
     expired: Version
     """The newest version older than the retention."""
     snapshots: Mapping[TaskId, tuple[Version, ...]]
-    """By task, for every task of the app."""
+    """By task, for every task that has state."""
+    begins: Mapping[TaskId, Version] = field(default_factory=dict)
+    """The version that a task begins after, if it wasn't there from the start."""
     sinks: Mapping[str, Version | None]
     """The position of every sink of the app, as the newest commit has it. None: the sink is new."""
     commits: tuple[str, ...] = ()
@@ -57,6 +66,7 @@ class LogContents:
     """Segments of stores that aren't durable."""
     volatile_expired: Version = NOTHING
     """The newest version whose segments of this type have been kept long enough."""
+    leaders: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -70,10 +80,12 @@ class Plan:
     files: tuple[str, ...] = ()
     positions: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
+    leaders: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        return [*self.manifests, *self.commits, *self.segments, *self.files, *self.positions, *self.volatile]
+        others = [*self.files, *self.positions, *self.volatile, *self.leaders]
+        return [*self.manifests, *self.commits, *self.segments, *others]
 
 
 def floor_of(contents: LogContents) -> Version:
@@ -83,13 +95,10 @@ def floor_of(contents: LogContents) -> Version:
     ...                  snapshots={TaskId(0, 0): (Version(2), Version(5), Version(6))}))
     5
     """
-    bounds = [
-        Version(max(NOTHING, contents.newest - 1)),
-        contents.expired,
-    ]  # readers need the newest commit's predecessor
+    bounds = [Version(max(NOTHING, contents.newest - 1)), contents.expired]
     bounds += [
-        versions[-KEPT_SNAPSHOTS] if len(versions) >= KEPT_SNAPSHOTS else NOTHING
-        for versions in contents.snapshots.values()
+        versions[-KEPT_SNAPSHOTS] if len(versions) >= KEPT_SNAPSHOTS else contents.begins.get(task, NOTHING)
+        for task, versions in contents.snapshots.items()
     ]
     bounds += [position if position is not None else NOTHING for position in contents.sinks.values()]
     return min(bounds)
@@ -111,6 +120,7 @@ def plan_cleaning(contents: LogContents) -> Plan:
         files=contents.unreferenced,
         positions=tuple(_below(contents.positions, floor)),
         volatile=tuple(_below(contents.volatile, Version(_volatile_expired(contents) + 1))),
+        leaders=tuple(sorted(contents.leaders)[:-KEPT_LEADERS]),
     )
 
 
@@ -159,6 +169,7 @@ class Cleaner:
         self._orphans_through = NOTHING
         self._walls: dict[Version, int] = {}
         self._referenced: dict[Version, frozenset[str]] = {}
+        self._app = log.app
         self._files: dict[str, frozenset[str]] = {}
         self._unreferenced_since: dict[str, float] = {}
 
@@ -185,8 +196,10 @@ class Cleaner:
         faults.point("clean.middle")
         storage.delete(plan.segments)
         storage.delete(plan.files)
+        self._withdraw_snapshots_with(frozenset(plan.files))
         storage.delete(plan.positions)
         storage.delete(plan.volatile)
+        storage.delete(plan.leaders)
         self._floor = plan.floor
         self._walls = {version: wall for version, wall in self._walls.items() if version >= plan.floor}
         self._referenced = {
@@ -195,19 +208,20 @@ class Cleaner:
 
     def _contents(self, commit: Commit) -> LogContents:
         log, newest = self._log, Version(commit.version)
-        tasks = log.app.tasks()
-        snapshots = {task: tuple(log.snapshots.versions(task)) for task in tasks}
+        app = self._app = log.app_at(commit.app)
+        snapshots = {task: tuple(log.snapshots.versions(task)) for task in app.tasks()}
         contents = LogContents(
             newest=newest,
             expired=self._older_than(self._retention, newest),
             snapshots=snapshots,
+            begins={task: Version(min(store.after for store in app.stores_of(task))) for task in snapshots},
             sinks={sink: _position(commit, sink) for sink in self._sinks()},
         )
         floor = floor_of(contents)
         rises = floor > self._floor
-        segments = self._segments(tasks, from_start=rises)
+        segments = self._segments(rises=rises)
         referenced = self._read_references(segments, floor, newest)
-        volatile = self._volatile(tasks)
+        volatile = self._volatile(snapshots)
         return replace(
             contents,
             commits=tuple(log.storage.list(names.COMMITS)) if rises else (),
@@ -217,10 +231,11 @@ class Cleaner:
             unreferenced=self._unreferenced(snapshots),
             volatile=volatile,
             volatile_expired=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
+            leaders=tuple(log.storage.list_flat(names.LEADERS)),
         )
 
     def _volatile(self, tasks: Iterable[TaskId]) -> tuple[str, ...]:
-        app, storage = self._log.app, self._log.storage
+        app, storage = self._app, self._log.storage
         volatile = [task for task in tasks if not all(store.durable for store in app.stores_of(task))]
         return tuple(name for task in volatile for name in storage.list(names.volatile_segments(task)))
 
@@ -245,13 +260,15 @@ class Cleaner:
             self._walls[version] = commit.clocks.wall
         return self._walls[version]
 
-    def _segments(self, tasks: Iterable[TaskId], *, from_start: bool) -> tuple[str, ...]:
-        start = NOTHING if from_start else Version(max(NOTHING, self._orphans_through - _STRAGGLERS))
-        found: list[str] = []
-        for task in tasks:
-            folder = names.segments(task)
-            found += self._log.storage.list(folder, after=f"{folder}{names.padded(start)}")
-        return tuple(found)
+    def _segments(self, *, rises: bool) -> tuple[str, ...]:
+        """All segments if the floor rises, also those of former sub-topologies; otherwise those that may be orphans."""
+        storage, app = self._log.storage, self._app
+        if rises:
+            return tuple(storage.list(names.SEGMENTS))
+        start = Version(max(NOTHING, self._orphans_through - _STRAGGLERS))
+        tasks = (TaskId(each.number, n) for each in app.subtopologies for n in range(app.partitions))
+        folders = map(names.segments, tasks)
+        return tuple(name for each in folders for name in storage.list(each, after=f"{each}{names.padded(start)}"))
 
     def _read_references(
         self, segments: Iterable[str], floor: Version, newest: Version
@@ -284,6 +301,18 @@ class Cleaner:
         self._unreferenced_since = {name: self._unreferenced_since.get(name, now) for name in unreferenced}
         long = max(self._retention, _UNREFERENCED_FOR).total_seconds()
         return tuple(sorted(name for name, since in self._unreferenced_since.items() if now - since >= long))
+
+    def _withdraw_snapshots_with(self, deleted: frozenset[str]) -> None:
+        """Deletes the manifests that appeared since the look and name a file that was deleted."""
+        tasks = [
+            task for task in self._app.tasks() if any(name.startswith(names.snapshot_files(task)) for name in deleted)
+        ]
+        for task in tasks:
+            for version in self._log.snapshots.versions(task):
+                name = names.manifest(task, version)
+                if name not in self._files and self._files_of(task, version) & deleted:
+                    self._log.storage.delete([name])
+                    _logger.warning("%s is withdrawn: it reused a file that was being deleted", name)
 
     def _files_of(self, task: TaskId, version: Version) -> frozenset[str]:
         manifest = self._log.snapshots.manifest(task, version)
