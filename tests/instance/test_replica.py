@@ -357,6 +357,32 @@ def test_a_damaged_snapshot_is_not_used(rocks: AppLog, place: Place) -> None:
     assert "is not used" in problems(fresh)[0].message
 
 
+def test_a_snapshot_that_was_set_aside_is_tried_again_later(rocks: AppLog, place: Place) -> None:
+    """A file of it could not be found, and is back: without the snapshot, nothing leads to the newest version."""
+    replica = place.replica(rocks)
+    for number in range(3):
+        replica.catch_up(rocks.commit({TASK: {"counts": {key_of(number): b"1"}}}))
+    Snapshotter(replica, rocks.log, SnapshotSettings()).save()
+    storage = rocks.log.storage
+    storage.delete([names.commit(Version(1))])
+    files = {name: storage.get(name) for name in storage.list(names.snapshot_files(TASK))}
+    storage.delete(files)
+    clock = ManualClock(Millis(0))
+    home, source = TaskDirectory(place.folder / "other", TASK, "test"), LogReader(rocks.reopened())
+    other = Replica(home, source, source.log.app.stores_of(TASK), place.resources, place.events, None, clock)
+    place.opened.append(other)
+    with pytest.raises(VersionUnreachable):
+        other.catch_up(rocks.version)
+    for name, data in files.items():
+        storage.create(name, data)
+    clock.advance(59)
+    with pytest.raises(VersionUnreachable):  # a damaged one isn't downloaded over and over
+        other.catch_up(rocks.version)
+    clock.advance(1)
+    other.catch_up(rocks.version)
+    check(other, rocks, rocks.version)
+
+
 def test_cleaned_versions_need_a_snapshot(rocks: AppLog, place: Place) -> None:
     chance = random.Random(12)
     slow = place.beside("slow")

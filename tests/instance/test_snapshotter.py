@@ -4,8 +4,12 @@ from datetime import timedelta
 
 import pytest
 
-from holdfast.instance.snapshotter import is_due
+from holdfast.clock import ManualClock
+from holdfast.instance.snapshotter import Snapshotter, is_due
+from holdfast.log.commits import Clocks
 from holdfast.settings.sections import SnapshotSettings
+from holdfast.words import Millis, Version
+from tests.instance.app_log import TASK, AppLog, Place, key_of, new_url
 
 MIB = 1 << 20
 
@@ -30,3 +34,22 @@ def test_a_snapshot_is_due_by_size_ratio_or_age(
     limits = SnapshotSettings(ratio=2.0, bytes="256MiB", age="10m")
     since = timedelta(minutes=minutes)
     assert due is is_due(limits, tail_versions=versions, tail_bytes=tail, snapshot_bytes=snapshot, since=since)
+
+
+def test_an_app_that_is_restarted_often_still_takes_snapshots(place: Place) -> None:
+    """Each process runs for 4 minutes only; the age of a snapshot is measured by the log's wall clock."""
+    app = AppLog(new_url())
+    saved = []
+    for minute in range(0, 40, 4):
+        clock = ManualClock(Millis(minute * 60_000))
+        replica = place.replica(app)
+        snapshotter = Snapshotter(replica, app.log, SnapshotSettings(age="10m"), clock)
+        for _ in range(4):
+            version = app.commit({TASK: {"counts": {key_of(minute): b"1"}}}, Clocks(clock.now(), None, {}))
+            replica.catch_up(version)
+            if snapshotter.step():
+                saved.append((clock.now() // 60_000, version))
+            clock.advance(60)
+        replica.close()
+    assert [minute for minute, _ in saved] == [10, 20, 30]
+    assert app.log.snapshots.versions(TASK)[-1] == Version(31)

@@ -9,7 +9,8 @@ readers keep the view that was pinned before.
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from types import MappingProxyType
 
 from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
 from holdfast.instance import snapshot_loading
@@ -36,6 +37,8 @@ _ROOM = 16 << 20
 _LOOK = 0.05
 _TIDY = 8
 """A replica tidies itself every time it has applied this many versions, even if no loop does."""
+_ASIDE_SECONDS = 60.0
+"""A snapshot that could not be used is tried again by a catch-up that starts this much later: it may be back."""
 _WIPES = 3
 """A replica that has to start over more often than this while it catches up has a cause that wiping doesn't fix."""
 
@@ -49,7 +52,8 @@ class VersionUnreachable(HoldfastError):
 class Replica(ReplicaState):
     """One task's stores. Any thread may read; threads that catch up, flush or save a snapshot wait for each other."""
 
-    _bad_snapshots: frozenset[Version] = frozenset()
+    _set_aside: Mapping[Version, float] = MappingProxyType({})
+    """Snapshots that could not be used, and when."""
 
     # Opening and closing
 
@@ -115,6 +119,8 @@ class Replica(ReplicaState):
             return
         report = report or RestoreReporter(Events(keep=1), self.task, self.stores)
         with self._advancing:
+            recently = self._clock.monotonic() - _ASIDE_SECONDS
+            self._set_aside = {version: at for version, at in self._set_aside.items() if at > recently}
             next_there = True
             wipes = 0
             while True:
@@ -253,15 +259,15 @@ class Replica(ReplicaState):
 
     def _snapshots(self) -> list[Version]:
         found = self._log_reader.log.snapshots.versions(self.task)
-        return [version for version in found if version not in self._bad_snapshots]
+        return [version for version in found if version not in self._set_aside]
 
     def _load(self, version: Version, report: RestoreReporter) -> None:
-        """Replaces the state here by a snapshot. One that turns out damaged or incomplete is not used again."""
+        """Replaces the state here by a snapshot. One that turns out damaged or incomplete is set aside for a while."""
         log = self._log_reader.log
         try:
             manifest = log.snapshots.manifest(self.task, version)
             if manifest is None or not manifest.fits(self._specs):
-                self._bad_snapshots |= {version}
+                self._put_aside(version)
                 return
             snapshot_loading.download(log, manifest, self._home, self._on_bytes(manifest, report))
             with self._writing:
@@ -269,13 +275,16 @@ class Replica(ReplicaState):
                 engines = snapshot_loading.adopt(log.id, manifest, self._home, self._specs, self._resources)
                 self._use(engines, fresh=True)
         except (DamagedObject, DamagedState, ObjectMissing) as error:
-            self._bad_snapshots |= {version}
+            self._put_aside(version)
             self._warn(error, f"the snapshot of version {version} is not used")
             self._start_over(None)
             return
         if report.under_way:
             with self.published.read_view(version) as view:
                 report.batch(version, {store: snapshot_loading.entries_in(view, store) for store in self.stores})
+
+    def _put_aside(self, version: Version) -> None:
+        self._set_aside = {**self._set_aside, version: self._clock.monotonic()}
 
     def _on_bytes(self, manifest: Manifest, report: RestoreReporter) -> Callable[[int], None]:
         done = 0

@@ -78,8 +78,17 @@ class Snapshotter:
         manifest = self._log.snapshots.newest(self._replica.task)
         version = self._replica.begin if manifest is None else Version(manifest.version)
         missed = self._bytes_between(version, self._replica.opened_at or NOTHING)
-        self._saved = Saved(version, None if manifest is None else manifest.bytes, -missed, self._clock.monotonic())
+        at = self._clock.monotonic() - self._age(version).total_seconds()
+        self._saved = Saved(version, None if manifest is None else manifest.bytes, -missed, at)
         return self._saved
+
+    def _age(self, version: Version) -> timedelta:
+        """How old a snapshot is by the wall clock of the log: processes come and go."""
+        newest = self._log.commit(self._replica.published.version or NOTHING)
+        saved = self._log.commit(version) or self._log.commit(Version(version + 1))
+        if newest is None or saved is None:
+            return timedelta(0)
+        return timedelta(milliseconds=newest.clocks.wall - saved.clocks.wall)
 
     def _bytes_between(self, after: Version, through: Version) -> int:
         """The bytes that earlier processes applied since the snapshot; looked up once, as far as it matters."""
