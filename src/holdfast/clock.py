@@ -6,8 +6,10 @@ an event with a timeout are exempt, and so is the timer that ends an instance's 
 """
 
 import time
+from datetime import timedelta
 from typing import Protocol
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.words import Millis
 
 
@@ -18,7 +20,15 @@ class Clock(Protocol):
     def monotonic(self) -> float:
         """Seconds that never go back, for measuring durations."""
 
+    def uptime(self) -> float:
+        """Like `monotonic`, and also while the machine sleeps, where the system can tell."""
+
     def sleep(self, seconds: float) -> None: ...
+
+
+class WallClock(Protocol):
+    def now(self) -> Millis:
+        """The wall clock, in milliseconds since 1970."""
 
 
 class SystemClock:
@@ -28,11 +38,47 @@ class SystemClock:
     def monotonic(self) -> float:
         return time.monotonic()
 
+    def uptime(self) -> float:
+        return time.clock_gettime(time.CLOCK_BOOTTIME) if hasattr(time, "CLOCK_BOOTTIME") else time.monotonic()
+
     def sleep(self, seconds: float) -> None:
         time.sleep(seconds)
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+class ClockJumped(HoldfastError):
+    """The system's wall clock went ahead by more than the time that has passed."""
+
+    category = ErrorCategory.RETRY
+
+
+class SteadyClock:
+    """A wall clock that doesn't follow the system's when it jumps ahead: everything with a TTL would expire at once.
+
+    The time since the last call is known from the machine's uptime. A jump of more than `most` raises, until the clock
+    is back. Where it is right and stays (a machine that was paused), a restart of the app accepts it.
+    """
+
+    def __init__(self, clock: Clock, most: timedelta) -> None:
+        self._clock = clock
+        self._most = most
+        self._last = clock.now(), clock.uptime()
+
+    def now(self) -> Millis:
+        now, uptime = self._clock.now(), self._clock.uptime()
+        then, before = self._last
+        expected = Millis(then + round((uptime - before) * 1000))
+        ahead = timedelta(milliseconds=now - expected)
+        if ahead > self._most:
+            raise ClockJumped(
+                f"The wall clock of this machine has jumped ahead by {ahead}, more than batch.max_clock_jump "
+                f"({self._most}). Everything with a TTL would expire, so no version is made until it is back. Fix the "
+                "clock; if it is right, restart the app."
+            )
+        self._last = Millis(max(now, expected)), uptime  # a clock that was set back may come back
+        return now
 
 
 class ManualClock:
@@ -53,9 +99,16 @@ class ManualClock:
     def monotonic(self) -> float:
         return self._monotonic
 
+    def uptime(self) -> float:
+        return self._monotonic
+
     def sleep(self, seconds: float) -> None:
         self.advance(seconds)
 
     def advance(self, seconds: float) -> None:
         self._now = Millis(self._now + round(seconds * 1000))
         self._monotonic += seconds
+
+    def jump(self, seconds: float) -> None:
+        """Sets the wall clock alone, as a wrong time server or an administrator does."""
+        self._now = Millis(self._now + round(seconds * 1000))

@@ -23,7 +23,7 @@ from prometheus_client import start_http_server
 
 from holdfast import faults, metrics
 from holdfast.batches import BatchRunner, RunningQuery, count_commit
-from holdfast.clock import Clock
+from holdfast.clock import Clock, SteadyClock
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
 from holdfast.errors import Interrupted
 from holdfast.idle import IdleVersions
@@ -155,9 +155,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
     (source,) = topology.sources  # an app has one source today
-    driver = Driver(
-        log, sinks, app.clock, leadership, sources=[source.name], restart_sources=restart, on_commit=committed
-    )
+    clock = SteadyClock(app.clock, settings.batch.max_clock_jump)
+    driver = Driver(log, sinks, clock, leadership, sources=[source.name], restart_sources=restart, on_commit=committed)
     metrics_address = _serve_metrics(settings, ending, closing)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
 

@@ -14,7 +14,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
 
 from holdfast import metrics
-from holdfast.clock import Clock
+from holdfast.clock import WallClock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch
 from holdfast.log.leadership import Leadership, accepts, outdated
@@ -70,7 +70,7 @@ class Driver:
         self,
         log: Log,
         sinks: SinkRunner,
-        clock: Clock,
+        clock: WallClock,
         leadership: Leadership,
         *,
         sources: Collection[str],

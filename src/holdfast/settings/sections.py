@@ -99,6 +99,14 @@ class BatchSettings(Section):
         InKafkaStreams("`topic.message.timestamp.after.max.ms`"),
         Between("0s"),
     ] = Duration("1h")
+    max_clock_jump: Annotated[
+        Duration,
+        "How far the driver's wall clock may jump ahead of the time that has passed. Beyond that no version is made "
+        "until it is back, since everything with a TTL would expire; after `retry.attempts` the app stops. A start "
+        "accepts the clock as it is.",
+        InKafkaStreams("none: the wall clock is taken as it is"),
+        Between("1s"),
+    ] = Duration("1h")
     segment_rows: Annotated[
         int,
         "The maximum number of keys that a task processes in memory at a time. A task with more keys processes "

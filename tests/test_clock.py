@@ -1,0 +1,52 @@
+"""The wall clock, when the system's jumps."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast.clock import ClockJumped, ManualClock, SteadyClock
+from holdfast.pipeline.driver import Driver
+from holdfast.retry import is_retryable
+from holdfast.words import Millis
+from tests.crash.machine import Machine, _spark_batch
+
+HOUR, DAY = 3_600, 86_400
+
+
+def test_time_passes_also_in_long_pauses_and_small_jumps() -> None:
+    clock = ManualClock(Millis(0))
+    steady = SteadyClock(clock, timedelta(hours=1))
+    clock.advance(30 * DAY)  # a quiet app
+    assert steady.now() == 30 * DAY * 1000
+    clock.jump(HOUR)
+    assert steady.now() == (30 * DAY + HOUR) * 1000
+
+
+def test_a_clock_that_was_set_back_may_come_back() -> None:
+    clock = ManualClock(Millis(0))
+    steady = SteadyClock(clock, timedelta(hours=1))
+    clock.jump(-DAY)
+    assert steady.now() == -DAY * 1000
+    clock.advance(5)
+    clock.jump(DAY)
+    assert steady.now() == 5_000
+
+
+def test_no_version_is_made_while_the_clock_is_a_day_ahead(tmp_path: Path) -> None:
+    """Made at that time, everything with a TTL would expire in it, and the log's clock never goes back."""
+    machine = Machine(tmp_path)
+    clock = ManualClock(Millis(1_000_000))
+    steady = SteadyClock(clock, timedelta(hours=1))
+    driver = Driver(machine.log, machine.sinks, steady, machine.driver._leadership, sources=["main"])
+    driver.process(_spark_batch(0, [("alice", 1)]), lambda step: machine.computed([("alice", 1)], step))
+    clock.advance(1)
+    clock.jump(DAY)
+    for _ in range(2):
+        with pytest.raises(ClockJumped, match="ahead by 1 day, 0:00:00.*restart the app") as jumped:
+            driver.process(_spark_batch(1, [("bob", 1)]), lambda step: machine.computed([("bob", 1)], step))
+        assert is_retryable(jumped.value)
+    clock.jump(-DAY)
+    made = driver.process(_spark_batch(1, [("bob", 1)]), lambda step: machine.computed([("bob", 1)], step))
+    assert made is not None and made.clocks.wall == 1_001_000
+    assert SteadyClock(clock, timedelta(hours=1)).now() == clock.now(), "a start accepts the clock"
