@@ -116,7 +116,8 @@ class ReplicaState(TaskState):
             return _table(entry for _, entries in view.scan_many(store, starts, stops) for entry in entries)
 
     def approximate_count(self, store: str) -> int:
-        return self.replica.approximate_count(store)
+        with self.replica.read_view(self.version, wait=5) as view:
+            return view.approximate_count(store)
 
 
 def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:

@@ -76,7 +76,7 @@ def measure(replica: Replica, place: Place, version: Version) -> dict[str, float
     with replica.read_view(version) as view:
         for store in replica.stores:
             found[f"rows of {store}"] = sum(1 for _ in view.pinned.scan(store, b"", None, reverse=False))
-            found[f"estimate of {store}"] = replica.approximate_count(store)
+            found[f"estimate of {store}"] = view.approximate_count(store)
     found["bytes"] = table_bytes(place) or sum(engine.memory_bytes() for engine in engines(replica))
     return found
 

@@ -114,6 +114,10 @@ class StateClient:
         ]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 
+    def approximate_count(self, task: TaskId, store: str, version: Version) -> int:
+        """About how many keys a store has at `version`, those of indexes and notes included."""
+        return msgspec.json.decode(self._act("count", messages.Count(*self._ask(task, store, version))), type=int)
+
     def status(self) -> InstanceStatus:
         return msgspec.json.decode(self._act("status"), type=InstanceStatus)
 

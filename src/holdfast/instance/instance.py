@@ -291,9 +291,8 @@ class Instance:
     def _status_of(self, hosted: HostedTask) -> messages.TaskStatus:
         replica, progress = hosted.replica, hosted.progress
         published = replica.published.range
-        counts, disk = {}, 0
+        disk = 0
         with contextlib.suppress(HoldfastError):  # engines that are being opened can't be asked
-            counts = {store: replica.approximate_count(store) for store in replica.stores}
             disk = replica.disk_bytes()
         task = replica.task
         return messages.TaskStatus(
@@ -303,7 +302,6 @@ class Instance:
             version=replica.version,
             readable_from=None if published is None else published[0],
             readable_to=None if published is None else published[1],
-            stores=counts,
             overlay_bytes=replica.memory_bytes(),
             disk_bytes=disk,
             error=progress.error or self._flushes.error(task) or self._snapshots.error(task),

@@ -60,6 +60,10 @@ class GotOne(msgspec.Struct, frozen=True):
     """The clocks of the version, which decide which entries have expired."""
 
 
+class Count(Ask, frozen=True):
+    """do_action count: about how many keys a store has."""
+
+
 class Committed(msgspec.Struct, frozen=True):
     """do_action committed: this version exists."""
 
@@ -116,8 +120,6 @@ class TaskStatus(msgspec.Struct, frozen=True):
     readable_from: int | None
     readable_to: int | None
     """The versions that can be read; None while there are none."""
-    stores: dict[str, int]
-    """About how many entries per store are on disk."""
     overlay_bytes: int
     disk_bytes: int
     error: str | None

@@ -170,14 +170,14 @@ class Overlay:
 
         return replace(self, version=version, families=self._mapped(moved))
 
+    def unflushed_runs(self, store: str) -> list[Run]:
+        """The changes of a store that the engines lack."""
+        family = self.families[store]
+        return [run for run in family.recent + family.dirty if run.high > self.base]
+
     def unflushed(self) -> dict[str, Run]:
         """The changes that the engines lack, several versions merged into one: the newest value per key."""
-        unflushed = {}
-        for store, family in self.families.items():
-            runs = [run for run in family.recent + family.dirty if run.high > self.base]
-            if runs:
-                unflushed[store] = merged(runs)
-        return unflushed
+        return {store: merged(runs) for store in self.families if (runs := self.unflushed_runs(store))}
 
     def lookup(self, store: str, keys: pa.Array) -> tuple[pa.Array, pa.Array]:
         """The values of `keys`, and which of them are known here (null and known: the key doesn't exist)."""

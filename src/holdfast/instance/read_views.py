@@ -29,6 +29,8 @@ from holdfast.words import NOTHING, TaskId, Version
 Entry = tuple[bytes, bytes]
 BEFORE_TIME = Now(wall=0)
 """The clocks of a version without a commit."""
+_SAMPLE = 256
+"""How many keys of a run are looked up to estimate how many are new."""
 _RANGES_AT_ONCE = 1_024
 """How many ranges are looked up in the overlay in one go."""
 
@@ -110,6 +112,21 @@ class ReadView:
                 if found := _over(known, below):
                     yield number, found
 
+    def approximate_count(self, store: str) -> int:
+        """About how many keys are stored: those of the engine, and unflushed ones as far as a sample of them is new."""
+        below = self.pinned.engines.approximate_count(store)
+        count = below
+        for run in self.overlay.unflushed_runs(store):
+            put = run.keys.filter(run.values.is_valid())
+            count -= len(run) - len(put)
+            if below and len(put):
+                sample = put.take(pa.array(range(0, len(put), -(-len(put) // _SAMPLE))))
+                found = self._from_engines(store, sample)
+                count += len(put) * found.null_count // len(sample)
+            else:
+                count += len(put)
+        return max(0, count)
+
     def _from_engines(self, store: str, keys: pa.Array) -> pa.Array:
         engines = self.pinned.engines
         if engines.target <= self.version:
@@ -137,7 +154,7 @@ class StoreBytes:
         return self._view.scan(self._store, start, stop, reverse=reverse)
 
     def approximate_count(self) -> int:
-        return self._view.pinned.engines.approximate_count(self._store)
+        return self._view.approximate_count(self._store)
 
 
 def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:

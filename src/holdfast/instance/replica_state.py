@@ -99,10 +99,6 @@ class ReplicaState:
         overlay = self.published.overlay
         return 0 if overlay is None else overlay.nbytes
 
-    def approximate_count(self, store: str) -> int:
-        engines = self._engines
-        return 0 if engines is None else engines.approximate_count(store)
-
     def disk_bytes(self) -> int:
         engines = self._engines
         return 0 if engines is None else engines.disk_bytes()

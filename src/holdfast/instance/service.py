@@ -122,6 +122,9 @@ class StateService(_ServerBase):
         match name:
             case "get":
                 return self._get(_decoded(body, messages.GetOne))
+            case "count":
+                ask = _decoded(body, messages.Count)
+                return self._read(ask, lambda view: view.approximate_count(ask.store))
             case "status":
                 return instance.status()
             case "committed":

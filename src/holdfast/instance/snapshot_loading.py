@@ -55,7 +55,7 @@ def entries_in(view: ReadView, store: str) -> int:
 
     The estimate subtracts every delete: for a store that deletes as much as it puts it is zero.
     """
-    estimate = view.pinned.engines.approximate_count(store)
+    estimate = view.approximate_count(store)
     if estimate >= _FEW:
         return estimate
     with closing(view.scan(store, b"", None)) as entries:

@@ -68,8 +68,7 @@ class RemoteState(TaskState):
         return found.select(["key", "value"])
 
     def approximate_count(self, store: str) -> int:
-        tasks = self._ask(lambda client: client.status()).tasks
-        return next((found.stores.get(store, 0) for found in tasks if found.task == str(self.task)), 0)
+        return self._ask(lambda client: client.approximate_count(self.task, store, self.version))
 
     def _ask(self, call: Callable[[StateClient], T]) -> T:
         addresses = self.locations.replicas[str(self.task)]

@@ -17,8 +17,7 @@ from sortedcontainers import SortedList
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE, STATE_SCHEMA, too_large
 from holdfast.pipeline.task_state import Range, TaskState
-from holdfast.stores.layouts.areas import ENTRY_AREA, SLICE_AREA
-from holdfast.stores.layouts.base import area_of
+from holdfast.stores.layouts.base import area_of, is_entry
 
 FIRST_PAGE: Final = 1_000
 """How many entries of a range that was not prefetched are read first. A range with fewer is cached."""
@@ -27,7 +26,6 @@ ENTRY_BYTES: Final = 150
 """The measured memory of an entry beside its key and value: two objects and a place in a dictionary."""
 
 Entries = Sequence[tuple[bytes, bytes]]
-_ENTRY_AREAS: Final = (ENTRY_AREA, SLICE_AREA)
 
 
 class TooMuchState(HoldfastError):
@@ -132,7 +130,10 @@ class StoreState:
                 yield key, value
 
     def approximate_count(self) -> int:
-        return self._before.approximate_count(self.name) + sum(value is not None for value in self.changes.values())
+        """Counts a put as a new key unless the key was read."""
+        read, written = self._read, self.changes.items()
+        change = sum(-1 if value is None else read.get(key) is None for key, value in written)
+        return max(0, self._before.approximate_count(self.name) + change)
 
     # Writing
 
@@ -165,7 +166,7 @@ class StoreState:
 
     def delete(self, key: bytes) -> None:
         # A layout deletes only rows of an index that are there, unless this version has written them.
-        if self._read.get(key) is None and (key in self.changes or key[:1] in _ENTRY_AREAS):
+        if self._read.get(key) is None and (key in self.changes or is_entry(key)):
             self._perhaps_new.add(key)
         self.put(key, b"")
         self.changes[key] = None

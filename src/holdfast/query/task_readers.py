@@ -142,8 +142,7 @@ class PeerBytes:
             rows = min(_LARGEST_PAGE, 4 * rows)
 
     def approximate_count(self) -> int:
-        task, store, _ = self._place
-        return next(found.stores.get(store, 0) for found in self._client.status().tasks if found.task == str(task))
+        return self._client.approximate_count(*self._place)
 
 
 class PeerTask:

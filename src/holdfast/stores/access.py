@@ -44,7 +44,8 @@ class ReadableBytes(Protocol):
         They are those of the moment of the call, whatever is written while the caller iterates.
         """
 
-    def approximate_count(self) -> int: ...
+    def approximate_count(self) -> int:
+        """About how many keys are stored, those of indexes and notes included."""
 
 
 class StoreColumns(Protocol):

@@ -364,6 +364,15 @@ class Versioned:
         }
 
 
+def entries_in(store: Any) -> int:
+    """How many entries a store of any kind shows."""
+    if hasattr(store, "history"):
+        return sum(1 for key in KEYS for _ in store.history(key))
+    if hasattr(store, "find_keys"):
+        return sum(1 for _ in store.find_keys(None, None))
+    return sum(1 for _ in (store.fetch_all() if hasattr(store, "fetch_all") else store.scan()))
+
+
 MODELS: dict[str, Any] = {
     "key-value": KeyValue,
     "ttl": lambda: KeyValue(ttl=9_000),

@@ -2,7 +2,7 @@
 older version, and drop slices when they like.
 
 At every version all replicas answer like the model: through the bound store within the version, and through a view
-made from nothing but the spec after it.
+made from nothing but the spec after it. What they count is what they show.
 """
 
 import tempfile
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from holdfast.stores.access import Now
 from holdfast.stores.kinds import view_of
 from holdfast.topology.processor import timed
-from tests.stores.kinds.models import MODELS, TIMES
+from tests.stores.kinds.models import MODELS, TIMES, entries_in
 from tests.stores.kinds.worlds import DictWorld, EngineWorld
 
 SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large]
@@ -52,6 +52,7 @@ def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None
             model.do(operation, now)
             model.apply(store, operation)
         assert model.ask(store.read_only(), at) == model.answers(now, at)
+        assert store.approximate_count() == entries_in(store)
         store.end_of_version()
         model.end_of_version()
         event = None if event is None else event + event_moved
@@ -59,7 +60,9 @@ def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None
         world.commit(after, restart=restart)
         wanted = model.answers(after, at)
         for replica in world.replicas():
-            assert model.ask(view_of(spec, replica, after), at) == wanted
+            view = view_of(spec, replica, after)
+            assert model.ask(view, at) == wanted
+            assert view.approximate_count() == entries_in(view)
 
 
 @pytest.mark.parametrize("event_time", [True, False], ids=["event-time", "wall-clock"])

@@ -91,6 +91,8 @@ class RocksEngine:
             # Separate handles: a handle that is compacting can't be closed, and the others must be.
             self._compacted = {name: db.get_column_family(name) for name in families}
             self._reclaimer = Reclaimer(self._compact)
+            self._marks_counted = dict.fromkeys(families, 0)
+            """How many marks RocksDB counts among the keys of a family: those since its flush, and one in files."""
             try:
                 self._marks = self._found_marks(db)
             except BaseException:
@@ -121,6 +123,7 @@ class RocksEngine:
             return None if data is None else unpack_mark(data)
 
         own = {name: mark_in(family, MARK_KEY) for name, family in self._families.items()}
+        self._marks_counted |= {name: 1 for name, mark in own.items() if mark is not None}
         return combined(own, mark_in(db, ENGINE_MARK_KEY))
 
     def mark(self) -> Mark | None:
@@ -158,6 +161,7 @@ class RocksEngine:
                 handle = self._handle(family)
                 if family not in changed:
                     changed[family] = handle
+                    self._marks_counted[family] += 2
                     self._write_batch(db, partial(_marks, [handle], self._marks))
                 for keys, values in change.in_key_order().chunks():
                     self._write_batch(db, partial(_chunk, handle, keys, values))
@@ -238,8 +242,10 @@ class RocksEngine:
     def flush(self) -> None:
         db = self._open_db()
         with translated(self._path):
-            for family in [*self._families.values(), db]:  # RocksDB writes no file for one without new entries
+            for name, family in list(self._families.items()):  # RocksDB writes no file for one without new entries
+                self._marks_counted[name] = min(1, self._marks_counted[name])
                 family.flush()
+            db.flush()
 
     def checkpoint(self, folder: Path) -> None:
         # The first flush runs without the lock, so that the second one is short.
@@ -286,10 +292,13 @@ class RocksEngine:
             handle.close()
 
     def approximate_count(self, family: str) -> int:
-        """RocksDB's own estimate: keys that were overwritten and not yet compacted count more than once."""
+        """RocksDB's own estimate: keys that were overwritten and not yet compacted count more than once.
+
+        Marks are not entries, and it counts each of them until the next flush.
+        """
         with translated(self._path):
             estimate = self._family(family).property_int_value("rocksdb.estimate-num-keys") or 0
-        return max(0, estimate - 1) if self._last_changes()[family] else estimate
+        return max(0, estimate - self._marks_counted[family])
 
     def memory_bytes(self) -> int:
         """The memory of write buffers and open files; block caches belong to the process and aren't included."""

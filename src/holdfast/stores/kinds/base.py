@@ -13,6 +13,7 @@ import datetime as dt
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from inspect import Parameter, signature
+from itertools import islice
 from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
 import msgspec
@@ -31,10 +32,11 @@ from holdfast.stores.formats.typed_keys import Encoder, key_encoder, keys_decode
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.kinds.queries import Query
-from holdfast.stores.layouts.base import Count, Layout
+from holdfast.stores.layouts.base import FEW, Count, Counted, Layout
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.rewriter import Rewriter
 from holdfast.stores.options import ROCKSDB, Length, check_options, check_tuned, common_fields
+from holdfast.stores.scans import chained, close
 from holdfast.stores.spec import TYPED_VALUES, RowValues, StoreSpec, TypedValues
 
 K = TypeVar("K")
@@ -155,8 +157,16 @@ class View(Generic[K, V]):
         self._decode_many = keys_decoder(spec.key)
 
     def approximate_count(self) -> int:
-        """About how many entries there are; an engine may count a recently rewritten entry more than once."""
-        return self._bytes.approximate_count()
+        """How many entries there are: up to 1,000 exactly, beyond that by the estimate of the engine."""
+        some = self._count_some(FEW)
+        return some.entries if some.entries < FEW else max(FEW, self._layout.estimate(self._bytes, some))
+
+    def _count_some(self, most: int) -> Counted:
+        """Counts the first entries, up to `most`."""
+        rows = chained(self._bytes.scan(start, stop) for start, stop in self._layout.areas(self._now))
+        number = sum(1 for _ in islice(rows, most))
+        close(rows)
+        return Counted(number, number)
 
     def _as(self, view: type["ViewType"]) -> "ViewType":
         """The same entries as a view with fewer methods."""

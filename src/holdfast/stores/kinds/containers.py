@@ -14,7 +14,7 @@ from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.keys import prefix_range
 from holdfast.stores.kinds.base import K, Options, Prefetch, Store, V, View, length_in_ms
 from holdfast.stores.kinds.coding import Values
-from holdfast.stores.layouts.base import EVICTED, REMOVED, Batch, Entries, ReadableEntries
+from holdfast.stores.layouts.base import EVICTED, REMOVED, Batch, Counted, Entries, ReadableEntries
 from holdfast.stores.layouts.slices import slice_ms_for
 from holdfast.stores.options import Length, bound, millis, words
 from holdfast.stores.scans import Closing, close
@@ -58,6 +58,9 @@ class EntryView(View[K, V], Generic[K, V, R]):
         super()._attach(spec, bytes_, now, codec)
         self._values = Values(codec, self._layout.lead)
         self._found = self._layout.reader(bytes_, now)
+
+    def _count_some(self, most: int) -> Counted:
+        return self._found.count(most)
 
     @overload
     def get(self, key: K) -> R | None: ...

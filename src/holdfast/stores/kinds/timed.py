@@ -7,6 +7,7 @@ from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.typed_keys import Decoder, Encoder, beginning_decoder, beginning_encoder
 from holdfast.stores.kinds.base import REFUSED, K, Prefetch, Store, V, View
+from holdfast.stores.layouts.base import Counted
 from holdfast.stores.layouts.timed import NEWEST, TimedEntries
 from holdfast.stores.options import words
 from holdfast.stores.spec import StoreSpec, kept_as
@@ -28,6 +29,9 @@ class TimedView(View[K, V]):
         self._beginning = beginning_encoder(spec.key)
         self._key_of = beginning_decoder(spec.key, self._times())
         self._timed = self.ENTRIES(spec, cast(OrderedBytes, bytes_), now)  # a view has no method that writes
+
+    def _count_some(self, most: int) -> Counted:
+        return self._timed.count(most)
 
     def _times(self) -> int:
         return self.TIMES

@@ -27,6 +27,7 @@ from holdfast.stores.formats.keys import after_prefix
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, RECENCY_AREA, SLICE_AREA
 from holdfast.stores.layouts.expiry import ExpiryClock, shorter_ttl
 from holdfast.stores.layouts.slices import retention_time, slices_to_drop
+from holdfast.stores.scans import close
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 
@@ -50,6 +51,9 @@ Count = Callable[[str, int], None]
 Merge = Callable[[pa.BinaryArray], pa.BinaryArray]
 """The rows that the keys of a chunk had, null where they had none → their rows after the batch."""
 
+FEW: Final = 1_000
+"""Up to this many entries are counted one by one: a task reads them with one request."""
+
 Batch = tuple[Sequence[bytes], Sequence[bytes]]
 """Own keys, and the cell of each; never empty."""
 
@@ -63,10 +67,22 @@ def area_of(key: bytes) -> tuple[bytes, bytes | None]:
     return key[:1], after_prefix(key[:1])
 
 
+def is_entry(key: bytes) -> bool:
+    """Whether a key is that of an entry, and not of an index or a note."""
+    return key[:1] in (ENTRY_AREA, SLICE_AREA)
+
+
 class NotByKey(HoldfastError):
     """A store was asked for entries by key alone, and its entries are by key and time."""
 
     category = ErrorCategory.BUG
+
+
+class Counted(NamedTuple):
+    """How many visible entries were counted, and how many rows are stored for them."""
+
+    entries: int
+    rows: int
 
 
 class ReadableEntries(Protocol):
@@ -78,6 +94,9 @@ class ReadableEntries(Protocol):
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[Batch]:
         """The entries of the moment of the call in the order of their keys, in batches; None: up to the last entry."""
+
+    def count(self, most: int) -> Counted:
+        """Counts the first entries, up to `most`."""
 
     def without_touching(self) -> "ReadableEntries":
         """The same entries for a reader whose reads change nothing."""
@@ -107,6 +126,18 @@ class Entries(ReadableEntries, ABC):
     @abstractmethod
     def remove(self, key: bytes) -> bytes | None:
         """Removes an entry, and returns its cell unless it had expired."""
+
+    def count(self, most: int) -> Counted:
+        found: list[bytes] = []
+        batches = self.scan(ENTRY_AREA, None, reverse=False)
+        for _, cells in batches:
+            found += cells
+            if len(found) >= most:
+                break
+        close(batches)
+        found = found[:most]
+        expiring = sum(not cell.startswith(EMPTY) and unpack(cell).expires != NEVER for cell in found)
+        return Counted(len(found), len(found) + expiring)  # an entry that expires is in the expiry index too
 
     def expiry(self, ttl_ms: int | None) -> int:
         """When an entry that is written now expires; NEVER if it doesn't."""
@@ -207,6 +238,10 @@ class Layout:
         """The entries that a state part changes or deletes. A rewrite step changes none: values stay what they were."""
         keys, cells = rows_in(part, ENTRY_AREA)
         return Changed(keys, self.split(unpack_many(cells))[1])
+
+    def estimate(self, bytes_: ReadableBytes, some: Counted) -> int:
+        """How many entries a store has, from its stored rows and a count of some of its entries."""
+        return bytes_.approximate_count() * some.entries // some.rows
 
     def clock(self, now: Now) -> int:
         """The clock that measures the store's retention."""

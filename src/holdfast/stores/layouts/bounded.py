@@ -23,7 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.stores.access import Now, StoreColumns
+from holdfast.stores.access import Now, ReadableBytes, StoreColumns
 from holdfast.stores.formats.byte_columns import key_order, whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cells, pack_many, unpack_many
 from holdfast.stores.layouts import expiry, recency
@@ -32,6 +32,7 @@ from holdfast.stores.layouts.base import (
     EVICTED,
     REMOVED,
     Count,
+    Counted,
     Layout,
     Merge,
     latest,
@@ -207,6 +208,9 @@ class BoundedLayout(Layout):
     READER = PlainEntries
     lead = SEQ_BYTES
     deletes = True
+
+    def estimate(self, bytes_: ReadableBytes, some: Counted) -> int:
+        return counted(bytes_.get(COUNT_KEY))
 
     def split(self, cells: Cells) -> tuple[Seqs, Cells]:
         seqs, values = split_seqs(cells.payloads)

@@ -237,6 +237,7 @@ class _WithoutTouching:
         self.find = entries._peek
         self.find_many = entries._peek_many
         self.scan = entries.scan
+        self.count = entries.count
 
     def without_touching(self) -> ReadableEntries:
         return self

@@ -8,6 +8,8 @@ all of it is hidden.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import groupby
+from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
@@ -15,8 +17,19 @@ import pyarrow as pa
 from holdfast.stores.access import Now, OrderedBytes, StoreColumns
 from holdfast.stores.formats.cells import pack_many, unpack_many
 from holdfast.stores.formats.times import Row
-from holdfast.stores.layouts.areas import EXPIRY_AREA, SLICE_AREA
-from holdfast.stores.layouts.base import Batch, BatchWriter, Changed, Entries, Layout, Merge, latest, part, rows_in
+from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, SLICE_AREA
+from holdfast.stores.layouts.base import (
+    Batch,
+    BatchWriter,
+    Changed,
+    Counted,
+    Entries,
+    Layout,
+    Merge,
+    latest,
+    part,
+    rows_in,
+)
 from holdfast.stores.layouts.expiry import expiry, visible
 from holdfast.stores.layouts.slice_scans import first_of_each, scan_slices
 from holdfast.stores.layouts.slices import (
@@ -28,7 +41,7 @@ from holdfast.stores.layouts.slices import (
     split_sliced,
     split_sliced_keys,
 )
-from holdfast.stores.scans import columns
+from holdfast.stores.scans import close, columns
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 
@@ -99,6 +112,18 @@ class SlicedEntries(Entries):
     def _visible(self, rows: Iterator[Row]) -> Iterator[Batch]:
         for keys, found in columns(first_of_each(rows)):
             yield from self._shown(keys, found)
+
+    def count(self, most: int) -> Counted:
+        rows = entries = 0
+        copies = scan_slices(self._bytes, self._prefixes, ENTRY_AREA, None)
+        for _, same in groupby(copies, itemgetter(0)):
+            newest, *older = [cell for _, cell in same]
+            rows += 1 + len(older)
+            entries += self._shows(newest)
+            if entries == most:
+                break
+        close(copies)
+        return Counted(entries, rows)
 
     def places(self, keys: Sequence[bytes]) -> list[bytes]:
         return [prefix + key for prefix in self._prefixes for key in keys]

@@ -12,7 +12,9 @@ to is noted under `0x05 newest`. Without it, a search without a latest time woul
 """
 
 import struct
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from itertools import islice
 from typing import Any, Final
 
 from holdfast.stores.access import Now, OrderedBytes
@@ -21,6 +23,7 @@ from holdfast.stores.formats.cells import Cell
 from holdfast.stores.formats.keys import after_prefix
 from holdfast.stores.formats.times import Row, time_bytes
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, PREFIX_BYTES, SLICE_AREA
+from holdfast.stores.layouts.base import Counted
 from holdfast.stores.layouts.slice_scans import scan_slices
 from holdfast.stores.layouts.slices import first_live_slice, kept_after, slice_prefix
 from holdfast.stores.scans import chained, close
@@ -78,7 +81,7 @@ class NotedNumber:
             self._bytes.put(self._key, number_note(value))
 
 
-class TimedEntries:
+class TimedEntries(ABC):
     """Entries in slices, by key and time."""
 
     def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
@@ -96,6 +99,10 @@ class TimedEntries:
         number = time // self._slice_ms
         self._newest.raise_to(number)
         self._bytes.put(slice_prefix(number) + own, cell)
+
+    @abstractmethod
+    def count(self, most: int) -> Counted:
+        """Counts the first visible entries, up to `most`."""
 
     def slices(self, from_: int | None, to: int | None) -> Sequence[bytes]:
         """The prefixes of the slices that may have entries of these times, the oldest first."""
@@ -154,6 +161,11 @@ class TimedEntries:
         if not slices or (stop is not None and start >= stop):
             return iter(())
         return scan_slices(self._bytes, slices, start, stop, reverse=reverse)
+
+    def _counted(self, entries: Iterator[Any], most: int) -> Counted:
+        number = sum(1 for _ in islice(entries, most))
+        close(entries)
+        return Counted(number, number)
 
     def ranges(
         self,

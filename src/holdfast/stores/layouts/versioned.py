@@ -30,7 +30,18 @@ from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, SLICE_AREA
-from holdfast.stores.layouts.base import EMPTY, BatchWriter, Count, Layout, Merge, latest, note_part, part, read_note
+from holdfast.stores.layouts.base import (
+    EMPTY,
+    BatchWriter,
+    Count,
+    Counted,
+    Layout,
+    Merge,
+    latest,
+    note_part,
+    part,
+    read_note,
+)
 from holdfast.stores.layouts.plain import PlainEntries
 from holdfast.stores.layouts.slices import (
     first_live_slice,
@@ -41,7 +52,7 @@ from holdfast.stores.layouts.slices import (
     split_sliced,
 )
 from holdfast.stores.layouts.timed import NEWEST, NotedNumber, TimedEntries, noted_number, number_note
-from holdfast.stores.scans import close
+from holdfast.stores.scans import chained, close
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
@@ -79,6 +90,12 @@ class VersionedEntries(TimedEntries):
     def next_old(self, own: bytes, after: int) -> Old | None:
         row = self.first_of_key(own, after + 1)
         return None if row is None else _old(row)
+
+    def count(self, most: int) -> Counted:
+        latest = self._bytes.scan(ENTRY_AREA, SLICE_AREA)
+        olds = _olds(self.scan_keys(self.slices(None, None), None, None, reverse=False))
+        former = (old for old in olds if self.kept_after < old.valid_to != old.valid_from)
+        return self._counted(chained([latest, former]), most)
 
     def put(self, encoded: bytes, own: bytes, cell: bytes | None, time: int) -> None:
         """Sets the value, or with None its absence, from a time on. A value of exactly that time is replaced."""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, SLICE_AREA
-from holdfast.stores.layouts.base import Changed, Layout
+from holdfast.stores.layouts.base import Changed, Counted, Layout
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
 from holdfast.stores.layouts.timed import AFTER_TIME, NotedNumber, TimedEntries
 from holdfast.stores.scans import FIRST_ROWS, Closing, batches, chained, close
@@ -106,6 +106,9 @@ class WindowEntries(TimedEntries):
         finally:
             close(rows)
 
+    def count(self, most: int) -> Counted:
+        return self._counted(self.fetch_keys(None, None, self.kept_after + 1, None, reverse=False), most)
+
     def put(self, beginning: bytes, start: int, cell: bytes | None) -> None:
         """Sets or, with None, deletes a window. With duplicates every put is kept, and None does nothing."""
         own = beginning + time_bytes(start)
@@ -151,6 +154,9 @@ class SessionEntries(TimedEntries):
     ) -> Iterator[tuple[bytes, int, int, bytes]]:
         """The same for a range of keys, with the own key of each session."""
         return _sessions(self.scan_keys(self.slices(first, None), key_from, key_to, reverse=reverse), first, latest)
+
+    def count(self, most: int) -> Counted:
+        return self._counted(self.fetch_keys(None, None, self.kept_after + 1, None, reverse=False), most)
 
     def put(self, beginning: bytes, start: int, end: int, cell: bytes | None) -> None:
         """Sets or, with None, removes a session."""
