@@ -25,9 +25,10 @@ from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, SettingsE
 from holdfast.instance.events import RestoreEvent
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
+from holdfast.log.starting import StartPlan
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session
-from holdfast.runtime import Description, OnEvent, RunningApp, start
+from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateListener, StateMachine
@@ -201,6 +202,13 @@ class App:
     def describe(self) -> str:
         """The app as text: its streams, stores, sinks and the places of its data."""
         return describe(self.id, self.settings, self._topology)
+
+    def plan(self) -> StartPlan:
+        """What `start()` would change in the log: stores added, removed and changed, and why it would be refused.
+
+        Nothing is changed. `print(app.plan())` is for people.
+        """
+        return plan(self._description())
 
     # What a user runs
 

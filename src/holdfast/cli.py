@@ -16,7 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from holdfast.errors import HoldfastError, SettingsError
+from holdfast.errors import HoldfastError, SettingsError, TopologyError
 from holdfast.settings.load import load
 from holdfast.settings.units import parse_bytes, parse_duration, parse_number, parse_whole
 
@@ -128,6 +128,27 @@ def size(
         style="dim",
     )
     Console(width=None if sys.stdout.isatty() else 240, highlight=False).print(table)
+
+
+@app.command()
+def plan(
+    place: Annotated[
+        str, typer.Argument(help="Where the app is: module:name of an hf.App, or of a function that returns one.")
+    ],
+) -> None:
+    """Print what a start of an app would change in its log, without changing anything. Exit code 1: it is refused."""
+    from holdfast.app import App
+    from holdfast.stores.places import object_at
+
+    sys.path.insert(0, str(Path.cwd()))
+    found = object_at(place, "holdfast plan")
+    made = found() if callable(found) else found
+    if not isinstance(made, App):
+        raise TopologyError(f"holdfast plan: {place!r} is a {type(made).__name__} and not an hf.App.")
+    planned = made.plan()
+    print(planned)
+    if planned.refusals:
+        raise typer.Exit(1)
 
 
 @app.command()

@@ -32,10 +32,13 @@ from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
+from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
 from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
+from holdfast.log.objects import Storage
+from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
@@ -204,10 +207,18 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
 
 
-def _opened_log(app: Description) -> Log:
+def plan(app: Description) -> StartPlan:
+    """What a start would change in the log. Changes nothing."""
+    return plan_start(_storage(app), spec_of(app), rules_of(app.settings))
+
+
+def _storage(app: Description) -> Storage:
     log = app.settings.log
-    storage = open_storage(app.settings.log_url(app.id), log.options, fsync=log.fsync, retry=app.settings.retry)
-    opened = Log.create_or_open(storage, spec_of(app))
+    return open_storage(app.settings.log_url(app.id), log.options, fsync=log.fsync, retry=app.settings.retry)
+
+
+def _opened_log(app: Description) -> Log:
+    opened = Log.create_or_open(_storage(app), spec_of(app), rules=rules_of(app.settings))
     numbers = {each.name: each.number for each in opened.app.subtopologies}
     app.topology.adopt(numbers, lambda spec: effective(opened.app, spec))
     return opened
@@ -233,7 +244,7 @@ def _restored_instances(
 
     instances = app.connect(log.app.number, on_event, ending)
     closing.callback(lambda: instances.stop(ending.left()))
-    instances.assign(app.topology.stateful_tasks(app.settings.partitions), _everywhere(app, log))
+    instances.assign(log.app.tasks(), _everywhere(log))
     instances.wait_until_ready(newest)
     return instances
 
@@ -283,6 +294,11 @@ def _batch_tasks(app: Description) -> BatchTasks:
     return BatchTasks(subtopologies, limits)
 
 
+def rules_of(settings: Settings) -> ChangeRules:
+    """What the settings say about stores that come and go."""
+    return ChangeRules(keep_removed=settings.log.keep_removed, returned=settings.returned_stores)
+
+
 def spec_of(app: Description) -> AppSpec:
     """The app for its file in the log."""
     return AppSpec(
@@ -296,10 +312,10 @@ def spec_of(app: Description) -> AppSpec:
     )
 
 
-def _everywhere(app: Description, log: Log) -> list[TaskId]:
+def _everywhere(log: Log) -> list[TaskId]:
     """The tasks of the sub-topologies that have a global store."""
     numbers = {log.app.number_of(spec.name) for spec in log.app.stores if spec.everywhere}
-    return [task for task in app.topology.stateful_tasks(app.settings.partitions) if task.topology in numbers]
+    return [task for task in log.app.tasks() if task.topology in numbers]
 
 
 def _locations(app: Description, log: Log, instances: Instances) -> StateLocations:

@@ -12,6 +12,7 @@ from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.task_engines import TaskEngines
+from holdfast.log.changing import ChangeRules
 from holdfast.log.commits import Clocks, Commit
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, SegmentRef
@@ -44,6 +45,7 @@ class AppLog:
     inline_limit: int = 4_096
     specs: tuple[StoreSpec, ...] = ()
     apart: tuple[str, ...] = ()
+    rules: ChangeRules | None = None
 
     def __post_init__(self) -> None:
         specs = self.specs or tuple(spec(name, self.engine) for name in self.stores)
@@ -52,16 +54,16 @@ class AppLog:
         app = making.app_spec(*specs, partitions=self.partitions)
         numbers = {name: self.apart.index(name) + 1 if name in self.apart else 0 for name in self.stores}
         app = msgspec.structs.replace(app, subtopologies=making.subtopologies_of(numbers))
-        self.log = Log.create_or_open(open_storage(self.url, fsync=False), app)
+        self.log = Log.create_or_open(open_storage(self.url, fsync=False), app, rules=self.rules)
         for task in self.log.app.tasks():
             before = self.history.get((task, self.version), {})
             self.history[task, self.version] = {
                 each.name: before.get(each.name, {}) for each in self.log.app.stores_of(task)
             }
 
-    def changed(self, *specs: StoreSpec, apart: tuple[str, ...] = ()) -> "AppLog":
+    def changed(self, *specs: StoreSpec, apart: tuple[str, ...] = (), rules: ChangeRules | None = None) -> "AppLog":
         """The app with other stores, started again. Those named by `apart` have a sub-topology of their own."""
-        return replace(self, specs=specs, apart=apart)
+        return replace(self, specs=specs, apart=apart, rules=rules)
 
     def state(self, version: Version | None = None, task: TaskId = TASK) -> State:
         return self.history[task, self.version if version is None else version]
@@ -154,8 +156,11 @@ class Place:
     def replica(
         self, app: AppLog, settings: ReplicaSettings | None = None, task: TaskId = TASK, log: Log | None = None
     ) -> Replica:
+        return self.replica_of(log or app.reopened(), task, settings)
+
+    def replica_of(self, log: Log, task: TaskId = TASK, settings: ReplicaSettings | None = None) -> Replica:
         home = TaskDirectory(self.folder, task, "test")
-        source = LogReader(log or app.reopened())
+        source = LogReader(log)
         replica = Replica(home, source, source.log.app.stores_of(task), self.resources, self.events, settings)
         try:
             replica.open()

@@ -1,4 +1,4 @@
-"""A store that is added when the first versions are gone: it begins after a version, and so do its tasks."""
+"""Stores that are added when the first versions are gone, are removed, and come back."""
 
 from datetime import timedelta
 from pathlib import Path
@@ -7,6 +7,7 @@ import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.snapshotter import Snapshotter
+from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.log import Log
 from holdfast.settings.sections import SnapshotSettings
@@ -104,4 +105,46 @@ def test_a_snapshot_is_used_for_the_stores_that_it_has(tmp_path: Path, engine: s
     with_new_code = saved(app, place.beside("new"))
     found = {version: app.log.snapshots.manifest(TASK, version) for version in (with_old_code, with_new_code)}
     assert [sorted(each.stores) for each in found.values() if each] == [["counts"], ["counts", "late"]]
+    place.close()
+
+
+@pytest.mark.parametrize("choice", ["continue", "start_over"])
+def test_a_store_that_comes_back(tmp_path: Path, engine: str, choice: str) -> None:
+    """It is kept while the code doesn't have it, also by snapshots; then it goes on, or it is empty."""
+    both = (spec("counts", engine), spec("late", engine))
+    app = AppLog(new_url(), specs=both)
+    place = Place(tmp_path / "state")
+    app.grow(5, seed=1)
+    kept = app.state()["late"]
+    app = app.changed(spec("counts", engine))
+    cleaned(app, place.beside("without"))
+    assert app.state()["late"] == kept
+    replica = place.beside("without").caught_up(app)
+    assert set(replica.due(app.version)) == {"counts"}, "nothing is due in a removed store: no task would do it"
+    replica.close()
+    app = app.changed(*both, rules=ChangeRules(returned={"late": choice}))
+    expected = kept if choice == "continue" else {}
+    if choice == "start_over":
+        app.history[TASK, app.version]["late"] = {}
+    for folder in ("without", "fresh"):
+        replica = place.beside(folder).caught_up(app)
+        assert shown(replica)["late"] == expected
+        replica.close()
+    app.grow(9, seed=2)
+    for folder in ("without", "fresh", "fresher"):
+        replica = place.beside(folder).caught_up(app)
+        assert shown(replica) == app.state()
+        replica.close()
+
+
+def test_a_store_that_is_deleted_leaves_versions_that_can_be_read(tmp_path: Path, engine: str) -> None:
+    app = AppLog(new_url(), specs=(spec("counts", engine), spec("late", engine)))
+    app.grow(5, seed=1)
+    app = app.changed(spec("counts", engine))
+    app.grow(2, seed=2)
+    app = app.changed(spec("counts", engine), rules=ChangeRules(keep_removed=timedelta(0)))
+    app.grow(2, seed=3)
+    place = Place(tmp_path / "state")
+    replica = place.caught_up(app)
+    assert shown(replica) == {"counts": app.state()["counts"]}
     place.close()

@@ -209,5 +209,5 @@ def test_nothing_is_dropped_while_the_app_file_cannot_be_read(tmp_path: Path, ca
 def test_adding_a_retention_is_refused() -> None:
     old = StoreSpec(name="own", kind="shop:Own", key=hf.KeyValueStore("a", value=int).spec().key, codec="bytes/1")
     new = msgspec.structs.replace(old, retention_ms=5, slice_ms=1)
-    [line] = differences([old], [new])
+    [line] = differences(old, new)
     assert line.startswith("store 'own' has no retention in the log and 5ms in the code. Not possible in place")

@@ -114,7 +114,7 @@ def test_a_kind_without_queries_says_how_to_declare_some(client: httpx2.Client) 
 
 def test_options_of_an_own_kind_are_kept_in_the_log() -> None:
     assert WORDS.describe().splitlines()[1] == "  4 rows of 128 counters"
-    [line] = differences([WORDS.spec()], [CountMinSketch("words", width=256).spec()])
+    [line] = differences(WORDS.spec(), CountMinSketch("words", width=256).spec())
     assert line.startswith("store 'words' has width 128 in the log and 256 in the code. Not possible in place")
     with pytest.raises(TopologyError, match=r"no option widht=\. Did you mean 'width'\?"):
         CountMinSketch("words", widht=64)  # type: ignore[call-arg]

@@ -60,7 +60,7 @@ def test_names_and_stores_are_unique() -> None:
 def test_it_adopts_numbers_and_schemas_from_the_log() -> None:
     made = topology(sample=["seen"], quiet=[])
     made.adopt({"sample": 4, "quiet": 2}, lambda spec: msgspec.structs.replace(spec, schema=3))
-    assert made.stateful_tasks(2) == [TaskId(4, 0), TaskId(4, 1)]
+    assert made.subtopology("sample").tasks(2) == [TaskId(4, 0), TaskId(4, 1)]
     assert [spec.schema for spec in made.stores] == [3]
     assert made.outputs["sample"] == ForwardedRows("sample", 4), "outputs follow the number"
 

@@ -307,9 +307,13 @@ class Replica(ReplicaState):
         return self.published.read_view(version)
 
     def due(self, version: Version, wait: float = 0.0) -> dict[str, Due]:
-        """By store, what is due next at exactly this version."""
+        """By store, what is due next at exactly this version. No task changes a store that was removed."""
         with self.read_view(version, wait) as view:
-            return {spec.name: next_due(spec, StoreBytes(view, spec.name), view.now) for spec in self._specs}
+            return {
+                spec.name: next_due(spec, StoreBytes(view, spec.name), view.now)
+                for spec in self._specs
+                if spec.removed is None
+            }
 
     def probe(self) -> None:
         """Reads each store once, so that a store that can't be read is found before anyone needs it."""

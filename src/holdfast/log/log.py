@@ -17,10 +17,11 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.chance import SYSTEM_RANDOM, Random, new_id
 from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
-from holdfast.log import appfile, commits, identity, names
+from holdfast.log import commits, identity, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.appfiles import AppFiles
 from holdfast.log.chain import CommitChain
+from holdfast.log.changing import ChangeRules
 from holdfast.log.commits import Commit
 from holdfast.log.objects import Put, Storage
 from holdfast.log.segments import (
@@ -36,6 +37,7 @@ from holdfast.log.segments import (
 )
 from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
+from holdfast.log.starting import plan_start
 from holdfast.words import NOTHING, TaskId, Version
 
 logger = logging.getLogger(__name__)
@@ -107,7 +109,9 @@ class Log:
         return cls(storage, files.read(app))
 
     @classmethod
-    def create_or_open(cls, storage: Storage, spec: AppSpec, random: Random = SYSTEM_RANDOM) -> "Log":
+    def create_or_open(
+        cls, storage: Storage, spec: AppSpec, random: Random = SYSTEM_RANDOM, rules: ChangeRules | None = None
+    ) -> "Log":
         """Opens the app's log, or creates it. Raises AppChanged if the code doesn't fit it.
 
         The code is compared with the app file that the newest commit names. If it differs, it gets an app file of its
@@ -115,17 +119,15 @@ class Log:
         the first version any code fits.
         """
         known = identity.create(storage, spec.id, random)
-        appfile.check_id(known.app, spec, place=storage.place)
-        files = AppFiles(storage, known.id)
-        newest = CommitChain(storage, known.id).newest()
-        if newest is None:
-            return cls(storage, files.recorded(appfile.first(spec, known.id)), random)
-        old = files.read(newest.app)
-        appfile.check(old, spec, place=storage.place)
-        for line in appfile.one_way(old, spec):
+        plan = plan_start(storage, spec, rules or ChangeRules())
+        plan.check()
+        for line in plan.changes:
+            logger.info("this start changes the app: %s.", line)
+        for line in plan.warnings:
             logger.warning("%s.", line)
-        wanted = appfile.successor(old, spec, Version(newest.version))
-        return cls(storage, old if wanted == old else files.recorded(wanted), random)
+        if plan.before is not None and plan.after == plan.before.app:
+            return cls(storage, plan.before.app, random)
+        return cls(storage, AppFiles(storage, known.id).recorded(plan.after), random)
 
     def new_id(self) -> str:
         """A new id, for a commit or a segment."""

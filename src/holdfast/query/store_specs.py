@@ -55,13 +55,14 @@ class StoreSpecs:
 
     def __getitem__(self, store: str) -> StoreSpec:
         app = self._files.app
-        if (found := app.store(store)) is None:
-            raise UnknownStore(store, app.id, sorted(spec.name for spec in app.stores))
+        found = app.store(store)
+        if found is None or found.removed is not None:
+            raise UnknownStore(store, app.id, sorted(spec.name for spec in app.current_stores))
         return found
 
     def all(self) -> list[StoreSpec]:
         """All of them, by name."""
-        return sorted(self._files.app.stores, key=attrgetter("name"))
+        return sorted(self._files.app.current_stores, key=attrgetter("name"))
 
     def at(self, store: str, version: Version) -> StoreSpec:
         """The spec in the newest file, with TTL, retention and clock as in the file of that version.

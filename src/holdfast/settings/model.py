@@ -18,7 +18,7 @@ from holdfast.settings.sections import (
     SparkSettings,
     StateSettings,
 )
-from holdfast.settings.units import Duration, format_duration, format_size
+from holdfast.settings.units import Duration, OptionMap, format_duration, format_size
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
@@ -54,6 +54,12 @@ class Settings(Section):
         "the new checkpoint.",
         InKafkaStreams("`auto.offset.reset`"),
     ] = "refuse"
+    returned_stores: Annotated[
+        OptionMap,
+        "What a store does that was removed and comes back: `continue` goes on without the versions it has missed, "
+        "`start_over` starts it empty. A start with a returned store that isn't here is refused.",
+        InKafkaStreams("none: a changelog topic is continued silently"),
+    ] = OptionMap({})
     stop_timeout: Annotated[
         Duration,
         "How long `app.stop()` takes at most. The current batch may use half of this time, and is then interrupted: "
@@ -129,6 +135,12 @@ def _check_together(settings: Settings) -> None:
             f"restore.parallel_tasks times restore.batch_bytes is {format_size(in_flight)}, more than memory.limit = "
             f"{format_size(settings.memory.limit)}. Lower one of the first two or raise the limit."
         )
+    for store, choice in settings.returned_stores.items():
+        if choice not in ("continue", "start_over"):
+            raise SettingsError(
+                f"returned_stores has {choice!r} for {store!r}. Use 'continue' to go on without the versions that the "
+                "store has missed, or 'start_over' to start it empty."
+            )
     for key in _ALWAYS_ON:
         if settings.spark.config.get(key, "true").lower() != "true":
             raise SettingsError(

@@ -45,6 +45,13 @@ class LogSettings(Section):
         InKafkaStreams("`topic.retention.ms`"),
         Between("0s"),
     ] = Duration("1h")
+    keep_removed: Annotated[
+        Duration,
+        "How long a store that the code no longer has is kept, by the wall clock of the commits. The first start after "
+        "that deletes it.",
+        InKafkaStreams("none: the changelog topic stays until it is deleted by hand"),
+        Between("0s"),
+    ] = Duration("7d")
     clean_interval: Annotated[
         Duration,
         "How often the driver deletes objects that are no longer needed from the log.",

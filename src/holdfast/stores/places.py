@@ -7,22 +7,27 @@ from typing import Any
 from holdfast.errors import TopologyError
 
 
+def object_at(place: str, what: str) -> Any:
+    """The object at a place. `what` says in errors what it is needed for."""
+    module, separator, name = place.partition(":")
+    if not (module and separator and name):
+        raise TopologyError(f"{what}: {place!r} is not a place. Write 'module:name'.")
+    try:
+        return getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise TopologyError(
+            f"{what}: {place!r} can't be imported here: {error}. Install the module, or put it on PYTHONPATH, on every "
+            "host with an instance."
+        ) from error
+
+
 def imported(place: str, what: str) -> Callable[..., Any]:
     """The class or function at a place. `what` says in errors what it is needed for.
 
     >>> imported("os.path:basename", "a test")("/a/b")
     'b'
     """
-    module, separator, name = place.partition(":")
-    if not (module and separator and name):
-        raise TopologyError(f"{what}: {place!r} is not a place. Write 'module:name'.")
-    try:
-        found = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise TopologyError(
-            f"{what}: {place!r} can't be imported here: {error}. Install the module, or put it on PYTHONPATH, on every "
-            "host with an instance."
-        ) from error
+    found = object_at(place, what)
     if not callable(found):
         raise TopologyError(f"{what}: {place!r} is a {type(found).__name__} and can't be called.")
     called: Callable[..., Any] = found

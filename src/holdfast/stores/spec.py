@@ -5,7 +5,6 @@ make stored bytes unreadable is reported to the user in one sentence.
 """
 
 import re
-from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any, Final, Literal
 
@@ -63,6 +62,13 @@ class TypedValues(msgspec.Struct, frozen=True, tag="typed"):
 TYPED_VALUES: Final = TypedValues()
 
 
+class Removed(msgspec.Struct, frozen=True):
+    """A store that the code no longer has: the newest version then, and the wall clock of that version."""
+
+    until: int
+    wall: int
+
+
 class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One store, by name. Times are in milliseconds; 0 means none.
 
@@ -109,6 +115,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What measures retention: event time, or the wall clock if the stream has no event time."""
     after: int = 0
     """The store begins after this version. The log sets it: the newest version when the store was added."""
+    removed: Removed | None = None
+    """Set by the log when the code no longer has the store, which is kept for a while."""
 
     def __post_init__(self) -> None:
         check_name(self.name)
@@ -135,41 +143,26 @@ def check_name(name: str) -> None:
         )
 
 
-def differences(old: Sequence[StoreSpec], new: Sequence[StoreSpec]) -> list[str]:
-    """The differences between the stores in the log and in the code, one sentence each, in the order of names.
-
-    >>> key = Schema.of(player="string")
-    >>> for line in differences([StoreSpec(name="scores", key=key, codec="rows/1")], []): print(line)
-    store 'scores' is in the log and not in the code. A store can't be removed from an app yet: declare it as it was
-    """
-    before, after = {spec.name: spec for spec in old}, {spec.name: spec for spec in new}
-    lines: list[str] = []
-    for name in sorted(before.keys() | after.keys()):
-        if name not in after:
-            lines.append(
-                f"store {name!r} is in the log and not in the code. A store can't be removed from an app yet: declare "
-                "it as it was"
-            )
-        elif name not in before:
-            lines.append(f"store {name!r} is in the code and not in the log")
-        else:
-            lines += _changes(before[name], after[name])
-    return lines
-
-
 _FIXED: Final = ("kind", "codec", "engine", "format", "durable", "everywhere")
 """The fields that stored bytes, or the place they are in, depend on, in any kind."""
 
-KEEP_AND_ADD: Final = "keep the store as it was and add one under a new name beside it, or give the app a new id"
-"""What to do if a store can't change. It has to stay declared: a store in the log can't be removed."""
+KEEP_AND_ADD: Final = "add a store under a new name, beside this one or instead of it, or give the app a new id"
+"""What to do if a store can't change."""
 
 _NOT_IN_PLACE: Final = f"Not possible in place: {KEEP_AND_ADD}"
 
 
-def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
+def differences(old: StoreSpec, new: StoreSpec) -> list[str]:
+    """Why a store of the log can't be used as the code declares it, one sentence each.
+
+    >>> old = StoreSpec(name="scores", key=Schema.of(player="string"), codec="rows/1")
+    >>> [line] = differences(old, msgspec.structs.replace(old, engine="memory"))
+    >>> line.partition(". ")[0]
+    "store 'scores' has engine rocksdb in the log and memory in the code"
+    """
     own = sorted({name for name, _ in old.fixed + new.fixed})
     lines = [
-        f"store {old.name!r} has {name.removesuffix('_ms')} {_shown(old, name)} in the log and {_shown(new, name)} in "
+        f"store {old.name!r} has {name.removesuffix('_ms')} {shown(old, name)} in the log and {shown(new, name)} in "
         f"the code. {_NOT_IN_PLACE}"
         for name in (*_FIXED, *own)
         if _value(old, name) != _value(new, name)
@@ -198,12 +191,12 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
         before, after = getattr(old, attribute), getattr(new, attribute)
         if bool(before) != bool(after):
             # Either changes where an entry is stored or what is stored before its value.
-            has = f"has {what} {_shown(old, attribute)}" if before else f"has no {what}"
+            has = f"has {what} {shown(old, attribute)}" if before else f"has no {what}"
             lines.append(
-                f"store {old.name!r} {has} in the log and {_shown(new, attribute)} in the code. {_NOT_IN_PLACE}"
+                f"store {old.name!r} {has} in the log and {shown(new, attribute)} in the code. {_NOT_IN_PLACE}"
             )
     if old.ttl_ms > new.ttl_ms > 0:
-        was, now = _shown(old, "ttl_ms"), _shown(new, "ttl_ms")
+        was, now = shown(old, "ttl_ms"), shown(new, "ttl_ms")
         # An aggregate is written by its records, not by put().
         leave = f"Leave it at {was}, which single entries can go below by put(..., ttl=)"
         stay = leave if isinstance(old.value, TypedValues) else f"Leave it at {was}"
@@ -214,9 +207,9 @@ def _changes(old: StoreSpec, new: StoreSpec) -> list[str]:
     if new.retention_ms > old.retention_ms > 0:
         set_by = "" if old.aggregates else " (by retention=, or where that isn't set by size, gap and grace)"
         lines.append(
-            f"store {old.name!r} has {kept_as(old)} {_shown(old, 'retention_ms')} in the log and "
-            f"{_shown(new, 'retention_ms')} in the code. Entries that the shorter one has hidden would come back, and "
-            f"only on replicas that have not dropped them yet. Leave it at {_shown(old, 'retention_ms')} or "
+            f"store {old.name!r} has {kept_as(old)} {shown(old, 'retention_ms')} in the log and "
+            f"{shown(new, 'retention_ms')} in the code. Entries that the shorter one has hidden would come back, and "
+            f"only on replicas that have not dropped them yet. Leave it at {shown(old, 'retention_ms')} or "
             f"less{set_by}; or {KEEP_AND_ADD}"
         )
     return lines
@@ -231,8 +224,8 @@ def _value(spec: StoreSpec, name: str) -> Any:
     return getattr(spec, name) if name in spec.__struct_fields__ else spec.option(name)
 
 
-def _shown(spec: StoreSpec, name: str) -> str:
-    """An option as a user writes it: milliseconds as a duration, 0 and None as none."""
+def shown(spec: StoreSpec, name: str) -> str:
+    """A field or an option as a user writes it: milliseconds as a duration, 0 and None as none."""
     value = _value(spec, name)
     if name.endswith("_ms"):
         return format_duration(timedelta(milliseconds=value)) if value else "none"

@@ -98,10 +98,6 @@ class Topology:
         found: tuple[Output, ...] = (DeadLetters(), *(output for each in self.subtopologies for output in each.outputs))
         return {output.name: output for output in found}
 
-    def stateful_tasks(self, partitions: int) -> list[TaskId]:
-        """The tasks that have stores."""
-        return [task for each in self.subtopologies if each.stores for task in each.tasks(partitions)]
-
     def subtopology(self, name: str) -> SubTopology:
         return next(each for each in self.subtopologies if each.name == name)
 

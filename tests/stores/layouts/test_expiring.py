@@ -78,8 +78,8 @@ def test_it_needs_a_ttl_and_cannot_change() -> None:
     with pytest.raises(TopologyError, match=r"ttl_to_sinks=True .* Say ttl=\.\.\. too"):
         hf.KeyValueStore("seen", value=int, ttl_to_sinks=True)
     before, after = spec_with(ttl="1h"), spec_with(ttl="1h", ttl_to_sinks=True)
-    assert "ttl_to_sinks none in the log and True in the code" in differences([before], [after])[0]
-    assert "ttl_to_sinks True in the log and none in the code" in differences([after], [before])[0]
+    assert "ttl_to_sinks none in the log and True in the code" in differences(before, after)[0]
+    assert "ttl_to_sinks True in the log and none in the code" in differences(after, before)[0]
 
 
 def test_with_max_entries_sinks_get_expired_keys_anyway() -> None:
