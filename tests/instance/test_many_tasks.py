@@ -1,5 +1,6 @@
 """Many tasks in one instance: what is read and written doesn't grow with tasks times versions."""
 
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,7 +19,7 @@ from tests.instance.app_log import new_url, spec
 from tests.log import making
 from tests.log.making import Watched
 
-TASKS = 64
+TASKS, VERSIONS = 64, 300
 
 
 def grown(log: Log, versions: int) -> None:
@@ -70,6 +71,22 @@ def running(monkeypatch: pytest.MonkeyPatch, config: InstanceConfig) -> Iterator
         yield instance, opened[0]
     finally:
         instance.stop()
+
+
+def commits_read(storage: Watched) -> Counter[str]:
+    return Counter(name for call, name in storage.calls if call == "get" and name.startswith("commits/"))
+
+
+def test_a_restore_reads_each_commit_once_per_instance(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    url = new_url()
+    log = new_log(url)
+    grown(log, VERSIONS)
+    with running(monkeypatch, config_of(log, url, tmp_path)) as (instance, storage):
+        reads = commits_read(storage)
+        assert sum(reads.values()) <= 1.1 * VERSIONS, reads.most_common(3)
+        for hosted in instance.hosted():
+            with hosted.replica.read_view(Version(VERSIONS)) as view:
+                assert view.get("s00", b"\x01key") == b"300"
 
 
 def test_a_flush_writes_nothing_for_a_store_that_did_not_change(

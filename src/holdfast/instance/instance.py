@@ -188,7 +188,7 @@ class Instance:
             replica = Replica(home, self.source, specs, self.resources, self.events)
             undo.pop_all()
         snapshotter = Snapshotter(replica, self.log, self.config.snapshots)
-        hosted = self._hosted[task] = HostedTask(replica, role, TaskProgress(replica), snapshotter)
+        hosted = self._hosted[task] = HostedTask(replica, role, self.updater.progress_of(replica), snapshotter)
         self._divide_memory()
         hosted.progress = self.updater.add(replica)
         self._flushes.add(task, flushing(replica, self.updater.restore_again))

@@ -1,13 +1,15 @@
 """Reading the log for replicas: the versions there are, and the changes that one version made to one task's stores.
 
-All replicas of an instance share the commits, since each commit names the segments of every task, so the last few are
-kept. Segments are read part by part; the checksum of every part is checked where it is read.
+All replicas of an instance share the commits, since each commit names the segments of every task: the last few are
+kept, and a commit that several replicas want at the same time is read once. Segments are read part by part; the
+checksum of every part is checked where it is read.
 """
 
 import logging
 import threading
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import Future
 from pathlib import Path
 
 import pyarrow as pa
@@ -27,7 +29,8 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
-_KEPT_COMMITS = 32
+_KEPT_COMMITS = 36
+"""Those of two turns of the tasks that restore (`updater.TURN`), and the ones that are looked up ahead."""
 _ROW_OVERHEAD = 32
 
 _emptied = metrics.counter(
@@ -59,8 +62,11 @@ class LogReader:
     def __init__(self, log: Log) -> None:
         self.log = log
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
+        self._reads: dict[Version, Future[Commit | None]] = {}
+        """Reads under way."""
+        self._believed: set[Version] = set()
+        """Which of the kept commits are a part of the history."""
         self._lock = threading.Lock()
-        self._ahead: Commit | None = None
         self._newest = NOTHING
         self._app = log.app
         self._apps = {log.app.number: log.app}
@@ -128,16 +134,14 @@ class LogReader:
         return self._commit(version, reported=False)
 
     def _commit(self, version: Version, *, reported: bool) -> Commit | None:
-        with self._lock:
-            if (found := self._commits.get(version)) is not None:
-                return found
         commit = self._read(version)
-        if commit is None or not (reported or self._is_believed(commit)):
+        if commit is None or version in self._believed:
+            return commit
+        if not (reported or self._is_believed(commit)):
             return None
         with self._lock:
-            self._commits[version] = commit
-            while len(self._commits) > _KEPT_COMMITS:
-                self._commits.popitem(last=False)
+            if version in self._commits:
+                self._believed.add(version)
             self._newest = max(self._newest, version)
         self._learned(commit)
         return commit
@@ -154,20 +158,42 @@ class LogReader:
         return version >= self._newest and self.log.chain.follows(version)
 
     def _read(self, version: Version) -> Commit | None:
-        """A commit of the log, believed or not. The last one is kept: who looks at one looks at the next one first."""
+        """A commit of the log, believed or not. If another thread is reading it, this one waits for the answer."""
         with self._lock:
-            if (found := self._commits.get(version, self._ahead)) is not None and found.version == version:
+            if (found := self._commits.get(version)) is not None:
                 return found
-        commit = self.log.commit(version)
-        with self._lock:
-            self._ahead = commit
+            under_way = self._reads.get(version)
+            if under_way is None:
+                read = self._reads[version] = Future()
+        if under_way is not None:
+            return under_way.result()
+        try:
+            commit = self.log.commit(version)
+        except BaseException as error:
+            self._end_read(version, None)
+            read.set_exception(error)
+            raise
+        self._end_read(version, commit)
+        read.set_result(commit)
         return commit
+
+    def _end_read(self, version: Version, commit: Commit | None) -> None:
+        with self._lock:
+            del self._reads[version]
+            if commit is not None:
+                self._commits[version] = commit
+                while len(self._commits) > _KEPT_COMMITS:
+                    self._believed.discard(self._commits.popitem(last=False)[0])
 
     def learn(self, version: Version) -> Version:
         """The newest version, once the driver reports this one: one request to the log, or none if it is known."""
         if version > self._newest:
             self._commit(version, reported=True)
         return self._newest
+
+    def reaching(self, version: Version) -> Version:
+        """The newest known version if that is far enough, else the newest there is."""
+        return self._newest if self._newest >= version else self.newest()
 
     def newest(self) -> Version:
         """The newest committed version there is."""
@@ -283,7 +309,7 @@ class TaskLogReader:
     def examine(self, mark: Mark | None, path: Path) -> Usable:
         """Checks that the state at `path` is a part of this log's history; raises ForeignState if it isn't."""
         at = NOTHING if mark is None else mark.version
-        newest = NOTHING if mark is None else self._source.newest()
+        newest = NOTHING if mark is None else self._source.reaching(max(at, mark.applying or NOTHING))
         here = self._source.commit(at) if at else None
         after = self._source.commit(Version(at + 1)) if at and here is None else None
         verdict = check_state(

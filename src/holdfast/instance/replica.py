@@ -113,8 +113,11 @@ class Replica(ReplicaState):
 
     # Advancing
 
-    def catch_up(self, to: Version, report: RestoreReporter | None = None) -> None:
-        """Brings the replica to `to`, which the log must have. Returns at once if it is there already."""
+    def catch_up(self, to: Version, report: RestoreReporter | None = None, *, pause_at: Version | None = None) -> None:
+        """Brings the replica to `to`, which the log must have. Returns at once if it is there already.
+
+        With `pause_at` it returns on the way there, at that version or where a snapshot beyond it leads.
+        """
         if self._at >= to and self.published.version is not None:
             return
         report = report or RestoreReporter(Events(keep=1), self.task, self.stores)
@@ -123,6 +126,7 @@ class Replica(ReplicaState):
             self._set_aside = {version: at for version, at in self._set_aside.items() if at > recently}
             next_there = True
             wipes = 0
+            pause_at = to if pause_at is None else min(to, pause_at)
             while True:
                 self.check_open()
                 if self._disk is None:
@@ -144,16 +148,18 @@ class Replica(ReplicaState):
                             self._load(version, report)
                             next_there = True
                         case ApplySegment():
-                            next_there = self._apply(to, report)
+                            next_there = self._apply(to, pause_at, report)
                 except (DamagedState, ForeignState) as error:
                     wipes += 1
                     if wipes > _WIPES:
                         raise
                     self._start_over(error)
                     next_there = True
+                if next_there and self._at >= pause_at:
+                    return
 
-    def _apply(self, to: Version, report: RestoreReporter) -> bool:
-        """Applies the next version, or several; False when the log no longer has it."""
+    def _apply(self, to: Version, pause_at: Version, report: RestoreReporter) -> bool:
+        """Applies the next version, or several up to `pause_at`; False when the log no longer has it."""
         commit = self._log_reader.commit(Version(self._at + 1))
         if commit is None:
             return False
@@ -171,7 +177,7 @@ class Replica(ReplicaState):
             if overlay is not None and few and small and not (ahead and overlay.base == overlay.version):
                 self._apply_to_overlay(commit, report)
             else:
-                self._apply_to_engines(self._source.gather(commit, to, self.settings.batch_bytes), to, report)
+                self._apply_to_engines(self._source.gather(commit, pause_at, self.settings.batch_bytes), to, report)
         except VolatileChangesGone as error:
             self._empty_volatile(error)
         except ObjectMissing:

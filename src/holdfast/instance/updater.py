@@ -1,10 +1,14 @@
 """Brings the replicas of an instance forward: restore, standby and normal running are the same loop for all tasks.
 
 One thread looks for new versions, which the driver reports or the log shows. A few others apply them, so several tasks
-restore in parallel. A replica that fails is suspended and tried again after a pause that grows; a failure is reported
-once, not at every attempt. Tasks come and go while the loop runs. Nothing here ends the process.
+restore in parallel. They take the tasks in turns, the one furthest behind first: all tasks pass through the same few
+versions at about the same time, so each commit is read once for all of them. A replica that fails is suspended and
+tried again after a pause that grows; a failure is reported once, not at every attempt. Tasks come and go while the loop
+runs. Nothing here ends the process.
 """
 
+import heapq
+import itertools
 import logging
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -26,11 +30,16 @@ _FULL_LOOKS = 10
 """How many looks apart the newest version is searched for, in case the next one was cleaned meanwhile."""
 
 
+TURN = 16
+"""How many versions a task may pass before it is another task's turn. The commits of two turns are kept."""
+
+
 @dataclass
 class TaskProgress:
-    """How far one task is: its phase, and what its last failure was."""
+    """How far one task is: its phase, and what its last failure was. `busy`: it waits for its turn, or has it."""
 
     replica: Replica
+    report: RestoreReporter
     phase: Phase = Phase.RESTORING
     busy: bool = False
     probed: bool = False
@@ -41,6 +50,11 @@ class TaskProgress:
 
     def behind(self, target: Version) -> bool:
         return self.replica.version < target or self.replica.published.version is None or not self.probed
+
+    @property
+    def turn(self) -> int:
+        """Which turn is its next one; a replica that isn't open yet, and may be far behind, is among the first."""
+        return self.replica.version // TURN
 
 
 class ReplicaUpdater:
@@ -69,6 +83,11 @@ class ReplicaUpdater:
         self._looks = 0
         self._source_error: str | None = None
         self._has_looked = False
+        self._target = NOTHING
+        self._waiting: list[tuple[int, int, TaskProgress]] = []
+        """The tasks that wait for a turn, as a heap: by turn, then in the order in which they came."""
+        self._arrivals = itertools.count()
+        self._workers = 0
         self._pool = ThreadPoolExecutor(restore.parallel_tasks, thread_name_prefix="restore")
         self._thread = threading.Thread(target=self._run, name="updater", daemon=True)
 
@@ -90,9 +109,12 @@ class ReplicaUpdater:
     def add(self, replica: Replica) -> TaskProgress:
         """From now on the replica is brought forward."""
         with self._changed:
-            progress = self._tasks[replica.task] = TaskProgress(replica)
+            progress = self._tasks[replica.task] = self.progress_of(replica)
             self._wake()
             return progress
+
+    def progress_of(self, replica: Replica) -> TaskProgress:
+        return TaskProgress(replica, RestoreReporter(self._events, replica.task, replica.stores))
 
     def remove(self, task: TaskId) -> None:
         """Ends the update of a task that is under way, and returns when it has ended."""
@@ -129,16 +151,34 @@ class ReplicaUpdater:
 
     def step(self, now: float) -> float:
         """Sends the replicas that are behind on their way. Returns the seconds until there is more to do."""
-        target = self._newest()
         with self._changed:
             self._look = False
+        target = self._newest()
+        with self._changed:
             if target is not None and not self._stopping:
+                self._target = target
                 for progress in self._tasks.values():
-                    if progress.behind(target) and not progress.busy and now >= progress.retry_at:
+                    if not progress.busy and now >= progress.retry_at and progress.behind(target):
                         progress.busy = True
-                        self._pool.submit(self._update, progress, target)
+                        self._wait_for_turn(progress)
+                for _ in range(min(len(self._waiting), self._restore.parallel_tasks - self._workers)):
+                    self._workers += 1
+                    self._pool.submit(self._work)
             pauses = [p.retry_at - now for p in self._tasks.values() if p.retry_at > now and not p.busy]
         return max(0.0, min([self._poll_seconds, *pauses]))
+
+    def _wait_for_turn(self, progress: TaskProgress) -> None:
+        heapq.heappush(self._waiting, (progress.turn, next(self._arrivals), progress))
+
+    def _work(self) -> None:
+        """Gives turns to tasks until none waits."""
+        while True:
+            with self._changed:
+                if not self._waiting or self._stopping:
+                    self._workers -= 1
+                    return
+                progress = heapq.heappop(self._waiting)[-1]
+            self._update(progress, self._target)
 
     def _run(self) -> None:
         while not self._stopping:
@@ -171,31 +211,39 @@ class ReplicaUpdater:
             return self._source.newest_known if self._has_looked else None
 
     def _update(self, progress: TaskProgress, target: Version) -> None:
-        replica = progress.replica
-        report = RestoreReporter(self._events, replica.task, replica.stores)
-        opening = replica.openings
+        replica, opening = progress.replica, progress.replica.openings
+        goes_on = False
         try:
-            self._bring_to(progress, target, report)
+            self._bring_closer(progress, target)
+            goes_on = progress.behind(self._target)
         except Closed:
-            report.suspended(replica.version)
+            progress.report.suspended(replica.version)
         except Exception as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
-            report.suspended(replica.version)
+            progress.report.suspended(replica.version)
             self._suspend(progress, error, opening)
-        finally:
-            with self._changed:
-                progress.busy = False
-                self._wake()
+        with self._changed:
+            progress.busy = goes_on
+            if goes_on:
+                self._wait_for_turn(progress)
+            elif progress.error is not None:
+                self._look = True  # for the pause until the next attempt
+            self._changed.notify_all()
 
-    def _bring_to(self, progress: TaskProgress, target: Version, report: RestoreReporter) -> None:
-        replica = progress.replica
+    def _bring_closer(self, progress: TaskProgress, target: Version) -> None:
+        """One turn of a task: it is opened, or passes some versions on its way to the target."""
+        replica, report = progress.replica, progress.report
         if not replica.is_open:
             self._enter(progress, Phase.RESTORING)
             replica.open()
+            if replica.version < target:
+                return  # those further behind come first
         far = progress.phase is not Phase.RUNNING or target - replica.version > self._restore.acceptable_lag
-        if far and target > replica.version:
+        if far and target > replica.version and not report.under_way:
             self._enter(progress, Phase.RESTORING)
             report.started(replica.version, target)
-        replica.catch_up(target, report)
+        replica.catch_up(target, report, pause_at=Version((progress.turn + 1) * TURN))
+        if replica.version < target:
+            return
         if not progress.probed:
             replica.probe()
             progress.probed = True
