@@ -108,19 +108,19 @@ class ReplicaState(TaskState):
 
     def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
         with self.replica.read_view(self.version, wait=5) as view:
-            return _table(islice(view.scan(store, start, stop, reverse=reverse), limit))
+            return table_of(islice(view.scan(store, start, stop, reverse=reverse), limit))
 
     def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
         starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
         with self.replica.read_view(self.version, wait=5) as view:
-            return _table(entry for _, entries in view.scan_many(store, starts, stops) for entry in entries)
+            return table_of(entry for _, entries in view.scan_many(store, starts, stops) for entry in entries)
 
     def approximate_count(self, store: str) -> int:
         with self.replica.read_view(self.version, wait=5) as view:
             return view.approximate_count(store)
 
 
-def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
+def table_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
     pairs = list(entries)
     return pa.table([[key for key, _ in pairs], [value for _, value in pairs]], schema=STATE_SCHEMA)
 
@@ -261,7 +261,7 @@ class Machine:
         """The stores' entries, read from the replicas, without expired ones."""
         rows = [entry for _, view in self.views() for entry in view.scan("scores", b"", None)]
         rows = [(k, v) for k, v in rows if not 0 < unpack(v).expires <= self.clock.now()]
-        decoded = aggregate_rows(self.spec, _table(rows)).to_pylist()
+        decoded = aggregate_rows(self.spec, table_of(rows)).to_pylist()
         if self.spec.kind == VERSIONED:
             return {row["player"]: self._history(row["player"], dict(rows)) for row in decoded}
         return {row["player"]: (row["n"], row["total"]) for row in decoded}

@@ -68,10 +68,17 @@ class CommitChain:
         if (listed := self._newest_listed()) != NOTHING:
             yield listed
 
+    def oldest(self) -> Version:
+        """The oldest commit by name. Rarely needed, since all commits are listed."""
+        return min(self._listed(), default=NOTHING)
+
     def _newest_listed(self) -> Version:
         """The newest commit by name. Only for logs with few commits, since all of them are listed."""
+        return max(self._listed(), default=NOTHING)
+
+    def _listed(self) -> Iterator[Version]:
         found = (names.version_of(name) for name in self._storage.list(names.COMMITS))
-        return max((version for version in found if version is not None), default=NOTHING)
+        return (version for version in found if version is not None)
 
     def _last_from(self, known: Version) -> Version:
         step = 1

@@ -36,6 +36,8 @@ Decode = Callable[[pa.Table], pa.Table]
 def rows_of(output: Output, log: Log, commit: Commit) -> Iterator[Rows]:
     """The rows of an output in one version."""
     match output:
+        case AggregateRows(store=store) | ChangedEntries(store=store) if commit.version <= store.after:
+            return iter(())  # changes of a former store of this name
         case AggregateRows(store=store):
             return _decoded(log, commit, STATE, store.name, output.topology, partial(aggregate_rows, store))
         case ForwardedRows():

@@ -256,9 +256,21 @@ class SinkRunner:
             self._changed.notify_all()
 
     def _starting_position(self, feed: Feed) -> Version:
-        """The sink's position in the log. A new sink starts at the log's newest version."""
+        """The sink's position in the log. A new sink starts at the log's newest version.
+
+        A commit waits until the sinks have written the version before it. So only a sink that the app didn't have for a
+        while can be further behind, and find that versions it has missed were cleaned.
+        """
         if (known := self._recorded.get(feed.name)) is not None:
-            return known
+            if known == self._newest or self._log.commit(Version(known + 1)) is not None:
+                return known
+            oldest = self._log.chain.oldest()
+            logger.warning(
+                "sink %r is back after the app ran without it. It has missed versions %d to %d, which are no longer "
+                "in the log, and goes on with version %d",
+                *(feed.name, known + 1, oldest - 1, oldest),
+            )
+            return Version(oldest - 1)
         if self._newest != NOTHING:
             logger.warning("sink %r is new: it gets the versions after version %d", feed.name, self._newest)
         return self._newest

@@ -1,0 +1,123 @@
+"""An app is started, stopped, killed, changed, rolled back and overtaken at random. It always equals dictionaries."""
+
+import random
+from pathlib import Path
+
+import pytest
+
+from holdfast import faults
+from holdfast.log.changing import CONTINUE, START_OVER
+from holdfast.log.leadership import OutdatedDriver
+from tests.crash.lifecycle import App, Code, Life, Record, Table
+from tests.crash.machine import Crash, crash_at
+
+PLAYERS = [f"player-{n}" for n in range(9)]
+
+
+class RandomLife:
+    """The app and what happens to it, drawn at random."""
+
+    def __init__(self, folder: Path, seed: int) -> None:
+        self.dice = random.Random(seed)
+        self.app = App(folder)
+        self.life: Life = self.app.start((Table("a", sink=True),))
+        self.happened: list[str] = []
+
+    def step(self) -> None:
+        actions = [self.batch] * 4 + [
+            self.stop,
+            self.change,
+            self.change,
+            self.kill,
+            self.kill,
+            self.overtake,
+            self.lose,
+        ]
+        action = self.dice.choice(actions)
+        self.happened.append(action.__name__)
+        action()
+
+    def batch(self) -> None:
+        version = self.app.version
+        while self.app.version == version:  # a repeated batch may be in the log already
+            self.app.run(self.life, self._records())
+        self.check()
+
+    def stop(self) -> None:
+        self.life.close()
+        self._start(self.life.code)
+
+    def change(self) -> None:
+        """Another release, also an earlier one; its first batch may be a while away."""
+        self.life.close()
+        self._start(self._code())
+
+    def lose(self) -> None:
+        """The folder is lost."""
+        self.life.close()
+        self.app.lose_folder()
+        self._start(self.life.code)
+
+    def kill(self) -> None:
+        """A kill at any point of a batch; after it the same code or another one is started."""
+        point, nth = self.dice.choice(faults.POINTS), self.dice.choice([1, 1, 2, 3, 5])
+        self.happened[-1] = f"kill at {point}@{nth}"
+        try:
+            with faults.active(crash_at(point, nth)):
+                self.app.run(self.life, self._records())
+        except Crash:
+            self.life.vanish()
+        else:
+            self.life.close()
+        if self.dice.random() < 0.3:
+            self.app.lose_folder()
+        self._start(self._code() if self.dice.random() < 0.5 else self.life.code)
+
+    def overtake(self) -> None:
+        """Another process starts while this one runs. This one's next batch is refused."""
+        old = self.life
+        self.app.lose_folder()
+        self._start(self._code() if self.dice.random() < 0.5 else old.code)
+        with pytest.raises(OutdatedDriver):
+            self.app.run(old, self._records())
+        old.vanish()
+        self.batch()
+
+    def check(self) -> None:
+        story = f"after {', '.join(self.happened)}"
+        found, truth = self.life.state(), self.app.oracle
+        assert found == {table.name: truth.rows[table.name] for table in self.life.code}, story
+        assert self.app.delivered() == truth.delivered, story
+
+    def _start(self, code: Code) -> None:
+        self.life = self.app.start(code, self.dice.choice([CONTINUE, START_OVER]))
+
+    def _code(self) -> Code:
+        tables = [
+            Table(name, best=self.dice.random() < 0.4, sink=self.dice.random() < 0.6)
+            for name in "abc"
+            if name == "a" or self.dice.random() < 0.5
+        ]
+        self.dice.shuffle(tables)
+        return tuple(tables)
+
+    def _records(self) -> list[Record]:
+        return [(self.dice.choice(PLAYERS), self.dice.randrange(100)) for _ in range(self.dice.randrange(6))]
+
+
+def live(folder: Path, seed: int, steps: int) -> None:
+    life = RandomLife(folder, seed)
+    for _ in range(steps):
+        life.step()
+    life.batch()
+
+
+@pytest.mark.parametrize("seed", range(2))
+def test_a_random_life_equals_dictionaries(tmp_path: Path, seed: int) -> None:
+    live(tmp_path, seed, steps=100)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(100, 120))
+def test_a_long_random_life_equals_dictionaries(tmp_path: Path, seed: int) -> None:
+    live(tmp_path, seed, steps=400)
