@@ -1,12 +1,13 @@
 """What every storage guarantees, tested on each kind of storage."""
 
 import os
+import re
 import threading
 from pathlib import Path
 
 import pytest
 
-from holdfast.errors import ErrorCategory, HoldfastError, SettingsError, StorageUnavailable
+from holdfast.errors import ErrorCategory, SettingsError, StorageUnavailable
 from holdfast.log.objects import ObjectMissing, Put, Storage, StorageRefused
 from holdfast.log.storage import open_storage
 from tests import s3
@@ -146,11 +147,51 @@ def test_an_unreachable_server_is_an_error_after_retries(s3_server: s3.S3Server)
 
 
 @pytest.mark.parametrize(
-    ("options", "message"),
-    [({"secret_acces_key": "hunter2"}, "secret_acces_key"), ({"allow_http": "yes"}, "allow_http")],
+    ("url", "options", "message"),
+    [
+        ("s3", {"secret_acces_key": "hunter2"}, "no option 'secret_acces_key'. Did you mean 'secret_access_key'"),
+        ("s3", {"AWS_SECRET_ACCESKEY": "hunter2"}, "Did you mean 'secret_access_key'"),
+        ("s3", {"allow_http": "yes"}, "allow_http is 'yes'. Use 'true' or 'false'"),
+        ("s3", {"aws_allow_http": "yes"}, "aws_allow_http is 'yes'"),
+        ("s3", {"region": "a", "aws_region": "b"}, "has 'region' and 'aws_region', which are the same"),
+        ("s3", {"endpoint": "localhost:9000"}, "is 'localhost:9000'. Write http:// or https://"),
+        ("s3", {"timeout": "soon"}, '"soon" as Duration'),
+        ("gs", {"google_servce_account": "x"}, "Did you mean 'service_account'"),
+        ("az", {"acount_name": "x"}, "Did you mean 'account_name'"),
+        ("az", {"zzz": "x"}, "no option 'zzz'. Its options are account_key, account_name"),
+    ],
 )
-def test_an_unknown_option_is_refused(options: dict[str, str], message: str) -> None:
-    with pytest.raises(HoldfastError, match=message) as raised:
-        open_storage("s3://bucket/x", options)
-    assert isinstance(raised.value, SettingsError)
+def test_a_wrong_option_is_refused_with_the_right_name(url: str, options: dict[str, str], message: str) -> None:
+    with pytest.raises(SettingsError, match=re.escape(message)) as raised:
+        open_storage(f"{url}://bucket/x", options)
     assert "hunter2" not in str(raised.value)
+
+
+@pytest.mark.parametrize("endpoint", ["endpoint", "aws_endpoint", "AWS_ENDPOINT_URL", "endpoint_url"])
+def test_options_are_taken_under_their_usual_names(s3_server: s3.S3Server, endpoint: str) -> None:
+    options = {
+        endpoint: s3_server.options["endpoint"],
+        "aws_access_key_id": s3_server.options["access_key_id"],
+        "AWS_SECRET_ACCESS_KEY": s3_server.options["secret_access_key"],
+        "aws_region": s3_server.options["region"],
+        "aws_allow_http": "true",
+    }
+    storage = open_storage(f"{s3_server.url}/{endpoint}", options)
+    assert (storage.create("a", b"1"), storage.get("a")) == (Put.CREATED, b"1")
+
+
+def test_credentials_come_from_the_environment(s3_server: s3.S3Server, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("AWS_ENDPOINT_URL", s3_server.options["endpoint"])
+    monkeypatch.setenv("AWS_ALLOW_HTTP", "true")
+    monkeypatch.setenv("AWS_REGION", s3_server.options["region"])
+    for name in ("access_key_id", "secret_access_key"):
+        monkeypatch.setenv(f"AWS_{name.upper()}", s3_server.options[name])
+    storage = open_storage(f"{s3_server.url}/from-the-environment")
+    assert (storage.create("a", b"1"), storage.get("a")) == (Put.CREATED, b"1")
+
+
+def test_gcs_and_azure_take_their_usual_names() -> None:
+    """Opening asks nothing of the network."""
+    open_storage("gs://bucket/x", {"GOOGLE_BEARER_TOKEN": "t", "timeout": "5s"})
+    open_storage("az://container/x", {"AZURE_STORAGE_ACCOUNT_NAME": "me", "azure_storage_account_key": "aHVudGVyMg=="})
+    open_storage("abfss://container@me.dfs.core.windows.net/x", {"sas_token": "sv=1"})

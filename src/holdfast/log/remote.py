@@ -10,7 +10,8 @@ import threading
 from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, TypeVar
+from urllib.parse import urlsplit
 
 import obstore
 from obstore.exceptions import (
@@ -21,12 +22,12 @@ from obstore.exceptions import (
     PermissionDeniedError,
     PreconditionError,
     UnauthenticatedError,
-    UnknownConfigurationKeyError,
 )
 from obstore.store import MemoryStore, from_url
 
 from holdfast.errors import SettingsError, StorageUnavailable
 from holdfast.log.objects import Names, ObjectMissing, Put, StorageFull, StorageRefused
+from holdfast.log.store_options import options_for
 from holdfast.retry import DEFAULT_RETRY, retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.settings.units import HIDDEN, redact
@@ -36,9 +37,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 
-_CLIENT_SWITCHES = {"allow_http", "allow_invalid_certificates", "http1_only", "http2_only", "randomize_addresses"}
-_CLIENT_OPTIONS = _CLIENT_SWITCHES | {"connect_timeout", "timeout", "read_timeout", "pool_idle_timeout", "proxy_url",
-    "proxy_ca_certificate", "proxy_excludes", "root_certificate", "user_agent", "pool_max_idle_per_host"}  # fmt: skip
 _STATUS = re.compile(r"status code: (\d{3})")
 _MISSING = (NotFoundError, FileNotFoundError)
 _REFUSED = (PermissionDeniedError, UnauthenticatedError, PermissionError)
@@ -177,23 +175,17 @@ class RemoteStorage:
 
 
 def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -> RemoteStorage:
-    """Opens a bucket by its address. The options are obstore's, for the store and for its HTTP client."""
-    client: dict[str, Any] = {
-        key: _client_value(key, value) for key, value in options.items() if key in _CLIENT_OPTIONS
-    }
-    store_options: dict[str, Any] = {key: value for key, value in options.items() if key not in _CLIENT_OPTIONS}
+    """Opens a bucket by its address. `store_options` has the names of the options."""
+    chosen = options_for(urlsplit(url).scheme, options)
     secrets = [value for key, value in options.items() if value and redact(key, value) != value]
     place = redact("url", url)
     try:
         store = from_url(  # type: ignore[call-overload]  # every scheme has its own options
             url,
-            config=store_options,
-            client_options=client,
+            config=chosen.store,
+            client_options=chosen.client or None,  # an empty dict would hide AWS_ALLOW_HTTP of the environment
             retry_config={"max_retries": 0, "retry_timeout": timedelta(seconds=60)},
         )
-    except UnknownConfigurationKeyError as error:
-        text = redacted(str(error).splitlines()[0], secrets)
-        raise SettingsError(f"log.options for {place}: {text} See obstore's options for this storage.") from None
     except (BaseError, ValueError) as error:
         text = redacted(str(error).splitlines()[0], secrets)
         raise SettingsError(f"log.url {place} or its options can't be used: {text}. Fix them.") from None
@@ -216,11 +208,3 @@ def redacted(text: str, secrets: Iterable[str]) -> str:
     for secret in secrets:
         text = text.replace(secret, HIDDEN)
     return redact("text", text)
-
-
-def _client_value(key: str, value: str) -> str | bool:
-    if key not in _CLIENT_SWITCHES:
-        return value
-    if value.lower() not in ("true", "false"):
-        raise SettingsError(f"log.options {key} is {value!r}. Use 'true' or 'false'.")
-    return value.lower() == "true"
