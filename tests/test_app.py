@@ -31,6 +31,7 @@ from holdfast.pipeline.planners import SparkRefused
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
+from holdfast.pipeline.spark import AppNameTaken
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
 from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app, read, settings, write
@@ -163,6 +164,50 @@ def test_a_driver_that_starts_takes_over_from_one_that_runs(spark: SparkSession,
     assert "epoch 2) was started later" in str(one.cause)
     one.stop()
     assert (two.version, two.state) == (2, AppState.STOPPED)
+
+
+def test_a_second_app_with_the_same_name_on_one_spark_is_refused(spark: SparkSession, tmp_path: Path) -> None:
+    """Its folders are different, so only Spark's name of the query is the same."""
+    write(tmp_path / "a" / "input", 1, [game("alice", 1)])
+    write(tmp_path / "b" / "input", 1, [game("bob", 1)])
+    with points_app(spark, tmp_path / "a") as first:
+        with pytest.raises(AppNameTaken, match="An app named 'points' runs on this Spark session already") as raised:
+            points_app(spark, tmp_path / "b").start()
+        assert first.query.id in str(raised.value)
+        assert not (tmp_path / "b" / "base" / "points" / "log").exists()
+        first.process_all_available()
+        assert entries_of(first) == {"alice": {"games": 1, "points": 1}}
+    assert finish(points_app(spark, tmp_path / "b")) == {"bob": {"games": 1, "points": 1}}
+
+
+def test_two_file_sinks_in_one_folder_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    app = hf.App("points", settings=settings(tmp_path), spark=spark)
+    table = app.stream(read(spark, tmp_path / "input"), key="player").group_by().count().store("points")
+    table.sink(hf.files(str(tmp_path / "out")), name="one")
+    table.sink(hf.files(f"file://{tmp_path}/input/../out/"), name="two")
+    with pytest.raises(TopologyError, match=f"The sinks 'one' and 'two' write to one folder, {tmp_path}/out,"):
+        app.start()
+    assert not (tmp_path / "base").exists()
+
+
+def test_relative_folders_are_those_of_the_start(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Spark's workers have the working directory in which the JVM was started."""
+    name = f"relative-{tmp_path.name}"
+    (tmp_path / "elsewhere").mkdir()
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    jvm = Path.cwd()
+    monkeypatch.chdir(tmp_path)
+    app = points_app(spark, tmp_path, base_dir=name, log=hf.LogSettings(inline_bytes=0))
+    with app:
+        monkeypatch.chdir(tmp_path / "elsewhere")
+        app.process_all_available()
+        assert entries_of(app) == {"alice": {"games": 1, "points": 1}}
+    assert list((tmp_path / name / "points" / "log" / "segments").glob("*/*.arrow"))
+    assert not (tmp_path / "elsewhere" / name).exists()
+    assert not (jvm / name).exists()
 
 
 def test_a_changed_store_is_refused(spark: SparkSession, tmp_path: Path) -> None:

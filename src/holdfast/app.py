@@ -14,6 +14,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -254,6 +255,7 @@ class App:
             )
         if not self._states.try_move(AppState.RESTORING):
             raise AlreadyStarted(self.id, self.state)
+        self._loaded = replace(self._loaded, settings=self.settings.absolute())
         if not any(node.source == DEAD_LETTERS for node in self._topology.sinks):
             self.dead_letters(files(str(Path(self.settings.base_dir, self.id, DEAD_LETTERS)), format="json"))
         try:

@@ -57,7 +57,7 @@ def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
             os.close(writing)
         try:
             assert process.stdin is not None
-            config = msgspec.structs.replace(config, ready_fd=writing)
+            config = msgspec.structs.replace(config, ready_fd=writing, parent=os.getpid())
             process.stdin.write(encode(config) + b"\n")
             process.stdin.flush()
             readable = select.poll()  # unlike select(), it takes file descriptors above 1023

@@ -46,7 +46,7 @@ from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
-from holdfast.pipeline.spark import check_session, polling_every
+from holdfast.pipeline.spark import check_name, check_session, polling_every
 from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
@@ -131,7 +131,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     faults.load_from_environment("driver")
     settings, topology = app.settings, app.topology
     check_session(app.spark)
+    check_name(app.spark, app.id)
     _use_this_python(app.spark)
+    feeds = feeds_of(topology)
     log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
@@ -140,7 +142,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     newest = _checked_newest(log, checkpoint, restart)  # the driver before may have committed meanwhile
     sinks = SinkRunner(
         log,
-        feeds_of(topology),
+        feeds,
         retry=lambda call: retrying(call, settings.retry, sleep=ending.pause),
         check_leads=leadership.check,
         on_failure=ending.fail,

@@ -61,6 +61,8 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     ready_fd: int = 1
     """The file descriptor for the line that says where the instance listens: standard output unless the starter has
     a pipe of its own for it, which modules of the user's can't print to."""
+    parent: int = 0
+    """The process that started the instance, which ends with it; 0 if only the end of standard input matters."""
     peers: dict[str, str] = {}
 
 

@@ -1,12 +1,14 @@
 """An instance as a process: how it starts and ends.
 
 It says where it listens in one line of JSON as soon as it does, which is before its tasks are restored. It ends on
-SIGTERM, when asked to, and when its standard input closes, which means that the process that started it is gone.
+SIGTERM, when asked to, and when the process that started it is gone: then its standard input closes, unless a child
+that was forked by that process holds it, and its parent changes.
 Ending takes less than five seconds whatever is under way, because nothing has to be finished: the log has everything.
 """
 
 import logging
 import os
+import select
 import signal
 import sys
 import threading
@@ -20,7 +22,8 @@ from holdfast.instance.config import InstanceConfig
 from holdfast.instance.instance import Instance
 from holdfast.instance.memory import give_back_freed_memory
 
-_STANDARD_OUTPUT = 1
+_STANDARD_INPUT, _STANDARD_OUTPUT = 0, 1
+_LOOK_MILLIS = 500
 _LOG = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0005
 """How long a thread may keep Python's lock when another wants it. With Python's own 5 ms a lookup during a flush waits
@@ -51,7 +54,7 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         line = {"flight": instance.address, "name": config.name, "pid": os.getpid()}
         line.update({} if running is None else running.addresses())
         say_ready(config, line)
-        threading.Thread(target=_watch_parent, args=(instance,), name="parent", daemon=True).start()
+        threading.Thread(target=_watch_parent, args=(instance, config.parent), name="parent", daemon=True).start()
         instance.wait_for_stop()
     finally:
         # A thread that hangs must not keep the process: unfinished work is done again from the log.
@@ -71,9 +74,12 @@ def say_ready(config: InstanceConfig, line: Mapping[str, object]) -> None:
         ready.write(msgspec.json.encode(line) + b"\n")
 
 
-def _watch_parent(instance: Instance) -> None:
-    """Reads standard input to its end, which comes when the process that started this one is gone."""
-    while sys.stdin.buffer.read(4096):
-        pass
-    _LOG.info("standard input closed: the process that started this instance is gone, so it ends")
+def _watch_parent(instance: Instance, parent: int) -> None:
+    """Waits until the process that started this one is gone."""
+    readable = select.poll()
+    readable.register(_STANDARD_INPUT, select.POLLIN)
+    while parent in (0, os.getppid()):
+        if readable.poll(_LOOK_MILLIS) and not os.read(_STANDARD_INPUT, 4096):
+            break
+    _LOG.info("the process that started this instance is gone, so it ends")
     instance.request_stop()

@@ -94,17 +94,23 @@ class Log:
         """The log's random id. A new log in the same folder has a different one."""
         return self.app.log
 
+    @staticmethod
+    def identify(storage: Storage) -> str:
+        """The id of the log in a storage, which must have one."""
+        if (found := identity.read(storage)) is None:
+            raise LogMissing(f"There is no log at {storage.place}. Start the app first, or fix log.url.")
+        return found.id
+
     @classmethod
     def open(cls, storage: Storage, app: int | None = None) -> "Log":
         """Opens a log that must exist, with the app file of this number.
 
         Without a number, it is the one that the newest commit names; in a log without versions, the newest.
         """
-        if (found := identity.read(storage)) is None:
-            raise LogMissing(f"There is no log at {storage.place}. Start the app first, or fix log.url.")
-        files = AppFiles(storage, found.id)
+        log = cls.identify(storage)
+        files = AppFiles(storage, log)
         if app is None:
-            newest = CommitChain(storage, found.id).newest()
+            newest = CommitChain(storage, log).newest()
             app = files.newest() if newest is None else newest.app
         return cls(storage, files.read(app))
 

@@ -35,6 +35,12 @@ _SESSION = {
 _POLLING = "spark.sql.streaming.pollingDelay"
 
 
+class AppNameTaken(HoldfastError):
+    """Another app with the same id runs on the Spark session."""
+
+    category = ErrorCategory.INVALID
+
+
 class JavaMissing(HoldfastError):
     category = ErrorCategory.INVALID
 
@@ -82,4 +88,15 @@ def check_session(session: SparkSession) -> None:
         raise TopologyError(
             "Spark Connect can't run an app: foreachBatch would run on the server. Use a classic session, "
             "SparkSession.builder.master(...)."
+        )
+
+
+def check_name(session: SparkSession, app: str) -> None:
+    """Raises if an app with this id runs on the session already: Spark allows one query per name."""
+    running = next((query for query in session.streams.active if query.name == app), None)
+    if running is not None:
+        raise AppNameTaken(
+            f"An app named {app!r} runs on this Spark session already (Spark query {running.id}, run {running.runId}). "
+            f"Stop it first. To run two apps at once, give this one another id than {app!r}, also if its folders are "
+            "different."
         )

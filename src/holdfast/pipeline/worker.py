@@ -4,6 +4,7 @@ Everything a task needs is sent with it. A worker process only keeps the log's h
 """
 
 import gc
+import socket
 from collections.abc import Iterable, Iterator
 from functools import cache
 from typing import Protocol
@@ -12,13 +13,19 @@ import pyarrow as pa
 from pyspark import TaskContext
 
 from holdfast import faults
-from holdfast.errors import HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.remote_state import StateLocations, state_before
 from holdfast.pipeline.results import TaskResult, encode, refused
 from holdfast.pipeline.task_state import TaskState
 from holdfast.words import TaskId, Version
+
+
+class WrongLog(HoldfastError):
+    """A worker found another log under the address of the app's log."""
+
+    category = ErrorCategory.INVALID
 
 
 class TaskWork(Protocol):
@@ -82,5 +89,12 @@ def _log(locations: StateLocations) -> Log:
         storage = open_storage(
             locations.log_url, dict(locations.log_options), fsync=locations.fsync, retry=locations.retry
         )
+        found = Log.identify(storage)
+        if found != locations.log_id:
+            raise WrongLog(
+                f"A Spark worker on {socket.gethostname()} found log {found} at {storage.place}; the app's is "
+                f"{locations.log_id}. Nothing was written. Use a log.url under which every worker finds the same log: "
+                "an absolute folder that all machines share, or object storage."
+            )
         _logs[opened] = Log.open(storage, locations.app_file)
     return _logs[opened]

@@ -1,9 +1,10 @@
 """All settings of an app as one value, with checks across sections."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
+from urllib.parse import urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Between, InKafkaStreams, Section, Setting
@@ -86,6 +87,16 @@ class Settings(Section):
                 raise SettingsError(f"{name} = a {given} is not allowed. It must be a {section.__name__}.")
         _check_together(self)
 
+    def absolute(self) -> "Settings":
+        """These settings with absolute folders: Spark's workers and instances may have another working directory."""
+        log, state = self.log, self.state
+        return replace(
+            self,
+            base_dir=_absolute(self.base_dir),
+            log=replace(log, url=_absolute(log.url)) if log.url and not urlsplit(log.url).scheme else log,
+            state=replace(state, dir=_absolute(state.dir)) if state.dir else state,
+        )
+
     def log_url(self, app: str) -> str:
         """The address of an app's log."""
         return self.log.url or str(Path(self.base_dir, app, "log"))
@@ -97,6 +108,10 @@ class Settings(Section):
     def checkpoint(self, app: str) -> str:
         """The folder of Spark's checkpoint of an app."""
         return self.spark.checkpoint or str(Path(self.base_dir, app, "checkpoint"))
+
+
+def _absolute(folder: str) -> str:
+    return str(Path(folder).expanduser().absolute())
 
 
 @cache

@@ -2,9 +2,11 @@
 
 import io
 import json
+import os
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Final, Literal
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 import pyarrow as pa
@@ -55,6 +57,20 @@ class Files:
 
     def __repr__(self) -> str:
         return f"files({self._path!r})"
+
+    @property
+    def folder(self) -> str:
+        """The folder, the same for every way to write it.
+
+        >>> Files("out/../out").folder == Files("./out/").folder == os.path.realpath("out")
+        True
+        >>> Files("s3://bucket/out/").folder
+        's3://bucket/out'
+        """
+        parts = urlsplit(self._path)
+        if parts.scheme in ("", "file"):
+            return os.path.realpath(os.path.expanduser(unquote(parts.path) if parts.scheme else self._path))
+        return self._path.rstrip("/")
 
     def open(self, log: str) -> None:
         """Claims the folder for this log, since two logs use the same names of files."""

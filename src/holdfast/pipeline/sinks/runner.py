@@ -13,9 +13,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from holdfast import faults
-from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
+from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, TopologyError
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
+from holdfast.pipeline.sinks.builtin import Files
 from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.topology.outputs import Output
 from holdfast.topology.sink import Sink
@@ -56,8 +57,15 @@ class Feed:
 
 
 def feeds_of(topology: Topology) -> list[Feed]:
-    """The app's sinks, each with its output."""
+    """The app's sinks, each with its output. Two file sinks in one folder are refused: their files have one name."""
     outputs = topology.outputs
+    folders: dict[str, str] = {}
+    for node in topology.sinks:
+        if isinstance(node.sink, Files) and (other := folders.setdefault(node.sink.folder, node.name)) != node.name:
+            raise TopologyError(
+                f"The sinks {other!r} and {node.name!r} write to one folder, {node.sink.folder}, and their files would "
+                "have the same names. Give each a folder of its own."
+            )
     return [Feed(node.name, outputs[node.source], node.sink) for node in topology.sinks]
 
 
