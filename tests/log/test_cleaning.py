@@ -1,6 +1,7 @@
 """Cleaning: objects below the floor and orphans are deleted, and nothing that a replica or sink may still need."""
 
-from collections.abc import Callable, Iterable
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from datetime import timedelta
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from holdfast.clock import ManualClock
 from holdfast.log import names
 from holdfast.log.appfile import AppSpec, SubTopologySpec
+from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
 from holdfast.log.commits import Clocks
 from holdfast.log.leadership import Leadership, OutdatedDriver, next_epoch
@@ -31,6 +33,7 @@ from tests.log.making import (
     replay,
     sealed,
     store_spec,
+    subtopologies_of,
 )
 
 A, B = TaskId(0, 0), TaskId(0, 1)
@@ -138,14 +141,16 @@ def test_no_plan_deletes_objects_that_may_still_be_needed(
     assert commits == sorted(commits, reverse=True), "commits are deleted oldest first, without gaps"
 
 
-def snapshot(log: Log, folder: Path, version: int, task: TaskId = TASK) -> None:
+def snapshot(
+    log: Log, folder: Path, version: int, task: TaskId = TASK, stores: Mapping[str, int] = {"counts": 0}
+) -> None:
     state = replay(log, {}, commits_after(log, through=Version(version)), task) if log.commit(Version(1)) else {}
     folder.mkdir(exist_ok=True)
     (folder / "state").write_bytes(repr(sorted(state.items())).encode())
     (folder / "shared").write_bytes(b"the same in every snapshot")
     commit = log.commit(Version(version))
     assert commit is not None
-    log.snapshots.write(task, folder, version=Version(version), commit=commit.id, stores={"counts": 0})
+    log.snapshots.write(task, folder, version=Version(version), commit=commit.id, stores=stores)
 
 
 def cleaner(
@@ -159,6 +164,44 @@ def cleaner(
 
 def kept(log: Log, prefix: str) -> list[int | None]:
     return [names.version_of(name) for name in log.storage.list(prefix)]
+
+
+def test_a_snapshot_without_one_of_the_stores_does_not_count(log: Log, tmp_path: Path) -> None:
+    """An instance with earlier code goes on for a while: no replica with the new store can start at its snapshots."""
+    grow(log, 4)
+    for version in (2, 3):
+        snapshot(log, tmp_path / "checkpoint", version)
+    log = Log.create_or_open(log.storage, app_spec(store_spec(), store_spec("later")))
+    grow(log, 6)
+    for version in (7, 8):
+        snapshot(log, tmp_path / "checkpoint", version)
+    plan = cleaner(log).clean()
+    assert plan.floor == 2
+    assert log.snapshots.versions(TASK) == [2, 3], "the others are of no use"
+    assert kept(log, names.COMMITS) == list(range(2, 11))
+
+
+def test_tasks_without_stores_leave_nothing(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    apart = msgspec.structs.replace(
+        app_spec(store_spec(), store_spec("late")), subtopologies=subtopologies_of({"counts": 0, "late": 1})
+    )
+    grow(log, 1)
+    both = Log.create_or_open(log.storage, apart)
+    grow(both, 1)
+    former = TaskId(1, 0)
+    snapshot(both, tmp_path / "checkpoint", 2)
+    snapshot(both, tmp_path / "checkpoint", 2, former, stores={"late": 1})
+    both.storage.create(names.volatile_segment(former, Version(2), "u"), b"")
+    grow(Log.create_or_open(log.storage, app_spec()), 1)
+    cleaner(log).clean()
+    assert log.snapshots.versions(former) == [2], "the store is removed, and kept"
+    gone = Log.create_or_open(log.storage, app_spec(), rules=ChangeRules(keep_removed=timedelta(0)))
+    grow(gone, 1)
+    with caplog.at_level(logging.INFO):
+        cleaner(gone).clean()
+    assert "the snapshots of task 1_0 are deleted: it has no stores any more" in caplog.text
+    assert not [name for name in log.storage.list("") if "/1_0/" in name]
+    assert log.snapshots.versions(TASK) == [2]
 
 
 def test_a_log_is_cleaned_up_to_the_floor(log: Log, tmp_path: Path) -> None:

@@ -3,11 +3,12 @@
 The floor is the oldest version from which everything can still be rebuilt and delivered: the minimum of every task's
 second newest snapshot (without two snapshots, the version that the task begins after), every sink's position, the
 newest version that is older than the retention, and the newest commit's predecessor. Which tasks there are is in the
-app file that the newest commit names. Commits,
-segments and positions below the floor are deleted, and so are snapshots that are neither among a task's two newest nor
-within the retention. Above the floor only orphans are deleted: segments of a version whose commit exists and doesn't
-name them. Objects above the newest commit are never deleted, since a slow driver may still commit them. Segments of
-stores that aren't durable are deleted ten minutes after their version, once every sink has passed it.
+app file that the newest commit names; a snapshot that lacks one of a task's stores doesn't count. Commits, segments and
+positions below the floor are deleted, and so are snapshots that are neither among a task's two newest nor within the
+retention, and those of tasks that have no stores any more. Above the floor only orphans are deleted: segments of a
+version whose commit exists and doesn't name them. Objects above the newest commit are never deleted, since a slow
+driver may still commit them. Segments of stores that aren't durable are deleted ten minutes after their version, once
+every sink has passed it.
 
 The order is manifests, commits oldest first, segments, then files and positions. So a reader that sees a manifest finds
 its files, one that sees a commit finds its segments, and a search for the newest commit notices a concurrent cleaning.
@@ -26,6 +27,7 @@ from holdfast.log import names
 from holdfast.log.commits import Commit
 from holdfast.log.leadership import KEPT as KEPT_LEADERS
 from holdfast.log.log import Log
+from holdfast.log.snapshots import Manifest
 from holdfast.words import NOTHING, TaskId, Version
 
 _logger = logging.getLogger(__name__)
@@ -51,10 +53,14 @@ class LogContents:
     """The newest version older than the retention."""
     snapshots: Mapping[TaskId, tuple[Version, ...]]
     """By task, for every task that has state."""
+    unfit: Mapping[TaskId, frozenset[Version]] = field(default_factory=dict)
+    """Snapshots that lack a store, such as those of an instance with earlier code. No replica starts there."""
     begins: Mapping[TaskId, Version] = field(default_factory=dict)
     """The version that a task begins after, if it wasn't there from the start."""
     sinks: Mapping[str, Version | None]
     """The position of every sink of the app, as the newest commit has it. None: the sink is new."""
+    former: tuple[str, ...] = ()
+    """Snapshots and volatile segments of tasks that have no stores any more."""
     commits: tuple[str, ...] = ()
     segments: tuple[str, ...] = ()
     positions: tuple[str, ...] = ()
@@ -67,6 +73,11 @@ class LogContents:
     volatile_expired: Version = NOTHING
     """The newest version whose segments of this type have been kept long enough."""
     leaders: tuple[str, ...] = ()
+
+    def usable(self, task: TaskId) -> tuple[Version, ...]:
+        """The snapshots that a replica of the task can start at."""
+        unfit = self.unfit.get(task, frozenset())
+        return tuple(version for version in self.snapshots[task] if version not in unfit)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -97,8 +108,10 @@ def floor_of(contents: LogContents) -> Version:
     """
     bounds = [Version(max(NOTHING, contents.newest - 1)), contents.expired]
     bounds += [
-        versions[-KEPT_SNAPSHOTS] if len(versions) >= KEPT_SNAPSHOTS else contents.begins.get(task, NOTHING)
-        for task, versions in contents.snapshots.items()
+        versions[-KEPT_SNAPSHOTS]
+        if len(versions := contents.usable(task)) >= KEPT_SNAPSHOTS
+        else contents.begins.get(task, NOTHING)
+        for task in contents.snapshots
     ]
     bounds += [position if position is not None else NOTHING for position in contents.sinks.values()]
     return min(bounds)
@@ -109,15 +122,18 @@ def plan_cleaning(contents: LogContents) -> Plan:
     floor = floor_of(contents)
     return Plan(
         floor=floor,
-        manifests=tuple(
-            names.manifest(task, version)
-            for task, versions in contents.snapshots.items()
-            for version in versions[:-KEPT_SNAPSHOTS]
-            if version < contents.expired
+        manifests=(
+            *(name for name in contents.former if names.is_manifest(name)),
+            *(
+                names.manifest(task, version)
+                for task, versions in contents.snapshots.items()
+                for version in versions
+                if version < contents.expired and version not in contents.usable(task)[-KEPT_SNAPSHOTS:]
+            ),
         ),
         commits=tuple(sorted(_below(contents.commits, floor))),
         segments=tuple(name for name in contents.segments if _is_deletable(name, floor, contents)),
-        files=contents.unreferenced,
+        files=(*contents.unreferenced, *(name for name in contents.former if not names.is_manifest(name))),
         positions=tuple(_below(contents.positions, floor)),
         volatile=tuple(_below(contents.volatile, Version(_volatile_expired(contents) + 1))),
         leaders=tuple(sorted(contents.leaders)[:-KEPT_LEADERS]),
@@ -170,7 +186,9 @@ class Cleaner:
         self._walls: dict[Version, int] = {}
         self._referenced: dict[Version, frozenset[str]] = {}
         self._app = log.app
-        self._files: dict[str, frozenset[str]] = {}
+        self._manifests: dict[str, Manifest | None] = {}
+        self._swept: int | None = None
+        """The app file by which snapshots of former tasks were looked for: only a new file has any."""
         self._unreferenced_since: dict[str, float] = {}
 
     def clean(self) -> Plan:
@@ -200,7 +218,7 @@ class Cleaner:
         storage.delete(plan.positions)
         storage.delete(plan.volatile)
         storage.delete(plan.leaders)
-        self._floor = plan.floor
+        self._floor, self._swept = plan.floor, self._app.number
         self._walls = {version: wall for version, wall in self._walls.items() if version >= plan.floor}
         self._referenced = {
             version: segments for version, segments in self._referenced.items() if version >= plan.floor
@@ -214,6 +232,8 @@ class Cleaner:
             newest=newest,
             expired=self._older_than(self._retention, newest),
             snapshots=snapshots,
+            unfit={task: self._unfit(task, versions) for task, versions in snapshots.items()},
+            former=self._former(),
             begins={task: Version(min(store.after for store in app.stores_of(task))) for task in snapshots},
             sinks={sink: _position(commit, sink) for sink in self._sinks()},
         )
@@ -233,6 +253,22 @@ class Cleaner:
             volatile_expired=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
             leaders=tuple(log.storage.list_flat(names.LEADERS)),
         )
+
+    def _unfit(self, task: TaskId, versions: Iterable[Version]) -> frozenset[Version]:
+        stores = self._app.stores_of(task)
+        found = {version: self._manifest(task, version) for version in versions}
+        return frozenset(version for version, each in found.items() if each is None or not each.fits(stores))
+
+    def _former(self) -> tuple[str, ...]:
+        """What tasks left that have no stores any more. The start that dropped the stores has named them."""
+        if self._swept == self._app.number:
+            return ()
+        tasks, storage = set(self._app.tasks()), self._log.storage
+        listed = [*storage.list(names.SNAPSHOTS), *storage.list(names.VOLATILE)]
+        found = tuple(name for name in listed if names.task_of(name) not in tasks)
+        for task in sorted({names.task_of(name) for name in found}):
+            _logger.info("the snapshots of task %s are deleted: it has no stores any more", task)
+        return found
 
     def _volatile(self, tasks: Iterable[TaskId]) -> tuple[str, ...]:
         app, storage = self._app, self._log.storage
@@ -288,16 +324,16 @@ class Cleaner:
     def _unreferenced(self, snapshots: Mapping[TaskId, tuple[Version, ...]]) -> tuple[str, ...]:
         now = self._clock.monotonic()
         unreferenced: set[str] = set()
-        manifests: dict[str, frozenset[str]] = {}
+        manifests: dict[str, Manifest | None] = {}
         for task, versions in snapshots.items():
             # Files are listed before the manifests are read, so a file that a new manifest names is kept.
             files = set(self._log.storage.list(names.snapshot_files(task)))
             for version in versions:
                 name = names.manifest(task, version)
-                manifests[name] = self._files[name] if name in self._files else self._files_of(task, version)
-                files -= manifests[name]
+                manifests[name] = self._manifest(task, version)
+                files -= _files_of(task, manifests[name])
             unreferenced |= files
-        self._files = manifests
+        self._manifests = manifests
         self._unreferenced_since = {name: self._unreferenced_since.get(name, now) for name in unreferenced}
         long = max(self._retention, _UNREFERENCED_FOR).total_seconds()
         return tuple(sorted(name for name, since in self._unreferenced_since.items() if now - since >= long))
@@ -310,10 +346,18 @@ class Cleaner:
         for task in tasks:
             for version in self._log.snapshots.versions(task):
                 name = names.manifest(task, version)
-                if name not in self._files and self._files_of(task, version) & deleted:
+                if name in self._manifests:
+                    continue
+                if _files_of(task, self._log.snapshots.manifest(task, version)) & deleted:
                     self._log.storage.delete([name])
                     _logger.warning("%s is withdrawn: it reused a file that was being deleted", name)
 
-    def _files_of(self, task: TaskId, version: Version) -> frozenset[str]:
-        manifest = self._log.snapshots.manifest(task, version)
-        return frozenset(names.snapshot_file(task, file.hash) for file in manifest.files) if manifest else frozenset()
+    def _manifest(self, task: TaskId, version: Version) -> Manifest | None:
+        name = names.manifest(task, version)
+        if name not in self._manifests:
+            self._manifests[name] = self._log.snapshots.manifest(task, version)
+        return self._manifests[name]
+
+
+def _files_of(task: TaskId, manifest: Manifest | None) -> frozenset[str]:
+    return frozenset(names.snapshot_file(task, file.hash) for file in manifest.files) if manifest else frozenset()

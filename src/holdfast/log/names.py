@@ -81,6 +81,15 @@ def is_manifest(name: str) -> bool:
     return name.count("/") == 2
 
 
+def task_of(name: str) -> TaskId:
+    """The task that an object under `snapshots/`, `segments/` or `volatile/` belongs to.
+
+    >>> task_of("snapshots/0_3/files/0b1c")
+    TaskId(topology=0, partition=3)
+    """
+    return TaskId.parse(name.split("/")[1])
+
+
 def snapshot_files(task: TaskId) -> str:
     return f"{snapshots(task)}files/"
 
