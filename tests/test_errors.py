@@ -103,6 +103,13 @@ def test_a_deadline_replaces_the_number_of_attempts() -> None:
         retrying(Flaky(*away(2)), RetrySettings(first="1s"), deadline=timedelta(milliseconds=1))
 
 
+def test_a_deadline_of_nothing_allows_one_attempt() -> None:
+    flaky = Flaky(*away(2))
+    with pytest.raises(StorageUnavailable, match="away 0"):
+        retrying(flaky, QUICK, deadline=timedelta(0), sleep=lambda _: None)
+    assert flaky.calls == 1
+
+
 def test_retry_settings_can_be_pickled() -> None:
     assert pickle.loads(pickle.dumps(QUICK)) == QUICK
 

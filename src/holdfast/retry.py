@@ -77,7 +77,9 @@ def retrying(
         _log.warning("attempt %d failed, next in %.2f s: %s", state.attempt_number, state.upcoming_sleep, error)
 
     return tenacity.Retrying(
-        stop=tenacity.stop_before_delay(deadline) if deadline else tenacity.stop_after_attempt(settings.attempts),
+        stop=tenacity.stop_before_delay(deadline)
+        if deadline is not None
+        else tenacity.stop_after_attempt(settings.attempts),
         wait=lambda state: backoff(state.attempt_number, settings, random),
         retry=tenacity.retry_if_exception(is_retryable),
         before_sleep=report,

@@ -1,5 +1,6 @@
 """A task's state at v-1: empty before the first version, later read from a replica."""
 
+import time
 from datetime import timedelta
 from typing import Any
 
@@ -23,6 +24,11 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.reads: list[tuple[Any, ...]] = []
+        self.ends: list[float] = []
+
+    def within(self, seconds: float) -> "Client":
+        self.ends.append(time.monotonic() + seconds)
+        return self
 
     def get_many(self, *read: Any) -> pa.Array:
         self.reads.append(read)
@@ -34,7 +40,7 @@ class Client:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Client]:
     found = {address: Client(address) for address in ("unreachable", "reachable")}
-    monkeypatch.setattr(remote_state, "_client", lambda address, deadline, log_id: found[address])
+    monkeypatch.setattr(remote_state, "_client", lambda address, log: found[address])
     return found
 
 
@@ -70,3 +76,18 @@ def test_reads_fail_at_the_deadline(clients: dict[str, Client]) -> None:
     with pytest.raises(InstanceUnavailable):
         state_before(locations("unreachable"), TASK, Version(8)).get("counts", KEYS)
     assert len(clients["unreachable"].reads) > 1
+
+
+def test_all_attempts_of_a_read_end_by_its_deadline(clients: dict[str, Client]) -> None:
+    with pytest.raises(InstanceUnavailable):
+        state_before(locations("unreachable"), TASK, Version(8)).get("counts", KEYS)
+    ends = clients["unreachable"].ends
+    assert len(ends) > 1
+    assert max(ends) - min(ends) < 0.01, "every attempt may only take what is left"
+
+
+def test_a_replica_that_hangs_leaves_time_for_the_next_one(clients: dict[str, Client]) -> None:
+    assert state_before(locations("unreachable", "reachable"), TASK, Version(8)).get("counts", KEYS) == KEYS
+    (first,) = clients["unreachable"].ends
+    (second,) = clients["reachable"].ends
+    assert second - first > 0.1, "the first one may only use half of 0.3 s"

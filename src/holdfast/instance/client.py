@@ -6,6 +6,7 @@ it: gRPC's connections don't survive a fork.
 """
 
 import contextlib
+import copy
 from collections.abc import Iterator
 from dataclasses import dataclass
 from datetime import timedelta
@@ -16,6 +17,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.flight as flight
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance import messages
 from holdfast.instance.config import Role
 from holdfast.instance.events import EventPage
@@ -28,6 +30,8 @@ from holdfast.words import TaskId, Version
 _KEYS_PER_CALL = 1_000_000
 _BYTES_PER_CALL = 64 << 20
 _RANGES_PER_CALL = 65_536
+_SHORTEST_SECONDS = 0.001
+"""A negative timeout would be none."""
 _KEYS = pa.schema([pa.field("key", pa.binary())])
 _RANGES = pa.schema([pa.field("start", pa.binary()), pa.field("stop", pa.binary())])
 
@@ -55,6 +59,7 @@ class StateClient:
         self.address = address
         self._log = log
         self._deadline = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
+        self._until: float | None = None
         with self._asking("connect"):
             self._flight = flight.connect(address)
 
@@ -66,6 +71,12 @@ class StateClient:
 
     def close(self) -> None:
         self._flight.close()
+
+    def within(self, seconds: float) -> Self:
+        """The same connection for one read, whose calls together may take this long."""
+        client = copy.copy(self)
+        client._until = SYSTEM_CLOCK.monotonic() + seconds
+        return client
 
     def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
         """The values of a binary column of keys at exactly `version`, null where absent. Sorted keys are faster."""
@@ -127,7 +138,7 @@ class StateClient:
 
     def due(self, version: Version) -> dict[str, Due]:
         """By store, what is due next in the tasks that are active here, at exactly `version`."""
-        ask = messages.DueAt(version, 0.9 * self._deadline)
+        ask = messages.DueAt(version, 0.9 * self._left())
         return msgspec.json.decode(self._act("due", ask), type=dict[str, Due])
 
     def events(self, since: int, wait: float = 0.0, life: str | None = None) -> EventPage:
@@ -159,10 +170,15 @@ class StateClient:
         self, task: TaskId, store: str, version: Version | None
     ) -> tuple[str, str, Version | None, float, str | None]:
         """The fields of `messages.Ask`."""
-        return str(task), store, version, 0.9 * self._deadline, self._log
+        return str(task), store, version, 0.9 * self._left(), self._log
+
+    def _left(self) -> float:
+        """The seconds that the next call may take."""
+        left = self._deadline if self._until is None else self._until - SYSTEM_CLOCK.monotonic()
+        return max(_SHORTEST_SECONDS, left)
 
     def _options(self, longer: float = 0.0) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=self._deadline + longer)
+        return flight.FlightCallOptions(timeout=self._left() + longer)
 
     def _exchange(self, ask: messages.Exchange, asked: pa.Table) -> pa.Table:
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
@@ -188,7 +204,7 @@ class StateClient:
             yield
         except flight.FlightTimedOutError as error:
             raise InstanceUnavailable(
-                f"the instance at {self.address} didn't answer {what} within {self._deadline:g} s. Ask another replica."
+                f"the instance at {self.address} didn't answer {what} in time. Ask another replica."
             ) from error
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             said = decode_error(getattr(error, "extra_info", b"") or b"")

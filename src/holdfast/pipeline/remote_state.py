@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import pyarrow as pa
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.client import StateClient
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
@@ -48,7 +49,7 @@ def state_before(locations: StateLocations, task: TaskId, version: Version) -> T
 
 @dataclass(frozen=True)
 class RemoteState(TaskState):
-    """A task's stores at a version. Each request has a deadline, and each attempt asks the next replica."""
+    """A task's stores at a version. A read has one deadline for all its attempts, and each asks the next replica."""
 
     locations: StateLocations
     task: TaskId
@@ -72,13 +73,16 @@ class RemoteState(TaskState):
 
     def _ask(self, call: Callable[[StateClient], T]) -> T:
         addresses = self.locations.replicas[str(self.task)]
+        until = SYSTEM_CLOCK.monotonic() + self.locations.deadline.total_seconds()
         attempt = 0
 
         def ask() -> T:
             nonlocal attempt
             address = addresses[attempt % len(addresses)]
+            # A replica that hangs leaves time for those that were not asked yet.
+            seconds = (until - SYSTEM_CLOCK.monotonic()) / max(1, len(addresses) - attempt)
             attempt += 1
-            return call(_client(address, self.locations.deadline, self.locations.log_id))
+            return call(_client(address, log=self.locations.log_id).within(seconds))
 
         return retrying(ask, _READ_RETRY, deadline=self.locations.deadline)
 
