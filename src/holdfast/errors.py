@@ -87,6 +87,10 @@ class Interrupted(HoldfastError):
     category = ErrorCategory.CLOSED
 
 
+USER_ERRORS: Final = (Exception, SystemExit)
+"""What a user's code may raise. A module or a function may call sys.exit(), which would end a thread unnoticed."""
+
+
 def did_you_mean(given: str, known: Iterable[str]) -> str:
     """A question with the known name that is most similar to an unknown one; empty if none is similar.
 

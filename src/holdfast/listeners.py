@@ -13,6 +13,7 @@ from typing import Generic, TypeVarTuple
 
 from holdfast import metrics
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.errors import USER_ERRORS
 
 Event = TypeVarTuple("Event")
 
@@ -104,7 +105,7 @@ class _Listener(Generic[*Event]):
         while (event := self._next()) is not None:
             try:
                 self._call(*event)
-            except Exception:  # noqa: BLE001  a user's function may raise anything
+            except USER_ERRORS:  # a user's function may raise anything
                 _errors.labels(self._name).inc()
                 _log.exception("listener %s raised an error; it still gets the next event", self._name)
 

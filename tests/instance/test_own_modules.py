@@ -1,6 +1,7 @@
 """An instance can import the same modules as the app: users' hooks, engines and codecs, which may print."""
 
 import os
+import re
 import resource
 import signal
 from pathlib import Path
@@ -62,6 +63,24 @@ def test_a_module_beside_the_main_script_is_found(first: str, tmp_path: Path, mo
     start_once(chosen, spec)
     newest = max(Path(chosen.state_dir("app")).rglob("OPTIONS-*"), key=lambda path: path.name)
     assert "max_bytes_for_level_base=7654321" in newest.read_text()
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        ("import sys\nsys.exit('closed for lunch')\n", "can't be imported here: SystemExit: closed for lunch"),
+        ("import sys\ndef tune(store, tunable):\n    sys.exit(3)\n", "failed for store 'tuned': SystemExit: 3"),
+        ("class Ends(BaseException):\n    pass\ndef tune(store, tunable):\n    raise Ends('now')\n", "Ends: now"),
+    ],
+)
+def test_a_module_that_ends_the_program_fails_the_start(
+    text: str, why: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    put_module(tmp_path, monkeypatch, text)
+    key = Schema.of(k="string")
+    spec = store_spec("tuned", "key-value", key=key, codec="msgpack/1", rocksdb_options="own_tuning:tune")
+    with pytest.raises(InstanceFailed, match=re.escape(why)):
+        start_once(settings(tmp_path), spec)
 
 
 def test_an_app_with_many_open_files_launches_instances(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """A user's own kind of store is queried over REST: the instance imports its class, without the app."""
 
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,7 +14,11 @@ from examples.count_min_sketch import CountMinSketch
 from holdfast.errors import TopologyError
 from holdfast.kinds import TIME, Item, Query, Store, View
 from holdfast.log.appfile import AppSpec
+from holdfast.query.problems import Problem
+from holdfast.query.queries import Asked, Kinds
+from holdfast.query.task_reader import TaskPart
 from holdfast.stores.spec import differences
+from holdfast.words import TaskId, Version
 from tests.instance.processes import until
 from tests.log.making import app_spec, subtopologies_of
 from tests.query.fake_tasks import World, served
@@ -69,6 +74,14 @@ def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
 def first(view: View[Any, Any], key: int, *, count: int, since: int | None) -> Iterator[Item]:
     if count > 9:
         raise RuntimeError("too many")
+    if count == 8:
+        sys.exit("closed")
+    if count == 7:
+        yield ["not", "a", "mapping"]  # type: ignore[misc]
+    if count == 6:
+        yield {("not", "a", "name"): 1}  # type: ignore[dict-item]
+    if count == 5:
+        yield {"value": "\ud800"}  # half a character
     yield {"value": {"key": key, "count": count, "since": since}}
 
 
@@ -103,6 +116,30 @@ def test_an_error_in_the_users_query_names_its_function(client: httpx2.Client) -
     assert (failed.status_code, failed.json()["error"]) == (500, "query_failed")
     assert failed.json()["message"] == "The query 'first' of store 'own' raised RuntimeError: too many"
     assert failed.json()["what_to_do"].startswith(f"Fix {__name__}.first;")
+
+
+@pytest.mark.parametrize(
+    ("count", "raised"),
+    [(8, "SystemExit: closed"), (7, "AttributeError"), (6, "TypeError"), (5, "UnicodeEncodeError")],
+)
+def test_whatever_goes_wrong_in_the_users_query_names_its_function(
+    count: int, raised: str, client: httpx2.Client
+) -> None:
+    failed = client.get(f"/own/first/7?count={count}")
+    assert (failed.status_code, failed.json()["error"]) == (500, "query_failed")
+    assert f"raised {raised}" in failed.json()["message"]
+
+
+def test_an_order_that_fails_names_the_query() -> None:
+    def wrong(item: Item) -> Any:
+        return item["no such member"]
+
+    spec = Own("own", key=str, value=bytes).spec()
+    asked = Asked(Kinds([spec]), spec, Query("first", first, key=int, order=wrong), "7", {})
+    parts: list[TaskPart[Item]] = [TaskPart(TaskId(0, n), Version(1), [{"value": n}]) for n in range(2)]
+    with pytest.raises(Problem) as found:
+        asked.merged(parts)
+    assert found.value.error == "query_failed"
 
 
 def test_a_kind_without_queries_says_how_to_declare_some(client: httpx2.Client) -> None:

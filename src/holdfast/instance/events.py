@@ -128,10 +128,15 @@ class Events:
             self._arrived.notify_all()
 
 
-def report_problem(events: Events, task: TaskId | None, error: Exception) -> None:
+def described(error: BaseException) -> str:
+    """An error as one text. The message of an error that isn't ours needs its class, as in `SystemExit: 1`."""
+    return str(error) if isinstance(error, HoldfastError) else f"{type(error).__name__}: {error}"
+
+
+def report_problem(events: Events, task: TaskId | None, error: BaseException) -> None:
     """Logs an error and keeps it for the driver."""
     category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
     where = "" if task is None else f"task {task}: "
-    _LOG.error("%s%s", where, error, exc_info=error if category is ErrorCategory.BUG else None)
+    _LOG.error("%s%s", where, described(error), exc_info=error if category is ErrorCategory.BUG else None)
     name = None if task is None else str(task)
-    events.append(ProblemEvent("error", name, type(error).__name__, category, f"{where}{error}"))
+    events.append(ProblemEvent("error", name, type(error).__name__, category, f"{where}{described(error)}"))

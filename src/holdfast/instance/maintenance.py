@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, HoldfastError
-from holdfast.instance.events import Events, report_problem
+from holdfast.instance.events import Events, described, report_problem
 from holdfast.instance.replica import Replica
 from holdfast.retry import backoff
 from holdfast.settings.sections import RetrySettings
@@ -96,11 +96,11 @@ class MaintenanceLoop:
             job.failures, job.error = 0, None
         except Closed:
             _LOG.debug("task %s isn't open now", task)
-        except Exception as error:  # noqa: BLE001  trouble with one task must not stop the work for the others
+        except BaseException as error:  # noqa: BLE001  trouble with one task must not stop the work for the others
             job.failures += 1
             job.due = now + backoff(job.failures, _STEP_RETRY)
-            if job.error != str(error):
-                job.error = str(error)
+            if job.error != described(error):
+                job.error = described(error)
                 report_problem(self._events, task, error)
 
     def _run(self) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance.config import Phase
-from holdfast.instance.events import Events, TaskEvent, report_problem
+from holdfast.instance.events import Events, TaskEvent, described, report_problem
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
@@ -218,7 +218,7 @@ class ReplicaUpdater:
             goes_on = progress.behind(self._target)
         except Closed:
             progress.report.suspended(replica.version)
-        except Exception as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
+        except BaseException as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
             progress.report.suspended(replica.version)
             self._suspend(progress, error, opening)
         with self._changed:
@@ -257,13 +257,13 @@ class ReplicaUpdater:
             self._events.append(TaskEvent(str(progress.replica.task), phase.value, progress.replica.version))
         progress.phase = phase
 
-    def _suspend(self, progress: TaskProgress, error: Exception, opening: int) -> None:
+    def _suspend(self, progress: TaskProgress, error: BaseException, opening: int) -> None:
         progress.failures += 1
         if progress.failures > 1 and isinstance(error, HoldfastError) and progress.replica.is_open:
             self._recover(progress.replica, opening)
         progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._retry)
-        if str(error) != progress.error:
-            progress.error = str(error)
+        if described(error) != progress.error:
+            progress.error = described(error)
             progress.error_category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
             report_problem(self._events, progress.replica.task, error)
         self._enter(progress, Phase.SUSPENDED)
@@ -271,5 +271,5 @@ class ReplicaUpdater:
     def _recover(self, replica: Replica, opening: int) -> None:
         try:
             replica.recover(opening)
-        except Exception as error:  # noqa: BLE001  it stays suspended and is tried again
+        except BaseException as error:  # noqa: BLE001  it stays suspended and is tried again
             _LOG.warning("task %s can't be opened again: %s", replica.task, error)

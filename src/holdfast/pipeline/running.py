@@ -11,7 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import ErrorCategory, HoldfastError, cut, shown
+from holdfast.errors import USER_ERRORS, ErrorCategory, HoldfastError, cut, shown
 from holdfast.pipeline.store_state import StoreState
 from holdfast.retry import is_retryable
 from holdfast.stores.access import BytesAsColumns
@@ -61,7 +61,7 @@ class RunningProcessor:
                 self._prefetched.append((bound, state))
         try:
             self._object = processor()
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._failed("__init__()", error) from error
         for attribute, bound in self._bound.items():
             setattr(self._object, attribute, bound)
@@ -75,7 +75,7 @@ class RunningProcessor:
             bound.begin_version()
         try:
             self._object.init(self.context)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._failed("init()", error) from error
 
     def work(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
@@ -93,7 +93,7 @@ class RunningProcessor:
         try:
             for key, event, context.timestamp in zip(keys, events, times, strict=True):
                 process(key, event, context)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._failed("process()", error, (key, event)) from error
 
     def _prefetch_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
@@ -108,20 +108,20 @@ class RunningProcessor:
                     wanted, when = named.setdefault(id(store), ([], []))
                     wanted.append(other)
                     when.append(time)
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._failed("prefetch()", error, (key, event)) from error
         for bound in self._bound.values():
             if id(bound) in named:
                 try:
                     known = bound.prefetch(*named[id(bound)])
-                except Exception as error:  # the key may have the wrong type for that store
+                except USER_ERRORS as error:  # the key may have the wrong type for that store
                     raise self._failed("prefetch()", error) from error
                 self._states[bound.name].prefetch(known.keys, known.ranges)
 
     def end(self) -> None:
         try:
             self._object.close()
-        except Exception as error:
+        except USER_ERRORS as error:
             raise self._failed("close()", error) from error
         for attribute, bound in self._bound.items():
             if getattr(self._object, attribute, None) is not self._bound[attribute]:
@@ -151,7 +151,7 @@ class RunningProcessor:
         rows, self.context.rows = self.context.rows, []
         return rows
 
-    def _failed(self, what: str, error: Exception, record: tuple[object, object] | None = None) -> HoldfastError:
+    def _failed(self, what: str, error: BaseException, record: tuple[object, object] | None = None) -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
         message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
@@ -162,7 +162,7 @@ class RunningProcessor:
         )
 
 
-def _place(error: Exception) -> str:
+def _place(error: BaseException) -> str:
     """The place in the user's own code: the innermost line that isn't Holdfast's."""
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
     if not frames:

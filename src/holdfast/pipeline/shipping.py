@@ -17,7 +17,7 @@ from typing import Any
 import msgspec
 from pyspark import cloudpickle
 
-from holdfast.errors import HoldfastError, TopologyError
+from holdfast.errors import USER_ERRORS, HoldfastError, TopologyError
 
 _MAIN = "__main__"
 _CACHE = "__msgspec_cache__"
@@ -31,7 +31,7 @@ def ship(code: object) -> bytes:
         _Pickler(sink).dump(code)  # type: ignore[no-untyped-call]
     except HoldfastError:
         raise
-    except Exception as error:  # pickling runs the user's code
+    except USER_ERRORS as error:  # pickling runs the user's code
         raise TopologyError(
             f"A processor can't be sent to Spark's workers: {error}. Keep connections, locks and sessions out of the "
             f"class and of the globals that it uses; open them in init(). It was {code}."

@@ -9,8 +9,8 @@ import datetime as dt
 import heapq
 import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import closing
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from typing import Any
 
 import msgspec
@@ -113,7 +113,7 @@ class Asked:
     def __init__(self, kinds: Kinds, spec: StoreSpec, query: Query, key_text: str, given: Mapping[str, str]) -> None:
         self.key_schema = spec.key if query.key is None else key_schema(query.key)
         self.key = parse_key(self.key_schema, key_text)
-        self._kinds, self._query = kinds, query
+        self._kinds, self._query, self._spec = kinds, query, spec
         self._times: dict[str, tuple[str, str]] = {}
         self._values: dict[str, Any] = {}
         for name, (argument, type_) in query.parameters.items():
@@ -137,8 +137,11 @@ class Asked:
         times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
         view = self._kinds.view(spec, store.bytes, store.now)
         key = self.key[0] if len(self.key) == 1 else self.key
-        with closing(self._read(spec, view, key, {**self._values, **times})) as found:
-            return [_rendered(item, spec) for item in itertools.islice(found, limit + 1)]
+        with self._users_code(), closing(self._read(view, key, {**self._values, **times})) as found:
+            items = [_rendered(item, spec) for item in itertools.islice(found, limit + 1)]
+            if self._is_users_own:
+                msgspec.json.encode(items)  # an item that isn't JSON is an error of the query, not of the answer
+            return items
 
     def merged(self, parts: Sequence[TaskPart[Item]]) -> list[Item]:
         """The items of all tasks, in the query's order.
@@ -150,22 +153,30 @@ class Asked:
         if len(found) == 1:
             return list(found[0].entries)
         marked = ([{**item, "task": str(part.task)} for item in part.entries] for part in found)
-        return list(heapq.merge(*marked, key=self._query.order))
+        with self._users_code():
+            return list(heapq.merge(*marked, key=self._query.order))
 
-    def _read(
-        self, spec: StoreSpec, view: View[Any, Any], key: Any, given: Mapping[str, Any]
-    ) -> Generator[Item, None, None]:
+    @property
+    def _is_users_own(self) -> bool:
+        return ":" in self._spec.kind
+
+    def _read(self, view: View[Any, Any], key: Any, given: Mapping[str, Any]) -> Generator[Item, None, None]:
+        yield from self._query.items(view, key, **given)
+
+    @contextmanager
+    def _users_code(self) -> Iterator[None]:
+        """A user's own query may raise anything: the answer then names the function to fix."""
         try:
-            yield from self._query.items(view, key, **given)
-        except HoldfastError:
+            yield
+        except (HoldfastError, Problem):
             raise
-        except Exception as error:
-            if ":" not in spec.kind:
+        except BaseException as error:
+            if not self._is_users_own:
                 raise
-            raise Problem(  # a user's own kind may raise anything
+            raise Problem(
                 500,
                 "query_failed",
-                f"The query {self._query.name!r} of store {spec.name!r} raised {type(error).__name__}: {error}",
+                f"The query {self._query.name!r} of store {self._spec.name!r} raised {type(error).__name__}: {error}",
                 f"Fix {self._query.items.__module__}.{self._query.items.__qualname__}; the instance's log has the "
                 "trace.",
             ) from error

@@ -4,7 +4,7 @@ import importlib
 from collections.abc import Callable
 from typing import Any
 
-from holdfast.errors import TopologyError
+from holdfast.errors import USER_ERRORS, TopologyError
 
 
 def object_at(place: str, what: str) -> Any:
@@ -14,9 +14,10 @@ def object_at(place: str, what: str) -> Any:
         raise TopologyError(f"{what}: {place!r} is not a place. Write 'module:name'.")
     try:
         return getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
+    except USER_ERRORS as error:  # importing a user's module runs it
+        said = str(error) if isinstance(error, ImportError | AttributeError) else f"{type(error).__name__}: {error}"
         raise TopologyError(
-            f"{what}: {place!r} can't be imported here: {error}. Install the module, or put it on PYTHONPATH, on every "
+            f"{what}: {place!r} can't be imported here: {said}. Install the module, or put it on PYTHONPATH, on every "
             "host with an instance."
         ) from error
 

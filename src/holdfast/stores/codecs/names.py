@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.errors import TopologyError
+from holdfast.errors import USER_ERRORS, TopologyError
 from holdfast.stores.codecs.avro import AVRO
 from holdfast.stores.codecs.base import Codec, name_of
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
@@ -53,7 +53,7 @@ def users_own(place: str, type_: Any) -> Codec[Any]:
     class_ = imported(place, "a codec")
     try:
         codec: Codec[Any] = class_(type_)
-    except Exception as error:  # a user's class may raise anything
+    except USER_ERRORS as error:  # a user's class may raise anything
         raise TopologyError(
             f"codec {place!r} can't be made for {name_of(type_)}: {type(error).__name__}: {error}. It is called with "
             "the type of the store's values."

@@ -7,7 +7,7 @@ number in its cell: directly, through upcasters, or, if newer code wrote it, as 
 from collections.abc import Callable, Mapping
 from typing import Any, Generic, Protocol, TypeVar, cast
 
-from holdfast.errors import RESTORE_AGAIN, DamagedObject, ErrorCategory, HoldfastError, TopologyError
+from holdfast.errors import RESTORE_AGAIN, USER_ERRORS, DamagedObject, ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.codecs.avro import AVRO, Avro
 from holdfast.stores.codecs.base import Codec, PlainCodec, Quick, UnreadableValue, name_of
 from holdfast.stores.codecs.names import NAMES, users_own
@@ -144,7 +144,7 @@ class _TypedCodec(Generic[V]):
         for upcaster in chain:
             try:
                 value = upcaster(value)
-            except Exception as error:  # a user's function may raise anything
+            except USER_ERRORS as error:  # a user's function may raise anything
                 raise UpcastFailed(
                     f"an upcaster of {name_of(self._type)} to schema {self.schema} failed on a value of schema "
                     f"{schema}: {type(error).__name__}: {error}. It was given {value!r}."

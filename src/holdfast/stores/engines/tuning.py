@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 import rocksdict as rd
 
-from holdfast.errors import HoldfastError, TopologyError
+from holdfast.errors import USER_ERRORS, HoldfastError, TopologyError
 from holdfast.stores.engines.base import DiskUse
 from holdfast.stores.engines.cache_budget import CacheBudget
 from holdfast.stores.engines.profiles import MIB, Compression, Profile, profile
@@ -161,7 +161,7 @@ def _call_hook(place: str, store: str, tunable: Tunable) -> None:
         hook(store, tunable)
     except HoldfastError:
         raise
-    except Exception as error:
+    except USER_ERRORS as error:
         raise TopologyError(
             f"{place} failed for store {store!r}: {type(error).__name__}: {error}. It is called with the store's name "
             "and a holdfast.engines.Tunable; see docs/tuning.md."

@@ -7,7 +7,7 @@ log has its place, `module:Class`. `view_of` reads a store of any kind by its sp
 from importlib import import_module
 from typing import Any
 
-from holdfast.errors import TopologyError
+from holdfast.errors import USER_ERRORS, TopologyError
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.kinds.base import Store, View
 from holdfast.stores.kinds.keyvalue import KeyValueStore
@@ -37,7 +37,7 @@ def store_class(kind: str) -> type[Store[Any, Any]]:
     module, _, name = kind.partition(":")
     try:
         found = getattr(import_module(module), name) if name else None
-    except Exception as error:  # importing a user's module runs it
+    except USER_ERRORS as error:  # importing a user's module runs it
         raise TopologyError(
             f"the kind of store {kind!r} can't be loaded: {type(error).__name__}: {error}. Install its package here "
             "too."
