@@ -47,7 +47,11 @@ def parse_duration(value: str | timedelta) -> timedelta:
     parts = _DURATION.findall(text)
     if not parts or _DURATION.sub("", text):
         raise SettingsError(f'{value!r} is not a duration. Write numbers with units, such as "10s" or "1h30m".')
-    return timedelta(microseconds=sum(round(Decimal(number) * _MICROSECONDS[unit]) for number, unit in parts))
+    microseconds = sum(round(Decimal(number) * _MICROSECONDS[unit]) for number, unit in parts)
+    try:
+        return timedelta(microseconds=microseconds)
+    except OverflowError:
+        raise SettingsError(f"{value!r} is longer than 999,999,999 days, the longest possible duration.") from None
 
 
 def format_duration(value: timedelta) -> str:

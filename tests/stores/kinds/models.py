@@ -241,7 +241,7 @@ class Sessions:
 
     def do(self, operation: tuple[Any, ...], now: hf.Now) -> None:
         what, key, time, *rest = operation
-        kept = stream_time(now) - self.retention
+        kept = stream_time(now) - self.retention - 1
         if what == "put" and time + rest[0] > kept:
             self.entries[key, time, time + rest[0]] = rest[1]
         elif what == "remove":
@@ -271,7 +271,7 @@ class Sessions:
             store.merge(key, time, None, lambda one, other: one + other, 1)
 
     def answers(self, now: hf.Now, at: list[int]) -> Answers:
-        kept = stream_time(now) - self.retention
+        kept = stream_time(now) - self.retention - 1
         there = sorted(((k, e, s), v) for (k, s, e), v in self.entries.items() if e > kept)
         found = [((k, s, e), v) for (k, e, s), v in there]
         first, last = min(at), max(at)

@@ -193,10 +193,10 @@ def test_a_session_too_old_to_keep_is_refused() -> None:
     counted = Counter[str]()
     declared = hf.SessionStore("s", value=int, gap="1s", retention="10s")
     store = bound(declared, 20_000, counted=counted)
-    assert store.merge("A", 10_000, None, max, 1) is None
-    store.put(hf.Session("A", 5_000, 10_000), 1)
+    assert store.merge("A", 9_999, None, max, 1) is None
+    store.put(hf.Session("A", 5_000, 9_999), 1)
     assert counted == {"expired": 2}
-    assert store.merge("A", 10_001, "2s", max, 1) == hf.Session("A", 10_001, 10_001)
+    assert store.merge("A", 10_000, "2s", max, 1) == hf.Session("A", 10_000, 10_000)
     with pytest.raises(BadValue, match="starts after it ends"):
         store.put(hf.Session("A", 30_000, 20_000), 1)
     with pytest.raises(BadValue, match="has no gap"):

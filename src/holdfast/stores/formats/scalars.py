@@ -107,12 +107,18 @@ def from_unscaled(field: Field, number: int) -> Decimal:
 
 
 def wrong(field: Field, value: object, error: type[HoldfastError]) -> HoldfastError:
+    if value is None and error is BadKey:
+        return none_key(field)
     wanted, found = field.field_type.python.__name__, type(value).__name__
     fits = error is BadKey and field.name == "key" and found in _KEYS  # a processor's store, declared with key=
     other = f", or declare the store with key={found}" if fits else ""
     return error(
         f"{field.name}={shown(value)} is {_a(found)}, but {field.name} is {field.type}. Give {_a(wanted)}{other}."
     )
+
+
+def none_key(field: Field) -> BadKey:
+    return BadKey(f"{field.name} is None, and every entry has a key ({field.type}). Leave out records without one.")
 
 
 def _a(name: str) -> str:

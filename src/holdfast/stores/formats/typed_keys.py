@@ -12,6 +12,7 @@ from typing import Any, cast
 from holdfast.errors import BadKey
 from holdfast.stores.formats.key_components import Component, EndedComponent, NumberComponent, component_of
 from holdfast.stores.formats.keys import FORMAT, MAX_KEY_BYTES, decode_key
+from holdfast.stores.formats.scalars import none_key
 from holdfast.stores.formats.types import Field, Schema
 
 _SIGN = 1 << 63
@@ -183,6 +184,8 @@ def _checked(key: bytes) -> bytes:
 
 
 def _parts(schema: Schema, key: Any) -> tuple[object, ...]:
+    if key is None:
+        raise none_key(schema.fields[0])
     if not isinstance(key, tuple | list):
         raise BadKey(f"{key!r} was given as a key, and the store's has {len(schema.fields)} parts: {schema}.")
     if len(key) != len(schema.fields):

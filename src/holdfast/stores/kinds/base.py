@@ -58,6 +58,7 @@ CHECKED_CODECS = (MESSAGE_PACK, JSON)
 
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
+_SIGN = 1 << 63
 
 
 class NotBound(HoldfastError):
@@ -98,7 +99,9 @@ def millis(time: Time) -> int:
     (1000, 5)
     """
     if type(time) is int:
-        return time
+        if -_SIGN <= time < _SIGN:
+            return time
+        raise BadValue(f"{time} is not a time: it doesn't fit into 64 bits. Give milliseconds since 1970.")
     if isinstance(time, dt.datetime) and time.tzinfo is not None:
         return (time - _EPOCH) // _MILLISECOND
     if isinstance(time, dt.datetime):
@@ -112,9 +115,11 @@ def length_in_ms(length: Length | int, option: str, store: str) -> int:
     >>> length_in_ms("1s", "ttl", "scores"), length_in_ms(5, "ttl", "scores")
     (1000, 5)
     """
-    given = dt.timedelta(milliseconds=length) if type(length) is int else length
     try:
+        given = dt.timedelta(milliseconds=length) if type(length) is int else length
         found = parse_duration(given) // _MILLISECOND  # type: ignore[arg-type]
+    except OverflowError:
+        raise BadValue(f"store {store!r}: {option}={length!r} is longer than 999,999,999 days.") from None
     except SettingsError as error:
         raise BadValue(f"store {store!r}: {option}={length!r}: {error}") from None
     if found <= 0:

@@ -1,6 +1,6 @@
 """The session store: one value per key and session. A session lasts from its first event to its last.
 
-A session is kept while its end is later than the store's clock minus the retention (`stores.layouts.windowed`).
+A session is kept until its end is more than the retention before the store's clock (`stores.layouts.windowed`).
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -158,13 +158,13 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
 
     def put(self, session: Session[K], value: V | None) -> None:
         """Sets the value of a session; None removes it."""
-        start, end = millis(session.start), millis(session.end)
+        beginning, start, end = self._beginning(session.key), millis(session.start), millis(session.end)
         if start > end:
             raise BadValue(f"{session} starts after it ends. Start is the time of its first event, end of its last.")
         if self._refused(end):
             return
         cell = None if value is None else self._values.cell(value)
-        self._timed.put(self._beginning(session.key), start, end, cell)
+        self._timed.put(beginning, start, end, cell)
 
     def remove(self, session: Session[K]) -> None:
         """Removes a session."""

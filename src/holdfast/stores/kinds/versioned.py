@@ -14,7 +14,7 @@ from holdfast.stores.kinds.base import K1, K2, K3, REFUSED, K, Options, Prefetch
 from holdfast.stores.kinds.queries import TIME, Item, Query
 from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.versioned import DELETED, Old, VersionedEntries
-from holdfast.stores.options import Length, kept_for
+from holdfast.stores.options import Length, kept_for, words
 from holdfast.stores.options import millis as length
 from holdfast.stores.scans import Closing
 from holdfast.stores.spec import VERSIONED
@@ -55,10 +55,10 @@ class ReadOnlyVersionedKeyValueStore(TimedView[K, V]):
 
         Before the history only the latest value is known.
         """
+        data = self._timed.latest(self._encode(key))
         first, last = None if from_ is None else millis(from_), None if to is None else millis(to)
         if first is not None and last is not None and last < first:
             return Closing(iter(()))
-        data = self._timed.latest(self._encode(key))
         latest = None if data is None else self._latest(data)
         if latest is not None and last is not None and latest.timestamp > last:
             latest = None
@@ -158,19 +158,24 @@ class VersionedKeyValueStore(TimedStore[K, V], ReadOnlyVersionedKeyValueStore[K,
     def options(cls, where: str, *, retention: Length | None = None) -> dict[str, Any]:
         if retention is None:
             raise TopologyError(f"{where}: a versioned store needs retention=: how long the history is kept.")
-        return kept_for(length(retention, "retention", where))
+        if not (keep_ms := length(retention, "retention", where, shortest=0)):
+            raise TopologyError(
+                f'{where}: retention="{words(keep_ms)}" keeps no history. Use 1ms or more, or '
+                "hf.TimestampedKeyValueStore, which has the newest value by event time."
+            )
+        return kept_for(keep_ms)
 
     def put(self, key: K, value: V | None, timestamp: Time) -> bool:
         """Sets the value of a key from a time on; None: it has none. Returns False if that is before the history.
 
         Values before and after that time stay, whichever was put first. A value of exactly that time is replaced.
         """
-        time = millis(timestamp)
+        encoded, time = self._encode(key), millis(timestamp)
         if time < self._timed.kept_after:
             self._count(REFUSED, 1)
             return False
         cell = None if value is None else self._values.cell(value, time)
-        self._timed.put(self._encode(key), self._beginning(key), cell, time)
+        self._timed.put(encoded, self._beginning(key), cell, time)
         return True
 
     def delete(self, key: K, timestamp: Time) -> VersionedRecord[V] | None:

@@ -194,11 +194,11 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
 
     def put(self, key: K, value: V | None, start: Time) -> None:
         """Sets the value of a window; None deletes it. With duplicates every put is kept, and None does nothing."""
-        time = millis(start)
+        beginning, time = self._beginning(key), millis(start)
         if self._refused(time):
             return
         cell = None if value is None else self._values.cell(value)
-        self._timed.put(self._beginning(key), time, cell)
+        self._timed.put(beginning, time, cell)
 
     def delete(self, key: K, start: Time) -> None:
         """Removes a window, with all its duplicates."""

@@ -11,10 +11,11 @@ The slice is a time divided by the store's `slice_ms`, rounded down. Which time 
     versioned, old values      when the value stopped being valid
     key-value with a TTL       the wall clock when it was written
 
-An entry is kept while its time is later than the store's clock minus the retention or TTL. Retention uses the clock
-that the spec names, a TTL the wall clock. Every reader hides older entries; when their bytes are dropped matters only
-for space. A TTL store is sliced by the time of the write and not of the expiry. So the newest slice always has the
-newest copy of a key, even if an entry's TTL was shorter than the store's, or the store's TTL was changed.
+An entry is kept while its time is later than the store's clock minus the retention or TTL; a session also at exactly
+that time. Retention uses the clock that the spec names, a TTL the wall clock. Every reader hides older entries; when
+their bytes are dropped matters only for space. A TTL store is sliced by the time of the write and not of the expiry. So
+the newest slice always has the newest copy of a key, even if an entry's TTL was shorter than the store's, or the
+store's TTL was changed.
 """
 
 import struct
@@ -35,7 +36,7 @@ from holdfast.stores.layouts.areas import (
     split_numbered_keys,
     unflip_signs,
 )
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import SESSION, StoreSpec
 
 SLICES = 8
 """The time that a store keeps is cut into about this many slices: at most one more than needed is kept."""
@@ -121,8 +122,13 @@ def split_sliced_keys(stored: pa.Array) -> tuple[npt.NDArray[np.int64], pa.Binar
 
 
 def kept_after(spec: StoreSpec, now: Now) -> int:
-    """Entries in slices are visible if their time is later than this."""
-    return retention_time(spec, now) - spec.retention_ms if spec.retention_ms else now.wall - spec.ttl_ms
+    """Entries in slices are visible if their time is later than this.
+
+    A session is visible at exactly the age of the retention: with gap + grace as retention, a record may be that late.
+    """
+    if not spec.retention_ms:
+        return now.wall - spec.ttl_ms
+    return retention_time(spec, now) - spec.retention_ms - (spec.kind == SESSION)
 
 
 def retention_time(spec: StoreSpec, now: Now) -> int:

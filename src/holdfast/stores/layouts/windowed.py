@@ -3,8 +3,9 @@
     window    0x02 | slice of its start | 0x01 | key | start; with duplicates, the number of the put follows
     session   0x02 | slice of its end   | 0x01 | key | end | start
 
-A window is kept while its start, a session while its end, is later than the store's clock minus the retention. Sessions
-are in the order of their ends, so a search for sessions that overlap a span starts at the earliest end.
+A window is kept while its start is later than the store's clock minus the retention, and a session until its end is
+earlier. Sessions are in the order of their ends, so a search for sessions that overlap a span starts at the earliest
+end.
 """
 
 from collections.abc import Callable, Iterator, Sequence
