@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from holdfast.instance import instance as instance_module
@@ -87,6 +88,22 @@ def test_a_restore_reads_each_commit_once_per_instance(monkeypatch: pytest.Monke
         for hosted in instance.hosted():
             with hosted.replica.read_view(Version(VERSIONS)) as view:
                 assert view.get("s00", b"\x01key") == b"300"
+
+
+def test_after_a_restart_the_first_look_at_snapshots_reads_no_tail(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    url = new_url()
+    log = new_log(url)
+    grown(log, VERSIONS)
+    config = msgspec.structs.replace(config_of(log, url, tmp_path), snapshots=SnapshotSettings())
+    with running(monkeypatch, config) as (instance, _):
+        applied = [hosted.replica.applied_bytes for hosted in instance.hosted()]
+    with running(monkeypatch, config) as (instance, storage):
+        assert [hosted.replica.applied_bytes for hosted in instance.hosted()] == applied
+        for hosted in instance.hosted():
+            assert not hosted.snapshotter.step(), "neither the size nor the age of the tail makes one due"
+        assert sum(commits_read(storage).values()) <= 10, "the newest commit, the first one, and looks for new ones"
 
 
 def test_a_flush_writes_nothing_for_a_store_that_did_not_change(

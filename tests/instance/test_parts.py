@@ -78,10 +78,10 @@ def test_unfinished_files_are_deleted(tmp_path: Path) -> None:
         (tmp_path / "0_1" / name).mkdir(parents=True)
     with TaskDirectory(tmp_path, TASK, "one") as home:
         assert sorted(path.name for path in home.path.iterdir()) == [".lock", "data"]
-        home.write_checkpoint("L", "c7", Version(7), ["b", "a"])
+        home.write_checkpoint("L", "c7", Version(7), ["b", "a"], 512)
         checkpoint = home.read_checkpoint()
         assert checkpoint is not None
-        assert (checkpoint.log, checkpoint.stores) == ("L", {"a": 7, "b": 7})
+        assert (checkpoint.log, checkpoint.stores, checkpoint.applied_bytes) == ("L", {"a": 7, "b": 7}, 512)
 
 
 def test_the_deepest_mount_decides_the_file_system() -> None:

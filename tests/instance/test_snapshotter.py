@@ -5,11 +5,12 @@ from datetime import timedelta
 import pytest
 
 from holdfast.clock import ManualClock
+from holdfast.instance.config import unchecked
 from holdfast.instance.snapshotter import Snapshotter, is_due
 from holdfast.log.commits import Clocks
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.words import Millis, Version
-from tests.instance.app_log import TASK, AppLog, Place, key_of, new_url
+from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url
 
 MIB = 1 << 20
 
@@ -53,3 +54,27 @@ def test_an_app_that_is_restarted_often_still_takes_snapshots(place: Place) -> N
         replica.close()
     assert [minute for minute, _ in saved] == [10, 20, 30]
     assert app.log.snapshots.versions(TASK)[-1] == Version(31)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_the_tail_that_earlier_processes_applied_counts(place: Place, killed: bool) -> None:
+    app = AppLog(new_url())
+    size = 0
+    for number in range(6):
+        replica = place.replica(app)
+        version = app.commit({TASK: {"counts": {key_of(number): b"1" * 100}}})
+        commit = app.log.commit(version)
+        assert commit is not None
+        size += commit.state_bytes(TASK)
+        replica.catch_up(version)
+        if killed:
+            replica.flush_overlay()
+            abandon(replica)
+        else:
+            replica.close()
+    limits = unchecked(SnapshotSettings, bytes=size)
+    assert Snapshotter(place.replica(app), app.log, limits).step()
+    replica = place.opened[-1]
+    assert not Snapshotter(replica, app.log, limits).step(), "the tail starts at the snapshot"
+    other = place.beside("other").caught_up(app)
+    assert other.applied_bytes == size, "a snapshot tells how many bytes led to it"

@@ -60,6 +60,8 @@ MANIFEST = Manifest(
     files=(SnapshotFile("000001.sst", "ab" * 16, 100), SnapshotFile("sub/CURRENT", "cd" * 16, 16)),
     bytes=116,
     added_bytes=16,
+    wall=1_700_000_000_000,
+    applied_bytes=512,
 )
 SINKS_COMMIT = msgspec.structs.replace(COMMIT, sinks={"files": 11, "former": 3})
 POSITIONS = Positions(log="l0g", version=12, sinks={"files": 12, "former": 3})

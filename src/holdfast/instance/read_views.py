@@ -188,6 +188,12 @@ class PublishedVersions:
         return None if newest is None else newest.version
 
     @property
+    def wall(self) -> int:
+        """The wall clock of the newest version."""
+        newest = self._newest
+        return BEFORE_TIME.wall if newest is None else newest.now.wall
+
+    @property
     def overlay(self) -> Overlay | None:
         newest = self._newest
         return None if newest is None else newest.overlay

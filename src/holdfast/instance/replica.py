@@ -68,8 +68,8 @@ class Replica(ReplicaState):
             self.check_open()
             self._shut()
             try:
-                self._home.read_checkpoint()
-                self._use(self._open_engines())
+                checkpoint = self._home.read_checkpoint()
+                self._use(self._open_engines(), applied_bytes=checkpoint.applied_bytes if checkpoint else 0)
             except (DamagedState, GarbledStateFile, ForeignState) as error:
                 self._start_over(error)
 
@@ -196,11 +196,10 @@ class Replica(ReplicaState):
             overlay = self.published.overlay
             assert overlay is not None
             assert self._disk is not None
-            stamp = VersionStamp.of(commit)
+            stamp = VersionStamp.of(commit, self.applied_bytes + commit.state_bytes(self.task))
             self._disk.know(version, stamp)
             self.published.advance(overlay.with_version(version, changes), stamp.now)
-            self._at, self._commit = version, commit.id
-        self.applied_bytes += commit.state_bytes(self.task)
+            self._at, self._commit, self.applied_bytes = version, commit.id, stamp.applied_bytes
         if version % _TIDY == 0:
             self.tidy()
         if report.under_way:
@@ -221,10 +220,11 @@ class Replica(ReplicaState):
                 self.flush_overlay()
             disk = self._disk
             assert disk is not None
-            stamp = VersionStamp.of(last)
+            applied = self.applied_bytes + sum(commit.state_bytes(self.task) for commit in commits)
+            stamp = VersionStamp.of(last, applied)
             disk.know(version, stamp)
             disk.apply(self._counted(self._source.stream(commits), counts), version)
-            self._at, self._commit = version, last.id
+            self._at, self._commit, self.applied_bytes = version, last.id, applied
             mark = disk.engines.mark()
             if mark is not None and mark.applying is None:
                 with self._publishing:
@@ -234,7 +234,6 @@ class Replica(ReplicaState):
                         self.published.forget_older()
             if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:
                 disk.flush()
-        self.applied_bytes += sum(commit.state_bytes(self.task) for commit in commits)
         if report.under_way:
             report.batch(version, counts)
 
@@ -247,19 +246,23 @@ class Replica(ReplicaState):
     # Snapshots
 
     @contextlib.contextmanager
-    def saved(self) -> Iterator[tuple[Mark, TaskDirectory]]:
-        """A checkpoint of the engines between two versions, in `home.saving`, for the length of the block."""
+    def saved(self) -> Iterator[tuple[Mark, int, TaskDirectory]]:
+        """A checkpoint of the engines between two versions, in `home.saving`, for the length of the block.
+
+        With the bytes of the segments that led to it.
+        """
         with self._writing:
             self.flush_overlay()
-            engines = self._engines
-            mark = None if engines is None else engines.mark()
-            if engines is None or mark is None or mark.applying is not None or mark.version == NOTHING:
+            disk = self._disk
+            mark = None if disk is None else disk.engines.mark()
+            if disk is None or mark is None or mark.applying is not None or mark.version == NOTHING:
                 raise Closed(f"task {self.task} has nothing complete to save yet. Try again when it is restored.")
             with usable(self._home.path):
                 remove(self._home.saving)
-                engines.checkpoint(self._home.saving)
+                disk.engines.checkpoint(self._home.saving)
+            applied_bytes = disk.applied_bytes
         try:
-            yield mark, self._home
+            yield mark, applied_bytes, self._home
         finally:
             remove(self._home.saving)
 
@@ -279,7 +282,7 @@ class Replica(ReplicaState):
             with self._writing:
                 self._shut()
                 engines = snapshot_loading.adopt(log.id, manifest, self._home, self._specs, self._resources)
-                self._use(engines, fresh=True)
+                self._use(engines, applied_bytes=manifest.applied_bytes, fresh=True)
         except (DamagedObject, DamagedState, ObjectMissing) as error:
             self._put_aside(version)
             self._warn(error, f"the snapshot of version {version} is not used")

@@ -33,10 +33,12 @@ class VersionStamp:
     now: Now
     app: int
     """The number of the app file that the version was committed with; 0 if only the mark is known."""
+    applied_bytes: int
+    """The bytes of the segments that led to the version."""
 
     @classmethod
-    def of(cls, commit: Commit) -> "VersionStamp":
-        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app)
+    def of(cls, commit: Commit, applied_bytes: int) -> "VersionStamp":
+        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app, applied_bytes)
 
 
 class ReplicaDisk:
@@ -64,6 +66,8 @@ class ReplicaDisk:
         self._stamps: dict[Version, VersionStamp] = {}
         self._dropped: dict[str, bytes] = {}
         self.flushed = NOTHING
+        self.applied_bytes = 0
+        """The bytes of the segments that led to the version of the engines."""
         self._flushed_at = clock.monotonic()
 
     def know(self, version: Version, stamp: VersionStamp) -> None:
@@ -76,6 +80,7 @@ class ReplicaDisk:
         stamp = self._stamps[version]
         mark = Mark(version, stamp.commit, self._log, wall=stamp.now.wall, event=stamp.now.event)
         self.engines.apply(changes, mark)
+        self.applied_bytes = stamp.applied_bytes
         with self._lock:
             self._stamps = {known: each for known, each in self._stamps.items() if known >= version}
         for store, start, stop in self._hidden(stamp):
@@ -101,6 +106,6 @@ class ReplicaDisk:
         mark = self.engines.mark()
         self.engines.flush()
         if mark is not None and mark.version > NOTHING:
-            self._home.write_checkpoint(mark.log, mark.commit, mark.version, self._stores)
+            self._home.write_checkpoint(mark.log, mark.commit, mark.version, self._stores, self.applied_bytes)
             self.flushed = mark.version
         self._flushed_at = self._clock.monotonic()

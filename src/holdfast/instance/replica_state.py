@@ -19,6 +19,7 @@ from holdfast.instance.read_views import BEFORE_TIME, PublishedVersions
 from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp
 from holdfast.instance.state_dir import TaskDirectory, remove
 from holdfast.instance.task_engines import TaskEngines
+from holdfast.log.commits import Commit
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.spec import StoreSpec
@@ -77,9 +78,8 @@ class ReplicaState:
         self._commit = ""
         self.openings = 0
         """How often it was opened."""
-        self.opened_at: Version | None = None
         self.applied_bytes = 0
-        """Bytes of segments applied since it was first opened, at version `opened_at`."""
+        """The bytes of the segments that led to its version, those that earlier processes applied included."""
 
     @property
     def version(self) -> Version:
@@ -94,6 +94,10 @@ class ReplicaState:
         """Raises Closed once the replica is being stopped."""
         if self._stopping.is_set():
             raise Closed(f"task {self.task} is being stopped. Ask another instance.")
+
+    def commit_of(self, version: Version) -> Commit | None:
+        """A commit of the log, which all replicas of the instance share."""
+        return self._log_reader.commit(version)
 
     def memory_bytes(self) -> int:
         overlay = self.published.overlay
@@ -167,7 +171,7 @@ class ReplicaState:
     def _open_engines(self) -> TaskEngines:
         return TaskEngines.open(self._home.data, self._home.volatile, self._specs, self._resources)
 
-    def _use(self, engines: TaskEngines, *, fresh: bool = False) -> None:
+    def _use(self, engines: TaskEngines, *, applied_bytes: int, fresh: bool = False) -> None:
         """Uses opened engines, if their state is a part of this log's history. `fresh`: it isn't from this disk."""
         try:
             mark = engines.mark()
@@ -186,10 +190,9 @@ class ReplicaState:
         disk = ReplicaDisk(engines, self._home, self.stores, self._source.specs, self._log_reader.log.id, self._clock)
         self._disk = disk
         disk.flushed = self._at = verdict.at
-        disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0))
+        disk.applied_bytes = self.applied_bytes = applied_bytes
+        disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0, applied_bytes=applied_bytes))
         self.openings += 1
-        if self.opened_at is None:
-            self.opened_at = verdict.at
         self._commit = "" if mark is None else mark.commit
 
     def _start_over(self, cause: HoldfastError | None) -> None:
@@ -199,15 +202,16 @@ class ReplicaState:
                 self._warn(cause, "the folder is emptied and restored from the log")
             self._shut()
             self._home.wipe()
-            self._use(self._open_engines())
+            self._use(self._open_engines(), applied_bytes=0)
 
     def _empty_volatile(self, cause: HoldfastError) -> None:
         """Starts the stores that aren't durable over, empty. The others go on from what is on disk."""
         with self._writing:
             self._warn(cause, "its stores that aren't durable start over empty")
+            applied_bytes = 0 if self._disk is None else self._disk.applied_bytes
             self._shut()
             remove(self._home.volatile)
-            self._use(self._open_engines(), fresh=True)
+            self._use(self._open_engines(), applied_bytes=applied_bytes, fresh=True)
 
     def _shut(self) -> None:
         with self._publishing:

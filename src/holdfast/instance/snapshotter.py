@@ -14,7 +14,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.instance.replica import Replica
 from holdfast.log.log import Log
 from holdfast.settings.sections import SnapshotSettings
-from holdfast.words import NOTHING, Version
+from holdfast.words import Version
 
 _LOG = logging.getLogger(__name__)
 _SMALLEST_TAIL = 1 << 20
@@ -28,6 +28,7 @@ class Saved:
     version: Version
     bytes: int | None
     applied_bytes: int
+    """The bytes of the segments that led to it."""
     at: float
 
 
@@ -59,8 +60,7 @@ class Snapshotter:
 
     def save(self) -> Version:
         """Saves a snapshot of the newest version now."""
-        applied = self._replica.applied_bytes
-        with self._replica.saved() as (mark, home):
+        with self._replica.saved() as (mark, applied_bytes, home):
             task = self._replica.task
             manifest = self._log.snapshots.write(
                 task,
@@ -68,37 +68,29 @@ class Snapshotter:
                 version=mark.version,
                 commit=mark.commit,
                 stores=self._replica.durable_stores,
+                wall=mark.wall,
+                applied_bytes=applied_bytes,
                 before_file=self._replica.check_open,
             )
-        self._saved = Saved(mark.version, manifest.bytes, applied, self._clock.monotonic())
+        self._saved = Saved(mark.version, manifest.bytes, applied_bytes, self._clock.monotonic())
         _LOG.info("task %s: snapshot of version %s, %s bytes", task, mark.version, manifest.bytes)
         return mark.version
 
     def _found(self) -> Saved:
+        """The last snapshot as the log has it: processes come and go, so its age goes by the clocks of the log."""
         manifest = self._log.snapshots.newest(self._replica.task)
-        version = self._replica.begin if manifest is None else Version(manifest.version)
-        missed = self._bytes_between(version, self._replica.opened_at or NOTHING)
-        at = self._clock.monotonic() - self._age(version).total_seconds()
-        self._saved = Saved(version, None if manifest is None else manifest.bytes, -missed, at)
-        return self._saved
+        if manifest is None:
+            first = self._replica.commit_of(Version(self._replica.begin + 1))
+            found = Saved(self._replica.begin, None, 0, self._since(None if first is None else first.clocks.wall))
+        else:
+            found = Saved(Version(manifest.version), manifest.bytes, manifest.applied_bytes, self._since(manifest.wall))
+        self._saved = found
+        return found
 
-    def _age(self, version: Version) -> timedelta:
-        """How old a snapshot is by the wall clock of the log: processes come and go."""
-        newest = self._log.commit(self._replica.published.version or NOTHING)
-        saved = self._log.commit(version) or self._log.commit(Version(version + 1))
-        if newest is None or saved is None:
-            return timedelta(0)
-        return timedelta(milliseconds=newest.clocks.wall - saved.clocks.wall)
-
-    def _bytes_between(self, after: Version, through: Version) -> int:
-        """The bytes that earlier processes applied since the snapshot; looked up once, as far as it matters."""
-        total = 0
-        for version in range(through, after, -1):
-            commit = self._log.commit(Version(version))
-            if commit is None or total >= self._limits.bytes:
-                break
-            total += commit.state_bytes(self._replica.task)
-        return total
+    def _since(self, wall: int | None) -> float:
+        """When that was, by the clock of this process. Without a known time it counts from now."""
+        age = 0 if wall is None else self._replica.published.wall - wall
+        return self._clock.monotonic() - age / 1000
 
 
 def is_due(

@@ -6,8 +6,8 @@
     <state_dir>/<task>/volatile/       the same for stores that aren't durable; empty beside a snapshot's data
     <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is complete
 
-The engine's own mark says how far the data is. `.checkpoint` is written after a flush and only read to find folders
-that another program has changed.
+The engine's own mark says how far the data is. `.checkpoint` is written after a flush, and read to find folders that
+another program has changed, and how long the tail was.
 """
 
 import contextlib
@@ -70,6 +70,8 @@ class CheckpointFile(msgspec.Struct, frozen=True):
     task: str
     commit: str
     stores: dict[str, int]
+    applied_bytes: int
+    """The bytes of the segments that led to this version."""
 
 
 class TaskDirectory:
@@ -143,9 +145,10 @@ class TaskDirectory:
             )
         return checkpoint
 
-    def write_checkpoint(self, log: str, commit: str, version: Version, stores: list[str]) -> None:
+    def write_checkpoint(self, log: str, commit: str, version: Version, stores: list[str], applied_bytes: int) -> None:
         """Writes how far the data on disk is. Call it after a flush."""
-        checkpoint = CheckpointFile(1, log, str(self.task), commit, dict.fromkeys(sorted(stores), int(version)))
+        versions = dict.fromkeys(sorted(stores), int(version))
+        checkpoint = CheckpointFile(1, log, str(self.task), commit, versions, applied_bytes)
         text = msgspec.json.format(msgspec.json.encode(checkpoint), indent=2) + b"\n"
         with usable(self.path):
             draft = self.path / ".checkpoint.new"

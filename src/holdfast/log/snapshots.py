@@ -50,6 +50,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """All files together."""
     added_bytes: int
     """Bytes of the files that the previous snapshot didn't have and that were uploaded."""
+    wall: int
+    """The wall clock of its version."""
+    applied_bytes: int
+    """The bytes of the segments that led to it."""
 
     def fits(self, stores: Iterable[StoreSpec]) -> bool:
         """Whether a replica with these stores can start here: each is in it, or begins no earlier.
@@ -104,6 +108,8 @@ class Snapshots:
         version: Version,
         commit: str,
         stores: Mapping[str, int],
+        wall: int = 0,
+        applied_bytes: int = 0,
         before_file: Callable[[], None] = lambda: None,
     ) -> Manifest:
         """Stores a folder with the task's stores at `version` as a snapshot.
@@ -131,6 +137,8 @@ class Snapshots:
             files=files,
             bytes=sum(file.bytes for file in files),
             added_bytes=added,
+            wall=wall,
+            applied_bytes=applied_bytes,
         )
         written = self._create(task, manifest)
         self._check_files(task, written, folder if written == manifest else None)
