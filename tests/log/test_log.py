@@ -228,6 +228,20 @@ def test_an_error_on_a_commit_that_another_driver_won_is_a_lost_race(storage: St
         Log.open(Watched(storage, before=overtaken)).create_commit(making.next_commit(log, None))
 
 
+def test_a_segment_that_exists_is_compared(memory: Storage) -> None:
+    log = Log.create_or_open(memory, app_spec())
+
+    def take(call: str, name: str) -> None:
+        if call == "create":
+            memory.create(name, b"other")
+
+    with pytest.raises(DamagedObject, match="segments/0_0/0+1-"):
+        Log.open(Watched(memory, before=take)).write_segment(
+            TASK, Version(1), making.sealed({b"k": b"v"}), inline_limit=0
+        )
+    assert log.newest() is None
+
+
 def test_a_commit_without_its_predecessor_is_refused(log: Log) -> None:
     first = grow(log, 1)
     skipping = making.next_commit(log, making.next_commit(log, first))

@@ -1,4 +1,4 @@
-"""Puts that S3 stores and whose answer never arrives: a proxy cuts the real connection."""
+"""Puts that S3 stores and whose answer never arrives, or that it refuses for the moment: a proxy does it for real."""
 
 import socket
 import threading
@@ -7,6 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
+from holdfast.errors import StorageUnavailable
+from holdfast.log import names
 from holdfast.log.log import Log
 from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
@@ -16,9 +18,22 @@ from tests.log import making
 from tests.log.conftest import QUICK
 from tests.log.making import app_spec
 
+CONFLICT_BODY = (
+    b'<?xml version="1.0" encoding="UTF-8"?><Error><Code>ConditionalRequestConflict</Code>'
+    b"<Message>A conflicting operation is under way.</Message></Error>"
+)
+CONFLICT = (
+    b"HTTP/1.1 409 Conflict\r\nContent-Type: application/xml\r\n"
+    + f"Content-Length: {len(CONFLICT_BODY)}\r\n\r\n".encode()
+    + CONFLICT_BODY
+)
+
 
 class Proxy:
-    """Forwards bytes to the S3 server. Once armed, it forwards one PUT and cuts the connection before the answer."""
+    """Forwards bytes to the S3 server.
+
+    Once armed, it forwards one PUT and cuts the connection before the answer, or answers one PUT with a conflict.
+    """
 
     def __init__(self, upstream: int) -> None:
         self._upstream = upstream
@@ -26,13 +41,22 @@ class Proxy:
         self.port: int = self._listener.getsockname()[1]
         self._armed = threading.Event()
         self.cuts = 0
+        self._conflicts = 0
+        self._open: list[socket.socket] = []
+        self.conflicts = 0
         threading.Thread(target=self._accept, daemon=True).start()
 
     def cut_the_next_answer(self) -> None:
         self._armed.set()
 
+    def refuse_puts(self, count: int) -> None:
+        """Answers the next puts as S3 does while another conditional put of the same name is under way."""
+        self._conflicts = count
+
     def close(self) -> None:
         self._listener.close()
+        for side in self._open:
+            _shut(side)
 
     def _accept(self) -> None:
         while True:
@@ -44,10 +68,25 @@ class Proxy:
 
     def _serve(self, client: socket.socket) -> None:
         with client, socket.create_connection(("127.0.0.1", self._upstream)) as server:
+            self._open += [client, server]
             answers = threading.Thread(target=self._answer, args=(server, client), daemon=True)
             answers.start()
-            _pump(client, server)
+            self._requests(client, server)
             answers.join()
+
+    def _requests(self, client: socket.socket, server: socket.socket) -> None:
+        while data := _received(client):
+            if self._conflicts and data.startswith(b"PUT "):
+                self._conflicts -= 1
+                self.conflicts += 1
+                _rest_of_request(client, data)
+                client.sendall(CONFLICT)
+                continue
+            try:
+                server.sendall(data)
+            except OSError:
+                break
+        _shut(server)
 
     def _answer(self, server: socket.socket, client: socket.socket) -> None:
         while data := _received(server):
@@ -71,13 +110,13 @@ def _received(source: socket.socket) -> bytes:
         return b""
 
 
-def _pump(source: socket.socket, target: socket.socket) -> None:
-    while data := _received(source):
-        try:
-            target.sendall(data)
-        except OSError:
-            break
-    _shut(target)
+def _rest_of_request(source: socket.socket, data: bytes) -> None:
+    while b"\r\n\r\n" not in data:
+        data += _received(source)
+    head, _, body = data.partition(b"\r\n\r\n")
+    (length,) = (int(line[15:]) for line in head.split(b"\r\n") if line.lower().startswith(b"content-length:"))
+    while len(body) < length:
+        body += _received(source)
 
 
 def _shut(side: socket.socket) -> None:
@@ -120,3 +159,32 @@ def test_an_object_whose_answer_was_lost_exists(proxy: Proxy, storage: Storage) 
     assert storage.create("a", b"data") is Put.EXISTS, "the client can't know that the object is its own"
     assert proxy.cuts == 1
     assert storage.get("a") == b"data"
+
+
+def test_a_conflict_means_try_again_and_not_stored(proxy: Proxy, storage: Storage) -> None:
+    proxy.refuse_puts(2)
+    assert storage.create("a", b"data") is Put.CREATED
+    assert proxy.conflicts == 2
+    assert storage.get("a") == b"data"
+
+
+def test_a_conflict_that_stays_is_not_taken_for_stored(proxy: Proxy, storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+    proxy.refuse_puts(100)
+    with pytest.raises(StorageUnavailable, match="another put of the same name"):
+        log.write_segment(making.TASK, Version(1), making.sealed({b"k": b"v"}), inline_limit=0)
+    with pytest.raises(StorageUnavailable):
+        log.create_commit(making.next_commit(log, None))
+    proxy.refuse_puts(0)
+    assert log.newest() is None
+    assert storage.list(names.SEGMENTS) == []
+
+
+def test_a_segment_whose_answer_was_lost_is_read_back(proxy: Proxy, storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+    sealed = making.sealed({b"k": b"v"})
+    proxy.cut_the_next_answer()
+    ref = log.write_segment(making.TASK, Version(1), sealed, inline_limit=0)
+    assert proxy.cuts == 1
+    assert ref.name is not None
+    assert storage.get(ref.name) == sealed.data

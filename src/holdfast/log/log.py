@@ -17,7 +17,7 @@ import pyarrow as pa
 from holdfast import faults
 from holdfast.chance import SYSTEM_RANDOM, Random, new_id
 from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
-from holdfast.log import commits, identity, names
+from holdfast.log import commits, documents, identity, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.appfiles import AppFiles
 from holdfast.log.chain import CommitChain
@@ -214,8 +214,9 @@ class Log:
             ref = SegmentRef(name=None, inline=sealed.data, length=len(sealed.data), parts=sealed.parts)
         else:
             name = (names.volatile_segment if volatile else names.segment)(task, version, self.new_id())
-            # EXISTS can only mean that this put was repeated after its answer was lost: the name is random.
-            self.storage.create(name, sealed.data)
+            # The name is random, so EXISTS means that this put was repeated after its answer was lost. Look at it.
+            if self.storage.create(name, sealed.data) is Put.EXISTS and self.storage.get(name) != sealed.data:
+                raise documents.damaged(name, self.storage.place, "it isn't what was written under this new name")
             ref = SegmentRef(name=name, inline=None, length=len(sealed.data), parts=sealed.parts)
         faults.point("segment.after")
         return ref

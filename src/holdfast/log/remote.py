@@ -108,6 +108,12 @@ class RemoteStorage:
         try:
             obstore.put(self._store, name, data, mode="create")
         except (AlreadyExistsError, FileExistsError, PreconditionError):
+            # S3 answers 409 while another put of the name is under way, and obstore takes that for "exists" too.
+            if not self._exists(name):
+                raise StorageUnavailable(
+                    f"{self.place} refused {name} because another put of the same name was under way, and it isn't "
+                    "stored. Try again."
+                ) from None
             return Put.EXISTS
         except _MISSING as error:
             raise self._refused(name, error) from None
