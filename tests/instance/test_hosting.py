@@ -85,6 +85,18 @@ def free(app: AppLog, tmp_path: Path, task: TaskId) -> bool:
     return True
 
 
+def test_an_instance_counts_the_keys_of_a_store(app: AppLog, client: StateClient) -> None:
+    client.host(TASK)
+    state = state_of(client, TASK, app.version, app.stores)
+    keys = {b"\x01%05d" % n: b"v" for n in range(1_500)}
+    for changes in (keys, dict.fromkeys(state["counts"])):
+        client.committed(version := app.commit({TASK: {"counts": dict(changes)}}))
+        state_of(client, TASK, version, app.stores)  # the replica is at this version
+    assert client.approximate_count(TASK, "counts", app.version) == pytest.approx(1_500, rel=0.05)
+    with pytest.raises(InstanceRefused, match="no store 'plays'"):
+        client.approximate_count(TASK, "plays", app.version)
+
+
 def test_a_hosted_task_is_restored_and_a_dropped_one_is_gone(
     app: AppLog, tmp_path: Path, instance: Instance, client: StateClient
 ) -> None:

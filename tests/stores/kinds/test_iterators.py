@@ -143,7 +143,7 @@ def small_pages(small: bool) -> Iterator[None]:
 @pytest.mark.parametrize("place", ["dict", *sorted(ENGINES)])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=10, deadline=None)
+@settings(max_examples=6, deadline=None)
 def test_an_iterator_shows_the_store_as_it_was_at_the_call(kind: str, place: str, data: st.DataObject) -> None:
     model, methods = MODELS[kind](), METHODS.get(kind, BY_KEY)
     some = st.lists(model.operations(), max_size=12)
