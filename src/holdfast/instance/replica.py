@@ -27,7 +27,7 @@ from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Changes, DamagedState, Mark
-from holdfast.stores.layouts.due import Due, next_due
+from holdfast.stores.layouts.due import Due, may_be_due, next_due
 from holdfast.words import NOTHING, Version
 
 __all__ = ["Replica", "ReplicaSettings", "VersionUnreachable"]
@@ -317,12 +317,11 @@ class Replica(ReplicaState):
 
     def due(self, version: Version, wait: float = 0.0) -> dict[str, Due]:
         """By store, what is due next at exactly this version. No task changes a store that was removed."""
+        specs = [spec for spec in self._specs if spec.removed is None and may_be_due(spec)]
+        if not specs:
+            return {}
         with self.read_view(version, wait) as view:
-            return {
-                spec.name: next_due(spec, StoreBytes(view, spec.name), view.now)
-                for spec in self._specs
-                if spec.removed is None
-            }
+            return {spec.name: next_due(spec, StoreBytes(view, spec.name), view.now) for spec in specs}
 
     def probe(self) -> None:
         """Reads each store once, so that a store that can't be read is found before anyone needs it."""

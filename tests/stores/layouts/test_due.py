@@ -62,6 +62,19 @@ def test_entries_in_slices_are_hidden_in_steps_from_the_beginning_of_their_slice
     assert written.due(begins + 9 * HOUR) == Due(), "the slice is no longer visible"
 
 
+def test_an_entry_in_a_slice_with_a_ttl_of_its_own_is_due_in_the_second_of_its_expiry() -> None:
+    written = Written(hf.KeyValueStore("sliced", value=int, ttl="8h"))
+    store = written.at(START)
+    store.put("ann", 1, ttl="1500ms")
+    store.put("bob", 1, ttl="1700ms")
+    store.put("cleo", 1)
+    assert written.due() == Due(hidden=START + 2_000)
+    assert len(written.bytes.entries) == 4, "one mark for both"
+    assert written.due(START + 2_000).hidden == START // HOUR * HOUR + 8 * HOUR
+    written.at(START + 5_000).put("ann", 1, ttl="10s")
+    assert [row[:1] for row in written.bytes.entries].count(b"\x03") == 1, "the mark that has passed is gone"
+
+
 @pytest.mark.parametrize("clock", ["wall", "event"])
 def test_retention_is_due_if_the_wall_clock_measures_it(clock: str) -> None:
     declared = hf.WindowStore("hours", value=int, size="1h", retention="8h")

@@ -14,11 +14,11 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from holdfast.stores.access import Now, ReadableBytes
-from holdfast.stores.formats.times import time_at
+from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, RECENCY_AREA
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
 from holdfast.stores.scans import close
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import StoreSpec, TypedValues
 
 STEPS = 100
 """In how many steps the entries of a slice are hidden."""
@@ -51,14 +51,25 @@ class Due(NamedTuple):
         return cls(*(min((time for time in times if time is not None), default=None) for times in columns))
 
 
+def may_be_due(spec: StoreSpec) -> bool:
+    """Whether anything in such a store can be due: an aggregate without a TTL and event time need no look."""
+    if spec.slice_ms:
+        return not (spec.retention_ms and spec.clock == "event")
+    return bool(spec.ttl_ms) or isinstance(spec.value, TypedValues)
+
+
 def next_due(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> Due:
     """What is due next in a store, seen at a version with these clocks."""
-    return Due(_next_hidden(spec, bytes_, now), _next_removed(bytes_))
+    if not may_be_due(spec):
+        return Due()
+    if not spec.slice_ms:
+        return Due(removed=_first_time(bytes_, EXPIRY_AREA))
+    # Of entries with a TTL of their own, the second in which they expire is marked.
+    own = Due(_first_time(bytes_, EXPIRY_AREA + time_bytes(now.wall + 1)))
+    return Due.soonest([Due(_next_in_slices(spec, bytes_, now)), own])
 
 
-def _next_hidden(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> int | None:
-    if not spec.slice_ms or (spec.retention_ms and spec.clock == "event"):
-        return None
+def _next_in_slices(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> int | None:
     stored = _first(bytes_, slice_prefix(first_live_slice(spec, now)), EXPIRY_AREA)
     if stored is None:
         return None
@@ -68,8 +79,9 @@ def _next_hidden(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> int | None
     return min(max(begins + keep, now.wall + step), begins + spec.slice_ms + keep)
 
 
-def _next_removed(bytes_: ReadableBytes) -> int | None:
-    row = _first(bytes_, EXPIRY_AREA, RECENCY_AREA)
+def _first_time(bytes_: ReadableBytes, start: bytes) -> int | None:
+    """The first time in the expiry index."""
+    row = _first(bytes_, start, RECENCY_AREA)
     return None if row is None else time_at(row, 1)
 
 

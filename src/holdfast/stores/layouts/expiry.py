@@ -43,6 +43,15 @@ def index_key(expires: int, key: bytes) -> bytes:
     return EXPIRY_AREA + time_bytes(expires) + key
 
 
+def due_second(expires: int) -> int:
+    """The end of the second in which an entry expires.
+
+    >>> due_second(1_001), due_second(2_000)
+    (2000, 2000)
+    """
+    return -(-expires // 1_000) * 1_000
+
+
 def index_keys(expires: npt.NDArray[np.int64], keys: pa.BinaryArray) -> pa.BinaryArray:
     return numbered_keys(EXPIRY_AREA, flip_signs(expires), keys)
 

@@ -4,11 +4,18 @@ A key may have a copy in every live slice, and the newest copy counts. So a read
 each one only for the keys that are still missing. A put goes to the newest slice and shadows older copies. An expired
 entry counts as missing, wherever its bytes are. Aggregates delete nothing: a replica drops a slice as a whole when
 all of it is hidden.
+
+An entry of a processor's store can have a shorter TTL of its own. The seconds in which such entries expire are marked
+in the expiry index, one row per second, for the driver of a quiet app:
+
+    0x03 | second, 8 bytes  →  empty cell
+
+A version that marks a second deletes the marks that have passed.
 """
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from operator import itemgetter
 
 import numpy as np
@@ -19,6 +26,7 @@ from holdfast.stores.formats.cells import pack_many, unpack_many
 from holdfast.stores.formats.times import Row
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import (
+    EMPTY,
     Batch,
     BatchWriter,
     Changed,
@@ -30,7 +38,7 @@ from holdfast.stores.layouts.base import (
     part,
     rows_in,
 )
-from holdfast.stores.layouts.expiry import expiry, visible
+from holdfast.stores.layouts.expiry import AT_MOST, due_second, expiry, index_key, visible
 from holdfast.stores.layouts.slice_scans import first_of_each, scan_slices
 from holdfast.stores.layouts.slices import (
     first_live_slice,
@@ -88,6 +96,7 @@ class SlicedEntries(Entries):
         super().__init__(spec, bytes_, now)
         self._prefixes = live_prefixes(spec, now.wall)
         self._newest, *self._older = self._prefixes
+        self._due: set[int] = set()
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._bytes.get(self._newest + key)
@@ -129,11 +138,24 @@ class SlicedEntries(Entries):
         return [prefix + key for prefix in self._prefixes for key in keys]
 
     def put(self, key: bytes, cell: bytes, expires: int) -> None:
+        self._mark(expires)
         self._bytes.put(self._newest + key, cell)
 
     def put_many(self, keys: Sequence[bytes], cells: Sequence[bytes], expires: int) -> None:
+        self._mark(expires)
         newest = self._newest
         self._bytes.put_many([newest + key for key in keys], cells)
+
+    def _mark(self, expires: int) -> None:
+        """Marks the second in which an entry expires before the store's TTL: its slice doesn't say when it is due."""
+        if expires >= self._wall + self._ttl_ms or (second := due_second(expires)) in self._due:
+            return
+        if not self._due:
+            past = self._bytes.scan(EXPIRY_AREA, index_key(self._wall + 1, b""))
+            for mark in [mark for mark, _ in islice(past, AT_MOST)]:
+                self._bytes.delete(mark)
+        self._due.add(second)
+        self._bytes.put(index_key(second, b""), EMPTY)
 
     def remove(self, key: bytes) -> bytes | None:
         places = self.places([key])
