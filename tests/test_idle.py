@@ -4,22 +4,25 @@ from collections.abc import Collection, Mapping
 from datetime import timedelta
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from msgspec import structs
 
+from holdfast import faults
+from holdfast.clock import SteadyClock
 from holdfast.ending import Ending
 from holdfast.errors import StorageUnavailable
 from holdfast.idle import AskWhatIsDue, IdleVersions, MakeVersion, NothingDue, decide
 from holdfast.log import names
 from holdfast.log.commits import Clocks, Commit
 from holdfast.pipeline.driver import BatchResult, Step
-from holdfast.settings.sections import RetrySettings
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.layouts.due import Due
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Millis, Version
-from tests.crash.machine import BOUNDED, EXPIRING, SPEC, _spark_batch
+from tests.crash.machine import BOUNDED, EXPIRING, SPEC, Crash, _spark_batch, crash_at
 from tests.pipeline.test_protocol import batch, commit
 from tests.pipeline.test_puts import CountingMachine
 
@@ -71,7 +74,6 @@ class QuietMachine(CountingMachine):
             compute=self.removed,
             clock=self.clock,
             interval=timedelta(seconds=1),
-            retry=RetrySettings(attempts=2, first="1ms", longest="1ms"),
             ending=Ending(timedelta(seconds=1), lambda cause: pytest.fail(str(cause))),
         )
 
@@ -79,7 +81,8 @@ class QuietMachine(CountingMachine):
         if self.failures:
             self.failures -= 1
             raise StorageUnavailable("no answer")
-        return {"scores": Due.soonest(replica.due(version)["scores"] for replica in self.replicas.values())}
+        found = [replica.due(version).get("scores", Due()) for replica in self.replicas.values()]
+        return {"scores": Due.soonest(found)}
 
     def removed(self, stores: Collection[str], step: Step) -> BatchResult:
         assert stores == {"scores"}
@@ -149,11 +152,26 @@ def test_what_is_due_is_known_after_a_restart(tmp_path: Path) -> None:
     assert machine.shown() == set()
 
 
-def test_an_instance_that_does_not_answer_is_asked_again(tmp_path: Path) -> None:
+def test_an_instance_that_does_not_answer_is_asked_again(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     machine = QuietMachine(tmp_path, EXPIRING)
     machine.version([("alice", 1)])
     machine.failures = 3
     machine.pass_time(8, machine.idle())
+    assert machine.shown() == set()
+    assert [record.getMessage() for record in caplog.records] == [
+        "time stands still, and this is tried again: no answer"
+    ], "it is said once"
+
+
+def test_a_clock_that_jumps_ahead_lets_nothing_expire(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1)])
+    idle = machine.idle()
+    idle.clock = SteadyClock(machine.clock, timedelta(hours=1))
+    machine.clock.jump(86_400)
+    assert machine.pass_time(5, idle) == 0
+    machine.clock.jump(-86_400)
+    assert machine.pass_time(5, idle) >= 1
     assert machine.shown() == set()
 
 
@@ -182,3 +200,26 @@ def test_no_version_is_made_while_a_batch_is_being_computed(tmp_path: Path) -> N
     made = machine.driver.process(_spark_batch(1, [("bob", 1)]), slow)
     assert made is not None
     assert made.version == 2
+
+
+def deleted_or_not(machine: QuietMachine) -> list[tuple[object, object]]:
+    """The file sink's rows."""
+    files = [data for name, data in machine.files().items() if name.endswith(".parquet")]
+    rows = [row for data in files for row in pq.read_table(pa.BufferReader(data)).to_pylist()]
+    return [(row["player"], row["_deleted"]) for row in rows]
+
+
+POINTS = ["segment.before", "segment.after", "commit.before", "commit.after", "sink.before", "sink.after"]
+
+
+@pytest.mark.parametrize("point", POINTS)
+def test_a_crash_in_a_version_of_the_driver_changes_nothing(tmp_path: Path, point: str) -> None:
+    machine = QuietMachine(tmp_path, ONE_BY_ONE[1])
+    machine.version([("alice", 1)])
+    with faults.active(crash_at(point, 1)), pytest.raises(Crash):
+        machine.pass_time(4, machine.idle())
+    machine.restart()
+    machine.pass_time(4, machine.idle())
+    assert machine.shown() == set()
+    assert machine.newest == 2
+    assert deleted_or_not(machine) == [("alice", False), ("alice", True)]

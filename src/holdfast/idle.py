@@ -13,13 +13,12 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.clock import Clock
+from holdfast.clock import WallClock
 from holdfast.ending import Ending
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.log.commits import Commit
 from holdfast.pipeline.driver import BatchResult, Driver, Step
-from holdfast.retry import is_retryable, retrying
-from holdfast.settings.sections import RetrySettings
+from holdfast.retry import is_retryable
 from holdfast.stores.layouts.due import Due
 from holdfast.words import Millis, Version
 
@@ -73,14 +72,14 @@ class IdleVersions:
     driver: Driver
     due: Callable[[Version], Mapping[str, Due]]
     compute: Callable[[Collection[str], Step], BatchResult]
-    clock: Clock
+    clock: WallClock
     interval: timedelta
-    retry: RetrySettings
     ending: Ending
     _known: tuple[Version, Mapping[str, Due]] | None = field(default=None, init=False)
+    _problem: type[HoldfastError] | None = field(default=None, init=False)
 
     def run(self) -> None:
-        """Runs until the app stops. An error that a batch would end the app with ends it here too."""
+        """Runs until the app stops. An error that doesn't pass ends the app, as that of a batch does."""
         pause = self.interval / timedelta(seconds=1)
         try:
             while not self.ending.wait(pause) and not self.ending.failed:
@@ -91,30 +90,36 @@ class IdleVersions:
             self.ending.fail(error)
 
     def step(self) -> float:
-        """Does what is to be done now, and returns the seconds until the next look."""
+        """Does what is to be done now, and returns the seconds until the next look.
+
+        What fails and may work later is tried again for as long as the app runs: no records wait for it.
+        """
+        try:
+            pause = self._step()
+        except HoldfastError as error:
+            if not is_retryable(error):
+                raise
+            if type(error) is not self._problem:
+                logger.warning("time stands still, and this is tried again: %s", error)
+            self._problem = type(error)
+            return self.interval / timedelta(seconds=1)
+        self._problem = None
+        return pause
+
+    def _step(self) -> float:
         match decide(self.driver.newest, self._known, self.clock.now(), self.interval // timedelta(milliseconds=1)):
             case NothingDue(millis):
                 return millis / 1000
             case AskWhatIsDue(version):
-                return self._ask(version)
+                self._known = version, self.due(version)
+                return 0.0
             case MakeVersion(stores):
                 return self._make(stores)
-
-    def _ask(self, version: Version) -> float:
-        try:
-            self._known = version, self.due(version)
-        except HoldfastError as error:
-            if not is_retryable(error):
-                raise
-            logger.debug("what is due next is asked again: %s", error)
-            return self.interval / timedelta(seconds=1)
-        return 0.0
 
     def _make(self, stores: Collection[str]) -> float:
         def compute(step: Step) -> BatchResult:
             return self.compute(stores, step) if stores else BatchResult()
 
-        made = retrying(lambda: self.driver.advance(compute), self.retry, sleep=self.ending.pause)
-        if made is not None:
+        if (made := self.driver.advance(compute)) is not None:
             logger.debug("version %d: time passes", made.version)
         return self.interval / timedelta(seconds=1)

@@ -175,9 +175,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         driver=driver,
         due=instances.due,
         compute=lambda stores, step: tasks.compute_idle(session, stores, step, locations()),
-        clock=app.clock,
+        clock=clock,
         interval=settings.batch.idle_interval,
-        retry=settings.retry,
         ending=ending,
     )
     threads: list[threading.Thread] = []
