@@ -100,7 +100,7 @@ def test_stop_ends_everything_in_time_although_a_sink_hangs(spark: SparkSession,
     wait_until_in("catch_up")
     pid, begun = instance_of(app), time.monotonic()
     app.stop()
-    assert time.monotonic() - begun < 6
+    assert time.monotonic() - begun < 10, "it hung for ever before"
     assert app.state is AppState.STOPPED
     assert spark.streams.active == []
     assert not is_alive(pid)

@@ -96,6 +96,16 @@ def test_waiting_for_a_sink_that_hangs_ends_when_the_time_is_up(machine: Machine
     assert sinks.positions == {"function": 0}, "it gets the version again, since nobody waited for it"
 
 
+def test_a_batch_that_was_given_up_is_not_committed_later(machine: Machine) -> None:
+    machine.run([[("alice", 1)]])
+    machine.sinks._given_up = lambda: True  # as the end of the app says
+    with pytest.raises(Interrupted):
+        machine.run([[("alice", 1)], [("alice", 2)]])
+    newest = machine.log.newest()
+    assert newest is not None
+    assert newest.version == 1
+
+
 def test_a_retry_ends_when_the_app_is_told_to_stop(machine: Machine) -> None:
     told, failures, waiting = threading.Event(), list[HoldfastError](), threading.Event()
 

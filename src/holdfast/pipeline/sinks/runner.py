@@ -127,15 +127,18 @@ class SinkRunner:
     def catch_up(self, version: Version) -> None:
         """Returns when every sink has written `version`, which the log has; another driver may have made it.
 
-        Raises the error of a sink that failed, and Interrupted when the app stops and its sinks have had their time.
+        Raises the error of a sink that failed, and Interrupted when the app stops and the time of its batch is used. A
+        batch asks here before it commits, so one that was given up never commits after the app has stopped.
         """
         self._request(version)
+        done = False
         with self._changed:
-            while not self._changed.wait_for(
-                lambda: self._failure is not None or self._all_at(version), timeout=_LOOK_SECONDS
-            ):
+            while not done:
+                done = self._changed.wait_for(
+                    lambda: self._failure is not None or self._all_at(version), timeout=_LOOK_SECONDS
+                )
                 if self._given_up():
-                    raise Interrupted(f"The app stops, and {self._behind(version)}.")
+                    raise Interrupted(f"The app stops, and the time of its batch is used. {self._behind(version)}")
             if self._failure is not None:
                 raise self._failure
 
@@ -155,7 +158,7 @@ class SinkRunner:
             if thread.is_alive():
                 with self._changed:
                     self._abandoned = True
-                    logger.warning("the app stops without waiting longer: %s", self._behind(self._target))
+                    logger.warning("the app stops without waiting longer. %s", self._behind(self._target))
                 return False
         self._record()
         return True
@@ -173,8 +176,11 @@ class SinkRunner:
             self._recorded = positions
 
     def _behind(self, version: Version) -> str:
-        late = [f"sink {name!r} has written version {at}" for name, at in self._positions.items() if at < version]
-        return f"{' and '.join(late)} of {version}. A sink gets the versions that it hasn't written at the next start"
+        """Which sinks have not written a version, and what becomes of them; empty if there are none."""
+        late = [f"sink {name!r} has written {at}" for name, at in self._positions.items() if at < version]
+        return (
+            f"Of the versions up to {version}, {', '.join(late)}; it gets the others at the next start." if late else ""
+        )
 
     def _request(self, version: Version) -> None:
         if self._thread is None:
