@@ -58,12 +58,13 @@ class AppLog:
         for task in self.log.app.tasks():
             before = self.history.get((task, self.version), {})
             self.history[task, self.version] = {
-                each.name: before.get(each.name, {}) for each in self.log.app.stores_of(task)
+                each.name: {} if each.after == self.version else before.get(each.name, {})
+                for each in self.log.app.stores_of(task)
             }
 
     def changed(self, *specs: StoreSpec, apart: tuple[str, ...] = (), rules: ChangeRules | None = None) -> "AppLog":
         """The app with other stores, started again. Those named by `apart` have a sub-topology of their own."""
-        return replace(self, specs=specs, apart=apart, rules=rules)
+        return replace(self, specs=specs, apart=apart, rules=rules, history=dict(self.history))
 
     def state(self, version: Version | None = None, task: TaskId = TASK) -> State:
         return self.history[task, self.version if version is None else version]

@@ -321,6 +321,11 @@ def task_mark(marks: Sequence[tuple[Mark | None, Version]]) -> Mark | None:
     True
     >>> task_mark([(seven, NOTHING), (None, Version(5))])
     Mark(version=5, commit='', log='log-1', applying=7)
+
+    A first version after 50 that a kill interrupted:
+
+    >>> task_mark([(Mark(NOTHING, "", "log-1", applying=Version(51)), Version(50))])
+    Mark(version=50, commit='', log='log-1', applying=51)
     """
     known = [mark for mark, _ in marks if mark is not None]
     if not known:
