@@ -14,7 +14,7 @@ from holdfast.stores.kinds.timed import TimedStore, TimedView
 from holdfast.stores.layouts.windowed import SessionEntries
 from holdfast.stores.options import Length, span_fields, words
 from holdfast.stores.options import millis as length
-from holdfast.stores.scans import Closing
+from holdfast.stores.scans import Closing, close
 from holdfast.stores.spec import SESSION, StoreSpec
 
 
@@ -83,9 +83,12 @@ class ReadOnlySessionStore(TimedView[K, V]):
     def _sessions(
         self, rows: Iterator[tuple[bytes, int, int, bytes]], key_of: Callable[[bytes], K]
     ) -> Iterator[tuple[Session[K], V]]:
-        with Closing(rows):
+        read = self._values.read
+        try:
             for own, start, end, cell in rows:
-                yield Session(key_of(own), start, end), self._values.read(cell)
+                yield Session(key_of(own), start, end), read(cell)
+        finally:
+            close(rows)
 
 
 def _sessions(view: ReadOnlySessionStore[Any, Any], key: Any, *, from_: int | None, to: int | None) -> Iterator[Item]:
@@ -180,21 +183,22 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
         merged in the order of their sessions, and `initial`, the value of the event, last. Returns None for an event
         so late that its session would be hidden already; it is refused and counted.
         """
-        time, gap_ms = millis(at), self._gap_ms(gap)
-        near = list(self.find(key, time - gap_ms, time + gap_ms))
+        beginning, time, gap_ms, timed = self._beginning(key), millis(at), self._gap_ms(gap), self._timed
+        near = list(timed.fetch(beginning, max(timed.kept_after + 1, time - gap_ms), time + gap_ms, reverse=False))
         if not near and self._refused(time):
             return None
         start, end = time, time
         merged: V | None = None
-        for session, value in near:
-            start, end = min(start, session.start), max(end, session.end)
+        for _, first, last, cell in near:
+            start, end = min(start, first), max(end, last)
+            value = self._values.read(cell)
             merged = value if merged is None else merge_values(merged, value)
-        found = Session(key, start, end)
-        for session, _ in near:
-            if session != found:
-                self.remove(session)
-        self.put(found, initial if merged is None else merge_values(merged, initial))
-        return found
+        for place, first, last, _ in near:
+            if (first, last) != (start, end):
+                timed.remove(place)
+        merged = initial if merged is None else merge_values(merged, initial)
+        timed.put(beginning, start, end, None if merged is None else self._values.cell(merged))
+        return Session(key, start, end)
 
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         gap = self._spec.option("window_ms") or 0

@@ -166,6 +166,10 @@ class SessionEntries(TimedEntries):
         else:
             self.put_at(end, beginning + time_bytes(end) + time_bytes(start), cell)
 
+    def remove(self, place: bytes) -> None:
+        """Removes the session under a stored key that `fetch` gave."""
+        self._bytes.delete(place)
+
     def _place(self, beginning: bytes, start: int, end: int) -> bytes:
         return self.place(end, beginning + time_bytes(end) + time_bytes(start))
 
