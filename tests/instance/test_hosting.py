@@ -97,6 +97,15 @@ def test_an_instance_counts_the_keys_of_a_store(app: AppLog, client: StateClient
         client.approximate_count(TASK, "plays", app.version)
 
 
+def test_large_values_are_read_in_several_messages(app: AppLog, instance: Instance, client: StateClient) -> None:
+    values = {key_of(number): number.to_bytes(2) * 30_000 for number in range(1_600)}
+    client.host(TASK)
+    client.committed(app.commit({TASK: {"counts": dict(values)}}))
+    keys = [*values, key_of(5_000)]
+    found = client.get_many(TASK, "counts", app.version, pa.array(keys, pa.binary()))
+    assert found.to_pylist() == [*values.values(), None]
+
+
 def test_a_hosted_task_is_restored_and_a_dropped_one_is_gone(
     app: AppLog, tmp_path: Path, instance: Instance, client: StateClient
 ) -> None:

@@ -23,10 +23,12 @@ from holdfast.instance.config import Role
 from holdfast.instance.events import EventPage
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, decode_error
 from holdfast.stores.access import Now
-from holdfast.stores.formats.byte_columns import as_type, whole
+from holdfast.stores.formats.byte_columns import LARGEST, TooManyBytes, as_type, whole
 from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
+_FIRST_KEYS = 1_000
+"""How many keys are asked for first. Their values show how many more fit into one message."""
 _KEYS_PER_CALL = 1_000_000
 _BYTES_PER_CALL = 64 << 20
 _RANGES_PER_CALL = 65_536
@@ -81,8 +83,17 @@ class StateClient:
     def get_many(self, task: TaskId, store: str, version: Version, keys: pa.Array) -> pa.BinaryArray:
         """The values of a binary column of keys at exactly `version`, null where absent. Sorted keys are faster."""
         ask = messages.Exchange(*self._ask(task, store, version), do="get")
-        asked = (pa.table([part], schema=_KEYS) for part in _calls(as_type(keys, pa.binary())))
-        parts = [whole(self._exchange(ask, table)["value"]) for table in asked]
+        keys = as_type(keys, pa.binary())
+        parts: list[pa.Array] = []
+        rows, done, size = _FIRST_KEYS, 0, 0
+        while done < len(keys) or not parts:
+            part = keys.slice(done, rows)
+            parts.append(whole(self._exchange(ask, pa.table([part], schema=_KEYS))["value"]))
+            done += len(part)
+            size += parts[-1].nbytes
+            rows = rows_per_call(done, keys.nbytes * done // max(1, len(keys)) + size)
+            if size > LARGEST:
+                raise TooManyBytes(size)
         return parts[0] if len(parts) == 1 else pa.concat_arrays(parts)
 
     def get_one(self, task: TaskId, store: str, key: bytes, version: Version | None = None) -> messages.GotOne:
@@ -216,12 +227,13 @@ class StateClient:
             ) from error
 
 
-def _calls(keys: pa.Array) -> Iterator[pa.Array]:
-    """Splits a column so that each call stays within bounds; always at least one call."""
-    each = max(1, keys.nbytes // max(1, len(keys)))
-    rows = max(1, min(_KEYS_PER_CALL, _BYTES_PER_CALL // each))
-    for start in range(0, max(1, len(keys)), rows):
-        yield keys.slice(start, rows)
+def rows_per_call(rows: int, size: int) -> int:
+    """How many keys to ask for at once, after this many had `size` bytes with their values: messages stay small.
+
+    >>> rows_per_call(1_000, 50_000), rows_per_call(1_000, 100 << 20), rows_per_call(1, 1 << 30)
+    (1000000, 640, 1)
+    """
+    return max(1, min(_KEYS_PER_CALL, _BYTES_PER_CALL * max(1, rows) // max(1, size)))
 
 
 def _moved(entries: pa.Table, first: int) -> pa.Table:

@@ -27,7 +27,8 @@ class TooManyBytes(HoldfastError):
 
     def __init__(self, found: int) -> None:
         super().__init__(
-            f"one column would hold {found:,} bytes, and {LARGEST:,} is the limit. Encode fewer rows at once."
+            f"one column would hold {found:,} bytes, and {LARGEST:,} is the limit. Nothing was committed. Lower "
+            "batch.segment_rows, so that a task processes fewer keys at a time."
         )
 
 
