@@ -111,6 +111,20 @@ def test_help_lists_the_commands(tmp_path: Path, holdfast: Holdfast) -> None:
     assert all(command in help_text for command in ("config", "demo", "instance"))
 
 
+@pytest.mark.parametrize(
+    ("place", "says"),
+    [
+        ("nowhere", "'nowhere' is not a place. Write 'module:name'."),
+        ("no_such_module:app", "No module named 'no_such_module'"),
+        ("os:sep", "'os:sep' is a str and not an hf.App."),
+    ],
+)
+def test_a_plan_needs_an_app(tmp_path: Path, holdfast: Holdfast, place: str, says: str) -> None:
+    done = holdfast("plan", place, folder=tmp_path)
+    assert done.returncode == 1
+    assert says in done.stderr
+
+
 def test_an_instance_without_a_configuration_is_an_error(tmp_path: Path, holdfast: Holdfast) -> None:
     done = holdfast("instance", folder=tmp_path)
     assert done.returncode == 1

@@ -138,13 +138,20 @@ def test_a_store_that_comes_back(tmp_path: Path, engine: str, choice: str) -> No
 
 
 def test_a_store_that_is_deleted_leaves_versions_that_can_be_read(tmp_path: Path, engine: str) -> None:
-    app = AppLog(new_url(), specs=(spec("counts", engine), spec("late", engine)))
-    app.grow(5, seed=1)
-    app = app.changed(spec("counts", engine))
-    app.grow(2, seed=2)
-    app = app.changed(spec("counts", engine), rules=ChangeRules(keep_removed=timedelta(0)))
-    app.grow(2, seed=3)
+    app = AppLog(new_url(), specs=(spec("counts", engine),))
     place = Place(tmp_path / "state")
-    replica = place.caught_up(app)
-    assert shown(replica) == {"counts": app.state()["counts"]}
-    place.close()
+    app.grow(5, seed=1)
+    app = app.changed(spec("counts", engine), spec("late", engine))
+    app.grow(2, seed=2)
+    data = tmp_path / "state" / str(TASK) / "data"
+    place.caught_up(app).close()
+    assert {folder.name for folder in data.iterdir()} == {engine, f"{engine}@5"}
+    app = app.changed(spec("counts", engine))
+    app.grow(2, seed=3)
+    app = app.changed(spec("counts", engine), rules=ChangeRules(keep_removed=timedelta(0)))
+    app.grow(2, seed=4)
+    for folder in (place, place.beside("fresh")):
+        replica = folder.caught_up(app)
+        assert shown(replica) == {"counts": app.state()["counts"]}
+        replica.close()
+    assert {folder.name for folder in data.iterdir()} == {engine}

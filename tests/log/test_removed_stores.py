@@ -1,17 +1,20 @@
 """Stores that come and go: what a start keeps, what it deletes, and what it asks the user."""
 
 import logging
+import uuid
 from datetime import timedelta
 
 import pytest
 
+from holdfast.log import names
 from holdfast.log.appfile import AppChanged, AppSpec
 from holdfast.log.changing import ChangeRules
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.starting import StartPlan, plan_start
+from holdfast.log.storage import open_storage
 from holdfast.stores.spec import Removed
-from tests.log.making import app_spec, grow, store_spec
+from tests.log.making import Watched, app_spec, commits_after, grow, store_spec
 from tests.log.test_appfile import declared, numbers
 
 KEPT = timedelta(seconds=60)
@@ -149,3 +152,63 @@ def test_the_plan_of_a_start(storage: Storage) -> None:
     refused = plan(storage, app_spec(A, B, partitions=2))
     assert refused.refusals == ("The log has 1 partitions; the settings say 2. Set partitions=1.",)
     assert "A start is refused:\n  - The log has 1 partitions" in str(refused)
+
+
+class Kill(BaseException):
+    """Ends a start or a commit, as a kill does."""
+
+
+CHANGES: list[tuple[AppSpec, dict[str, str]]] = [
+    (ONE, {}),
+    (BOTH, {}),
+    (ONE, {}),
+    (BOTH, {"b": "continue"}),
+    (ONE, {}),
+    (BOTH, {"b": "start_over"}),
+    (app_spec(B, store_spec("c")), {}),
+]
+
+
+def changed_through(storage: Storage) -> None:
+    """Releases one after the other, each with one version. A release that was killed is started again."""
+    for number, (app, returned) in enumerate(CHANGES, 1):
+        done = False
+        while not done:
+            try:
+                log = start(storage, app, **returned)
+                if (newest := log.newest()) is None or newest.version < number:
+                    grow(log, 1, wall=lambda version: version)
+                done = True
+            except Kill:
+                continue
+
+
+def outcome(storage: Storage) -> object:
+    app = Log.open(storage).app
+    files = [app, *(Log.open(storage, commit.app).app for commit in commits_after(Log.open(storage)))]
+    return [
+        ([(store.name, store.after, store.removed) for store in file.stores], file.number, file.follows)
+        for file in files
+    ]
+
+
+@pytest.mark.parametrize("when", ["before", "after"])
+def test_a_kill_at_any_write_of_a_change_changes_nothing(memory: Storage, when: str) -> None:
+    creates: list[str] = []
+    changed_through(Watched(memory, before=lambda call, name: creates.append(name) if call == "create" else None))
+    assert len(CHANGES) == len([name for name in creates if name.startswith(names.COMMITS)])
+    expected = outcome(memory)
+    for fatal in range(len(creates)):
+        calls = 0
+
+        def kill(call: str, name: str, fatal: int = fatal) -> None:
+            nonlocal calls
+            if call == "create":
+                calls += 1
+                if calls == fatal + 1:
+                    raise Kill(name)
+
+        storage = open_storage(f"memory://{uuid.uuid4()}")
+        changed_through(Watched(storage, **{when: kill}))
+        assert calls > fatal
+        assert outcome(storage) == expected, creates[fatal]
