@@ -311,6 +311,17 @@ class Misnaming(hf.Processor):
         raise AssertionError("prefetch should have failed")
 
 
+def test_a_processor_that_calls_sys_exit_fails_like_any_other() -> None:
+    class Ends(hf.Processor):
+        games = hf.KeyValueStore("games", value=int)
+
+        def process(self, key: Any, event: Any, ctx: hf.Context) -> None:
+            sys.exit("no more games")
+
+    with pytest.raises(ProcessorFailed, match=r"Ends\.process\(\) raised SystemExit.*no more games"):
+        ProcessorTest(Ends).pipe("bob", {})
+
+
 def test_an_exception_in_prefetch_names_the_record_and_the_line() -> None:
     test = ProcessorTest(Misnaming)
     with pytest.raises(ProcessorFailed) as raised:

@@ -182,7 +182,7 @@ class EncodedError(msgspec.Struct, frozen=True, tag="other"):
 _Encoded = EncodedVersionNotAvailable | EncodedTaskNotHere | EncodedError
 
 
-def encode_error(error: Exception) -> bytes:
+def encode_error(error: BaseException) -> bytes:
     """An error as bytes.
 
     >>> encode_error(TaskNotHere("task 0_9 isn't here."))

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.flight as flight
 
 from holdfast import metrics
-from holdfast.errors import Closed, HoldfastError
+from holdfast.errors import USER_ERRORS, Closed, HoldfastError
 from holdfast.instance import messages
 from holdfast.instance.read_views import Entry, ReadView, VersionNotAvailable
 from holdfast.stores.engines.base import DamagedState
@@ -212,7 +212,7 @@ def _encoding_errors() -> Iterator[None]:
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
     except (pa.ArrowException, OSError):
         raise  # the client went away, or the connection failed
-    except Exception as error:
+    except USER_ERRORS as error:  # a user's engine may raise anything
         _LOG.exception("a call failed")
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
 
