@@ -9,7 +9,7 @@ import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from holdfast.errors import ErrorCategory, HoldfastError
@@ -92,5 +92,5 @@ def _spark_errors() -> Iterator[None]:
     except PySparkException as error:
         # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
         raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
-    except Py4JJavaError as error:
+    except (Py4JError, ConnectionError) as error:  # a JVM that is gone too: the app's watcher then says so
         raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error
