@@ -1,0 +1,28 @@
+"""Options of the user's session that an app needs while it starts."""
+
+from datetime import timedelta
+
+import pytest
+from pyspark.sql import SparkSession
+
+from holdfast.pipeline.spark import polling_every
+
+pytestmark = pytest.mark.spark
+
+DELAY = "spark.sql.streaming.pollingDelay"
+
+
+def test_the_delay_between_two_looks_is_set_for_the_start_of_a_query_alone(spark: SparkSession) -> None:
+    with polling_every(spark, timedelta(milliseconds=100)):
+        assert spark.conf.get(DELAY) == "100ms"
+    assert spark.conf.get(DELAY, None) is None
+
+
+def test_a_delay_that_the_user_has_set_stays(spark: SparkSession) -> None:
+    spark.conf.set(DELAY, "7ms")
+    try:
+        with polling_every(spark, timedelta(milliseconds=100)):
+            assert spark.conf.get(DELAY) == "7ms"
+        assert spark.conf.get(DELAY) == "7ms"
+    finally:
+        spark.conf.unset(DELAY)
