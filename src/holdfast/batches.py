@@ -15,7 +15,6 @@ from holdfast import metrics
 from holdfast.ending import BATCH, QUERY, Ending
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.log.commits import Commit
-from holdfast.log.leadership import OutdatedDriver
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
@@ -115,7 +114,6 @@ class RunningQuery:
     spark: SparkContext
     batches: BatchRunner
     ending: Ending
-    check_leads: Callable[[], None]
 
     def process_all_available(self) -> None:
         try:
@@ -132,22 +130,13 @@ class RunningQuery:
                 self.ending.fail(gone)
                 return
             if ended:
-                self.ending.fail(self._cause())
+                self.ending.fail(
+                    self.batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
+                )
                 return
             if self.ending.failed:
                 self.stop()
                 return
-
-    def _cause(self) -> BaseException:
-        """Why the query ended. Spark ends a query when another one starts on its checkpoint, as a takeover does."""
-        cause = self.batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
-        try:
-            self.check_leads()
-        except OutdatedDriver as outdated:
-            return outdated
-        except HoldfastError as error:
-            logger.warning("it isn't known whether another driver has taken over: %s", error)
-        return cause
 
     def stop(self) -> None:
         self.batches.between_batches(self._stop)

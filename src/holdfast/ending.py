@@ -42,6 +42,8 @@ class Ending:
         # Its lock is reentrant: a signal handler may ask while the same thread is inside one of these methods.
         self._changed = threading.Condition()
         self._asked_at: float | None = None
+        self.explain: Callable[[BaseException], BaseException] = lambda cause: cause
+        """Finds the cause behind the failure of a part: the driver may be outdated."""
         self._failed = False
 
     def ask(self) -> None:
@@ -91,4 +93,4 @@ class Ending:
         """A part of the app can't go on. Failures while the app is stopping are not reported."""
         if not self.asked:
             self._failed = True
-            self._on_failure(cause)
+            self._on_failure(self.explain(cause))

@@ -139,6 +139,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     restart = settings.on_new_checkpoint == "restart_sources"
     _checked_newest(log, checkpoint, restart)
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now())
+    ending.explain = leadership.explain
     newest = _checked_newest(log, checkpoint, restart)  # the driver before may have committed meanwhile
     sinks = SinkRunner(
         log,
@@ -181,7 +182,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
-    query = RunningQuery(_start_query(app, batches), app.spark.sparkContext, batches, ending, leadership.check)
+    query = RunningQuery(_start_query(app, batches), app.spark.sparkContext, batches, ending)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")

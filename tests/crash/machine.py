@@ -153,12 +153,14 @@ class Machine:
             subtopologies=subtopologies_of({each.name: 0 for each in specs}),
         )
         self.log = Log.create_or_open(self.storage(), spec)
+        self.leadership = self.take_over()
         self.memory = Memory()
         output = self.output()
         self.sinks = SinkRunner(
             self.log,
             [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
             retry=lambda call: call(),
+            check_leads=self.check_leads,
         )
         source = LogReader(self.log)
         resources = Resources(16 << 20)
@@ -177,12 +179,25 @@ class Machine:
         self.snapshotters = [
             Snapshotter(replica, self.log, self.limits, self.clock) for replica in self.replicas.values()
         ]
-        self.cleaner = Cleaner(self.log, retention=timedelta(0), sinks=lambda: ["files", "rows"], clock=self.clock)
-        self.driver = self.new_driver()
+        self.cleaner = Cleaner(
+            self.log,
+            retention=timedelta(0),
+            sinks=lambda: ["files", "rows"],
+            clock=self.clock,
+            check_leads=self.check_leads,
+        )
+        self.driver = Driver(self.log, self.sinks, self.clock, self.leadership, sources=["main"])
         newest = self.log.newest()
         if newest is not None:
             self.sinks.catch_up(Version(newest.version))
         return self
+
+    def beside(self, folder: Path) -> "Machine":
+        """The same app, started in another process on the same log and Spark checkpoint, with other local state."""
+        other = type(self).__new__(type(self))
+        other.folder, other.spec, other.name = folder, self.spec, self.name
+        other.clock, other.done = ManualClock(START), self.done
+        return other.restart()
 
     def storage(self) -> Storage:
         """The storage of the log."""
@@ -197,9 +212,15 @@ class Machine:
         return AggregateRows(self.spec.name, 0, self.spec)
 
     def new_driver(self) -> Driver:
-        """A driver on this log, as in a second process."""
-        leadership = Leadership.take_over(self.log.storage, self.log.id, uuid.uuid4().hex, self.clock.now())
-        return Driver(self.log, self.sinks, self.clock, leadership, sources=["main"])
+        """A driver on this log that takes over the sinks and the cleaner of this process."""
+        self.leadership = self.take_over()
+        return Driver(self.log, self.sinks, self.clock, self.leadership, sources=["main"])
+
+    def check_leads(self) -> None:
+        self.leadership.check()
+
+    def take_over(self) -> Leadership:
+        return Leadership.take_over(self.log.storage, self.log.id, uuid.uuid4().hex, self.clock.now())
 
     def run(self, batches: Sequence[Sequence[Record]]) -> None:
         """Runs the batches that Spark's checkpoint hasn't marked as done yet."""

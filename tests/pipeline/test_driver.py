@@ -168,8 +168,7 @@ def test_an_outdated_drivers_sinks_stop_with_the_winners_name(tmp_path: Path) ->
 
 def test_a_commit_has_a_clock_per_source_and_counts_all_records(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    leadership = Leadership.take_over(machine.log.storage, machine.log.id, "two", machine.clock.now())
-    driver = Driver(machine.log, machine.sinks, machine.clock, leadership, sources=["games", "chats"])
+    driver = Driver(machine.log, machine.sinks, machine.clock, machine.leadership, sources=["games", "chats"])
     tasks: list[TaskResult] = [
         TaskDone("0_0", records=3, event_times={"games": 70}),
         TaskDone("0_1", records=2, event_times={"games": 60}),

@@ -13,6 +13,7 @@ Records are small and only the newest ones are kept. A driver that was outdated 
 commit, because its predecessor is gone.
 """
 
+import logging
 from collections.abc import Iterable
 
 import msgspec
@@ -22,6 +23,8 @@ from holdfast.log import documents, names
 from holdfast.log.commits import Writer
 from holdfast.log.objects import Storage
 from holdfast.words import Millis
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 KEPT = 1000
@@ -96,6 +99,16 @@ class Leadership:
             if _read(storage, log, epoch).driver == leader.driver:
                 return cls(storage, leader)
             epoch += 1
+
+    def explain(self, error: BaseException) -> BaseException:
+        """The error of a part of this driver, or OutdatedDriver: a newer one cleans what an outdated one reads."""
+        try:
+            self.check()
+        except OutdatedDriver as outdated:
+            return outdated
+        except HoldfastError as unknown:
+            logger.warning("it isn't known whether another driver has taken over: %s", unknown)
+        return error
 
     def check(self) -> None:
         """Raises OutdatedDriver if another driver has taken over. One request, without a put."""
