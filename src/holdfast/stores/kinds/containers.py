@@ -145,12 +145,12 @@ class EntryView(View[K, V], Generic[K, V, R]):
 
     def _scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Closing[tuple[K, R]]:
         """Entries with start <= key < stop."""
-        return Closing.of_batches(self._typed_batches(self._found.scan(start, stop, reverse=reverse)))
+        return Closing.of_columns(self._typed_columns(self._found.scan(start, stop, reverse=reverse)))
 
-    def _typed_batches(self, batches: Iterator[Batch]) -> Iterator[list[tuple[K, R]]]:
+    def _typed_columns(self, batches: Iterator[Batch]) -> Iterator[tuple[list[K], list[R]]]:
         try:
             for keys, cells in batches:
-                yield list(zip(self._decode_many(keys), self._read_many(cells), strict=True))
+                yield self._decode_many(keys), self._read_many(cells)
         finally:
             close(batches)
 
