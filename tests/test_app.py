@@ -177,6 +177,10 @@ def test_a_second_app_with_the_same_name_on_one_spark_is_refused(spark: SparkSes
         assert not (tmp_path / "b" / "base" / "points" / "log").exists()
         first.process_all_available()
         assert entries_of(first) == {"alice": {"games": 1, "points": 1}}
+        with pytest.raises(AppChanged, match="partitions"):
+            points_app(spark.newSession(), tmp_path / "a", partitions=3).start()
+        leaders = tmp_path / "a" / "base" / "points" / "log" / "leader"
+        assert len(list(leaders.iterdir())) == 1, "a start that is refused takes nothing over"
     assert finish(points_app(spark, tmp_path / "b")) == {"bob": {"games": 1, "points": 1}}
 
 
