@@ -285,6 +285,8 @@ def test_options_that_aggregates_cannot_have_are_refused(spark: SparkSession, tm
     refused: list[tuple[dict[str, Any], str]] = [
         ({"history": "6h", "ttl": "1h"}, "ttl='1h' and history='6h' can't be combined"),
         ({"history": "6h", "max_entries": 5}, "max_entries=5 and history='6h' can't be combined"),
+        ({"history": "6h", "ttl_to_sinks": True}, "ttl_to_sinks=True and history='6h' can't be combined"),
+        ({"ttl_to_sinks": True}, "ttl_to_sinks=True sends keys to sinks"),
         ({"history": "0s"}, 'history="0s" is too short'),
         ({"retention": "6h"}, 'retention="6h" is for windows, .* use history="6h"'),
         ({"codec": "bytes"}, "codec"),

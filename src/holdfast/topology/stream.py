@@ -178,7 +178,7 @@ class Aggregated:
         check_options(unknown, _STORE_OPTIONS, where)
         if history is not None:
             millis(history, "history", where)
-        for option, given in (("ttl", ttl), ("max_entries", max_entries)):
+        for option, given in (("ttl", ttl), ("ttl_to_sinks", ttl_to_sinks or None), ("max_entries", max_entries)):
             if history is not None and given is not None:
                 raise TopologyError(
                     f"{where}: {option}={given!r} and history={history!r} can't be combined: with a history the latest "
@@ -192,7 +192,7 @@ class Aggregated:
             engine=engine,
             default_engine=self.grouped.stream.topology.engine,
             ttl=ttl,
-            ttl_to_sinks=ttl_to_sinks,
+            ttl_to_sinks=ttl_to_sinks or None,
             max_entries=max_entries,
             retention=history,
             durable=durable,
