@@ -45,7 +45,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
+from holdfast.pipeline.sinks.runner import SinkRunner, check_folders, feeds_of
 from holdfast.pipeline.spark import check_name, check_session, polling_every
 from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
@@ -133,7 +133,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     check_session(app.spark)
     check_name(app.spark, app.id)
     _use_this_python(app.spark)
-    feeds = feeds_of(topology)
+    check_folders(topology)
     log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
@@ -143,7 +143,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     newest = _checked_newest(log, checkpoint, restart)  # the driver before may have committed meanwhile
     sinks = SinkRunner(
         log,
-        feeds,
+        feeds_of(topology),
         retry=lambda call: retrying(call, settings.retry, sleep=ending.pause),
         check_leads=leadership.check,
         on_failure=ending.fail,

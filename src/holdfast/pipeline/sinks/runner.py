@@ -57,8 +57,13 @@ class Feed:
 
 
 def feeds_of(topology: Topology) -> list[Feed]:
-    """The app's sinks, each with its output. Two file sinks in one folder are refused: their files have one name."""
+    """The app's sinks, each with its output, whose tasks and schemas are those that the topology took from the log."""
     outputs = topology.outputs
+    return [Feed(node.name, outputs[node.source], node.sink) for node in topology.sinks]
+
+
+def check_folders(topology: Topology) -> None:
+    """Two file sinks in one folder are refused: their files would have the same names."""
     folders: dict[str, str] = {}
     for node in topology.sinks:
         if isinstance(node.sink, Files) and (other := folders.setdefault(node.sink.folder, node.name)) != node.name:
@@ -66,7 +71,6 @@ def feeds_of(topology: Topology) -> list[Feed]:
                 f"The sinks {other!r} and {node.name!r} write to one folder, {node.sink.folder}, and their files would "
                 "have the same names. Give each a folder of its own."
             )
-    return [Feed(node.name, outputs[node.source], node.sink) for node in topology.sinks]
 
 
 Retry = Callable[[Callable[[], None]], None]
