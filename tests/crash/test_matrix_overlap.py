@@ -97,3 +97,23 @@ def assert_same(machine: Machine, undisturbed: Machine, where: str) -> None:
     assert machine.files() == undisturbed.files(), where
     assert machine.driver.newest is not None
     assert machine.driver.newest.version == len(BATCHES), where
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_a_driver_killed_where_another_one_sleeps_changes_nothing(
+    point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
+) -> None:
+    """The first driver sleeps at the point and the second one is killed there. The first goes on, and a third starts."""
+    if not counts[point]:
+        return
+    first = Machine(tmp_path / "first")
+
+    def killed_there() -> None:
+        with contextlib.suppress(Crash), faults.active(crash_at(point, 1)):
+            first.beside(tmp_path / "second").run(BATCHES)
+
+    with faults.active({point: once_at(1, killed_there)}):
+        failure_of(first)
+    third = first.beside(tmp_path / "third")
+    third.run(BATCHES)
+    assert_same(third, undisturbed, point)

@@ -177,7 +177,7 @@ class Log:
         if put is Put.EXISTS:
             self._check_won(commit)
         faults.point("commit.middle")
-        if not self.chain.follows(version):
+        if not self.chain.follows(version) and not self._has_successor(commit):
             self.storage.delete([names.commit(version)])
             raise self._history_gone(version)
         self._created = version, commit.id
@@ -269,6 +269,11 @@ class Log:
         elif commit.previous is not None or self.chain.snapshot_version() != NOTHING:
             # If the first commits were cleaned, creating version 1 again would succeed without any effect.
             raise self._history_gone(version)
+
+    def _has_successor(self, commit: Commit) -> bool:
+        """Whether a commit is part of the history: its put was answered late, and others have gone on from it."""
+        following = self.commit(Version(commit.version + 1))
+        return following is not None and following.previous == commit.id
 
     def _check_description(self, commit: Commit, before: Commit) -> None:
         """The commit's app file must be the predecessor's, or one that was compared with the predecessor's."""
