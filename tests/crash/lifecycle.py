@@ -5,6 +5,7 @@ in memory and a folder. An `App` is what stays between them. Beside it, `Oracle`
 dictionaries.
 """
 
+import contextlib
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -15,6 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.clock import ManualClock
+from holdfast.errors import Closed
 from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica, ReplicaSettings
@@ -148,7 +150,8 @@ class Life:
             if replica.flush_due():
                 replica.flush_overlay()
         for snapshotter in self.snapshotters:
-            snapshotter.step()
+            with contextlib.suppress(Closed):  # a store that has just begun has nothing to save
+                snapshotter.step()
         self.cleaner.clean()
 
     def _computed(self, records: Sequence[Record], step: Step) -> BatchResult:

@@ -118,6 +118,7 @@ def test_a_random_life_equals_dictionaries(tmp_path: Path, seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(100, 120))
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("seed", range(100, 110))
 def test_a_long_random_life_equals_dictionaries(tmp_path: Path, seed: int) -> None:
     live(tmp_path, seed, steps=400)
