@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench crash sizes setup setup-tests lock docs clean
+.PHONY: help demo test bench crash soak sizes setup setup-tests lock docs clean
 
 BIN := .venv/bin
 PY := $(BIN)/python
@@ -39,6 +39,9 @@ endif
 
 crash: setup-tests ## a kill at every step, on real Spark (make test runs a dozen of them)
 	$(PY) -m pytest -v -m "crash or slow" --ignore=tests/test_sizing_large.py
+
+soak: setup-tests ## kills, overlapping starts and changes of an app under load; MINUTES=30, SEED=1
+	$(PY) -m tests.soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)
 
 sizes: setup-tests ## compares `holdfast size` with an instance of 5 million keys
 	$(PY) -m pytest -q -s tests/test_sizing_large.py
