@@ -103,7 +103,7 @@ def assert_same(machine: Machine, undisturbed: Machine, where: str) -> None:
 def test_a_driver_killed_where_another_one_sleeps_changes_nothing(
     point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
-    """The first driver sleeps at the point and the second one is killed there. The first goes on, and a third starts."""
+    """The first driver sleeps at the point, where the second one is killed. The first goes on; then a third starts."""
     if not counts[point]:
         return
     first = Machine(tmp_path / "first")
