@@ -49,8 +49,8 @@ JSON object (`HOLDFAST_LOG__OPTIONS='{"region": "eu-central-1"}'`) or one variab
 (`HOLDFAST_LOG__OPTIONS__REGION`).
 
 An unknown name is refused with the nearest known name, an impossible value with the allowed values.
-`holdfast config` prints every setting, its value and where it comes from. Secrets are never shown. [Storage](storage.md)
-has the addresses, options and credentials of S3, GCS and Azure.
+`holdfast config` prints every setting, its value and where it comes from. Secrets are never shown.
+[Storage](storage.md) has the addresses, options and credentials of S3, GCS and Azure.
 
 The last column names the counterpart in Kafka Streams, or says why there is none.
 """
