@@ -30,10 +30,10 @@ test: setup-tests ## lint, types, import rules and all tests
 
 bench: setup ## a benchmark against a peer; NAME=count, QUICK=1 for a shorter run
 ifdef NAME
-	@$(PY) -m benchmarks.$(NAME) $(if $(QUICK),--quick)
+	@$(PY) -m benchmarks.$(subst -,_,$(NAME)) $(if $(QUICK),--quick)
 else
 	@echo "Name a benchmark, for example: make bench NAME=count"
-	@echo "There are: $(filter-out __init__ common histories,$(basename $(notdir $(wildcard benchmarks/*.py))))"
+	@echo "There are: $(subst _,-,$(filter-out __init__ common histories,$(basename $(notdir $(wildcard benchmarks/*.py)))))"
 	@exit 2
 endif
 

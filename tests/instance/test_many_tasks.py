@@ -23,14 +23,15 @@ from tests.log.making import Watched
 TASKS, VERSIONS = 64, 300
 
 
-def grown(log: Log, versions: int) -> None:
-    """Adds versions that change one key of the store `s00` of every task."""
+def grown(log: Log, versions: int, tasks: int = TASKS) -> None:
+    """Adds versions that change one key of the store `s00` of the first tasks."""
     previous = log.newest()
     for _ in range(versions):
         version = Version(previous.version + 1 if previous else 1)
         sealed = making.sealed({b"\x01key": b"%d" % version}, "s00")
         segments = {
-            str(task): (log.write_segment(task, version, sealed, inline_limit=4_096),) for task in log.app.tasks()
+            str(task): (log.write_segment(task, version, sealed, inline_limit=4_096),)
+            for task in log.app.tasks()[:tasks]
         }
         previous = making.next_commit(log, previous, segments)
         log.create_commit(previous)
@@ -104,6 +105,31 @@ def test_after_a_restart_the_first_look_at_snapshots_reads_no_tail(
         for hosted in instance.hosted():
             assert not hosted.snapshotter.step(), "neither the size nor the age of the tail makes one due"
         assert sum(commits_read(storage).values()) <= 10, "the newest commit, the first one, and looks for new ones"
+
+
+@pytest.mark.parametrize("changed", [1, TASKS])
+def test_a_version_is_read_once_however_many_tasks_it_changes(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, changed: int
+) -> None:
+    url = new_url()
+    log = new_log(url)
+    grown(log, 1)
+    config = msgspec.structs.replace(config_of(log, url, tmp_path), poll_seconds=600)
+    with running(monkeypatch, config) as (instance, storage):
+        for version in map(Version, range(2, 12)):
+            grown(log, 1, tasks=changed)
+            before = len(storage.calls)
+            instance.committed(version)
+            for hosted in instance.hosted():
+                assert hosted.replica.published.wait_for(version, 60)
+            assert sum(call == "get" for call, _ in storage.calls[before:]) <= 2
+            for number, hosted in enumerate(instance.hosted()):
+                with hosted.replica.read_view(version) as view:
+                    assert view.get("s00", b"\x01key") == (b"%d" % version if number < changed else b"1")
+        for hosted in instance.hosted():
+            hosted.replica.flush_overlay()
+    with running(monkeypatch, config) as (instance, _):
+        assert {hosted.replica.version for hosted in instance.hosted()} == {11}
 
 
 def test_a_flush_writes_nothing_for_a_store_that_did_not_change(

@@ -84,7 +84,8 @@ class Overlay:
     @property
     def dirty_bytes(self) -> int:
         """The bytes that a flush would write."""
-        return sum(run.nbytes for family in self.families.values() for run in family.runs if run.high > self.base)
+        waiting = (family.recent + family.dirty for family in self.families.values() if family.recent or family.dirty)
+        return sum(run.nbytes for runs in waiting for run in runs if run.high > self.base)
 
     @property
     def newest_bytes(self) -> int:
@@ -98,13 +99,14 @@ class Overlay:
         """
         floor = max(self.floor, Version(version - READABLE + 1))
 
-        def moved(store: str, family: Family) -> Family:
-            runs = [Run(part.keys, part.values, version) for part in changes.get(store, ()) if len(part.keys)]
-            if not runs:
-                return family
-            return replace(family, recent=(merged(runs[::-1]), *family.recent))
-
-        return replace(self, version=version, floor=floor, families=self._mapped(moved))
+        if not changes:
+            return Overlay(self.base, version, floor, self.families)
+        families = dict(self.families)
+        for store, parts in changes.items():
+            if runs := [Run(part.keys, part.values, version) for part in parts if len(part.keys)]:
+                family = families[store]
+                families[store] = replace(family, recent=(merged(runs[::-1]), *family.recent))
+        return Overlay(self.base, version, floor, families)
 
     @property
     def untidy(self) -> bool:
@@ -115,6 +117,8 @@ class Overlay:
         """The same, with the runs of versions that can no longer be read moved to the older ones."""
 
         def moved(store: str, family: Family) -> Family:
+            if not family.recent or family.recent[-1].high > self.floor:
+                return family
             dirty = family.dirty
             for run in reversed([run for run in family.recent if run.high <= self.floor]):
                 dirty = _piled(run, dirty, _PILE)

@@ -283,8 +283,11 @@ class PublishedVersions:
     def _prune(self) -> None:
         assert self._newest is not None
         oldest = self._newest.version - READABLE + 1
+        if len(self._clocks) > 4 * READABLE:
+            self._clocks = {version: now for version, now in self._clocks.items() if version >= oldest}
+        if not self._older:
+            return
         gone = [view for view in self._older if view.version < oldest]
         self._older = tuple(view for view in self._older if view.version >= oldest)
-        self._clocks = {version: now for version, now in self._clocks.items() if version >= oldest}
         for view in gone:
             view.close()

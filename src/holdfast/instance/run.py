@@ -40,18 +40,24 @@ class Index:
         order = np.argsort(prints)
         return cls(prints[order], order.astype(np.int32))
 
-    @cached_property
+    @property
     def nbytes(self) -> int:
-        return int(self.prints.nbytes + self.rows.nbytes + self._starts.nbytes)
+        return int(self.prints.nbytes + self.rows.nbytes + 4 * (1 << self._bucket_bits))
+
+    @property
+    def _bucket_bits(self) -> int:
+        """How many of the top bits of a fingerprint are its bucket; about one key per bucket."""
+        return max(1, (len(self.prints) - 1).bit_length())
 
     @cached_property
     def _shift(self) -> np.uint64:
-        """How far to shift a fingerprint to get its bucket, the top bits; about one key per bucket."""
-        return np.uint64(64 - max(1, (len(self.prints) - 1).bit_length()))
+        """How far to shift a fingerprint to get its bucket."""
+        return np.uint64(64 - self._bucket_bits)
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.int32]:
-        buckets = 1 << (64 - int(self._shift))
+        """Where each bucket starts, computed at the first lookup."""
+        buckets = 1 << self._bucket_bits
         counts = np.bincount((self.prints >> self._shift).astype(np.int64), minlength=buckets)
         starts = np.zeros(buckets, dtype=np.int32)
         np.cumsum(counts[:-1], out=starts[1:])

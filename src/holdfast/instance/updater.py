@@ -21,6 +21,7 @@ from holdfast.instance.events import Events, TaskEvent, described, report_proble
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
+from holdfast.log.commits import Commit
 from holdfast.retry import backoff
 from holdfast.settings.sections import RestoreSettings, RetrySettings
 from holdfast.words import NOTHING, TaskId, Version
@@ -154,6 +155,8 @@ class ReplicaUpdater:
         with self._changed:
             self._look = False
         target = self._newest()
+        if target is not None:
+            self._pass_unchanged(target)
         with self._changed:
             if target is not None and not self._stopping:
                 self._target = target
@@ -166,6 +169,22 @@ class ReplicaUpdater:
                     self._pool.submit(self._work)
             pauses = [p.retry_at - now for p in self._tasks.values() if p.retry_at > now and not p.busy]
         return max(0.0, min([self._poll_seconds, *pauses]))
+
+    def _pass_unchanged(self, target: Version) -> None:
+        """Brings the running replicas forward that the newest version changes nothing of, without a turn."""
+        with self._changed:
+            running = [each for each in self._tasks.values() if each.phase is Phase.RUNNING and not each.busy]
+        if not any(each.replica.version < target for each in running):
+            return
+        if (commit := self._kept(target)) is not None:
+            for progress in running:
+                progress.replica.pass_unchanged(commit)
+
+    def _kept(self, version: Version) -> Commit | None:
+        try:
+            return self._source.commit(version)
+        except HoldfastError:
+            return None  # the turns of the tasks report it
 
     def _wait_for_turn(self, progress: TaskProgress) -> None:
         heapq.heappush(self._waiting, (progress.turn, next(self._arrivals), progress))
@@ -248,7 +267,6 @@ class ReplicaUpdater:
             replica.probe()
             progress.probed = True
         report.ended(replica.version)
-        replica.tidy()
         progress.failures, progress.error, progress.error_category, progress.retry_at = 0, None, None, 0.0
         self._enter(progress, Phase.RUNNING)
 

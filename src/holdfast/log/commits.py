@@ -93,6 +93,11 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         """The task's segments of stores that aren't durable."""
         return self.volatile.get(str(task), ())
 
+    def changes(self, task: TaskId) -> bool:
+        """Whether the version has anything for the task."""
+        name = str(task)
+        return name in self.segments or name in self.volatile
+
     def state_bytes(self, task: TaskId) -> int:
         """How many bytes of the log this version has for one task's state."""
         return sum(part.length for ref in self.of_task(task) for part in ref.of_type(STATE))
