@@ -7,10 +7,12 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.instance.config import unchecked
 from holdfast.instance.snapshotter import Snapshotter, is_due
+from holdfast.log import names
 from holdfast.log.commits import Clocks
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.words import Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url
+from tests.log.making import overwrite
 
 MIB = 1 << 20
 
@@ -54,6 +56,17 @@ def test_an_app_that_is_restarted_often_still_takes_snapshots(place: Place) -> N
         replica.close()
     assert [minute for minute, _ in saved] == [10, 20, 30]
     assert app.log.snapshots.versions(TASK)[-1] == Version(31)
+
+
+def test_a_damaged_manifest_does_not_stop_the_snapshots(place: Place) -> None:
+    app = AppLog(new_url())
+    limits = unchecked(SnapshotSettings, bytes=1)
+    replica = place.replica(app)
+    for number in range(2):
+        replica.catch_up(app.commit({TASK: {"counts": {key_of(number): b"1"}}}))
+        assert Snapshotter(replica, app.log, limits).step()
+        overwrite(app.log.storage, names.manifest(TASK, replica.version), b"garbage")
+    assert app.log.snapshots.versions(TASK) == [1, 2]
 
 
 @pytest.mark.parametrize("killed", [False, True])

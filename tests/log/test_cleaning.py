@@ -30,6 +30,7 @@ from tests.log.making import (
     crash_at,
     grow,
     next_commit,
+    overwrite,
     replay,
     sealed,
     store_spec,
@@ -179,6 +180,15 @@ def test_a_snapshot_without_one_of_the_stores_does_not_count(log: Log, tmp_path:
     assert plan.floor == 2
     assert log.snapshots.versions(TASK) == [2, 3], "the others are of no use"
     assert kept(log, names.COMMITS) == list(range(2, 11))
+
+
+def test_a_damaged_manifest_does_not_stop_cleaning(log: Log, tmp_path: Path) -> None:
+    grow(log, 6)
+    for version in (2, 3, 4, 5):
+        snapshot(log, tmp_path / "checkpoint", version)
+    overwrite(log.storage, names.manifest(TASK, Version(4)), b"garbage")
+    assert cleaner(log).clean().floor == 3, "no replica can start at version 4"
+    assert log.snapshots.versions(TASK) == [3, 5]
 
 
 def test_tasks_without_stores_leave_nothing(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -57,9 +57,8 @@ KINDS: dict[str, tuple[str, Callable[[Log], object]]] = {
     "app": (names.APPS, lambda log: Log.open(log.storage)),
     "commit": (names.COMMITS, Log.newest),
     "segment": (names.SEGMENTS, _read_segment),
-    "manifest": (names.manifest(TASK, Version(1)), lambda log: log.snapshots.newest(TASK)),
+    "manifest": (names.manifest(TASK, Version(1)), lambda log: log.snapshots.manifest(TASK, Version(1))),
     "file": (names.snapshot_files(TASK), _read_file),
-    "position": (names.SINKS, lambda log: log.sinks.at(log.newest())),
 }
 
 
@@ -72,7 +71,6 @@ def test_a_damaged_object_is_an_error_with_its_name(log: Log, tmp_path: Path, ki
     (checkpoint / "000001.sst").write_bytes(b"data" * 1000)
     # The commit id is used as the folder that _read_file loads into.
     log.snapshots.write(TASK, checkpoint, version=Version(1), commit=str(tmp_path / "loaded"), stores={"counts": 0})
-    log.sinks.mark(Version(1), {"files": Version(1)})
 
     prefix, read = KINDS[kind]
     [name] = [name for name in log.storage.list("") if name.startswith(prefix)]
@@ -83,6 +81,16 @@ def test_a_damaged_object_is_an_error_with_its_name(log: Log, tmp_path: Path, ki
     assert name in str(raised.value)
     assert log.storage.place in str(raised.value)
     assert raised.value.category is ErrorCategory.DATA
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_positions_of_a_stop_cost_only_a_version_that_sinks_get_again(log: Log, damage: str) -> None:
+    newest = grow(log, 2, sinks={"files": 1})
+    log.sinks.mark(Version(2), {"files": Version(2)})
+    assert log.sinks.at(newest) == {"files": 2}
+    name = names.sink_positions(Version(2))
+    making.overwrite(log.storage, name, DAMAGES[damage](log.storage.get(name)))
+    assert log.sinks.at(newest) == {"files": 1}
 
 
 def test_damage_in_one_part_leaves_the_others_readable(log: Log) -> None:

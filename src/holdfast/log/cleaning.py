@@ -54,7 +54,7 @@ class LogContents:
     snapshots: Mapping[TaskId, tuple[Version, ...]]
     """By task, for every task that has state."""
     unfit: Mapping[TaskId, frozenset[Version]] = field(default_factory=dict)
-    """Snapshots that lack a store, such as those of an instance with earlier code. No replica starts there."""
+    """Damaged snapshots, and those of instances with earlier code, which lack a store. No replica starts there."""
     begins: Mapping[TaskId, Version] = field(default_factory=dict)
     """The version that a task begins after, if it wasn't there from the start."""
     sinks: Mapping[str, Version | None]
@@ -348,14 +348,14 @@ class Cleaner:
                 name = names.manifest(task, version)
                 if name in self._manifests:
                     continue
-                if _files_of(task, self._log.snapshots.manifest(task, version)) & deleted:
+                if _files_of(task, self._log.snapshots.readable(task, version)) & deleted:
                     self._log.storage.delete([name])
                     _logger.warning("%s is withdrawn: it reused a file that was being deleted", name)
 
     def _manifest(self, task: TaskId, version: Version) -> Manifest | None:
         name = names.manifest(task, version)
         if name not in self._manifests:
-            self._manifests[name] = self._log.snapshots.manifest(task, version)
+            self._manifests[name] = self._log.snapshots.readable(task, version)
         return self._manifests[name]
 
 

@@ -5,12 +5,17 @@ of them are written once, as `sinks/<newest version>.json`. After a crash the si
 Cleaning never deletes what the slowest sink still needs.
 """
 
+import logging
+
 import msgspec
 
+from holdfast.errors import DamagedObject
 from holdfast.log import documents, names
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Storage
 from holdfast.words import Version
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 
@@ -35,7 +40,11 @@ class SinkPositions:
         """The positions known to a log that ends with this commit."""
         if newest is None:
             return {}
-        found = self._at_stop(Version(newest.version))
+        try:
+            found = self._at_stop(Version(newest.version))
+        except DamagedObject as error:
+            logger.warning("%s The sinks get version %d again instead.", error, newest.version)
+            found = None
         return {sink: Version(at) for sink, at in (newest.sinks if found is None else found.sinks).items()}
 
     def mark(self, newest: Version, positions: dict[str, Version]) -> None:

@@ -92,11 +92,19 @@ class Snapshots:
             raise documents.damaged(name, self._storage.place, f"it holds (log, task, version) {found}")
         return manifest
 
+    def readable(self, task: TaskId, version: Version) -> Manifest | None:
+        """The snapshot of exactly this version; None also if its manifest is damaged: no replica can start there."""
+        try:
+            return self.manifest(task, version)
+        except DamagedObject as error:
+            _logger.warning("%s The task goes on without this snapshot.", error)
+            return None
+
     def newest(self, task: TaskId, at_most: Version | None = None) -> Manifest | None:
         """The newest snapshot, or the newest at or below a version."""
         for version in reversed(self.versions(task)):
             # A listed snapshot may be cleaned before it is read. Cleaning keeps the newer ones.
-            if (at_most is None or version <= at_most) and (found := self.manifest(task, version)) is not None:
+            if (at_most is None or version <= at_most) and (found := self.readable(task, version)) is not None:
                 return found
         return None
 
@@ -159,11 +167,7 @@ class Snapshots:
             sync_folder(folder)
 
     def _reusable(self, task: TaskId) -> set[str]:
-        try:
-            newest = self.newest(task)
-        except DamagedObject as error:
-            _logger.warning("%s A full snapshot is written instead of an incremental one.", error)
-            newest = None
+        newest = self.newest(task)
         return {file.hash for file in newest.files} if newest is not None else set()
 
     def _create(self, task: TaskId, manifest: Manifest) -> Manifest:
