@@ -137,10 +137,12 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
-    _checked_newest(log, checkpoint, restart)
-    leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now())
+    before = _checked_newest(log, checkpoint, restart)
+    after = before.writer if before else None
+    leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     ending.explain = leadership.explain
-    newest = _checked_newest(log, checkpoint, restart)  # the driver before may have committed meanwhile
+    # The driver before may have committed meanwhile.
+    newest = version_of(_checked_newest(log, checkpoint, restart))
     sinks = SinkRunner(
         log,
         feeds_of(topology),
@@ -226,12 +228,12 @@ def _opened_log(app: Description) -> Log:
     return opened
 
 
-def _checked_newest(log: Log, checkpoint: Checkpoint, restart_sources: bool) -> Version:
-    """The newest version, if Spark's checkpoint belongs to it."""
+def _checked_newest(log: Log, checkpoint: Checkpoint, restart_sources: bool) -> Commit | None:
+    """The newest commit, if Spark's checkpoint belongs to it."""
     newest = log.newest()
     done = newest is None and checkpoint.has_done_batches()
     check_checkpoint(newest, checkpoint.query_id(), restart_sources, done)
-    return version_of(newest)
+    return newest
 
 
 def _restored_instances(

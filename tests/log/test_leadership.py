@@ -31,6 +31,16 @@ def test_every_start_takes_over_and_the_others_learn_who_won(storage: Storage) -
             loser.check()
 
 
+def test_epochs_go_on_from_the_newest_commit_where_the_records_are_lost(storage: Storage) -> None:
+    take_over(storage, "a")
+    running = take_over(storage, "b")
+    storage.delete(storage.list_flat(names.LEADERS))
+    new = Leadership.take_over(storage, "l0g", "c", NOON, after=running.driver)
+    with pytest.raises(OutdatedDriver, match="driver c, epoch 3"):
+        running.check()
+    assert accepts(new.driver, running.driver)
+
+
 def test_starts_at_the_same_time_get_different_epochs(storage: Storage) -> None:
     gate = threading.Barrier(4)
     won: list[int] = []

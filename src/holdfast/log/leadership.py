@@ -89,9 +89,14 @@ class Leadership:
         return self._leader.driver
 
     @classmethod
-    def take_over(cls, storage: Storage, log: str, driver: str, now: Millis) -> "Leadership":
-        """Makes this process the app's driver, under a random id. The driver of the epoch before is outdated."""
-        epoch = next_epoch(storage.list_flat(names.LEADERS))
+    def take_over(
+        cls, storage: Storage, log: str, driver: str, now: Millis, after: Writer | None = None
+    ) -> "Leadership":
+        """Makes this process the app's driver, under a random id. The driver of the epoch before is outdated.
+
+        `after` wrote the newest commit: its epoch counts too, in case someone has deleted the records.
+        """
+        epoch = max(next_epoch(storage.list_flat(names.LEADERS)), after.epoch + 1 if after else 1)
         while True:
             leader = Leader(log=log, driver=Writer.here(driver, epoch), started=now)
             storage.create(names.leader(epoch), documents.encode(leader))
