@@ -179,6 +179,9 @@ def test_a_second_app_with_the_same_name_on_one_spark_is_refused(spark: SparkSes
         assert entries_of(first) == {"alice": {"games": 1, "points": 1}}
         with pytest.raises(AppChanged, match="partitions"):
             points_app(spark.newSession(), tmp_path / "a", partitions=3).start()
+        hf.files(str(tmp_path / "out")).open("another log")
+        with pytest.raises(FolderTaken, match="another log"):
+            points_app(spark.newSession(), tmp_path / "a", sink=hf.files(str(tmp_path / "out"))).start()
         leaders = tmp_path / "a" / "base" / "points" / "log" / "leader"
         assert len(list(leaders.iterdir())) == 1, "a start that is refused takes nothing over"
     assert finish(points_app(spark, tmp_path / "b")) == {"bob": {"games": 1, "points": 1}}

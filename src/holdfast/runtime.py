@@ -45,7 +45,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.sinks.runner import SinkRunner, check_folders, feeds_of
+from holdfast.pipeline.sinks.runner import SinkRunner, check_folders, feeds_of, opened
 from holdfast.pipeline.spark import check_name, check_session, polling_every
 from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
@@ -138,6 +138,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
     before = _checked_newest(log, checkpoint, restart)
+    feeds = opened(feeds_of(topology), log.id)
     after = before.writer if before else None
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     ending.explain = leadership.explain
@@ -145,7 +146,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     newest = version_of(_checked_newest(log, checkpoint, restart))
     sinks = SinkRunner(
         log,
-        feeds_of(topology),
+        feeds,
         retry=lambda call: retrying(call, settings.retry, sleep=ending.pause),
         check_leads=leadership.check,
         on_failure=ending.fail,

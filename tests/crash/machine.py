@@ -39,7 +39,7 @@ from holdfast.pipeline.processing_task import ProcessingWork
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
 from holdfast.pipeline.sinks.outputs import aggregate_rows
-from holdfast.pipeline.sinks.runner import Feed, SinkRunner
+from holdfast.pipeline.sinks.runner import Feed, SinkRunner, opened
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
@@ -156,9 +156,10 @@ class Machine:
         self.leadership = self.take_over()
         self.memory = Memory()
         output = self.output()
+        feeds = [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)]
         self.sinks = SinkRunner(
             self.log,
-            [Feed("files", output, Files(f"memory://{self.name}-files")), Feed("rows", output, self.memory)],
+            opened(feeds, self.log.id),
             retry=lambda call: call(),
             check_leads=self.check_leads,
         )

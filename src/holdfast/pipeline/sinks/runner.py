@@ -62,6 +62,13 @@ def feeds_of(topology: Topology) -> list[Feed]:
     return [Feed(node.name, outputs[node.source], node.sink) for node in topology.sinks]
 
 
+def opened(feeds: Sequence[Feed], log: str) -> Sequence[Feed]:
+    """The feeds after their sinks were opened for this log. A sink may refuse, so a start does it before it leads."""
+    for feed in feeds:
+        feed.sink.open(log)
+    return feeds
+
+
 def check_folders(topology: Topology) -> None:
     """Two file sinks in one folder are refused: their files would have the same names."""
     folders: dict[str, str] = {}
@@ -78,7 +85,7 @@ Retry = Callable[[Callable[[], None]], None]
 
 
 class SinkRunner:
-    """All sinks of an app."""
+    """All sinks of an app, which are opened already."""
 
     def __init__(
         self,
@@ -103,8 +110,6 @@ class SinkRunner:
         self._offered: Commit | None = None
         self._stopping = False
         self._abandoned = False
-        for feed in feeds:
-            feed.sink.open(log.id)
         newest = log.newest()
         self._newest = Version(newest.version) if newest else NOTHING
         self._recorded = log.sinks.at(newest)
