@@ -32,6 +32,7 @@ DONE = 'v1\n{"nextBatchWatermarkMs":3}'
         (Found("q", OTHER, [3, 4], [3]), Repair((), (("offsets/4", ENTRY), ("commits/4", DONE)))),
         (Found("q", OTHER, [3, 4, 5], [3, 4]), Repair(("offsets/5",), (("offsets/4", ENTRY),))),
         (Found("q", ENTRY, [3, 4, 5, 6], [3, 4, 5]), Repair(("commits/5", "offsets/5", "offsets/6"))),
+        (Found("q", ENTRY, [3, 4, 5, 6], [3, 4]), Repair(("offsets/5", "offsets/6"))),  # of a repair that was killed
         (
             Found(None, None, [], []),
             Repair(

@@ -54,7 +54,9 @@ def plan_repair(recorded: SparkBatch, found: Found) -> Repair:
     batch, before = recorded.batch, recorded.batch - 1
     fits = found.entry is not None and inputs_of(found.entry) == inputs_of(recorded.offsets)
     has_before = before < 0 or before in found.offsets
-    if found.query is not None and fits and has_before and not any(n > batch for n in found.commits):
+    # One entry more is the batch that Spark was about to run.
+    ahead = any(n > batch for n in found.commits) or any(n > batch + 1 for n in found.offsets)
+    if found.query is not None and fits and has_before and not ahead:
         return Repair()
     deleted = [f"commits/{n}" for n in found.commits if n > batch] + [
         f"offsets/{n}" for n in found.offsets if n > batch
