@@ -154,6 +154,16 @@ def test_the_plan_of_a_start(storage: Storage) -> None:
     assert "A start is refused:\n  - The log has 1 partitions" in str(refused)
 
 
+def test_a_start_logs_its_plan(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    run(storage, BOTH, 2)
+    planned = plan(storage, ONE).changes
+    with caplog.at_level(logging.INFO):
+        start(storage, ONE)
+    assert [record.getMessage() for record in caplog.records] == [
+        f"this start changes the app: {line}." for line in planned
+    ]
+
+
 class Kill(BaseException):
     """Ends a start or a commit, as a kill does."""
 
