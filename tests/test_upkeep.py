@@ -4,16 +4,20 @@ import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
+from typing import cast
 
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.ending import Ending
 from holdfast.errors import HoldfastError, StorageUnavailable
+from holdfast.instances import Instances
 from holdfast.log.cleaning import Cleaner
+from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
-from holdfast.upkeep import CleaningFailed, clean_log
+from holdfast.upkeep import CleaningFailed, clean_log, watch_leadership
+from holdfast.words import Millis
 from tests.instance.app_log import new_url
 from tests.log.making import Watched, app_spec, grow
 
@@ -59,3 +63,31 @@ def test_an_unexpected_error_of_the_cleaner_is_an_alert_once_and_cleaning_goes_o
 def test_a_storage_that_is_away_for_a_while_is_not_an_alert(caplog: pytest.LogCaptureFixture) -> None:
     assert cleaned_with(lambda number: StorageUnavailable("no answer"), 3) == []
     assert "tried again later: no answer" in caplog.text
+
+
+class Ended:
+    """Instances that were stopped."""
+
+    def __init__(self) -> None:
+        self.within: list[float] = []
+
+    def stop(self, seconds: float) -> None:
+        self.within.append(seconds)
+
+
+def test_an_idle_driver_ends_with_its_instances_when_another_one_takes_over() -> None:
+    storage = open_storage(new_url())
+    leadership = Leadership.take_over(storage, "L", "a", Millis(0))
+    failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    ending, instances = Ending(timedelta(seconds=5), on_failure=failures.put), Ended()
+    watch = threading.Thread(
+        target=watch_leadership, args=(leadership, ending, cast("Instances", instances)), daemon=True
+    )
+    watch.start()
+    Leadership.take_over(storage, "L", "b", Millis(1))
+    failure = failures.get(timeout=30)
+    watch.join(30)
+    assert isinstance(failure, OutdatedDriver)
+    assert "driver b, epoch 2" in str(failure)
+    assert instances.within == [5.0]
+    assert failures.empty()
