@@ -142,6 +142,11 @@ class Life:
         self.driver.process(batch, partial(self._computed, records))
         self.maintain()
 
+    def idle(self) -> None:
+        """Makes a version without a Spark batch and without tasks."""
+        self.driver.advance(lambda step: BatchResult())
+        self.maintain()
+
     def maintain(self) -> None:
         if (newest := self.driver.newest) is None:
             return
@@ -302,14 +307,23 @@ class App:
         return Life(self, code, ChangeRules(returned=dict.fromkeys(back, returned)))
 
     def run(self, life: Life, records: Sequence[Record]) -> None:
-        """Runs the next Spark batch, with these records unless it is a repeated one.
-
-        The truth counts it as soon as it is in the log, whatever happens then.
-        """
-        self.clock.advance(1)
+        """Runs the next Spark batch, with these records unless it is a repeated one."""
         records = self._planned.setdefault(self.done, records)
-        try:
+        with self._counted(life, records):
             life.run(self.done, records)
+        self.done += 1
+
+    def idle(self, life: Life) -> None:
+        """Makes a version without a Spark batch, as a quiet app does when something is due."""
+        with self._counted(life, ()):
+            life.idle()
+
+    @contextlib.contextmanager
+    def _counted(self, life: Life, records: Sequence[Record]) -> Iterator[None]:
+        """The truth counts a version as soon as it is in the log, whatever happens then."""
+        self.clock.advance(1)
+        try:
+            yield
         finally:
             newest = life.log.newest()
             if newest is not None and newest.version > self.version:
@@ -317,7 +331,6 @@ class App:
                 self.version += 1
                 self.oracle.change(self.version, life.code, life.rules)
                 self.oracle.count(self.version, records)
-        self.done += 1
 
     def lose_folder(self) -> None:
         """The next process starts with an empty folder."""

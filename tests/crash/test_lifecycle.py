@@ -1,4 +1,7 @@
-"""An app is started, stopped, killed, changed, rolled back and overtaken at random. It always equals dictionaries."""
+"""An app is started, stopped, killed, changed, rolled back, overtaken and idle at random.
+
+It always equals dictionaries.
+"""
 
 import random
 from pathlib import Path
@@ -25,6 +28,8 @@ class RandomLife:
 
     def step(self) -> None:
         actions = [self.batch] * 4 + [
+            self.idle,
+            self.idle,
             self.stop,
             self.change,
             self.change,
@@ -43,6 +48,12 @@ class RandomLife:
             self.app.run(self.life, self._records())
         self.check()
 
+    def idle(self) -> None:
+        """Nothing arrives, and time passes. The version may be the first one of a release."""
+        self.app.idle(self.life)
+        if self.app.version:
+            self.check()
+
     def stop(self) -> None:
         self.life.close()
         self._start(self.life.code)
@@ -59,12 +70,12 @@ class RandomLife:
         self._start(self.life.code)
 
     def kill(self) -> None:
-        """A kill at any point of a batch; after it the same code or another one is started."""
+        """A kill at any point of a batch or of a version without one; then the same code or another one is started."""
         point, nth = self.dice.choice(faults.POINTS), self.dice.choice([1, 1, 2, 3, 5])
         self.happened[-1] = f"kill at {point}@{nth}"
         try:
             with faults.active(crash_at(point, nth)):
-                self.app.run(self.life, self._records())
+                self.app.idle(self.life) if self.dice.random() < 0.3 else self.app.run(self.life, self._records())
         except Crash:
             self.life.vanish()
         else:

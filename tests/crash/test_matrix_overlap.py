@@ -12,6 +12,9 @@ from holdfast.log.leadership import OutdatedDriver
 from tests.crash.machine import Crash, Machine, crash_at, reached
 from tests.crash.test_matrix import BATCHES
 
+POINTS = [point for point in faults.POINTS if not point.startswith("drop.")]
+"""A replica drops slices of its own disk, of which another driver has its own. This store has none."""
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Machine:
@@ -27,6 +30,7 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
 
 def times(number: int) -> list[int]:
     """The first time that a point is reached, one between and the last."""
+    assert number > 1
     every = range(1, number + 1)
     return sorted({*every[:1], *every[number // 2 : number // 2 + 1], *every[-1:]})
 
@@ -53,7 +57,7 @@ def failure_of(machine: Machine) -> BaseException | None:
 
 
 @pytest.mark.parametrize("ahead", [len(BATCHES), *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 0))])
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_driver_that_is_overtaken_at_any_point_changes_nothing(
     point: str, ahead: int, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
@@ -74,7 +78,7 @@ def test_a_driver_that_is_overtaken_at_any_point_changes_nothing(
         assert_same(driver, undisturbed, f"{point}@{nth}")
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_the_first_driver_comes_back_after_the_second_was_killed_at_any_point(
     point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
@@ -99,13 +103,12 @@ def assert_same(machine: Machine, undisturbed: Machine, where: str) -> None:
     assert machine.driver.newest.version == len(BATCHES), where
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", POINTS)
 def test_a_driver_killed_where_another_one_sleeps_changes_nothing(
     point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
     """The first driver sleeps at the point, where the second one is killed. The first goes on; then a third starts."""
-    if not counts[point]:
-        return
+    assert counts[point]
     first = Machine(tmp_path / "first")
 
     def killed_there() -> None:
