@@ -81,9 +81,10 @@ class Ending:
             return self._changed.wait_for(lambda: self.asked, seconds)
 
     def pause(self, seconds: float) -> None:
-        """Waits before another attempt. Raises when the app is asked to stop."""
-        if self.wait(seconds):
-            raise Interrupted("The app was told to stop before another attempt. The next start makes it.")
+        """Waits before another attempt. Raises when the app is asked to stop, or has failed."""
+        with self._changed:
+            if self._changed.wait_for(lambda: self.asked or self._failed, seconds):
+                raise Interrupted("The app stops before another attempt. The next start makes it.")
 
     def check(self) -> None:
         if self.asked:
@@ -91,6 +92,9 @@ class Ending:
 
     def fail(self, cause: BaseException) -> None:
         """A part of the app can't go on. Failures while the app is stopping are not reported."""
-        if not self.asked:
+        with self._changed:
+            if self.asked:
+                return
             self._failed = True
-            self._on_failure(self.explain(cause))
+            self._changed.notify_all()
+        self._on_failure(self.explain(cause))
