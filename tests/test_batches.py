@@ -1,5 +1,7 @@
 """Spark's batches become versions; a batch that fails for a reason that may pass is run again."""
 
+import queue
+import threading
 from collections.abc import Callable
 from datetime import timedelta
 from types import SimpleNamespace
@@ -8,6 +10,7 @@ from typing import Any
 import pytest
 
 from holdfast.batches import BatchRunner
+from holdfast.clock import SYSTEM_CLOCK, ClockJumped, ManualClock, SteadyClock
 from holdfast.ending import Ending
 from holdfast.errors import Interrupted, StorageUnavailable
 from holdfast.pipeline.remote_state import StateLocations
@@ -34,7 +37,15 @@ def test_a_retry_asks_where_the_tasks_are_now() -> None:
     }
     settings = Settings(retry=RetrySettings(first="0s", longest="0s"))
     ending = Ending(settings.stop_timeout, on_failure=lambda cause: None)
-    runner = BatchRunner(**parts, source="events", locations=iter(places).__next__, settings=settings, ending=ending)
+    runner = BatchRunner(
+        **parts,
+        source="events",
+        locations=iter(places).__next__,
+        settings=settings,
+        ending=ending,
+        clock=SYSTEM_CLOCK,
+        alert=lambda problem: pytest.fail(str(problem)),
+    )
     frame: Any = None
     runner.run(frame, 0)
     assert asked == places
@@ -46,3 +57,44 @@ def test_a_failed_app_makes_no_further_attempt() -> None:
     ending.fail(RuntimeError("another driver has taken over"))
     with pytest.raises(Interrupted, match="The next start makes it"):
         ending.pause(3600)
+
+
+@pytest.mark.parametrize("outcome", ["the clock is back", "the app is stopped"])
+def test_a_batch_waits_while_the_clock_is_far_ahead_and_alerts_once(outcome: str) -> None:
+    """An app that ended instead would be started again at once by whoever watches it, and a start accepts the clock."""
+    clock = ManualClock()
+    alerts: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
+    done: queue.SimpleQueue[object] = queue.SimpleQueue()
+    settings = Settings(retry=RetrySettings(attempts=1))
+    ending = Ending(settings.stop_timeout, on_failure=lambda cause: None)
+    parts: dict[str, Any] = {
+        "checkpoint": SimpleNamespace(batch=lambda number: number),
+        "driver": SimpleNamespace(process=lambda batch, work: done.put(batch)),
+        "work": None,
+        "locations": None,
+    }
+    steady = SteadyClock(clock, timedelta(hours=1))
+    runner = BatchRunner(
+        **parts, source="events", settings=settings, ending=ending, clock=steady, alert=alerts.put, look_seconds=0.001
+    )
+    clock.jump(86_400)
+    frame: Any = None
+
+    def run() -> None:
+        try:
+            runner.run(frame, 7)
+        except BaseException as error:  # noqa: BLE001  it is compared below
+            done.put(error)
+
+    batch = threading.Thread(target=run, daemon=True)
+    batch.start()
+    assert isinstance(alerts.get(timeout=30), ClockJumped)
+    if outcome == "the clock is back":
+        clock.jump(-86_400)
+        assert done.get(timeout=30) == 7
+    else:
+        ending.ask()
+        assert isinstance(done.get(timeout=30), Interrupted)
+    batch.join(30)
+    assert alerts.empty()
+    assert done.empty()

@@ -197,7 +197,10 @@ class App:
         self._restores.add(listener)
 
     def on_alert(self, hook: AlertHook) -> None:
-        """`hook(error)` is called when the app stops for an error, and once when its log can't be cleaned."""
+        """`hook(error)` is called when the app stops for an error.
+
+        Also, once each, when the log can't be cleaned and when a batch waits because the wall clock has jumped ahead.
+        """
         self._alerts.add(hook)
 
     def describe(self) -> str:

@@ -12,6 +12,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
 
 from holdfast import metrics
+from holdfast.clock import ClockJumped, WallClock
 from holdfast.ending import BATCH, QUERY, Ending
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.log.commits import Commit
@@ -67,6 +68,11 @@ class BatchRunner:
     locations: Callable[[], StateLocations]
     settings: Settings
     ending: Ending
+    clock: WallClock
+    alert: Callable[[BaseException], None]
+    """Reports a problem that doesn't stop the app."""
+    look_seconds: float = 1.0
+    """Between two looks at a clock that is far ahead."""
     failure: BaseException | None = None
     """The error of the last batch."""
     number: int | None = None
@@ -89,12 +95,27 @@ class BatchRunner:
 
     def _run(self, frame: DataFrame, number: int) -> None:
         batch, sources = self.checkpoint.batch(number), {self.source: frame}
+
+        def attempt() -> None:
+            self._wait_for_clock()
+            self.driver.process(batch, lambda step: self.work.compute(sources, step, self.locations()))
+
         with _batch_seconds.time():
-            retrying(
-                lambda: self.driver.process(batch, lambda step: self.work.compute(sources, step, self.locations())),
-                self.settings.retry,
-                sleep=self.ending.pause,
-            )
+            retrying(attempt, self.settings.retry, sleep=self.ending.pause)
+
+    def _wait_for_clock(self) -> None:
+        """Waits while the wall clock is far ahead. To stop would not help: the next start accepts the clock."""
+        alerted = False
+        while True:
+            try:
+                self.clock.now()
+            except ClockJumped as jumped:
+                if not alerted:
+                    self.alert(jumped)
+                alerted = True
+                self.ending.pause(self.look_seconds)
+            else:
+                return
 
     def between_batches(self, call: Callable[[], None]) -> None:
         """Calls between two batches, so that no batch is interrupted, unless a batch takes longer than its time."""

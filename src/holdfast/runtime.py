@@ -173,7 +173,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         return _locations(app, log, instances)
 
     tasks = _batch_tasks(app)
-    batches = BatchRunner(checkpoint, driver, tasks, source.name, locations, settings, ending)
+    batches = BatchRunner(checkpoint, driver, tasks, source.name, locations, settings, ending, clock, app.alert)
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,

@@ -109,8 +109,8 @@ class BatchSettings(Section):
     max_clock_jump: Annotated[
         Duration,
         "How far the driver's wall clock may jump ahead of the time that has passed. Beyond that no version is made "
-        "until it is back, since everything with a TTL would expire; after `retry.attempts` the app stops. A start "
-        "accepts the clock as it is.",
+        "until it is back, since everything with a TTL would expire: a batch waits and the alert hook is called. A "
+        "start accepts the clock as it is.",
         InKafkaStreams("none: the wall clock is taken as it is"),
         Between("1s"),
     ] = Duration("1h")
