@@ -116,13 +116,27 @@ def test_help_lists_the_commands(tmp_path: Path, holdfast: Holdfast) -> None:
     [
         ("nowhere", "'nowhere' is not a place. Write 'module:name'."),
         ("no_such_module:app", "No module named 'no_such_module'"),
-        ("os:sep", "'os:sep' is a str and not an hf.App."),
+        ("no_such_module:app", "Run the command in the folder of the module, or put that folder on PYTHONPATH."),
+        ("os:sep", "'os:sep' is a str and not an hf.App. Name the variable or the function that has the app."),
     ],
 )
 def test_a_plan_needs_an_app(tmp_path: Path, holdfast: Holdfast, place: str, says: str) -> None:
     done = holdfast("plan", place, folder=tmp_path)
     assert done.returncode == 1
     assert says in done.stderr
+
+
+@pytest.mark.parametrize("starts", ["app.run()", "app.start()", "with app: pass"])
+def test_a_plan_starts_no_app(tmp_path: Path, holdfast: Holdfast, monkeypatch: pytest.MonkeyPatch, starts: str) -> None:
+    """Importing the first program of the README would start it, and so end the driver that runs."""
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    (tmp_path / "program.py").write_text(f"import holdfast as hf\napp = hf.App('game')\n{starts}\n")
+    sys.modules.pop("program", None)
+    done = holdfast("plan", "program:app", folder=tmp_path)
+    assert done.returncode == 1
+    assert "'program:app': The program starts app 'game' when it is imported, and a plan starts nothing." in done.stderr
+    assert 'if __name__ == "__main__":' in done.stderr
+    assert not (tmp_path / ".holdfast").exists()
 
 
 def test_an_instance_without_a_configuration_is_an_error(tmp_path: Path, holdfast: Holdfast) -> None:

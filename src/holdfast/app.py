@@ -68,6 +68,19 @@ def _signals(handle: Callable[[int, object], None]) -> Iterator[None]:
             signal.signal(number, handler)
 
 
+@contextlib.contextmanager
+def only_planned() -> Iterator[None]:
+    """No app starts within it: a plan imports a user's program, and one that ends with `app.run()` would run."""
+    _planning.set()
+    try:
+        yield
+    finally:
+        _planning.clear()
+
+
+_planning = threading.Event()
+
+
 def _say(line: str) -> None:
     """Prints a line for a person at the terminal; programs use the states."""
     sys.stderr.write(f"holdfast: {line}\n")
@@ -93,8 +106,9 @@ class AlreadyStarted(HoldfastError):
             does = f"App {app!r} is already {state}, and start() has changed nothing."
             super().__init__(f"{does} Use it as it is, or call app.stop() and start a new hf.App({app!r}).")
         else:
-            does = f"App {app!r} is {state}, and an app starts only once."
-            super().__init__(f"{does} Call app.stop() and start a new hf.App({app!r}): it continues from the log.")
+            does = f"App {app!r} has the state {state}, and an app starts only once."
+            stop = "Start" if state is AppState.STOPPED else "Call app.stop() and start"
+            super().__init__(f"{does} {stop} a new hf.App({app!r}): it continues from the log.")
 
 
 class App:

@@ -137,14 +137,20 @@ def plan(
     ],
 ) -> None:
     """Print what a start of an app would change in its log, without changing anything. Exit code 1: it is refused."""
-    from holdfast.app import App
+    from holdfast.app import App, only_planned
     from holdfast.stores.places import object_at
 
     sys.path.insert(0, str(Path.cwd()))
-    found = object_at(place, "holdfast plan")
-    made = found() if callable(found) else found
+    with only_planned():
+        found = object_at(
+            place, "holdfast plan", "Run the command in the folder of the module, or put that folder on PYTHONPATH."
+        )
+        made = found() if callable(found) else found
     if not isinstance(made, App):
-        raise TopologyError(f"holdfast plan: {place!r} is a {type(made).__name__} and not an hf.App.")
+        raise TopologyError(
+            f"holdfast plan: {place!r} is a {type(made).__name__} and not an hf.App. Name the variable or the function "
+            "that has the app."
+        )
     planned = made.plan()
     print(planned)
     if planned.refusals:
