@@ -5,6 +5,7 @@ failures. Its messages may contain addresses with credentials, so errors have on
 redacted, and the original isn't chained.
 """
 
+import os
 import re
 import threading
 from collections.abc import Callable, Iterable, Mapping
@@ -38,6 +39,9 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 _STATUS = re.compile(r"status code: (\d{3})")
+_SERVERS_WORDS = re.compile(r"<Code>([^<]+)</Code>\s*<Message>([^<]+)</Message>")
+_MACHINES_ROLE = re.compile(r"//169\.254\.|/latest/api/token|/latest/meta-data|//metadata\.google\.|/metadata/identity")
+"""In an error: the addresses that are asked for credentials when a process has none."""
 _MISSING = (NotFoundError, FileNotFoundError)
 _REFUSED = (PermissionDeniedError, UnauthenticatedError, PermissionError)
 _RETRYABLE = {408, 409, 425, 429}
@@ -165,24 +169,47 @@ class RemoteStorage:
                 ) from None
             if code is not None and 400 <= code < 500 and code not in _RETRYABLE:
                 raise self._refused(name, error) from None
+            next_step = _no_credentials(error) or "Check the address and the network."
             raise StorageUnavailable(
-                f"{self.place} didn't answer for {name}: {self._text(error)}. Check the address and the network."
+                f"{self.place} didn't answer for {name}: {self._text(error)}. {next_step}"
             ) from None
 
     def _refused(self, name: str, error: Exception) -> StorageRefused:
-        return StorageRefused(
-            f"{self.place} refused {name}: {self._text(error)}. Check that the bucket exists and that the "
-            "credentials allow to read, write, list and delete."
+        next_step = _no_credentials(error) or (
+            "Check that the bucket exists and that the credentials allow to read, write, list and delete."
         )
+        return StorageRefused(f"{self.place} refused {name}: {self._text(error)}. {next_step}")
 
     def _text(self, error: Exception) -> str:
-        lines = str(error).strip().splitlines()
-        return redacted(lines[0][:300] if lines else type(error).__name__, self._secrets)
+        return redacted(_first_line(str(error)) or type(error).__name__, self._secrets)
+
+
+def _first_line(text: str) -> str:
+    """What happened, with the server's code and message in place of its XML.
+
+    >>> _first_line("PUT failed: 404: <?xml?>\\n<Error><Code>NoSuchBucket</Code><Message>It is not there.</Message>")
+    'PUT failed: 404: NoSuchBucket: It is not there'
+    """
+    line = (text.strip().splitlines() or [""])[0]
+    words = _SERVERS_WORDS.search(text)
+    if words is None:
+        return line[:300]
+    return f"{re.split('<[?]xml|<Error', line)[0][:300].rstrip(' :')}: {words[1]}: {words[2][:200].rstrip('.')}"
+
+
+def _no_credentials(error: Exception) -> str:
+    """The next step if a process has no credentials, so that the machine's own role was asked for."""
+    if not _MACHINES_ROLE.search(str(error)):
+        return ""
+    return (
+        "This process has no credentials for it in log.options or its environment, so the role of its machine was "
+        "asked for. Set them where the app and Spark's executors run, before the Spark session is created."
+    )
 
 
 def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -> RemoteStorage:
     """Opens a bucket by its address. `store_options` has the names of the options."""
-    chosen = options_for(urlsplit(url).scheme, options)
+    chosen = options_for(urlsplit(url).scheme, options, os.environ)
     secrets = [value for key, value in options.items() if value and redact(key, value) != value]
     place = redact("url", url)
     try:
@@ -194,7 +221,9 @@ def open_remote(url: str, options: Mapping[str, str], *, retry: RetrySettings) -
         )
     except (BaseError, ValueError) as error:
         text = redacted(str(error).splitlines()[0], secrets)
-        raise SettingsError(f"log.url {place} or its options can't be used: {text}. Fix them.") from None
+        named = [f"{key}={redact(key, value)!r}" for key, value in options.items() if f'"{value}"' in str(error)]
+        what = f"option {', '.join(named)}" if named else "or its options"
+        raise SettingsError(f"log.url {place}: {what} can't be used: {text}. Fix it.") from None
     return RemoteStorage(store, place, secrets=secrets, retry=retry)
 
 

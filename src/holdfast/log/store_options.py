@@ -7,6 +7,7 @@ for some wrong ones. Options that aren't given are taken from the environment by
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from types import MappingProxyType
 from typing import Any, Final
 
 from holdfast.errors import SettingsError, did_you_mean
@@ -72,6 +73,9 @@ AZURE: Final = Names(
 
 _KINDS: Final = {"s3": S3, "s3a": S3, "gs": GCS, "az": AZURE, "azure": AZURE, "abfs": AZURE, "abfss": AZURE}
 
+_ENDPOINTS: Final = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL", "AWS_ENDPOINT")
+_EMPTY: Final[Mapping[str, str]] = MappingProxyType({})
+
 
 @dataclass(frozen=True)
 class StoreOptions:
@@ -81,8 +85,8 @@ class StoreOptions:
     client: dict[str, Any]
 
 
-def options_for(scheme: str, options: Mapping[str, str]) -> StoreOptions:
-    """The options of a storage with this scheme.
+def options_for(scheme: str, options: Mapping[str, str], environment: Mapping[str, str] = _EMPTY) -> StoreOptions:
+    """The options of a storage with this scheme. Only the endpoint is looked up in the environment.
 
     >>> options_for("s3", {"AWS_ENDPOINT_URL": "http://localhost:9000", "region_name": "eu-1"})
     StoreOptions(store={'endpoint': 'http://localhost:9000', 'region': 'eu-1'}, client={'allow_http': True})
@@ -111,6 +115,8 @@ def options_for(scheme: str, options: Mapping[str, str]) -> StoreOptions:
     endpoint = store.get("endpoint", "https://")
     if not endpoint.startswith(("http://", "https://")):
         raise SettingsError(f"log.options {given_as['endpoint']} is {endpoint!r}. Write http:// or https:// before it.")
+    if "endpoint" not in store and names is S3:
+        endpoint = next((environment[name] for name in _ENDPOINTS if name in environment), endpoint)
     if endpoint.startswith("http://"):
         client.setdefault("allow_http", True)
     return StoreOptions(store, client)
