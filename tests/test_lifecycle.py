@@ -86,8 +86,11 @@ def test_a_second_start_is_refused_and_touches_nothing(spark: SparkSession, tmp_
     assert app.state is AppState.STOPPED
     assert alerts == []
     assert spark.streams.active == []
-    with pytest.raises(AlreadyStarted, match="only once"):
+    with pytest.raises(AlreadyStarted, match=r"has the state stopped.* Start a new hf\.App\('points'\)"):
         app.start()
+    with pytest.raises(hf.HoldfastError, match=r"'points' is stopped\. Start a new hf\.App\('points'\)") as refused:
+        app.process_all_available()
+    assert refused.value.category is hf.ErrorCategory.CLOSED
     assert finish(points_app(spark, tmp_path)) == {"alice": {"games": 2, "points": 3}}
 
 

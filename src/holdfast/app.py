@@ -96,6 +96,10 @@ class NotStarted(HoldfastError):
     category = ErrorCategory.INVALID
 
 
+class AppStopped(HoldfastError):
+    category = ErrorCategory.CLOSED
+
+
 class AlreadyStarted(HoldfastError):
     """An app starts once. A running one goes on."""
 
@@ -265,6 +269,11 @@ class App:
 
         Raises AlreadyStarted for an app that was started before: a running one goes on.
         """
+        if _planning.is_set():
+            raise TopologyError(
+                f"The program starts app {self.id!r} when it is imported, and a plan starts nothing. Put app.run(), "
+                'app.start() or `with app:` under `if __name__ == "__main__":`.'
+            )
         if not self._topology.subtopologies:
             raise TopologyError(
                 "The app has no store yet. Add one: stream.group_by(...).count().store('name'), or "
@@ -316,7 +325,7 @@ class App:
             raise
         if self.state is AppState.ERROR and self.cause is not None:
             raise self.cause
-        _say(f"{self.id} stopped at version {self.version}.")
+        _say(f"{self.id} stopped {f'at version {self.version}' if self._running else 'before it was running'}.")
 
     def stop(self) -> None:
         """Ends the query after its batch, writes the sinks, stops the instances, within `stop_timeout`.
@@ -338,7 +347,10 @@ class App:
 
     def process_all_available(self) -> None:
         """Returns when everything the source has now can be queried and is in the sinks. For tests and batch jobs."""
-        self._started().process_all_available()
+        running = self._started()
+        if self.state is AppState.STOPPED:
+            raise AppStopped(f"App {self.id!r} is stopped. Start a new hf.App({self.id!r}): it continues from the log.")
+        running.process_all_available()
 
     def __enter__(self) -> App:
         return self.start()
@@ -347,6 +359,8 @@ class App:
         self.stop()
 
     def _started(self) -> RunningApp:
+        if self._running is None and self.cause is not None:
+            raise self.cause
         if self._running is None:
             raise NotStarted("The app is not started. Call app.start() first.")
         return self._running
