@@ -144,6 +144,8 @@ def test_a_batch_whose_commit_was_cleaned_stops_the_app() -> None:
 def test_a_new_checkpoint_is_refused_with_the_recorded_positions() -> None:
     with pytest.raises(NewCheckpoint, match="offsets 0"):
         History.of(batch(0)).decide(batch(0, query="another"))
+    with pytest.raises(NewCheckpoint, match=r'repair <app>`.*as done:\n\{"topic":5\}$'):  # without Spark's own settings
+        History.of(batch(0, entry(1, '{"topic":5}'))).decide(batch(0, query="another"))
 
 
 def test_a_new_checkpoint_is_accepted_with_restart_sources() -> None:

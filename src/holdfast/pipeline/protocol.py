@@ -17,7 +17,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Clocks, Commit, SparkBatch
 from holdfast.words import NOTHING, Millis, Version
 
-REPAIR: Final = "`holdfast checkpoint repair`"
+REPAIR: Final = "`holdfast checkpoint repair <app>`"
 
 
 class NewCheckpoint(HoldfastError):
@@ -150,8 +150,13 @@ def refusal(last: Commit, query: str | None) -> str:
         f"{last.spark.batch}, and Spark's checkpoint {found}. Its sources would start over and count all "
         f"records twice. Restore the old checkpoint, or {'move this one away and ' if query else ''}write one at the "
         f"log's position with {REPAIR}; or, to start the sources at the position in their options, set "
-        'on_new_checkpoint="restart_sources". The log has recorded these positions as done:\n' + last.spark.offsets
+        'on_new_checkpoint="restart_sources". The log has recorded these positions as done:\n' + _positions(last.spark)
     )
+
+
+def _positions(batch: SparkBatch) -> str:
+    """The offset of each source, without the lines in which Spark noted its configuration."""
+    return "\n".join(batch.offsets.splitlines()[2:]) or batch.offsets
 
 
 def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | None]) -> AlreadyCommitted:
@@ -169,7 +174,7 @@ def _find(batch: SparkBatch, last: Commit, commit: Callable[[Version], Commit | 
             f"Spark's batch {batch.batch} has other offsets or files than version {at.version}, which was made from "
             "it, so the checkpoint was set back. Skipping it would lose records and running it would count some twice. "
             f"Restore the newest checkpoint, or set it to the log's position with {REPAIR}.\n"
-            f"Recorded:\n{at.spark.offsets}\nNow:\n{batch.offsets}"
+            f"Recorded:\n{_positions(at.spark)}\nNow:\n{_positions(batch)}"
         )
     return AlreadyCommitted(Version(at.version))
 
