@@ -82,11 +82,11 @@ def _removed(old: InEffect, new: AppSpec, rules: ChangeRules) -> list[StoreSpec]
     return [
         store if store.removed else msgspec.structs.replace(store, removed=Removed(old.version, old.wall))
         for store in gone
-        if not is_over(old, store, rules)
+        if not was_kept_long_enough(old, store, rules)
     ]
 
 
-def is_over(old: InEffect, store: StoreSpec, rules: ChangeRules) -> bool:
+def was_kept_long_enough(old: InEffect, store: StoreSpec, rules: ChangeRules) -> bool:
     """Whether a removed store was kept long enough."""
     return store.removed is not None and old.wall >= kept_until(store.removed, rules)
 

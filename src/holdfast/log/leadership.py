@@ -9,8 +9,9 @@ wake up at any step. So the commit, created if absent, still decides which versi
 version that an older epoch committed after the takeover (`accepts`), and a commit under a number that was cleaned is
 not believed (see `Log.newest`).
 
-Records are small and only the newest ones are kept. A driver that was outdated by more starts than that still can't
-commit, because its predecessor is gone.
+Records are small and only the newest ones are kept. A driver that slept through more starts than that finds no next
+epoch. If its predecessor is gone it can't commit; if nothing was committed since, its commit is like one that was under
+way at the takeover.
 """
 
 import logging
