@@ -191,6 +191,21 @@ def test_a_damaged_manifest_does_not_stop_cleaning(log: Log, tmp_path: Path) -> 
     assert log.snapshots.versions(TASK) == [3, 5]
 
 
+def test_cleaning_a_quiet_log_takes_few_requests_however_many_tasks_there_are(memory: Storage, tmp_path: Path) -> None:
+    watched = Watched(memory)
+    log = Log.create_or_open(watched, app_spec(partitions=64))
+    tasks = log.app.tasks()
+    grow(log, 3, tasks=tasks[:1])
+    for task in tasks:
+        for version in (1, 2):
+            snapshot(log, tmp_path / "checkpoint", version, task)
+    cleaning = cleaner(log)
+    cleaning.clean()
+    watched.calls.clear()
+    cleaning.clean()
+    assert len(watched.calls) < 10, watched.calls
+
+
 def test_tasks_without_stores_leave_nothing(log: Log, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     apart = msgspec.structs.replace(
         app_spec(store_spec(), store_spec("late")), subtopologies=subtopologies_of({"counts": 0, "late": 1})
@@ -355,8 +370,10 @@ def test_a_straggling_attempt_is_found_by_a_later_cleaning(log: Log) -> None:
     cleaning = cleaner(log)
     assert cleaning.clean().names == []
     late = log.write_segment(TASK, Version(2), sealed({b"late": b"attempt"}), inline_limit=0)
+    assert cleaning.clean().names == [], "a quiet log isn't searched again"
+    grow(log, 1)
     assert cleaning.clean().names == [late.name]
-    assert kept(log, names.SEGMENTS) == [1, 2, 3]
+    assert kept(log, names.SEGMENTS) == [1, 2, 3, 4]
 
 
 def test_versions_within_the_retention_stay(log: Log, tmp_path: Path) -> None:

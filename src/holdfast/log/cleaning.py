@@ -17,7 +17,7 @@ snapshot reuses it just then, its manifest is withdrawn: the task has older snap
 """
 
 import logging
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
@@ -227,7 +227,8 @@ class Cleaner:
     def _contents(self, commit: Commit) -> LogContents:
         log, newest = self._log, Version(commit.version)
         app = self._app = log.app_at(commit.app)
-        snapshots = {task: tuple(log.snapshots.versions(task)) for task in app.tasks()}
+        listed = self._listed_snapshots()
+        snapshots = {task: _versions(found) for task, found in listed.items()}
         contents = LogContents(
             newest=newest,
             expired=self._older_than(self._retention, newest),
@@ -239,7 +240,7 @@ class Cleaner:
         )
         floor = floor_of(contents)
         rises = floor > self._floor
-        segments = self._segments(rises=rises)
+        segments = self._segments(newest, rises=rises)
         referenced = self._read_references(segments, floor, newest)
         volatile = self._volatile(snapshots)
         return replace(
@@ -248,11 +249,19 @@ class Cleaner:
             segments=segments,
             positions=tuple(log.storage.list(names.SINKS)) if rises else (),
             referenced=referenced,
-            unreferenced=self._unreferenced(snapshots),
+            unreferenced=self._unreferenced(listed),
             volatile=volatile,
             volatile_expired=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
             leaders=tuple(log.storage.list_flat(names.LEADERS)),
         )
+
+    def _listed_snapshots(self) -> Mapping[TaskId, Sequence[str]]:
+        """Manifests and files by task, with one listing for all tasks. Manifests are read after it."""
+        found: dict[TaskId, list[str]] = {task: [] for task in self._app.tasks()}
+        for name in self._log.storage.list(names.SNAPSHOTS):
+            if (own := found.get(names.task_of(name))) is not None:
+                own.append(name)
+        return found
 
     def _unfit(self, task: TaskId, versions: Iterable[Version]) -> frozenset[Version]:
         stores = self._app.stores_of(task)
@@ -296,11 +305,13 @@ class Cleaner:
             self._walls[version] = commit.clocks.wall
         return self._walls[version]
 
-    def _segments(self, *, rises: bool) -> tuple[str, ...]:
+    def _segments(self, newest: Version, *, rises: bool) -> tuple[str, ...]:
         """All segments if the floor rises, also those of former sub-topologies; otherwise those that may be orphans."""
         storage, app = self._log.storage, self._app
         if rises:
             return tuple(storage.list(names.SEGMENTS))
+        if newest == self._orphans_through:
+            return ()  # nothing new; stragglers are found after the next version
         start = Version(max(NOTHING, self._orphans_through - _STRAGGLERS))
         tasks = (TaskId(each.number, n) for each in app.subtopologies for n in range(app.partitions))
         folders = map(names.segments, tasks)
@@ -321,14 +332,14 @@ class Cleaner:
         self._orphans_through = Version(rest[0] - 1) if rest else newest
         return {version: self._referenced[version] for version in versions if version in self._referenced}
 
-    def _unreferenced(self, snapshots: Mapping[TaskId, tuple[Version, ...]]) -> tuple[str, ...]:
+    def _unreferenced(self, listed: Mapping[TaskId, Sequence[str]]) -> tuple[str, ...]:
         now = self._clock.monotonic()
         unreferenced: set[str] = set()
         manifests: dict[str, Manifest | None] = {}
-        for task, versions in snapshots.items():
-            # Files are listed before the manifests are read, so a file that a new manifest names is kept.
-            files = set(self._log.storage.list(names.snapshot_files(task)))
-            for version in versions:
+        for task, found in listed.items():
+            # A file that a manifest names which appeared after the listing: see `_withdraw_snapshots_with`.
+            files = {name for name in found if not names.is_manifest(name)}
+            for version in _versions(found):
                 name = names.manifest(task, version)
                 manifests[name] = self._manifest(task, version)
                 files -= _files_of(task, manifests[name])
@@ -357,6 +368,12 @@ class Cleaner:
         if name not in self._manifests:
             self._manifests[name] = self._log.snapshots.readable(task, version)
         return self._manifests[name]
+
+
+def _versions(listed: Iterable[str]) -> tuple[Version, ...]:
+    """The versions of the manifests among a task's objects, oldest first."""
+    found = (names.version_of(name) for name in listed if names.is_manifest(name))
+    return tuple(version for version in found if version is not None)
 
 
 def _files_of(task: TaskId, manifest: Manifest | None) -> frozenset[str]:
