@@ -90,7 +90,8 @@ def repair(checkpoint: Checkpoint, newest: Commit | None, *, dry_run: bool = Fal
             raise CannotRepair(
                 f"{checkpoint.location}/sources/{source} no longer has the files of batch {recorded.batch} "
                 f"({recorded.offsets.splitlines()[2 + source]}), which only Spark's checkpoint knows. Restore the "
-                "checkpoint from a copy. Nothing was changed."
+                "checkpoint from a copy; or, to read and count all files again, remove it and set "
+                'on_new_checkpoint="restart_sources". Nothing was changed.'
             )
     planned = plan_repair(recorded, found)
     if not dry_run:
