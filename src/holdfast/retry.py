@@ -8,12 +8,11 @@ failed together don't all come back together.
 restarted process) share `backoff`.
 """
 
+import itertools
 import logging
 from collections.abc import Callable
 from datetime import timedelta
 from typing import TypeVar
-
-import tenacity
 
 from holdfast import metrics
 from holdfast.chance import SYSTEM_RANDOM, Random
@@ -70,19 +69,17 @@ def retrying(
     'here'
     """
 
-    def report(state: tenacity.RetryCallState) -> None:
-        error = state.outcome.exception() if state.outcome else None
-        assert isinstance(error, HoldfastError)
-        _retries.labels(type(error).__name__).inc()
-        _log.warning("attempt %d failed, next in %.2f s: %s", state.attempt_number, state.upcoming_sleep, error)
-
-    return tenacity.Retrying(
-        stop=tenacity.stop_before_delay(deadline)
-        if deadline is not None
-        else tenacity.stop_after_attempt(settings.attempts),
-        wait=lambda state: backoff(state.attempt_number, settings, random),
-        retry=tenacity.retry_if_exception(is_retryable),
-        before_sleep=report,
-        sleep=sleep,
-        reraise=True,
-    )(fn)
+    started = SYSTEM_CLOCK.monotonic()
+    for failures in itertools.count(1):
+        try:
+            return fn()
+        except HoldfastError as error:
+            wait = backoff(failures, settings, random)
+            waited = SYSTEM_CLOCK.monotonic() - started + wait
+            over = failures >= settings.attempts if deadline is None else waited >= deadline.total_seconds()
+            if over or not is_retryable(error):
+                raise
+            _retries.labels(type(error).__name__).inc()
+            _log.warning("attempt %d failed, next in %.2f s: %s", failures, wait, error)
+        sleep(wait)
+    raise AssertionError("unreachable")

@@ -234,9 +234,14 @@ def _chunks(path: Path) -> Iterator[bytes]:
 
 
 def _read_range(path: Path, start: int, length: int) -> bytes:
-    with path.open("rb") as file:
-        file.seek(start)
-        return file.read(length)
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        found = os.pread(descriptor, length, start)
+        while len(found) < length and (more := os.pread(descriptor, length - len(found), start + len(found))):
+            found += more
+        return found
+    finally:
+        os.close(descriptor)
 
 
 def _is_there(path: Path) -> bool:
