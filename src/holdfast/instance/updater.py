@@ -77,7 +77,10 @@ class ReplicaUpdater:
         self._poll_seconds = poll_seconds
         self._clock = clock
         self._tasks: dict[TaskId, TaskProgress] = {}
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._look_asked = threading.Condition(self._lock)
+        self._turn_ended = threading.Condition(self._lock)
+        """Apart from the other, so that the end of each of many turns doesn't wake the thread that looks."""
         self._committed = NOTHING
         self._look = True
         self._stopping = False
@@ -97,9 +100,9 @@ class ReplicaUpdater:
 
     def stop(self) -> None:
         """Ends the loop and the updates under way."""
-        with self._changed:
+        with self._lock:
             self._stopping = True
-            self._changed.notify_all()
+            self._look_asked.notify_all()
             tasks = list(self._tasks.values())
         for progress in tasks:
             progress.replica.stop_moving()
@@ -109,7 +112,7 @@ class ReplicaUpdater:
 
     def add(self, replica: Replica) -> TaskProgress:
         """From now on the replica is brought forward."""
-        with self._changed:
+        with self._lock:
             progress = self._tasks[replica.task] = self.progress_of(replica)
             self._wake()
             return progress
@@ -119,22 +122,22 @@ class ReplicaUpdater:
 
     def remove(self, task: TaskId) -> None:
         """Ends the update of a task that is under way, and returns when it has ended."""
-        with self._changed:
+        with self._lock:
             progress = self._tasks.pop(task, None)
             if progress is not None:
                 progress.replica.stop_moving()
-                self._changed.wait_for(lambda: not progress.busy)
-            self._changed.notify_all()
+                self._turn_ended.wait_for(lambda: not progress.busy)
+            self._turn_ended.notify_all()
 
     def committed(self, version: Version) -> None:
         """The driver has made this version."""
-        with self._changed:
+        with self._lock:
             self._committed = max(self._committed, version)
             self._wake()
 
     def restore_again(self, task: TaskId) -> None:
         """A replica was, or will be, opened again: it has to be caught up and read once more."""
-        with self._changed:
+        with self._lock:
             if (progress := self._tasks.get(task)) is not None:
                 progress.probed = False
                 progress.phase = Phase.RESTORING
@@ -147,17 +150,17 @@ class ReplicaUpdater:
 
     def wait_ready(self, timeout: float | None = None) -> bool:
         """Waits until every task is caught up and every store was read once."""
-        with self._changed:
-            return self._changed.wait_for(lambda: self.ready, timeout)
+        with self._lock:
+            return self._turn_ended.wait_for(lambda: self.ready, timeout)
 
     def step(self, now: float) -> float:
         """Sends the replicas that are behind on their way. Returns the seconds until there is more to do."""
-        with self._changed:
+        with self._lock:
             self._look = False
         target = self._newest()
         if target is not None:
             self._pass_unchanged(target)
-        with self._changed:
+        with self._lock:
             if target is not None and not self._stopping:
                 self._target = target
                 for progress in self._tasks.values():
@@ -172,7 +175,7 @@ class ReplicaUpdater:
 
     def _pass_unchanged(self, target: Version) -> None:
         """Brings the running replicas forward that the newest version changes nothing of, without a turn."""
-        with self._changed:
+        with self._lock:
             running = [each for each in self._tasks.values() if each.phase is Phase.RUNNING and not each.busy]
         if not any(each.replica.version < target for each in running):
             return
@@ -192,7 +195,7 @@ class ReplicaUpdater:
     def _work(self) -> None:
         """Gives turns to tasks until none waits."""
         while True:
-            with self._changed:
+            with self._lock:
                 if not self._waiting or self._stopping:
                     self._workers -= 1
                     return
@@ -202,12 +205,12 @@ class ReplicaUpdater:
     def _run(self) -> None:
         while not self._stopping:
             pause = self.step(self._clock.monotonic())
-            with self._changed:
-                self._changed.wait_for(lambda: self._look or self._stopping, timeout=pause)
+            with self._lock:
+                self._look_asked.wait_for(lambda: self._look or self._stopping, timeout=pause)
 
     def _wake(self) -> None:
         self._look = True
-        self._changed.notify_all()
+        self._look_asked.notify_all()
 
     def _newest(self) -> Version | None:
         """The newest version; None until one look at the log has worked, since an empty log would look the same."""
@@ -240,13 +243,13 @@ class ReplicaUpdater:
         except BaseException as error:  # noqa: BLE001  the other tasks continue, and this one is tried again
             progress.report.suspended(replica.version)
             self._suspend(progress, error, opening)
-        with self._changed:
+        with self._lock:
             progress.busy = goes_on
             if goes_on:
                 self._wait_for_turn(progress)
             elif progress.error is not None:
-                self._look = True  # for the pause until the next attempt
-            self._changed.notify_all()
+                self._wake()  # for the pause until the next attempt
+            self._turn_ended.notify_all()
 
     def _bring_closer(self, progress: TaskProgress, target: Version) -> None:
         """One turn of a task: it is opened, or passes some versions on its way to the target."""
