@@ -25,6 +25,8 @@ _SCAN_BLOCK = 256
 _STEPS_PER_RANGE = 256
 """Looking up a range costs about as much as turning this many keys into Python's bytes."""
 _CHANGES = 32_768
+_SMALL = 1_024
+"""The index of a run of this many rows takes 70 us, most of it for calls whatever the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -41,13 +43,8 @@ class Index:
         return cls(prints[order], order.astype(np.int32))
 
     @property
-    def nbytes(self) -> int:
-        return int(self.prints.nbytes + self.rows.nbytes + 4 * (1 << self._bucket_bits))
-
-    @property
     def _bucket_bits(self) -> int:
-        """How many of the top bits of a fingerprint are its bucket; about one key per bucket."""
-        return max(1, (len(self.prints) - 1).bit_length())
+        return _bucket_bits(len(self.prints))
 
     @cached_property
     def _shift(self) -> np.uint64:
@@ -91,6 +88,16 @@ class Index:
         return Index(self.prints[stays], self.rows[stays] - np.int32(first))
 
 
+def _bucket_bits(rows: int) -> int:
+    """How many of the top bits of a fingerprint are its bucket; about one key per bucket."""
+    return max(1, (rows - 1).bit_length())
+
+
+def _index_bytes(rows: int) -> int:
+    """The bytes of an index: a fingerprint and a row number per row, and the buckets' starts."""
+    return 12 * rows + 4 * (1 << _bucket_bits(rows))
+
+
 class Run:
     """Keys with their newest values (null: deleted) over versions up to `high`.
 
@@ -103,8 +110,16 @@ class Run:
         self.keys = keys
         self.values = values
         self.high = high
-        self.index = index or Index.of(fingerprint(keys))
-        self.nbytes = int(keys.nbytes + values.nbytes + self.index.nbytes)
+        self.nbytes = int(keys.nbytes + values.nbytes + _index_bytes(len(keys)))
+        if index is not None:
+            self.index = index
+        elif len(keys) > _SMALL:
+            _ = self.index  # computed now, so that no reader waits for it
+
+    @cached_property
+    def index(self) -> Index:
+        """Where each key is. That of a small run is computed at the first lookup or merge: many are never looked at."""
+        return Index.of(fingerprint(self.keys))
 
     def __len__(self) -> int:
         return len(self.keys)
