@@ -8,6 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from pyspark.sql import DataFrame, SparkSession
 
 from holdfast.batches import BatchRunner
 from holdfast.clock import SYSTEM_CLOCK, ClockJumped, ManualClock, SteadyClock
@@ -98,3 +99,21 @@ def test_a_batch_waits_while_the_clock_is_far_ahead_and_alerts_once(outcome: str
     batch.join(30)
     assert alerts.empty()
     assert done.empty()
+
+
+@pytest.mark.spark
+def test_a_batch_that_comes_while_the_app_stops_ends_the_query_without_an_error(spark: SparkSession) -> None:
+    ending = Ending(timedelta(seconds=120), on_failure=lambda cause: None)
+    ending.ask()
+    parts: dict[str, Any] = dict.fromkeys(("checkpoint", "driver", "work", "locations", "clock", "alert"))
+    runner = BatchRunner(**parts, source="events", settings=Settings(), ending=ending)
+    called = threading.Event()
+
+    def batch(frame: DataFrame, number: int) -> None:
+        called.set()
+        runner.run(frame, number)
+
+    query = spark.readStream.format("rate").load().writeStream.foreachBatch(batch).start()
+    assert called.wait(60)
+    query.stop()
+    assert query.exception() is None

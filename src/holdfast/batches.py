@@ -6,7 +6,7 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
@@ -83,6 +83,7 @@ class BatchRunner:
         """Spark's call per batch. An error raised here ends the query, and `RunningQuery.watch` reports it."""
         # Without waiting for the lock: `between_batches` has it while it stops the query, which waits for the batch.
         if self.ending.asked or self.ending.failed or not self._busy.acquire(blocking=False):
+            self._wait_until_interrupted(frame)
             raise Interrupted("The app is stopping. Spark repeats the batch at the next start.")
         self.number = number
         try:
@@ -92,6 +93,11 @@ class BatchRunner:
             raise
         finally:
             self._busy.release()
+
+    def _wait_until_interrupted(self, frame: DataFrame) -> None:
+        """Waits in Spark's own thread for `query.stop()`, which interrupts it. Spark prints a trace of other errors."""
+        jvm: Any = frame.sparkSession.sparkContext._jvm
+        jvm.java.lang.Thread.sleep(round(self.ending.left(QUERY) * 1000))
 
     def _run(self, frame: DataFrame, number: int) -> None:
         batch, sources = self.checkpoint.batch(number), {self.source: frame}
