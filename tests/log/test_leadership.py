@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from holdfast.errors import DamagedObject, StorageUnavailable
+from holdfast.errors import StorageUnavailable
 from holdfast.log import names
 from holdfast.log.commits import Writer
 from holdfast.log.leadership import Leadership, OutdatedDriver, accepts
@@ -87,11 +87,11 @@ def test_a_check_is_one_request_without_a_put(storage: Storage) -> None:
     assert watched.calls == [("exists", names.leader(2))]
 
 
-def test_a_damaged_record_is_an_error_that_names_it(storage: Storage) -> None:
+def test_a_damaged_record_outdates_as_well_and_is_named(storage: Storage) -> None:
     leader = take_over(storage, "a")
     take_over(storage, "b")
     overwrite(storage, names.leader(2), b"garbage")
-    with pytest.raises(DamagedObject, match="leader/0+2.json"):
+    with pytest.raises(OutdatedDriver, match="a driver whose record can't be read .*leader/0+2.json"):
         leader.check()
     assert take_over(storage, "c").driver.epoch == 3, "the next start doesn't need it"
 

@@ -19,7 +19,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log import documents, names
 from holdfast.log.commits import Writer
 from holdfast.log.objects import Storage
@@ -69,7 +69,7 @@ def accepts(own: Writer, found: Writer) -> bool:
     return found.epoch < own.epoch or found == own
 
 
-def outdated(own: Writer, winner: Writer, place: str) -> OutdatedDriver:
+def outdated(own: Writer, winner: str, place: str) -> OutdatedDriver:
     return OutdatedDriver(
         f"This driver, {own}, is outdated: {winner} was started later on {place} and has taken over. This one has "
         "stopped and nothing is lost. If both should run, give them different app ids; otherwise start this app again "
@@ -121,8 +121,13 @@ class Leadership:
         following = self.driver.epoch + 1
         if self._storage.exists(names.leader(following)):
             newest = next_epoch(self._storage.list_flat(names.LEADERS)) - 1
-            winner = _read(self._storage, self._leader.log, max(newest, following))
-            raise outdated(self.driver, winner.driver, self._storage.place)
+            raise outdated(self.driver, self._name_of(max(newest, following)), self._storage.place)
+
+    def _name_of(self, epoch: int) -> str:
+        try:
+            return str(_read(self._storage, self._leader.log, epoch).driver)
+        except (DamagedObject, documents.UnknownFormat) as error:
+            return f"a driver whose record can't be read ({error})"
 
 
 def _read(storage: Storage, log: str, epoch: int) -> Leader:

@@ -122,7 +122,7 @@ class Driver:
     def _continue_after(self, commit: Commit) -> None:
         own, place = self._leadership.driver, self._log.storage.place
         if not accepts(own, commit.writer):
-            raise outdated(own, commit.writer, place)
+            raise outdated(own, str(commit.writer), place)
         logger.info("version %d was committed by %s and is accepted by %s", commit.version, commit.writer, own)
         self._committed(commit)
 
