@@ -13,6 +13,7 @@ from holdfast.log.log import Log
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, new_url, shown, spec
+from tests.log.making import alone
 
 NEW_TASK = TaskId(1, 0)
 
@@ -38,7 +39,7 @@ def cleaned(app: AppLog, place: Place) -> None:
         app.grow(5, seed=app.version)
         saved(app, place)
     app.grow(3, seed=app.version)
-    Cleaner(app.log, retention=timedelta(0), sinks=lambda: (), clock=SYSTEM_CLOCK).clean()
+    Cleaner(app.log, retention=timedelta(0), sinks=lambda: (), clock=SYSTEM_CLOCK, check_leads=alone).clean()
     assert app.log.commit(Version(1)) is None
 
 

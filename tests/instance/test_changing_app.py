@@ -18,6 +18,7 @@ from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId
 from tests.instance.app_log import AppLog, Place, abandon, new_url, shown, spec
+from tests.log.making import alone
 
 STEPS = 60
 NAMES = ("a", "b", "c", "d")
@@ -72,7 +73,7 @@ class Life:
             replica.close()
 
     def clean(self) -> None:
-        cleaner = Cleaner(self.app.log, retention=timedelta(0), sinks=lambda: (), clock=SYSTEM_CLOCK)
+        cleaner = Cleaner(self.app.log, retention=timedelta(0), sinks=lambda: (), clock=SYSTEM_CLOCK, check_leads=alone)
         self.story.append(f"cleaned to {cleaner.clean().floor}")
 
     def lose_state(self) -> None:

@@ -22,6 +22,10 @@ TASK = TaskId(0, 0)
 WRITER = Writer("driver-a", "host-a", 41, 1)
 
 
+def alone() -> None:
+    """`check_leads` of a driver that is the only one."""
+
+
 def store_spec(name: str = "counts", key: str = "string") -> StoreSpec:
     return StoreSpec(name=name, key=Schema.of(player=key), value=RowValues(Schema.of(n="bigint")), codec="rows/1")
 

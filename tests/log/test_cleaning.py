@@ -282,6 +282,15 @@ def test_an_app_without_stores_is_cleaned_and_found_again(storage: Storage) -> N
     assert grow(Log.open(storage), 1).version == 34
 
 
+def test_a_file_that_is_not_the_logs_is_left_alone(log: Log, tmp_path: Path) -> None:
+    grow(log, 3)
+    snapshot(log, tmp_path / "checkpoint", 2)
+    for name in ("snapshots/.DS_Store", "volatile/.DS_Store"):
+        log.storage.create(name, b"")
+    cleaner(log).clean()
+    assert [name for name in log.storage.list("") if name.endswith(".DS_Store")]
+
+
 def test_segments_of_former_sub_topologies_go_with_their_versions(storage: Storage, tmp_path: Path) -> None:
     former = (SubTopologySpec("counts", 0, ("counts",)), SubTopologySpec("filters", 1))
     grow(

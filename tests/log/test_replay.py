@@ -14,7 +14,7 @@ from holdfast.log.cleaning import Cleaner
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.words import NOTHING, Millis, Version
-from tests.log.making import TASK, app_spec, commits_after, next_commit, replay, sealed
+from tests.log.making import TASK, alone, app_spec, commits_after, next_commit, replay, sealed
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
 CHANGES = st.dictionaries(KEYS, st.none() | st.binary(max_size=3), max_size=4)
@@ -40,7 +40,7 @@ def load(folder: Path) -> dict[bytes, bytes]:
 def test_any_snapshot_and_later_versions_equal_the_history(steps: list[tuple[str, object]], inline_limit: int) -> None:
     log = Log.create_or_open(open_storage(f"memory://{uuid.uuid4()}"), app_spec())
     clock = ManualClock(Millis(10**12))
-    cleaner = Cleaner(log, retention=timedelta(0), sinks=lambda: (), clock=clock)
+    cleaner = Cleaner(log, retention=timedelta(0), sinks=lambda: (), clock=clock, check_leads=alone)
     model: dict[bytes, bytes] = {}
     history = {NOTHING: dict(model)}
     previous = None

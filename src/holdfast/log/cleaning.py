@@ -173,7 +173,7 @@ class Cleaner:
         retention: timedelta,
         sinks: Callable[[], Iterable[str]],
         clock: Clock,
-        check_leads: Callable[[], None] = lambda: None,
+        check_leads: Callable[[], None],
     ) -> None:
         self._log = log
         self._check_leads = check_leads
@@ -259,8 +259,8 @@ class Cleaner:
         """Manifests and files by task, with one listing for all tasks. Manifests are read after it."""
         found: dict[TaskId, list[str]] = {task: [] for task in self._app.tasks()}
         for name in self._log.storage.list(names.SNAPSHOTS):
-            if (own := found.get(names.task_of(name))) is not None:
-                own.append(name)
+            if (task := names.task_of(name)) in found:
+                found[task].append(name)
         return found
 
     def _unfit(self, task: TaskId, versions: Iterable[Version]) -> frozenset[Version]:
@@ -274,10 +274,10 @@ class Cleaner:
             return ()
         tasks, storage = set(self._app.tasks()), self._log.storage
         listed = [*storage.list(names.SNAPSHOTS), *storage.list(names.VOLATILE)]
-        found = tuple(name for name in listed if names.task_of(name) not in tasks)
-        for task in sorted({names.task_of(name) for name in found}):
+        owners = {name: task for name in listed if (task := names.task_of(name)) is not None and task not in tasks}
+        for task in sorted(set(owners.values())):
             _logger.info("the snapshots of task %s are deleted: it has no stores any more", task)
-        return found
+        return tuple(owners)
 
     def _volatile(self, tasks: Iterable[TaskId]) -> tuple[str, ...]:
         app, storage = self._app, self._log.storage

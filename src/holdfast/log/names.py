@@ -3,7 +3,7 @@
 Numbers are padded to 20 digits, so that names sort by number.
 """
 
-from holdfast.words import TaskId, Version
+from holdfast.words import BadTaskName, TaskId, Version
 
 LOG = "log.json"
 APPS = "app/"
@@ -81,13 +81,16 @@ def is_manifest(name: str) -> bool:
     return name.count("/") == 2
 
 
-def task_of(name: str) -> TaskId:
-    """The task that an object under `snapshots/`, `segments/` or `volatile/` belongs to.
+def task_of(name: str) -> TaskId | None:
+    """The task that an object under `snapshots/`, `segments/` or `volatile/` belongs to; None if it isn't the log's.
 
-    >>> task_of("snapshots/0_3/files/0b1c")
-    TaskId(topology=0, partition=3)
+    >>> task_of("snapshots/0_3/files/0b1c"), task_of("snapshots/.DS_Store")
+    (TaskId(topology=0, partition=3), None)
     """
-    return TaskId.parse(name.split("/")[1])
+    try:
+        return TaskId.parse(name.split("/")[1])
+    except BadTaskName:
+        return None
 
 
 def snapshot_files(task: TaskId) -> str:

@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 """How often a wait for the sinks looks whether it has been given up."""
+_LOOKS_PER_WARNING = 100
+"""A wait that takes long is reported every ten seconds."""
 
 
 class SinkRaised(HoldfastError):
@@ -93,7 +95,7 @@ class SinkRunner:
         feeds: Sequence[Feed],
         *,
         retry: Retry,
-        check_leads: Callable[[], None] = lambda: None,
+        check_leads: Callable[[], None],
         on_failure: Callable[[HoldfastError], None] = lambda error: None,
         given_up: Callable[[], bool] = lambda: False,
     ) -> None:
@@ -140,7 +142,7 @@ class SinkRunner:
         batch asks here before it commits, so one that was given up never commits after the app has stopped.
         """
         self._request(version)
-        done = False
+        looks, done = 0, False
         with self._changed:
             while not done:
                 done = self._changed.wait_for(
@@ -148,6 +150,9 @@ class SinkRunner:
                 )
                 if self._given_up():
                     raise Interrupted(f"The app stops, and the time of its batch is used. {self._behind(version)}")
+                looks += 1
+                if not done and looks % _LOOKS_PER_WARNING == 0:
+                    logger.warning("The app waits for its sinks. %s", self._behind(version))
             if self._failure is not None:
                 raise self._failure
 
