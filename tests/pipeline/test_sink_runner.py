@@ -9,12 +9,13 @@ import pyarrow as pa
 import pytest
 
 from holdfast.errors import HoldfastError, Interrupted, TopologyError
-from holdfast.pipeline.sinks.builtin import Foreach, with_version
+from holdfast.pipeline.sinks.builtin import Files, FolderTaken, Foreach, with_version
 from holdfast.pipeline.sinks.runner import Feed, Retry, SinkFailed, SinkRunner
 from holdfast.retry import retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.words import Version
 from tests.crash.machine import Machine
+from tests.log.making import alone
 
 TIMEOUT = 30.0
 ONE, TWO = Version(1), Version(2)
@@ -31,7 +32,13 @@ def machine(tmp_path: Path) -> Machine:
 
 def runner(machine: Machine, function: Callable[[int, Any], None], retry: Retry = at_once, **more: Any) -> SinkRunner:
     """A sink that has two versions to write."""
-    sinks = SinkRunner(machine.log, [Feed("function", machine.output(), Foreach(function))], retry=retry, **more)
+    sinks = SinkRunner(
+        machine.log,
+        [Feed("function", machine.output(), Foreach(function))],
+        retry=retry,
+        check_leads=alone,
+        **more,
+    )
     machine.run([[("alice", 1)], [("alice", 2)]])
     return sinks
 
@@ -132,7 +139,7 @@ def test_a_retry_ends_when_the_app_is_told_to_stop(machine: Machine) -> None:
 def test_rows_can_have_their_version(machine: Machine) -> None:
     seen: list[dict[str, Any]] = []
     function = Foreach(lambda version, rows: seen.extend(rows.to_pylist()), version_column=True)
-    sinks = SinkRunner(machine.log, [Feed("function", machine.output(), function)], retry=at_once)
+    sinks = SinkRunner(machine.log, [Feed("function", machine.output(), function)], retry=at_once, check_leads=alone)
     machine.run([[("alice", 1)], [("alice", 2), ("bob", 5)]])
     sinks.catch_up(TWO)
     assert [(row["player"], row["total"], row["_version"]) for row in seen if row["player"] == "alice"] == [
@@ -144,3 +151,24 @@ def test_rows_can_have_their_version(machine: Machine) -> None:
 def test_a_column_with_the_name_of_the_version_is_refused() -> None:
     with pytest.raises(TopologyError, match="'_version'"):
         with_version(pa.table({"_version": [1]}), ONE)
+
+
+@pytest.mark.parametrize("garbage", [b"", b"[1]", b"{}"])
+def test_a_folder_with_a_damaged_log_file_is_refused_with_the_next_step(tmp_path: Path, garbage: bytes) -> None:
+    (tmp_path / "_log.json").write_bytes(garbage)
+    with pytest.raises(FolderTaken, match="damaged _log.json.*delete _log.json"):
+        Files(str(tmp_path)).open("l0g")
+
+
+def test_a_long_wait_for_a_sink_is_reported(machine: Machine, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("holdfast.pipeline.sinks.runner._LOOKS_PER_WARNING", 1)
+    release = threading.Event()
+    monkeypatch.setattr("holdfast.pipeline.sinks.runner.logger.warning", lambda *args: release.set())
+    sinks = runner(machine, lambda version, rows: assert_set(release))
+    sinks.start()
+    sinks.catch_up(TWO)
+    sinks.stop(TIMEOUT)
+
+
+def assert_set(event: threading.Event) -> None:
+    assert event.wait(TIMEOUT), "nobody was told about the wait"

@@ -76,7 +76,12 @@ class Files:
         """Claims the folder for this log, since two logs use the same names of files."""
         self._storage = open_storage(self._path, self._options)
         if self._storage.create("_log.json", json.dumps({"log": log}).encode()) is Put.EXISTS:
-            found = json.loads(self._storage.get("_log.json")).get("log")
+            found = _log_in(self._storage.get("_log.json"))
+            if found is None:
+                raise FolderTaken(
+                    f"{self._storage.place} has a damaged _log.json, which should say that its files are those of log "
+                    f"{log}. If they are, delete _log.json; otherwise give the sink another folder."
+                )
             if found != log:
                 raise FolderTaken(
                     f"{self._storage.place} has the files of another log ({found}); this one is {log}. Give the sink "
@@ -103,6 +108,18 @@ class Files:
         # Rows of changed keys rarely repeat a value, so a dictionary costs time and saves no space.
         pq.write_table(table, buffer, compression="snappy", use_dictionary=False)
         return buffer.getvalue()
+
+
+def _log_in(data: bytes) -> object:
+    """The log that a folder belongs to; None if the bytes don't say it.
+
+    >>> _log_in(b'{"log": "1f"}'), _log_in(b"")
+    ('1f', None)
+    """
+    try:
+        return msgspec.json.decode(data, type=dict[str, str]).get("log")
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        return None
 
 
 def with_version(table: pa.Table, version: Version) -> pa.Table:
