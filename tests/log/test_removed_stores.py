@@ -4,6 +4,7 @@ import logging
 import uuid
 from datetime import timedelta
 
+import msgspec
 import pytest
 
 from holdfast.log import names
@@ -14,7 +15,7 @@ from holdfast.log.objects import Storage
 from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
 from holdfast.stores.spec import Removed
-from tests.log.making import Watched, app_spec, commits_after, grow, store_spec
+from tests.log.making import Watched, app_spec, commits_after, grow, store_spec, subtopologies_of
 from tests.log.test_appfile import declared, numbers
 
 KEPT = timedelta(seconds=60)
@@ -222,3 +223,12 @@ def test_a_kill_at_any_write_of_a_change_changes_nothing(memory: Storage, when: 
         changed_through(Watched(storage, **{when: kill}))
         assert calls > fatal
         assert outcome(storage) == expected, creates[fatal]
+
+
+@pytest.mark.parametrize("choice", ["start_over", "continue"])
+def test_a_choice_may_stay_in_the_settings_while_its_store_is_removed(storage: Storage, choice: str) -> None:
+    """It has no effect until the store comes back: the store stays with its sub-topology."""
+    apart = msgspec.structs.replace(app_spec(A, B), subtopologies=subtopologies_of({"a": 0, "b": 1}))
+    for code in (apart, app_spec(A), app_spec(A), apart, app_spec(A), apart):
+        log = run(storage, code, b=choice)
+        assert Log.open(storage, log.app.number).app == log.app, "what was written can be read"

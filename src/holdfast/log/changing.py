@@ -59,7 +59,7 @@ def successor(old: InEffect, new: AppSpec, rules: ChangeRules) -> AppSpec:
     same = msgspec.structs.replace(
         new, log=old.app.log, follows=old.app.follows, stores=tuple(stores), used_numbers=old.app.used_numbers
     )
-    staying = {store.name for store in stores if not starts_over(old, store.name, rules)}
+    staying = {store.name for store in stores if not new.store(store.name) or not starts_over(old, store.name, rules)}
     known = [
         msgspec.structs.replace(each, stores=tuple(store for store in each.stores if store in staying))
         for each in old.app.subtopologies
