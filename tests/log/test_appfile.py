@@ -15,6 +15,7 @@ import holdfast as hf
 from holdfast.errors import BadValue, DamagedObject
 from holdfast.log import appfile, changing, names
 from holdfast.log.appfile import AppChanged, AppSpec, SubTopologySpec
+from holdfast.log.appfiles import AppFiles, ContradictoryAppFile
 from holdfast.log.changing import ChangeRules, InEffect
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
@@ -460,6 +461,13 @@ def test_a_file_that_contradicts_itself_is_damaged(fault: str) -> None:
     broken = msgspec.structs.replace(whole, **CONTRADICTIONS[fault])
     with pytest.raises(DamagedObject, match=f"app/00000000000000000001.json in here is damaged: .*{fault}"):
         appfile.decode(appfile.encode(broken), 1, "l0g", place="here")
+
+
+def test_a_file_that_would_contradict_itself_is_not_written(storage: Storage) -> None:
+    broken = msgspec.structs.replace(changing.first(app_spec(table(n="bigint")), "l0g"), subtopologies=())
+    with pytest.raises(ContradictoryAppFile, match="its stores are counts.* Nothing was written"):
+        AppFiles(storage, "l0g").recorded(broken)
+    assert storage.list("") == []
 
 
 def test_a_renamed_sub_topology_keeps_the_number_of_its_stores(storage: Storage) -> None:

@@ -126,12 +126,12 @@ def decode(data: bytes, number: int, log: str, *, place: str) -> AppSpec:
         raise documents.damaged(name, place, f"it says that it is number {spec.number}")
     if spec.log != log:
         raise documents.damaged(name, place, f"it belongs to the log {spec.log}, and this is the log {log}")
-    if (fault := _contradiction(spec)) is not None:
+    if (fault := contradiction(spec)) is not None:
         raise documents.damaged(name, place, fault)
     return spec
 
 
-def _contradiction(spec: AppSpec) -> str | None:
+def contradiction(spec: AppSpec) -> str | None:
     """What can't be true of an app in its file."""
     stores = [store.name for store in spec.stores]
     homes = [store for each in spec.subtopologies for store in each.stores]

@@ -9,13 +9,19 @@ import logging
 
 import msgspec
 
-from holdfast.errors import DamagedObject
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log import appfile, names
 from holdfast.log.appfile import AppSpec
 from holdfast.log.documents import UnknownFormat
 from holdfast.log.objects import Put, Storage
 
 logger = logging.getLogger(__name__)
+
+
+class ContradictoryAppFile(HoldfastError):
+    """An app file that nothing could read. It is found before it is written."""
+
+    category = ErrorCategory.BUG
 
 
 class AppFiles:
@@ -43,6 +49,11 @@ class AppFiles:
                 if found is not None and appfile.content(found) == appfile.content(wanted):
                     return found
             chosen = msgspec.structs.replace(wanted, number=max(numbers, default=0) + 1)
+            if (fault := appfile.contradiction(chosen)) is not None:
+                raise ContradictoryAppFile(
+                    f"The app file of this start would contradict itself: {fault}. Nothing was written, and the app "
+                    "can be started as it was before. Please report this with the output of app.plan()."
+                )
             # EXISTS: another start has written this number, or this put was stored and its answer lost.
             if self._storage.create(names.app(chosen.number), appfile.encode(chosen)) is Put.CREATED:
                 return chosen

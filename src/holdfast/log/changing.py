@@ -55,11 +55,12 @@ def successor(old: InEffect, new: AppSpec, rules: ChangeRules) -> AppSpec:
 
     Stores that are added or start over begin after the newest version.
     """
-    stores = [*(_declared(old, store, rules) for store in new.stores), *_removed(old, new, rules)]
+    over = starting_over(old, new, rules)
+    stores = [*(_declared(old, store, over) for store in new.stores), *_removed(old, new, rules)]
     same = msgspec.structs.replace(
         new, log=old.app.log, follows=old.app.follows, stores=tuple(stores), used_numbers=old.app.used_numbers
     )
-    staying = {store.name for store in stores if not new.store(store.name) or not starts_over(old, store.name, rules)}
+    staying = {store.name for store in stores} - over
     known = [
         msgspec.structs.replace(each, stores=tuple(store for store in each.stores if store in staying))
         for each in old.app.subtopologies
@@ -69,9 +70,9 @@ def successor(old: InEffect, new: AppSpec, rules: ChangeRules) -> AppSpec:
     return old.app if content(same) == content(old.app) else msgspec.structs.replace(same, follows=old.app.number)
 
 
-def _declared(old: InEffect, store: StoreSpec, rules: ChangeRules) -> StoreSpec:
+def _declared(old: InEffect, store: StoreSpec, over: Collection[str]) -> StoreSpec:
     known = old.app.store(store.name)
-    if known is None or starts_over(old, store.name, rules):
+    if known is None or store.name in over:
         return msgspec.structs.replace(store, after=old.version)
     return history.merged(known, store)
 
@@ -96,8 +97,10 @@ def kept_until(removed: Removed, rules: ChangeRules) -> int:
     return removed.wall + rules.keep_removed // timedelta(milliseconds=1)
 
 
-def starts_over(old: InEffect, store: str, rules: ChangeRules) -> bool:
-    return old.returned(store) is not None and rules.returned.get(store) == START_OVER
+def starting_over(old: InEffect, new: AppSpec, rules: ChangeRules) -> set[str]:
+    """The stores that come back with this start, empty. A choice for a store that stays removed has no effect."""
+    back = [store.name for store in new.stores if old.returned(store.name) is not None]
+    return {store for store in back if rules.returned.get(store) == START_OVER}
 
 
 # Numbers of sub-topologies
@@ -187,7 +190,7 @@ def refusals(old: InEffect, new: AppSpec, rules: ChangeRules) -> list[str]:
                 f"The log has {name} format {number}; this release knows {new.formats.get(name, 0)}. "
                 "Use a newer Holdfast."
             )
-    over = {store.name for store in new.stores if starts_over(old, store.name, rules)}
+    over = starting_over(old, new, rules)
     for store in sorted(new.stores, key=lambda store: store.name):
         known = old.app.store(store.name)
         if known is None or store.name in over:
