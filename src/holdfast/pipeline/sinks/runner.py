@@ -27,6 +27,7 @@ logger = logging.getLogger(__name__)
 
 _LOOK_SECONDS = 0.1
 """How often a wait for the sinks looks whether it has been given up."""
+_LATER = " Sinks get the versions they lack at the next start."
 _LOOKS_PER_WARNING = 100
 """A wait that takes long is reported every ten seconds."""
 
@@ -149,7 +150,8 @@ class SinkRunner:
                     lambda: self._failure is not None or self._all_at(version), timeout=_LOOK_SECONDS
                 )
                 if self._given_up():
-                    raise Interrupted(f"The app stops, and the time of its batch is used. {self._behind(version)}")
+                    late = self._behind(version)
+                    raise Interrupted(f"The app stops, and the time of its batch is used. {late}{_LATER}")
                 looks += 1
                 if not done and looks % _LOOKS_PER_WARNING == 0:
                     logger.warning("The app waits for its sinks. %s", self._behind(version))
@@ -172,7 +174,7 @@ class SinkRunner:
             if thread.is_alive():
                 with self._changed:
                     self._abandoned = True
-                    logger.warning("the app stops without waiting longer. %s", self._behind(self._target))
+                    logger.warning("the app stops without waiting longer. %s%s", self._behind(self._target), _LATER)
                 return False
         self._record()
         return True
@@ -190,11 +192,9 @@ class SinkRunner:
             self._recorded = positions
 
     def _behind(self, version: Version) -> str:
-        """Which sinks have not written a version, and what becomes of them; empty if there are none."""
+        """Which sinks have not written a version, in one sentence; empty if there are none."""
         late = [f"sink {name!r} has written {at}" for name, at in self._positions.items() if at < version]
-        return (
-            f"Of the versions up to {version}, {', '.join(late)}; it gets the others at the next start." if late else ""
-        )
+        return f"Of the versions up to {version}, {', '.join(late)}." if late else ""
 
     def _request(self, version: Version) -> None:
         if self._thread is None:
