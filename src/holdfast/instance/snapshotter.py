@@ -77,7 +77,7 @@ class Snapshotter:
         return mark.version
 
     def _found(self) -> Saved:
-        """The last snapshot as the log has it: processes come and go, so its age goes by the clocks of the log."""
+        """The last snapshot as the log has it: processes come and go, so its age is measured by the log's clock."""
         manifest = self._log.snapshots.newest(self._replica.task)
         if manifest is None:
             first = self._replica.commit_of(Version(self._replica.begin + 1))
