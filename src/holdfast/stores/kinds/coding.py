@@ -9,16 +9,15 @@ from holdfast.errors import HoldfastError
 from holdfast.stores.codecs.base import Codec, Quick
 from holdfast.stores.codecs.values import StoreCodec, codec_of
 from holdfast.stores.formats import cells
-from holdfast.stores.formats.cells import FIRST_SCHEMA, FORMAT, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell, all_begin_with
+from holdfast.stores.formats.cells import FIRST_SCHEMA, HEADER_BYTES, NEVER, NO_TIMESTAMP, Cell
+from holdfast.stores.formats.quick_cells import are_first, payload_of, quick_reader
 from holdfast.stores.formats.times import Row, times_at
 from holdfast.stores.spec import StoreSpec
 
 V = TypeVar("V")
 
-_FORMAT_1 = bytes([FORMAT])
 _AT_ONCE = 1_000
 _cell: Callable[[Row], bytes] = itemgetter(1)
-_format: Callable[[bytes], int] = itemgetter(0)
 
 
 def codec_for(spec: StoreSpec, type_: Any, own: Codec[Any] | None = None) -> StoreCodec[Any]:
@@ -53,8 +52,10 @@ class Values(Generic[V]):
         self._quick: Quick | None = getattr(codec, "quick", None)
         # The fast or slow reader and writer is chosen once, because every value goes through them.
         self._encode: Callable[[V], bytes] = _quick_writer(self._quick, codec.encode) if self._quick else codec.encode
-        self._by_itself = self._quick if codec.schema == FIRST_SCHEMA else None
-        self.read: Callable[[bytes], V] = self._quick_reader(self._by_itself) if self._by_itself else self._read
+        self._by_itself = quick = self._quick if codec.schema == FIRST_SCHEMA else None
+        self.read: Callable[[bytes], V] = (
+            quick_reader(quick.decode, self._read, self._skip, quick.failures) if quick else self._read
+        )
 
     def cell(self, value: V, timestamp: int = NO_TIMESTAMP, expires: int = NEVER) -> bytes:
         """A value as it is stored."""
@@ -78,7 +79,7 @@ class Values(Generic[V]):
     def read_many(self, found: Sequence[bytes]) -> list[V]:
         """The values of many cells."""
         quick = self._by_itself
-        if quick is not None and all_begin_with(_FORMAT_1, found):
+        if quick is not None and are_first(found):
             try:
                 return list(map(quick.decode, map(self._cut, found)))
             except quick.failures:
@@ -111,14 +112,12 @@ class Values(Generic[V]):
 
         if quick is None:
             return one_by_one
-        decode = quick.decode
-        failures: tuple[type[Exception], ...] = (*quick.failures, IndexError)
+        decode, failures = quick.decode, quick.failures
 
         def at_once(rows: Sequence[Row]) -> list[tuple[int, V]]:
             found = list(map(_cell, rows))
             try:
-                # The fastest check of every format for a few dozen cells: 35 ns per cell.
-                if countOf(map(_format, found), FORMAT) == len(found):
+                if are_first(found):
                     return list(zip(times_at(rows, place), map(decode, map(cut, found))))  # noqa: B905  `strict` costs 2 %
             except failures:
                 pass  # one by one, the codec reports what is wrong
@@ -127,24 +126,8 @@ class Values(Generic[V]):
         return at_once
 
     def _read(self, data: bytes) -> V:
-        if data[:1] == _FORMAT_1 and len(data) >= self._skip:
-            return self._decode(data[self._skip :], FIRST_SCHEMA)
-        cell = cells.unpack(data)
-        return self._decode(cell.payload[self.lead :], cell.schema)
-
-    def _quick_reader(self, quick: Quick) -> Callable[[bytes], V]:
-        decode, skip, slowly = quick.decode, self._skip, self._read
-        failures: tuple[type[Exception], ...] = (*quick.failures, IndexError)
-
-        def read(data: bytes) -> V:
-            try:
-                if data[0] == FORMAT:
-                    return cast(V, decode(data[skip:]))
-            except failures:
-                pass  # the codec itself reports what is wrong
-            return slowly(data)
-
-        return read
+        payload, schema = payload_of(data)
+        return self._decode(payload[self.lead :] if self.lead else payload, schema)
 
 
 def _quick_writer(quick: Quick, slowly: Callable[[V], bytes]) -> Callable[[V], bytes]:

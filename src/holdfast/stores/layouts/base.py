@@ -24,8 +24,9 @@ from holdfast.stores.access import ENTRY_SCHEMA, Now, OrderedBytes, ReadableByte
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, Cells, pack, unpack, unpack_many
 from holdfast.stores.formats.keys import after_prefix
+from holdfast.stores.formats.quick_cells import ExpiryClock
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, RECENCY_AREA, SLICE_AREA
-from holdfast.stores.layouts.expiry import ExpiryClock, shorter_ttl
+from holdfast.stores.layouts.expiry import shorter_ttl
 from holdfast.stores.layouts.slices import retention_time, slices_to_drop
 from holdfast.stores.scans import close
 from holdfast.stores.spec import StoreSpec

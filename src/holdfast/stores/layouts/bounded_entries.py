@@ -17,8 +17,8 @@ from itertools import islice
 from operator import itemgetter
 
 from holdfast.stores.access import Now, OrderedBytes
-from holdfast.stores.formats import cells
-from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, NUMBERED_HEADER_BYTES
+from holdfast.stores.formats.cells import NEVER
+from holdfast.stores.formats.quick_cells import payload_of, payload_start
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts import recency
 from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, PREFIX_BYTES, RECENCY_AREA, SLICE_AREA
@@ -244,10 +244,10 @@ class _WithoutTouching:
 
 
 def _seq_of(cell: bytes) -> int:
-    return recency.split_seq(cells.unpack(cell).payload)[0]
+    return recency.split_seq(payload_of(cell)[0])[0]
 
 
 def _with_seq(cell: bytes, seq: int) -> bytes:
     """The cell with the number of its touch, for which it has room."""
-    at = HEADER_BYTES if cell[0] == FORMAT else NUMBERED_HEADER_BYTES
+    at = payload_start(cell)
     return cell[:at] + recency.with_seq(seq, cell[at + SEQ_BYTES :])

@@ -6,7 +6,6 @@ The index is in the order of expiry. An expired entry is hidden from every reade
 whether its bytes are still there or not.
 """
 
-import struct
 from datetime import timedelta
 from typing import Final
 
@@ -19,7 +18,7 @@ from holdfast.errors import BadValue
 from holdfast.settings.units import format_duration
 from holdfast.stores.access import Now
 from holdfast.stores.formats import cells
-from holdfast.stores.formats.cells import FORMAT, HEADER_BYTES, NEVER, Cells
+from holdfast.stores.formats.cells import NEVER, Cells
 from holdfast.stores.formats.times import time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, flip_signs, numbered_keys, split_numbered_keys, unflip_signs
 from holdfast.stores.spec import StoreSpec
@@ -29,9 +28,6 @@ AT_MOST: Final = 10_000
 
 _NO_NUMBER = pa.scalar(None, pa.int64())
 _NO_BYTES = pa.scalar(None, pa.binary())
-_U64 = struct.Struct(">Q")
-_NEVER = bytes(8)
-_FORMAT_1 = bytes([FORMAT])
 
 
 def index_key(expires: int, key: bytes) -> bytes:
@@ -65,17 +61,6 @@ def split_index_keys(rows: pa.BinaryArray) -> tuple[npt.NDArray[np.int64], pa.Bi
 def expires_of(cell: bytes) -> int:
     """When a cell expires."""
     return cells.unpack(cell).expires
-
-
-class ExpiryClock:
-    """Checks whether a cell is visible at one time, from its bytes: every cell that is read is checked."""
-
-    def __init__(self, wall: int) -> None:
-        self._wall = _U64.pack(max(wall, 0))
-
-    def shows(self, cell: bytes) -> bool:
-        expires = cell[9:17] if cell[:1] == _FORMAT_1 and len(cell) >= HEADER_BYTES else _U64.pack(expires_of(cell))
-        return expires == _NEVER or expires > self._wall
 
 
 def visible(cells: Cells, now: Now) -> Cells:
