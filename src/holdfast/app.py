@@ -86,7 +86,7 @@ def _say(line: str) -> None:
     sys.stderr.write(f"holdfast: {line}\n")
 
 
-_ACTIVE = (AppState.RESTORING, AppState.REBALANCING, AppState.RUNNING)
+_ACTIVE = (AppState.RESTORING, AppState.RUNNING)
 
 RestoreListener = Callable[[RestoreEvent], object]
 AlertHook = Callable[[BaseException], object]

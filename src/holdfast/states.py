@@ -1,14 +1,11 @@
 """The states of an app and the transitions between them.
 
-    CREATED ──► RESTORING ◄──► REBALANCING
-       │          │               │  ▲
-       │          ▼               ▼  │
-       │        RUNNING ◄─────────┘  │
-       │          │  └───────────────┘
-       └──────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
+    CREATED ──► RESTORING ──► RUNNING
+       │            │            │
+       └────────────┴────────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
 
 STOPPED and ERROR are final: such an app can't be started again; create a new one. In Kafka Streams STOPPING is called
-PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of REBALANCING.
+PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of its REBALANCING.
 """
 
 import threading
@@ -25,7 +22,6 @@ _state = metrics.gauge("holdfast_app_state", "1 for the current state of the app
 class AppState(Enum):
     CREATED = "created"
     RESTORING = "restoring"
-    REBALANCING = "rebalancing"
     RUNNING = "running"
     STOPPING = "stopping"
     STOPPED = "stopped"
@@ -37,9 +33,8 @@ class AppState(Enum):
 
 TRANSITIONS: dict[AppState, frozenset[AppState]] = {
     AppState.CREATED: frozenset({AppState.RESTORING, AppState.STOPPING, AppState.ERROR}),
-    AppState.RESTORING: frozenset({AppState.REBALANCING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
-    AppState.REBALANCING: frozenset({AppState.RESTORING, AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
-    AppState.RUNNING: frozenset({AppState.REBALANCING, AppState.STOPPING, AppState.ERROR}),
+    AppState.RESTORING: frozenset({AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
+    AppState.RUNNING: frozenset({AppState.STOPPING, AppState.ERROR}),
     AppState.STOPPING: frozenset({AppState.STOPPED, AppState.ERROR}),
     AppState.STOPPED: frozenset(),
     AppState.ERROR: frozenset(),
@@ -68,7 +63,7 @@ class StateMachine:
     Traceback (most recent call last):
     ...
     holdfast.states.IllegalTransition: An app that is running can't become created. From running it can become: error, \
-rebalancing, stopping.
+stopping.
     """
 
     def __init__(self) -> None:
