@@ -87,7 +87,7 @@ def rows(*records: tuple[str | None, int], time: int = 0) -> pa.RecordBatch:
     )
 
 
-class Replica(ReplicaState):
+class ProcessorReplica(ReplicaState):
     """The processor's stores, and the log that its task writes to."""
 
     def __init__(self) -> None:
@@ -114,7 +114,7 @@ class Replica(ReplicaState):
 
 
 def test_versions_are_applied_to_all_stores() -> None:
-    replica = Replica()
+    replica = ProcessorReplica()
     first = replica.run(work(1), rows(("ann", 3), ("bob", 1)), rows(("ann", 4), time=60_000))
     replica.run(work(2), rows(("ann", 5), time=60_001))
     now = Now(9_000, 60_001)
@@ -166,7 +166,7 @@ def test_the_number_of_reads_does_not_depend_on_the_number_of_records() -> None:
 
 
 def test_a_version_without_records_writes_nothing() -> None:
-    result = Replica().run(work(1))
+    result = ProcessorReplica().run(work(1))
     assert (result.segments, result.volatile, result.records, result.counts) == ((), (), 0, {})
 
 
@@ -174,7 +174,7 @@ def test_the_result_does_not_depend_on_chunks() -> None:
     batches = [rows((f"p{n % 3}", n)) for n in range(20)]
     found = []
     for chunk_rows in (1, 7, 1_000):
-        replica = Replica()
+        replica = ProcessorReplica()
         result = replica.run(work(1, limits=replace(LIMITS, chunk_rows=chunk_rows)), *batches)
         found.append((dict(replica.bound("games", Now(0)).items()), replica.forwarded(result)))
     assert found[0] == found[1] == found[2]
@@ -184,7 +184,7 @@ RAISED = ("ValueError: -1 points", "'bob'", "points=-1", "test_processing_task.p
 
 
 def test_a_users_exception_names_the_record_and_the_line() -> None:
-    replica = Replica()
+    replica = ProcessorReplica()
     refused = refusal(replica.attempt(work(1), rows(("ann", 3), ("bob", -1))))
     assert refused.category is not ErrorCategory.RETRY
     for part in ("ProcessorFailed: Games.process()", *RAISED):
@@ -266,7 +266,7 @@ def test_a_value_that_could_not_be_read_back_is_not_retried() -> None:
         def process(self, key: str, event: Any, ctx: hf.Context) -> None:
             self.best[key] = Written([None] * 1_000)  # type: ignore[arg-type]
 
-    replica = Replica()
+    replica = ProcessorReplica()
     (spec,) = specs_of(Largest)
     made = work(1, stores=(spec,), output=None, code=ship(replace(CODE, processor=Largest)))
     refused = refusal(replica.attempt(made, rows(("ann", 3))))
@@ -333,7 +333,7 @@ def test_an_exception_in_prefetch_names_the_record_and_the_line() -> None:
 
 
 def test_an_unreachable_instance_is_retried() -> None:
-    class Unreachable(Replica):
+    class Unreachable(ProcessorReplica):
         def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
             raise InstanceUnavailable("no answer")
 
@@ -344,7 +344,7 @@ def test_an_unreachable_instance_is_retried() -> None:
 
 
 def test_invalid_records_become_dead_letters() -> None:
-    replica = Replica()
+    replica = ProcessorReplica()
     result = replica.run(work(1), rows((None, 1), ("ann", 1), (None, 2)))
     assert (result.records, result.counts["dead"]) == (3, 2)
     [(name, letters)] = [part for ref in result.segments for part in replica.log.read_parts(ref, DEAD)]
@@ -352,7 +352,9 @@ def test_invalid_records_become_dead_letters() -> None:
 
 
 def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
-    refused = refusal(Replica().attempt(work(1, limits=replace(LIMITS, partitions=2)), rows(("stray", 1), ("bob", 1))))
+    refused = refusal(
+        ProcessorReplica().attempt(work(1, limits=replace(LIMITS, partitions=2)), rows(("stray", 1), ("bob", 1)))
+    )
     assert refused.message.startswith("WrongPartition: ")
     assert "'bob'" in refused.message
 
@@ -360,11 +362,11 @@ def test_a_key_of_another_partition_is_refused_with_the_key() -> None:
 def test_too_much_state_is_refused_with_the_setting() -> None:
     batches = [rows((f"p{n}", 1)) for n in range(50)]
     limited = work(1, limits=replace(LIMITS, state_bytes=2_000))
-    assert "batch.state_bytes" in refusal(Replica().attempt(limited, *batches)).message
+    assert "batch.state_bytes" in refusal(ProcessorReplica().attempt(limited, *batches)).message
 
 
 def test_forwarding_without_an_output_is_an_error_with_advice() -> None:
-    error = refusal(Replica().attempt(work(1, output=None), rows(("ann", 3))))
+    error = refusal(ProcessorReplica().attempt(work(1, output=None), rows(("ann", 3))))
     assert error.category is not ErrorCategory.RETRY
     assert (
         "Games.process() raised holdfast.errors.TopologyError: ctx.forward() needs to know the output's"

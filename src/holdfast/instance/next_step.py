@@ -35,9 +35,6 @@ class Unreachable:
     committed: Version
 
 
-Step = Wait | LoadSnapshot | ApplySegment | Unreachable
-
-
 def next_step(
     at: Version,
     committed: Version,
@@ -45,7 +42,7 @@ def next_step(
     *,
     begin: Version = NOTHING,
     next_there: bool = True,
-) -> Step:
+) -> Wait | LoadSnapshot | ApplySegment | Unreachable:
     """The next thing to do for a replica at `at` that aims for `committed`.
 
     At `begin` it is empty, and starts with a snapshot if there is one. `next_there` is false if the commit or a segment

@@ -19,19 +19,19 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.driver import Step as VersionStep
+from holdfast.pipeline.driver import Step
 from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.unusable import is_unusable
-from holdfast.topology.stream import Filter, Step
+from holdfast.topology.stream import Filter, StatelessStep
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from holdfast.words import Millis
 
-Steps = tuple[Step, ...]
+Steps = tuple[StatelessStep, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,7 +66,7 @@ class SourceReaders:
         counting = min(readers, key=lambda reader: len(reader.steps))
         self._counting = counting if len(counting.steps) == len(self._shared) else None
 
-    def run(self, batch: DataFrame, step: VersionStep, locations: StateLocations) -> tuple[list[TaskResult], int]:
+    def run(self, batch: DataFrame, step: Step, locations: StateLocations) -> tuple[list[TaskResult], int]:
         """The results of all tasks, and how many records the source had."""
         shared = _applied(batch, self._shared)
         several = len(self._readers) > 1
@@ -103,7 +103,7 @@ def shared_steps(chains: Sequence[Steps]) -> Steps:
     >>> shared_steps([(a, b, c), (a, b), (a, c)]) == (a,)
     True
     """
-    shared: list[Step] = []
+    shared: list[StatelessStep] = []
     for steps in zip(*chains, strict=False):
         if any(step is not steps[0] for step in steps):
             break
@@ -121,7 +121,7 @@ def _same(one: Steps, other: Steps) -> bool:
     return len(one) == len(other) and len(shared_steps([one, other])) == len(one)
 
 
-def _has(steps: Steps, wanted: Step) -> bool:
+def _has(steps: Steps, wanted: StatelessStep) -> bool:
     return any(step is wanted for step in steps)
 
 

@@ -26,7 +26,7 @@ from holdfast.topology.topology import Source, Topology
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-Step = Callable[["DataFrame"], "DataFrame"]
+StatelessStep = Callable[["DataFrame"], "DataFrame"]
 
 KAFKA_POSITION = ("partition", "offset")
 """The columns in which Spark's Kafka source has a record's position. Where a stream has them, they break ties."""
@@ -53,17 +53,17 @@ class Stream:
     key: tuple[str, ...]
     timestamp: str | None
     position: tuple[str, ...]
-    steps: tuple[Step, ...] = ()
+    steps: tuple[StatelessStep, ...] = ()
 
     def __repr__(self) -> str:
         time = f", timestamp={self.timestamp!r}" if self.timestamp else ""
         return f"Stream({self.source.name!r}, key={[*self.key]!r}{time}, columns={self.frame.columns!r})"
 
-    def transform(self, step: Step) -> Stream:
+    def transform(self, step: StatelessStep) -> Stream:
         """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
         return self._with(step, "transform()")
 
-    def _with(self, step: Step, where: str) -> Stream:
+    def _with(self, step: StatelessStep, where: str) -> Stream:
         """The stream with one more step. `where` names the call in the error for a column that isn't there."""
         with errors_in(self.frame, where):
             return replace(self, frame=step(self.frame), steps=(*self.steps, step))
