@@ -18,7 +18,7 @@ import msgspec
 from holdfast.errors import HoldfastError, SettingsError, TopologyError
 from holdfast.query.keytext import BadKeyText, parse_key
 from holdfast.query.problems import Problem
-from holdfast.query.render import answered, shown, to_json
+from holdfast.query.render import answered, to_json
 from holdfast.query.task_reader import TaskPart, TaskStore
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, ReadableBytes
@@ -187,7 +187,7 @@ def _rendered(item: Item, spec: StoreSpec) -> Item:
     found: Item = {}
     for name, member in item.items():
         if name == "value":
-            found |= answered(to_json(shown(spec, member)))
+            found |= answered(to_json(spec.value.visible(member)))
         else:
             found[name] = to_json(member)
     return found

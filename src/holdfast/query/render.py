@@ -8,7 +8,6 @@ names its key, never a guess.
 
 import base64
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Protocol
 
 import msgspec
@@ -17,7 +16,7 @@ from holdfast.errors import TopologyError
 from holdfast.query.keytext import render_scalar
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.schema.without_code import AsWritten
-from holdfast.stores.spec import RowValues, StoreSpec
+from holdfast.stores.spec import StoreSpec
 
 
 class Renderer(Protocol):
@@ -32,19 +31,7 @@ def renderer(spec: StoreSpec) -> Renderer:
         codec = codec_of(spec)
     except TopologyError:
         return _render_bytes
-    return lambda payload, schema=None: to_json(shown(spec, codec.decode(payload, schema)))
-
-
-def shown(spec: StoreSpec, value: object) -> object:
-    """A value as readers see it: an aggregate's row without its hidden columns."""
-    if not isinstance(spec.value, RowValues) or not isinstance(value, Mapping):
-        return value
-    return {name: value[name] for name in _shown_names(spec.value)}
-
-
-@lru_cache(maxsize=256)
-def _shown_names(rows: RowValues) -> tuple[str, ...]:
-    return rows.shown.names
+    return lambda payload, schema=None: to_json(spec.value.visible(codec.decode(payload, schema)))
 
 
 def answered(rendered: object) -> dict[str, object]:

@@ -30,7 +30,7 @@ from holdfast.stores.formats.cells import FIRST_SCHEMA, NEVER, NO_TIMESTAMP, Cel
 from holdfast.stores.formats.keys import decode_key
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.without_code import newest_fields
-from holdfast.stores.spec import RowValues, StoreSpec, TypedValues
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import Version
 
 _LIMITS = ("ttl_ms", "retention_ms", "max_entries")
@@ -92,7 +92,7 @@ class _Endpoints:
         values = parse_key(spec.key, key_in_path(request, spec.key))
         lookup = self._reader.find(spec.name, values)
         found = self._reader.get(lookup) if lookup.local else await asyncio.to_thread(self._reader.get, lookup)
-        if found.cell is None and _kept_by_user(spec):
+        if found.cell is None and spec.value.by_processor:  # it may be under the key of another partition
             found = await asyncio.to_thread(self._reader.search, lookup, found)
         if found.cell is not None and self._specs.is_unknown_schema(spec.name, found.cell.schema):
             await asyncio.to_thread(self._specs.load_schema, spec.name, found.cell.schema)
@@ -270,8 +270,3 @@ def _unreadable(store: str, key: str, error: Exception) -> Problem:
         f"The value of {key[:200]!r} in store {store!r} can't be read: {error}",
         f"Nothing you sent is at fault. {RESTORE_AGAIN}",
     )
-
-
-def _kept_by_user(spec: StoreSpec) -> bool:
-    """Whether a processor writes the store: it may write under any key, also one of another partition."""
-    return isinstance(spec.value, TypedValues)

@@ -5,8 +5,10 @@ make stored bytes unreadable is reported to the user in one sentence.
 """
 
 import re
+from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any, Final, Literal
+from functools import lru_cache
+from typing import Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -41,6 +43,7 @@ class NumberedSchema(msgspec.Struct, frozen=True, omit_defaults=True):
 class RowValues(msgspec.Struct, frozen=True, tag="rows"):
     """Values that are rows of an aggregate."""
 
+    by_processor: ClassVar[bool] = False
     columns: Schema
     """All columns: first those that users see, then those that only merges need."""
 
@@ -54,9 +57,30 @@ class RowValues(msgspec.Struct, frozen=True, tag="rows"):
         """
         return Schema(tuple(field for field in self.columns.fields if not field.hidden_in))
 
+    def visible(self, value: object) -> object:
+        """A value as readers see it: a row without its hidden columns."""
+        return {name: value[name] for name in _shown_names(self)} if isinstance(value, Mapping) else value
+
+    def __str__(self) -> str:
+        return f"rows of ({self.columns})"
+
+
+@lru_cache(maxsize=256)
+def _shown_names(rows: RowValues) -> tuple[str, ...]:
+    return rows.shown.names
+
 
 class TypedValues(msgspec.Struct, frozen=True, tag="typed"):
     """Values of a Python type. The store's `schemas` describe them."""
+
+    by_processor: ClassVar[bool] = True
+    """Whether a processor puts the values: under any key, and with a TTL of their own if it likes."""
+
+    def visible(self, value: object) -> object:
+        return value
+
+    def __str__(self) -> str:
+        return "typed values"
 
 
 TYPED_VALUES: Final = TypedValues()
@@ -185,8 +209,7 @@ def differences(old: StoreSpec, new: StoreSpec) -> list[str]:
             f"the stream's timestamp= as it was; or {KEEP_AND_ADD}"
         )
     if type(old.value) is not type(new.value):
-        was, now = _text(old.value), _text(new.value)
-        lines.append(f"store {old.name!r} has {was} in the log and {now} in the code. {_NOT_IN_PLACE}")
+        lines.append(f"store {old.name!r} has {old.value} in the log and {new.value} in the code. {_NOT_IN_PLACE}")
     for what, attribute in (("ttl", "ttl_ms"), (kept_as(new), "retention_ms"), ("max_entries", "max_entries")):
         before, after = getattr(old, attribute), getattr(new, attribute)
         if bool(before) != bool(after):
@@ -199,7 +222,7 @@ def differences(old: StoreSpec, new: StoreSpec) -> list[str]:
         was, now = shown(old, "ttl_ms"), shown(new, "ttl_ms")
         # An aggregate is written by its records, not by put().
         leave = f"Leave it at {was}, which single entries can go below by put(..., ttl=)"
-        stay = leave if isinstance(old.value, TypedValues) else f"Leave it at {was}"
+        stay = leave if old.value.by_processor else f"Leave it at {was}"
         lines.append(
             f"store {old.name!r} has ttl {was} in the log and {now} in the code. Entries that it would hide could come "
             f"back if it grew again, deleted ones too. {stay}; or {KEEP_AND_ADD}"
@@ -230,7 +253,3 @@ def shown(spec: StoreSpec, name: str) -> str:
     if name.endswith("_ms"):
         return format_duration(timedelta(milliseconds=value)) if value else "none"
     return "none" if value is None or (name == "max_entries" and not value) else str(value)
-
-
-def _text(value: RowValues | TypedValues) -> str:
-    return f"rows of ({value.columns})" if isinstance(value, RowValues) else "typed values"

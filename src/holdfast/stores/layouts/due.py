@@ -18,7 +18,7 @@ from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, RECENCY_AREA
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
 from holdfast.stores.scans import close
-from holdfast.stores.spec import StoreSpec, TypedValues
+from holdfast.stores.spec import StoreSpec
 
 STEPS = 100
 """In how many steps the entries of a slice are hidden."""
@@ -55,7 +55,7 @@ def may_be_due(spec: StoreSpec) -> bool:
     """Whether anything in such a store can be due: an aggregate without a TTL and event time need no look."""
     if spec.slice_ms:
         return not (spec.retention_ms and spec.clock == "event")
-    return bool(spec.ttl_ms) or isinstance(spec.value, TypedValues)
+    return bool(spec.ttl_ms) or spec.value.by_processor
 
 
 def next_due(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> Due:

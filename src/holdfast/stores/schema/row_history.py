@@ -7,7 +7,7 @@ import msgspec
 from holdfast.stores.formats.cells import FIRST_SCHEMA
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.schema.text import FieldSchema, Record, Scalar, fingerprint_of, parse, text_of
-from holdfast.stores.spec import KEEP_AND_ADD, NumberedSchema, RowValues, StoreSpec
+from holdfast.stores.spec import KEEP_AND_ADD, NumberedSchema, StoreSpec
 
 UNSTABLE_INPUT = "..."
 """Stands for an input whose text can differ from start to start: then only the function is compared."""
@@ -25,10 +25,7 @@ def numbered_rows(number: int, schema: Schema) -> NumberedSchema:
 
 def row_schemas(spec: StoreSpec) -> dict[int, Schema]:
     """The schema of each number that rows of a store may have."""
-    schemas = {version.number: _row_schema(version.fields) for version in spec.schemas}
-    if isinstance(spec.value, RowValues):
-        schemas[spec.schema] = spec.columns
-    return schemas
+    return {version.number: _row_schema(version.fields) for version in spec.schemas} | {spec.schema: spec.columns}
 
 
 def surviving(spec: StoreSpec, number: int) -> frozenset[str]:
@@ -56,6 +53,11 @@ def merged(log: StoreSpec, code: StoreSpec) -> StoreSpec:
     history = log.schemas or (numbered_rows(FIRST_SCHEMA, log.columns),)
     number = log.schema + 1
     return msgspec.structs.replace(code, schema=number, schemas=(*history, numbered_rows(number, code.columns)))
+
+
+def effective(log: StoreSpec, code: StoreSpec) -> StoreSpec:
+    """The spec that code uses: rows are written in the newest schema, which has a column for each of the code."""
+    return merged(log, code)
 
 
 def unreadable(log: StoreSpec, code: StoreSpec) -> list[str]:
