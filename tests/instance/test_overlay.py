@@ -1,5 +1,6 @@
 """The overlay equals a dict of dicts at every version it has, whatever is flushed, merged or evicted."""
 
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from holdfast.instance import overlay as overlays
 from holdfast.instance import run as runs
-from holdfast.instance.fingerprint import U64, fingerprint
+from holdfast.instance.fingerprint import U64, fingerprint, fingerprint_of
 from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
 from holdfast.instance.run import Run
 from holdfast.stores.engines.base import Changes
@@ -36,6 +37,7 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
     whole = fingerprint(pa.array([b"before", *keys], pa.binary()))
     assert fingerprint(pa.array([b"before", *keys], pa.binary()).slice(1)).tolist() == whole[1:].tolist()
     assert [int(fingerprint(pa.array([key], pa.binary()))[0]) for key in keys] == whole[1:].tolist()
+    assert [int(fingerprint_of(key)) for key in keys] == whole[1:].tolist()
 
 
 @pytest.mark.parametrize("prints", [fingerprint, colliding])
@@ -47,8 +49,15 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
     budget=st.sampled_from([0, 600, 10**9]),
     lookups=st.lists(KEYS),
 )
-def test_it_equals_a_model_at_every_version(prints: object, **drawn: Any) -> None:
-    with patch.object(overlays, "fingerprint", prints), patch.object(runs, "fingerprint", prints):
+def test_it_equals_a_model_at_every_version(prints: Callable[[pa.Array], U64], **drawn: Any) -> None:
+    def print_of(key: bytes) -> np.uint64:
+        return np.uint64(prints(pa.array([key], pa.binary()))[0])
+
+    with (
+        patch.object(overlays, "fingerprint", prints),
+        patch.object(overlays, "fingerprint_of", print_of),
+        patch.object(runs, "fingerprint", prints),
+    ):
         check_model(**drawn)
 
 
@@ -82,6 +91,7 @@ def check_model(
             values, known = at.lookup("s", pa.array(wanted, pa.binary()))
             for key, value, is_known in zip(wanted, values.to_pylist(), known.to_pylist(), strict=True):
                 assert (value if is_known else engine.get(key)) == models[version].get(key)
+                assert at.get("s", key) == (value, is_known)
             below = dict(engine)
             for key, value in at.scan("s", b"", None):
                 below[key] = value

@@ -14,6 +14,7 @@ U64 = npt.NDArray[np.uint64]
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
 _HALF = np.uint64(32)
+_ALL = (1 << 64) - 1
 _MASKS = np.array([(1 << (8 * n)) - 1 for n in range(9)], dtype=np.uint64)
 
 
@@ -36,7 +37,7 @@ def fingerprint(keys: pa.Array) -> U64:
         data[: end - first] = np.frombuffer(data_buffer, dtype=np.uint8, count=end - first, offset=first)
     words = np.ndarray((end - first + 1,), dtype=np.uint64, buffer=data.data, strides=(1,))
     starts = offsets[:-1] - np.int32(first)
-    lengths = np.diff(offsets)
+    lengths = offsets[1:] - offsets[:-1]
     shortest, longest = int(lengths.min()), int(lengths.max())
     prints = lengths.astype(np.uint64) * _ODD
     for done in range(0, longest, 8):
@@ -52,6 +53,23 @@ def fingerprint(keys: pa.Array) -> U64:
             word = words[starts[rows_on] + np.int32(done)] & _MASKS[np.minimum(lengths[rows_on] - done, 8)]
             prints[rows_on] = _mixed(prints[rows_on], word)
     return _mixed(prints, _ODD)
+
+
+def fingerprint_of(key: bytes) -> np.uint64:
+    """The fingerprint of one key: 2 us instead of the 25 of a column of one row.
+
+    >>> bool(fingerprint_of(b"a longer key") == fingerprint(pa.array([b"a longer key"], pa.binary()))[0])
+    True
+    """
+    print_ = len(key) * int(_ODD) & _ALL
+    for done in range(0, len(key), 8):
+        print_ = _mixed_number(print_, int.from_bytes(key[done : done + 8], "little"))
+    return np.uint64(_mixed_number(print_, int(_ODD)))
+
+
+def _mixed_number(print_: int, word: int) -> int:
+    mixed = (print_ ^ word) * int(_MIX) & _ALL
+    return mixed ^ mixed >> 32
 
 
 def _mixed(prints: U64, word: U64 | np.uint64) -> U64:

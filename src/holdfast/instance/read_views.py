@@ -67,11 +67,8 @@ class ReadView:
         self.pinned.release()
 
     def get(self, store: str, key: bytes) -> bytes | None:
-        values, known = self.overlay.lookup(store, pa.array([key], pa.binary()))
-        if known[0].as_py():
-            value: bytes | None = values[0].as_py()
-            return value
-        return self.pinned.get(store, key)
+        value, known = self.overlay.get(store, key)
+        return value if known else self.pinned.get(store, key)
 
     def get_many(self, store: str, keys: pa.Array) -> pa.Array:
         """The values of a binary column of keys, null where there is none."""

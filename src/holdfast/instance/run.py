@@ -77,10 +77,12 @@ class Index:
         found[here != prints] = -1
         return found
 
-    def rows_of(self, print_: np.uint64) -> npt.NDArray[np.int32]:
+    def rows_of(self, print_: np.uint64) -> list[int]:
         """All rows with one fingerprint."""
-        first, stop = (np.searchsorted(self.prints, print_, side=side) for side in ("left", "right"))
-        return self.rows[first:stop]
+        first = stop = int(self.prints.searchsorted(print_))
+        while stop < len(self.prints) and self.prints[stop] == print_:
+            stop += 1
+        return self.rows[first:stop].tolist() if stop > first else []
 
     def without_rows_before(self, first: int) -> "Index":
         """The index without the first rows; the others move down."""
@@ -134,13 +136,15 @@ class Run:
             same = pc.equal(self.keys.take(pa.array(found[hit])), wanted)
             if same.true_count < hit.size:
                 for place in np.flatnonzero(~same.to_numpy(zero_copy_only=False)):
-                    found[hit[place]] = self._row_of(wanted[place].as_py(), prints[asked[place]])
+                    found[hit[place]] = self.row_of(wanted[place].as_py(), prints[asked[place]])
         return found
 
-    def _row_of(self, key: bytes, print_: np.uint64) -> int:
-        """The row of one key that shares its fingerprint with another."""
-        rows = self.index.rows_of(print_)
-        return next((int(row) for row in rows if self.keys[int(row)].as_py() == key), -1)
+    def row_of(self, key: bytes, print_: np.uint64) -> int:
+        """The row of one key, -1 if this run doesn't know it."""
+        for row in self.index.rows_of(print_):
+            if self.keys[row].as_py() == key:
+                return row
+        return -1
 
     def changes(self) -> Iterator[Changes]:
         """The run as changes for an engine: in key order, a bounded number of rows at a time."""
