@@ -22,7 +22,7 @@ import holdfast as hf
 from examples.sqlite_upsert import SqliteUpsert
 from holdfast import faults
 from holdfast.errors import StorageUnavailable, TopologyError
-from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
 from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
 from holdfast.log.leadership import OutdatedDriver
@@ -32,6 +32,7 @@ from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.pipeline.spark import AppNameTaken
+from holdfast.query.listening import AddressTaken
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
 from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app, read, settings, write
@@ -284,20 +285,43 @@ def test_an_app_without_versions_may_change_its_partitions(spark: SparkSession, 
     assert app.settings.partitions == 2
 
 
-def test_a_start_fails_with_the_error_of_its_instance(spark: SparkSession, tmp_path: Path) -> None:
+def test_a_start_that_lacks_a_port_or_folder_leaves_the_running_driver_alone(
+    spark: SparkSession, tmp_path: Path
+) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
-    with socket.create_server(("127.0.0.1", 0)) as taken:
+    leaders = tmp_path / "base" / "points" / "log" / "leader"
+    with points_app(spark, tmp_path) as first, socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        app = points_app(spark, tmp_path, rest=hf.RestSettings(port=port), stop_timeout="1s")
-        with pytest.raises(InstanceFailed, match=f"port {port}"):
-            app.start()
+        for rest in (hf.RestSettings(port=port), hf.RestSettings(port=0, driver_metrics_port=port)):
+            second = points_app(spark.newSession(), tmp_path, rest=rest)
+            with pytest.raises(AddressTaken, match=rf"port {port}.*set rest\.\w*port to another") as refused:
+                second.start()
+            assert refused.value.category is hf.ErrorCategory.INVALID
+        elsewhere = hf.StateSettings(dir=str(tmp_path / "elsewhere"))
+        with TaskDirectory(tmp_path / "elsewhere", TaskId(0, 0), "another-0"):
+            with pytest.raises(StateDirectoryInUse, match="held by instance 'another-0'"):
+                points_app(spark.newSession(), tmp_path, state=elsewhere).start()
+        first.process_all_available()
+        assert len(list(leaders.iterdir())) == 1
+        assert entries_of(first) == {"alice": {"games": 1, "points": 1}}
+
+
+def test_a_takeover_on_one_machine_gets_the_ports_of_the_driver_before(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    with socket.create_server(("127.0.0.1", 0)) as a, socket.create_server(("127.0.0.1", 0)) as b:
+        rest = hf.RestSettings(port=a.getsockname()[1], driver_metrics_port=b.getsockname()[1])
+    one = points_app(spark, tmp_path, rest=rest).start()  # as in a notebook: nothing calls its stop()
+    two = points_app(spark.newSession(), tmp_path, rest=rest)
+    assert finish(two) == {"alice": {"games": 1, "points": 1}}
+    wait_for(one, AppState.ERROR)
+    one.stop()
 
 
 def test_stop_from_another_thread_ends_a_running_start(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     app = points_app(spark, tmp_path, stop_timeout="30s")
     starting = threading.Thread(target=app.start)
-    with TaskDirectory(tmp_path / "base" / "points" / "state", TaskId(0, 0), "another instance"):
+    with TaskDirectory(tmp_path / "base" / "points" / "state", TaskId(0, 0), "points-0"):
         starting.start()  # it waits, since the directory is in use
         wait_for(app, AppState.RESTORING)
         app.stop()

@@ -4,14 +4,12 @@ import queue
 import threading
 from collections.abc import Callable
 from datetime import timedelta
-from typing import cast
 
 import pytest
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.ending import Ending
 from holdfast.errors import HoldfastError, StorageUnavailable
-from holdfast.instances import Instances
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.log import Log
@@ -65,29 +63,17 @@ def test_a_storage_that_is_away_for_a_while_is_not_an_alert(caplog: pytest.LogCa
     assert "tried again later: no answer" in caplog.text
 
 
-class Ended:
-    """Instances that were stopped."""
-
-    def __init__(self) -> None:
-        self.within: list[float] = []
-
-    def stop(self, seconds: float) -> None:
-        self.within.append(seconds)
-
-
-def test_an_idle_driver_ends_with_its_instances_when_another_one_takes_over() -> None:
+def test_an_idle_driver_ends_and_frees_its_places_when_another_one_takes_over() -> None:
     storage = open_storage(new_url())
     leadership = Leadership.take_over(storage, "L", "a", Millis(0))
     failures: queue.SimpleQueue[BaseException] = queue.SimpleQueue()
-    ending, instances = Ending(timedelta(seconds=5), on_failure=failures.put), Ended()
-    watch = threading.Thread(
-        target=watch_leadership, args=(leadership, ending, cast("Instances", instances)), daemon=True
-    )
+    ending, freed = Ending(timedelta(seconds=5), on_failure=failures.put), threading.Event()
+    watch = threading.Thread(target=watch_leadership, args=(leadership, ending, freed.set), daemon=True)
     watch.start()
     Leadership.take_over(storage, "L", "b", Millis(1))
     failure = failures.get(timeout=30)
     watch.join(30)
     assert isinstance(failure, OutdatedDriver)
     assert "driver b, epoch 2" in str(failure)
-    assert instances.within == [5.0]
+    assert freed.is_set()
     assert failures.empty()

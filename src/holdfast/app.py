@@ -21,12 +21,13 @@ from typing import TYPE_CHECKING
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
 from holdfast.embedded import EmbeddedInstances
-from holdfast.ending import Ending
+from holdfast.ending import Ending, signals
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.log.starting import StartPlan
+from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session
 from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
@@ -52,20 +53,6 @@ _LIMITS = {
     **dict.fromkeys(("parquet", "json", "csv", "orc", "text", "avro"), ("maxFilesPerTrigger", "max_files")),
 }
 """Format → the source's option that limits a batch, and the setting for it."""
-
-
-@contextlib.contextmanager
-def _signals(handle: Callable[[int, object], None]) -> Iterator[None]:
-    """Handles Ctrl-C and SIGTERM in a `with` block. Python lets only the main thread do so."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
 
 
 @contextlib.contextmanager
@@ -313,7 +300,7 @@ class App:
             raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
 
         try:
-            with _signals(handle):
+            with signals(handle):
                 self.start()
                 if self.state is AppState.RUNNING:
                     _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
@@ -372,6 +359,7 @@ class App:
             spark=self.spark,
             topology=self._topology,
             connect=self._embedded,
+            check_places=lambda tasks: check_places(self.id, self.settings, tasks),
             clock=self._clock,
             restores=self._restores,
             alert=self._alert,

@@ -27,7 +27,8 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instances import InstanceFailed
-from holdfast.launching import Launched, launch
+from holdfast.launching import InstanceNotStarted, Launched, launch
+from holdfast.occupied import START_RETRY, freed_within
 from holdfast.retry import backoff, retrying
 from holdfast.settings.model import Settings
 from holdfast.settings.sections import RetrySettings
@@ -43,8 +44,6 @@ RESTARTS = 10
 """How often in a row an instance may die early before the app gives up."""
 
 _RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
-_START_RETRY = RetrySettings(first="200ms", longest="1s")
-"""For the first launch and for events, which someone is waiting for."""
 _DEADLINE = timedelta(seconds=10)
 
 Assignment = Mapping[TaskId, Role]
@@ -105,9 +104,10 @@ class EmbeddedInstances:
         # frees its folder and its port.
         launched = retrying(
             lambda: launch(config, self._stopped),
-            _START_RETRY,
-            deadline=self._settings.stop_timeout + timedelta(seconds=5),
+            START_RETRY,
+            deadline=freed_within(self._settings),
             sleep=self._pause,
+            may_pass=lambda error: isinstance(error, InstanceNotStarted),
         )
         self._all.append(_Embedded(config, launched, self._settings, self._on_event, self._on_failure, self._stopped))
 
@@ -349,7 +349,7 @@ class _Embedded:
                     page = client.events(since, wait=1.0, life=life)
                 except HoldfastError:
                     failures += 1
-                    self._stopping.wait(backoff(failures, _START_RETRY))
+                    self._stopping.wait(backoff(failures, START_RETRY))
                     continue
                 since, life, failures = page.next, page.life, 0
                 for numbered in page.events:

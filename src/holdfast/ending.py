@@ -10,8 +10,10 @@ Whatever has not ended by then is given up. Nothing is lost: Spark repeats a bat
 an instance restores from the log.
 """
 
+import contextlib
+import signal
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import timedelta
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
@@ -98,3 +100,17 @@ class Ending:
             self._failed = True
             self._changed.notify_all()
         self._on_failure(self.explain(cause))
+
+
+@contextlib.contextmanager
+def signals(handle: Callable[[int, object], None]) -> Iterator[None]:
+    """Handles Ctrl-C and SIGTERM in a `with` block. Python lets only the main thread do so."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)

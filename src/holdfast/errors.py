@@ -81,6 +81,12 @@ class Closed(HoldfastError):
     category = ErrorCategory.CLOSED
 
 
+class Held(HoldfastError):
+    """A folder or a port is held by another process. An instance that ends frees its own in a moment."""
+
+    category = ErrorCategory.INVALID
+
+
 class Interrupted(HoldfastError):
     """The app was told to stop, so the work under way was given up."""
 

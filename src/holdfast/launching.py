@@ -16,7 +16,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.errors import ErrorCategory, Interrupted
+from holdfast.errors import Interrupted
 from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instances import InstanceFailed
 
@@ -33,9 +33,7 @@ class Launched:
 
 
 class InstanceNotStarted(InstanceFailed):
-    """A process ended before it listened: the instance of a killed app may have kept folder and port for a moment."""
-
-    category = ErrorCategory.RETRY
+    """A process ended before it listened. Another instance of the app may be ending, and frees its folder and port."""
 
 
 def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:
@@ -83,5 +81,6 @@ def _listening(config: InstanceConfig, process: subprocess.Popen[bytes], line: b
     report = json.loads(line)
     if "error" in report:
         process.wait()
-        raise InstanceNotStarted(f"Instance {config.name} could not start: {report['error']}")
+        kind = InstanceNotStarted if report["held"] else InstanceFailed
+        raise kind(f"Instance {config.name} could not start: {report['error']}")
     return Launched(process, report["flight"], report.get("rest"))

@@ -1,8 +1,8 @@
 """Retrying calls that failed for a reason that may pass, with growing waits and a limit.
 
-Only errors of category RETRY are retried. Every other error is raised at once, and so is the last one at the limit. The
-longest possible wait doubles with every failure, and the wait is drawn from its upper half, so that many tasks that
-failed together don't all come back together.
+Only errors of category RETRY are retried, unless the caller says which may pass. Every other error is raised at once,
+and so is the last one at the limit. The longest possible wait doubles with every failure, and the wait is drawn from
+its upper half, so that many tasks that failed together don't all come back together.
 
 `RetrySettings` is the policy everywhere. Loops that keep state of their own between attempts (a suspended task, a
 restarted process) share `backoff`.
@@ -52,6 +52,7 @@ def retrying(
     deadline: timedelta | None = None,
     sleep: Callable[[float], None] = SYSTEM_CLOCK.sleep,
     random: Random = SYSTEM_RANDOM,
+    may_pass: Callable[[HoldfastError], bool] = is_retryable,
 ) -> T:
     """Calls `fn` until it works, fails with an error that can't be retried, or reaches the limit.
 
@@ -77,7 +78,7 @@ def retrying(
             wait = backoff(failures, settings, random)
             waited = SYSTEM_CLOCK.monotonic() - started + wait
             over = failures >= settings.attempts if deadline is None else waited >= deadline.total_seconds()
-            if over or not is_retryable(error):
+            if over or not may_pass(error):
                 raise
             _retries.labels(type(error).__name__).inc()
             _log.warning("attempt %d failed, next in %.2f s: %s", failures, wait, error)

@@ -14,16 +14,15 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
-from prometheus_client import start_http_server
-
-from holdfast import faults, metrics
+from holdfast import faults
 from holdfast.batches import BatchRunner, RunningQuery, count_commit
 from holdfast.clock import Clock, SteadyClock
+from holdfast.driver_metrics import DriverMetrics
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
 from holdfast.errors import Interrupted
 from holdfast.idle import IdleVersions
@@ -76,6 +75,8 @@ class Description:
     spark: SparkSession
     topology: Topology
     connect: Connect
+    check_places: Callable[[Collection[TaskId]], None]
+    """Raises if the instances of these tasks lack a port or a folder, also after a takeover."""
     clock: Clock
     restores: ListenerPool[RestoreEvent]
     alert: Callable[[BaseException], None]
@@ -134,19 +135,20 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     check_name(app.spark, app.id)
     _use_this_python(app.spark)
     check_folders(topology)
-    log = _opened_log(app)
     checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
     restart = settings.on_new_checkpoint == "restart_sources"
+    log = _opened_log(app)
     before = _checked_newest(log, checkpoint, restart)
-    feeds = opened(feeds_of(topology), log.id)
+    opened(feeds_of(topology), log.id)
+    app.check_places(log.app.tasks())
     after = before.writer if before else None
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     ending.explain = leadership.explain
-    # The driver before may have committed meanwhile.
-    newest = version_of(_checked_newest(log, checkpoint, restart))
+    found = _checked_newest(log, checkpoint, restart)
+    newest = version_of(found)
     sinks = SinkRunner(
         log,
-        feeds,
+        feeds_of(topology),
         retry=lambda call: retrying(call, settings.retry, sleep=ending.pause),
         check_leads=leadership.check,
         on_failure=ending.fail,
@@ -166,7 +168,15 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     (source,) = topology.sources  # an app has one source today
     clock = SteadyClock(app.clock, settings.batch.max_clock_jump)
     driver = Driver(log, sinks, clock, leadership, sources=[source.name], restart_sources=restart, on_commit=committed)
-    metrics_address = _serve_metrics(settings, ending, closing)
+    served = DriverMetrics(app.id, settings, ending.pause) if settings.rest.enabled else None
+
+    def free() -> None:
+        """Frees the ports and folders on this machine."""
+        if served is not None:
+            served.stop(ending.left())
+        instances.stop(ending.left())
+
+    closing.callback(free)
     states.add_listener(lambda old, new: instances.set_app_state(new, states.cause))
 
     def locations() -> StateLocations:
@@ -194,7 +204,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         "query": query.watch,
         "idle": idle.run,
         "cleaner": lambda: clean_log(cleaner, settings.log.clean_interval, ending, app.alert),
-        "leadership": lambda: watch_leadership(leadership, ending, instances),
+        "leadership": lambda: watch_leadership(leadership, ending, free),
     }
     for name, body in loops.items():
         threads.append(threading.Thread(target=body, name=f"holdfast-{name}", daemon=True))
@@ -206,7 +216,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         driver=driver,
         running_query=query,
         batches=batches,
-        metrics_address=metrics_address,
+        metrics_address=served.address if served else None,
         ending=ending,
         closing=closing,
     )
@@ -252,18 +262,6 @@ def _restored_instances(
     instances.assign(log.app.tasks(), _everywhere(log))
     instances.wait_until_ready(newest)
     return instances
-
-
-def _serve_metrics(settings: Settings, ending: Ending, closing: contextlib.ExitStack) -> str | None:
-    """Serves the driver's metrics of batches and records. The instances serve their own."""
-    rest = settings.rest
-    if not rest.enabled:
-        return None
-    server, thread = start_http_server(rest.driver_metrics_port, rest.host, metrics.REGISTRY)
-    closing.callback(lambda: thread.join(ending.left()))
-    closing.callback(server.server_close)
-    closing.callback(server.shutdown)
-    return f"http://{rest.host}:{server.server_port}/metrics"
 
 
 def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:

@@ -5,7 +5,7 @@ The instance knows nothing of HTTP, so the two are put together here. Everything
 
 import logging
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import Held, HoldfastError
 from holdfast.instance.config import decode
 from holdfast.instance.process import main, say_ready
 from holdfast.query.service import RestService
@@ -18,5 +18,5 @@ def run(line: bytes) -> None:
     try:
         main(config, RestService if config.rest.enabled else None)
     except HoldfastError as error:
-        say_ready(config, {"error": str(error)})
+        say_ready(config, {"error": str(error), "held": isinstance(error, Held)})
         raise

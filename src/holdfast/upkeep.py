@@ -6,7 +6,6 @@ from datetime import timedelta
 
 from holdfast.ending import Ending
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.instances import Instances
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.retry import is_retryable
@@ -47,15 +46,15 @@ def clean_log(cleaner: Cleaner, interval: timedelta, ending: Ending, alert: Call
                 alert(failure)
 
 
-def watch_leadership(leadership: Leadership, ending: Ending, instances: Instances) -> None:
-    """Ends an app, also an idle one, when another driver takes over: that one may need its folders and ports."""
+def watch_leadership(leadership: Leadership, ending: Ending, free: Callable[[], None]) -> None:
+    """Ends an app, also an idle one, when another driver takes over. That one may need what `free` frees."""
     while not ending.wait(_LOOK_SECONDS):
         try:
             leadership.check()
         except OutdatedDriver as error:
             if not ending.failed:
                 ending.fail(error)
-            instances.stop(ending.left())
+            free()
             return
         except HoldfastError as error:
             logger.warning("it isn't known whether another driver has taken over: %s", error)

@@ -13,7 +13,8 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
-from holdfast.query.server import AddressUnusable, RestServer, serve
+from holdfast.query.listening import AddressTaken, AddressUnusable
+from holdfast.query.server import RestServer, serve
 
 
 async def _hello(request: Request) -> Response:
@@ -75,7 +76,7 @@ def test_it_listens_on_the_given_port(rest: RestServer) -> None:
 
 
 def test_a_port_in_use_is_an_error_with_the_setting(rest: RestServer) -> None:
-    with pytest.raises(AddressUnusable, match=f"port {rest.port}: Address already in use.*rest.port"):
+    with pytest.raises(AddressTaken, match=f"port {rest.port}: Address already in use.*rest.port"):
         serve(Starlette(), port=rest.port)
 
 

@@ -15,13 +15,13 @@ import fcntl
 import os
 import shutil
 import socket
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Self
 
 import msgspec
 
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import ErrorCategory, Held, HoldfastError
 from holdfast.stores.engines.base import DiskFull
 from holdfast.stores.folders import sync_folder
 from holdfast.words import TaskId, Version
@@ -37,9 +37,7 @@ class Holder(msgspec.Struct, frozen=True):
     host: str
 
 
-class StateDirectoryInUse(HoldfastError):
-    category = ErrorCategory.INVALID
-
+class StateDirectoryInUse(Held):
     def __init__(self, path: Path, holder: Holder | None) -> None:
         by = (
             "another process" if holder is None else f"instance {holder.name!r} (process {holder.pid} on {holder.host})"
@@ -170,7 +168,27 @@ def usable(path: Path) -> Iterator[None]:
         raise StateDirectoryUnusable(path, error) from error
 
 
+def check_free(state_dir: Path, tasks: Iterable[TaskId], is_own: Callable[[str], bool]) -> None:
+    """Raises if the folder of a task is held by an instance of another name."""
+    with usable(state_dir):
+        state_dir.mkdir(parents=True, exist_ok=True)
+        folders = [state_dir / str(task) for task in tasks]
+        for folder in (each for each in folders if (each / ".lock").exists()):
+            try:
+                os.close(_lock(folder))
+            except StateDirectoryInUse as held:
+                if held.holder is not None and not is_own(held.holder.name):
+                    raise
+
+
 def _locked(folder: Path, holder: Holder) -> int:
+    descriptor = _lock(folder)
+    os.ftruncate(descriptor, 0)
+    os.pwrite(descriptor, msgspec.json.encode(holder), 0)
+    return descriptor
+
+
+def _lock(folder: Path) -> int:
     descriptor = os.open(folder / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -181,8 +199,6 @@ def _locked(folder: Path, holder: Holder) -> int:
     except BaseException:
         os.close(descriptor)
         raise
-    os.ftruncate(descriptor, 0)
-    os.pwrite(descriptor, msgspec.json.encode(holder), 0)
     return descriptor
 
 

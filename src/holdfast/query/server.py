@@ -21,10 +21,10 @@ from granian.server.embed import Server
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.query.listening import BACKLOG, listen
 
 log = logging.getLogger(__name__)
 
-_BACKLOG = 1024
 _THREADS = 8
 """Threads for what waits: ranges, and lookups on other instances."""
 
@@ -34,12 +34,6 @@ _CANCEL_DEADLINE = 0.5
 # granian would send its logs to stdout, where an instance reports to its parent, and in doing so close the existing
 # handlers. An incremental configuration touches nothing but the level of its own logger.
 _LOGGING = {"version": 1, "incremental": True, "handlers": {}, "loggers": {"_granian": {}}}
-
-
-class AddressUnusable(HoldfastError):
-    """REST can't listen on the configured address."""
-
-    category = ErrorCategory.INVALID
 
 
 class RestNotStarted(HoldfastError):
@@ -132,38 +126,13 @@ def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080) -> RestSer
     ...     rest.host, rest.port > 0, rest.running
     ('127.0.0.1', True, True)
     """
-    listener = _listen(host, port)
+    listener = listen(host, port)
+    listener.setblocking(False)
     if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
         log.warning("REST listens on %s, where other machines can read every store: it asks for no password yet", host)
     server = RestServer(app, listener)
     server.start()
     return server
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    if not 0 <= port <= 65_535:
-        raise AddressUnusable(f"REST can't listen on port {port}. Set rest.port to one from 1 to 65535, or 0 for any.")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise AddressUnusable(
-            f"REST can't listen on {host!r}, port {port}: {error}. Set rest.host to an address of this machine."
-        ) from error
-    listener = socket.socket(family, kind, protocol)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart needn't wait for old connections
-        listener.bind(address)
-        listener.listen(_BACKLOG)
-        listener.setblocking(False)
-    except OSError as error:
-        listener.close()
-        raise AddressUnusable(
-            f"REST can't listen on {host}, port {port}: {error.strerror}. Stop the program that uses it, or set "
-            "rest.port to another (0 takes any free one) or rest.host to an address of this machine."
-        ) from error
-    return listener
 
 
 async def _answer_stopping(send: Send) -> None:
@@ -189,7 +158,7 @@ class _Granian(Server):
             interface=Interfaces.ASGINL,
             http=HTTPModes.http1,
             websockets=False,
-            backlog=_BACKLOG,
+            backlog=BACKLOG,
             log_level=LogLevels.error,
             log_dictconfig=_LOGGING,
         )
@@ -197,4 +166,4 @@ class _Granian(Server):
 
     def _init_shared_socket(self) -> None:
         # granian's own processes pass sockets on in this way (granian.net pickles a SocketHolder as these three).
-        self._shd = SocketHolder(self._listener.detach(), False, _BACKLOG)  # type: ignore[assignment, call-arg]
+        self._shd = SocketHolder(self._listener.detach(), False, BACKLOG)  # type: ignore[assignment, call-arg]

@@ -1,0 +1,45 @@
+"""A socket that listens, or an error that says which setting to change."""
+
+import errno
+import socket
+
+from holdfast.errors import ErrorCategory, Held, HoldfastError
+
+BACKLOG = 1024
+
+
+class AddressUnusable(HoldfastError):
+    """The configured address can't be listened on."""
+
+    category = ErrorCategory.INVALID
+
+
+class AddressTaken(Held):
+    """Another program listens on the configured port."""
+
+
+def listen(host: str, port: int, setting: str = "rest.port") -> socket.socket:
+    """Listens on a port; 0 uses any free one. `setting` is what a user would change."""
+    if not 0 <= port <= 65_535:
+        raise AddressUnusable(f"REST can't listen on port {port}. Set {setting} to one from 1 to 65535, or 0 for any.")
+    try:
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )[0]
+    except OSError as error:
+        raise AddressUnusable(
+            f"REST can't listen on {host!r}, port {port}: {error}. Set rest.host to an address of this machine."
+        ) from error
+    listener = socket.socket(family, kind, protocol)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart needn't wait for old connections
+        listener.bind(address)
+        listener.listen(BACKLOG)
+    except OSError as error:
+        listener.close()
+        kind_of_error = AddressTaken if error.errno == errno.EADDRINUSE else AddressUnusable
+        raise kind_of_error(
+            f"REST can't listen on {host}, port {port}: {error.strerror}. Stop the program that uses it, or set "
+            f"{setting} to another (0 takes any free one) or rest.host to an address of this machine."
+        ) from error
+    return listener
