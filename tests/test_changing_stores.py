@@ -12,6 +12,7 @@ from holdfast.cli import main
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.log import names
 from holdfast.log.appfile import AppChanged
+from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.settings.sections import SnapshotSettings
@@ -84,6 +85,27 @@ def test_stores_come_and_go(
         run(release(spark, tmp_path, "points", "later"), tmp_path, 5, 20)
     again = release(spark, tmp_path, "points", "later", later="continue")
     assert run(again, tmp_path, 6, 31) == {"points": 90, "later": 31}
+
+
+def test_two_starts_that_add_one_store_need_no_third(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another start adds the store, after another version, between the plan of this one and its takeover."""
+    write(tmp_path / "input", 1, [game("ann", 0)])
+    run(release(spark, tmp_path, "points"), tmp_path, 2, 1)
+    take_over = Leadership.take_over
+
+    def take_over_late(*given: Any) -> Leadership:
+        monkeypatch.setattr(Leadership, "take_over", take_over)
+        run(release(spark, tmp_path, "points"), tmp_path, 3, 2)
+        run(release(spark, tmp_path, "points", "later"), tmp_path, 4, 3)
+        return take_over(*given)
+
+    monkeypatch.setattr(Leadership, "take_over", take_over_late)
+    with release(spark, tmp_path, "points", "later") as late:
+        write(tmp_path / "input", 5, [game("ann", 4)])
+        late.process_all_available()
+        assert entries_of(late, "later") == entries_of(late, "points") == {"ann": {"best": 4}}
 
 
 def plan_by_command(folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> str:

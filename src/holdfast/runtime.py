@@ -145,7 +145,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     ending.explain = leadership.explain
     found = _checked_newest(log, checkpoint, restart)
-    newest = version_of(found)
+    log, newest = _planned_again(app, log, before, found), version_of(found)
     sinks = SinkRunner(
         log,
         feeds_of(topology),
@@ -237,6 +237,13 @@ def _opened_log(app: Description) -> Log:
     numbers = {each.name: each.number for each in opened.app.subtopologies}
     app.topology.adopt(numbers, lambda spec: effective(opened.app, spec))
     return opened
+
+
+def _planned_again(app: Description, log: Log, before: Commit | None, newest: Commit | None) -> Log:
+    """The log after the takeover: the driver before may have committed meanwhile, and with another app file."""
+    if newest is None or (before is not None and before.app == newest.app):
+        return log
+    return _opened_log(app)
 
 
 def _checked_newest(log: Log, checkpoint: Checkpoint, restart_sources: bool) -> Commit | None:
