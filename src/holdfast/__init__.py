@@ -60,6 +60,7 @@ if TYPE_CHECKING:
     from holdfast.topology.processing import Processed as Processed
     from holdfast.topology.processor import Context as Context
     from holdfast.topology.processor import Processor as Processor
+    from holdfast.topology.punctuation import punctuate as punctuate
     from holdfast.topology.sink import Rows as Rows
     from holdfast.topology.sink import Sink as Sink
     from holdfast.topology.stream import Stream as Stream
@@ -98,6 +99,7 @@ _HOMES = {
     "holdfast.topology.aggregation": ("Table",),
     "holdfast.topology.processing": ("Processed",),
     "holdfast.topology.processor": ("Context", "Processor"),
+    "holdfast.topology.punctuation": ("punctuate",),
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream",),
 }

@@ -4,8 +4,8 @@
 
 While batches arrive, each of them moves the clocks, and nothing here does anything. In a quiet app the instances are
 asked once per version; while nothing is due, no version is made. A version of the driver goes through the same lock,
-commit and sinks as a batch. It runs tasks only where entries have to be removed one by one; otherwise it is one small
-object in the log, with the new wall clock.
+commit and sinks as a batch. It runs tasks only where entries have to be removed one by one or punctuators fire;
+otherwise it is one small object in the log, with the new wall clock.
 """
 
 import logging
@@ -41,15 +41,15 @@ class AskWhatIsDue:
 
 @dataclass(frozen=True)
 class MakeVersion:
-    """A version is due. Tasks have to remove entries from these stores."""
+    """A version is due. The tasks of these sub-topologies have to run."""
 
-    stores: frozenset[str] = frozenset()
+    subtopologies: frozenset[str] = frozenset()
 
 
 def decide(
     newest: Commit | None, known: tuple[Version, Mapping[str, Due]] | None, now: Millis, interval_ms: int
 ) -> NothingDue | AskWhatIsDue | MakeVersion:
-    """What to do now. `known` is what is due next, and the version at which that was asked."""
+    """What to do now. `known` is what is due next per sub-topology, and the version at which that was asked."""
     if newest is None:
         return NothingDue(interval_ms)
     quiet = now - newest.clocks.wall
@@ -62,7 +62,7 @@ def decide(
         # A batch that arrives meanwhile is noticed at the next look, which costs nothing.
         return NothingDue(interval_ms if first is None else min(first - now, interval_ms))
     due = known[1].items()
-    return MakeVersion(frozenset(name for name, each in due if each.removed is not None and each.removed <= now))
+    return MakeVersion(frozenset(name for name, each in due if each.tasks is not None and each.tasks <= now))
 
 
 @dataclass(eq=False)
@@ -71,6 +71,7 @@ class IdleVersions:
 
     driver: Driver
     due: Callable[[Version], Mapping[str, Due]]
+    """What is due next at a version, per sub-topology."""
     compute: Callable[[Collection[str], Step], BatchResult]
     clock: WallClock
     interval: timedelta
@@ -113,13 +114,10 @@ class IdleVersions:
             case AskWhatIsDue(version):
                 self._known = version, self.due(version)
                 return 0.0
-            case MakeVersion(stores):
-                return self._make(stores)
+            case MakeVersion(subtopologies):
+                return self._make(subtopologies)
 
-    def _make(self, stores: Collection[str]) -> float:
-        def compute(step: Step) -> BatchResult:
-            return self.compute(stores, step) if stores else BatchResult()
-
-        if (made := self.driver.advance(compute)) is not None:
+    def _make(self, subtopologies: Collection[str]) -> float:
+        if (made := self.driver.advance(lambda step: self.compute(subtopologies, step))) is not None:
             logger.debug("version %d: time passes", made.version)
         return self.interval / timedelta(seconds=1)

@@ -40,6 +40,7 @@ from holdfast.log.objects import Storage
 from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
+from holdfast.pipeline.due import due_of
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import check_checkpoint, version_of
@@ -187,8 +188,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
-        due=instances.due,
-        compute=lambda stores, step: tasks.compute_idle(session, stores, step, locations()),
+        due=lambda version: due_of(topology.subtopologies, instances.due(version), driver.next_step),
+        compute=lambda due, step: tasks.compute_idle(session, due, step, locations()),
         clock=clock,
         interval=settings.batch.idle_interval,
         ending=ending,

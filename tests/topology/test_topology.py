@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.errors import TopologyError
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.outputs import ForwardedRows
@@ -26,6 +27,9 @@ class Sampling:
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield "one in ten"
+
+    def next_due(self, before: Now, event: int | None) -> int | None:
+        return None
 
 
 def store(name: str) -> StoreSpec:

@@ -22,6 +22,7 @@ from holdfast.log.log import Log, LostRace
 from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, following, next_clocks, next_wall, version_of
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.sinks.runner import SinkRunner
+from holdfast.stores.access import Now
 from holdfast.words import Millis, Version
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,13 @@ class Step:
     wall: Millis
     event: Millis | None = None
     """The event clock of the previous version."""
+    before: Now | None = None
+    """The clocks that the version before was computed with: its wall clock, and the event clock before it."""
+
+    @property
+    def now(self) -> Now:
+        """The clocks that this version is computed with."""
+        return Now(self.wall, self.event)
 
 
 @dataclass
@@ -85,13 +93,22 @@ class Driver:
         self._restart_sources = restart_sources
         self._on_commit = on_commit
         self._lock = threading.Lock()
-        self._newest = log.newest()
+        self._newest: Commit | None = None
+        self._computed_at: Now | None = None
         self._uncertain = False
+        if (newest := log.newest()) is not None:
+            self._take_as_newest(newest)
 
     @property
     def newest(self) -> Commit | None:
         """The newest commit that this driver has made or found."""
         return self._newest
+
+    @property
+    def next_step(self) -> Step | None:
+        """The next version, if it were made at the wall clock of the newest one; None before the first version."""
+        newest = self._newest
+        return None if newest is None else self._step(Version(newest.version + 1), Millis(newest.clocks.wall))
 
     def process(self, batch: SparkBatch, compute: ComputeTasks) -> Commit | None:
         """Turns a Spark batch into a version. None when the log already has it."""
@@ -151,8 +168,19 @@ class Driver:
             self._continue_after(newest)
         self._uncertain = False
 
-    def _committed(self, commit: Commit) -> None:
+    def _take_as_newest(self, commit: Commit) -> None:
+        before = self._newest
+        if before is None or before.version != commit.version - 1:
+            before = self._log.commit(Version(commit.version - 1))  # the two newest commits are never cleaned
+        # In this order: `next_step` is read by another thread, and is believed only for the newest version.
+        self._computed_at = Now(commit.clocks.wall, _event(before))
         self._newest = commit
+
+    def _step(self, version: Version, wall: Millis) -> Step:
+        return Step(version, wall, _event(self._newest), self._computed_at)
+
+    def _committed(self, commit: Commit) -> None:
+        self._take_as_newest(commit)
         self._sinks.offer(commit)
         self._on_commit(commit)
 
@@ -160,7 +188,7 @@ class Driver:
         previous = self._newest
         self._sinks.check()
         wall = next_wall(previous, self._clock.now())
-        batch_result = compute(Step(version, wall, _event(previous)))
+        batch_result = compute(self._step(version, wall))
         results = _done(batch_result.tasks)
         with steps.labels("sinks").time():
             self._sinks.catch_up(version_of(previous))

@@ -15,6 +15,7 @@ from pyspark.errors import PySparkException
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
+from holdfast.pipeline.due import must_run
 from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
@@ -51,11 +52,11 @@ class BatchTasks:
 
     def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
         self._partitions = limits.partitions
-        self._of_stores: dict[Planner, frozenset[str]] = {}
+        self._planners: list[tuple[SubTopology, Planner]] = []
         readers: dict[str, list[Reader]] = {}
         for each in subtopologies:
             planner = PLANNERS[type(each.operator)](each, limits)
-            self._of_stores[planner] = frozenset(store.name for store in each.stores)
+            self._planners.append((each, planner))
             repeatable = bool(each.stream.frame._jdf.queryExecution().analyzed().deterministic())
             reader = Reader(planner, each.stream.steps, repeatable)
             readers.setdefault(each.stream.source.name, []).append(reader)
@@ -73,13 +74,13 @@ class BatchTasks:
         return found
 
     def compute_idle(
-        self, session: SparkSession, stores: Collection[str], step: Step, locations: StateLocations
+        self, session: SparkSession, due: Collection[str], step: Step, locations: StateLocations
     ) -> BatchResult:
-        """The results of a version without a batch: of the tasks that have entries to remove from these stores."""
+        """The results of a version without a batch: of the tasks that have to run in it."""
         found = BatchResult()
         with _spark_errors():
-            for planner, own in self._of_stores.items():
-                if not own.isdisjoint(stores):
+            for subtopology, planner in self._planners:
+                if must_run(subtopology, due, step):
                     found.tasks += planner.run_idle(session, step, locations)
         return found
 

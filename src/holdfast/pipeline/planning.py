@@ -55,7 +55,7 @@ class Planner(Protocol):
         """Runs its tasks over the records of one batch of its stream."""
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        """Runs its tasks in a version without a batch: they remove what has expired."""
+        """Runs its tasks in a version without a batch: they remove what has expired, and call punctuators."""
 
 
 def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:

@@ -20,9 +20,9 @@ from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, cases_of, dead_letter, not_utf8_inside, quoted
-from holdfast.stores.access import Now
 from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
+from holdfast.topology.punctuation import fired
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -91,7 +91,8 @@ class ProcessingPlanner:
             topology=self._subtopology.number,
             version=step.version,
             source=self._subtopology.stream.source.name,
-            now=Now(step.wall, step.event),
+            now=step.now,
+            punctuations=fired(self._operator.punctuators, step.before, step.now),
             name=self._subtopology.name,
             key=self._subtopology.key,
             stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),

@@ -31,6 +31,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
 from holdfast.topology.processor import Context, Processor
+from holdfast.topology.punctuation import Punctuation
 from holdfast.words import TaskId, Version
 
 CHUNK_ROWS = 50_000
@@ -70,6 +71,8 @@ class ProcessingWork:
     limits: Limits
     code: bytes = field(repr=False)
     """The user's code, as `shipping` sends it."""
+    punctuations: tuple[Punctuation, ...] = ()
+    """The punctuators that fire in this version."""
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         volatile = [spec.name for _, spec in self.stores if not spec.durable]
@@ -122,6 +125,7 @@ class ProcessingTask:
             if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
                 yield gathered
                 gathered = []
+        running.punctuate(work.punctuations)
         running.end()
         gathered += self._forwarded(running)
         gathered += self._changed()

@@ -19,6 +19,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.processor import Context, Processor, stores_of
+from holdfast.topology.punctuation import Punctuation
 
 _OWN_CODE = str(Path(__file__).parents[1])
 _LONGEST = 1_000
@@ -117,6 +118,15 @@ class RunningProcessor:
                 except USER_ERRORS as error:  # the key may have the wrong type for that store
                     raise self._failed("prefetch()", error) from error
                 self._states[bound.name].prefetch(known.keys, known.ranges)
+
+    def punctuate(self, punctuations: Sequence[Punctuation]) -> None:
+        """Calls the punctuators that fire in this version, after its records."""
+        for each in punctuations:
+            self.context.timestamp = each.now
+            try:
+                getattr(self._object, each.method)(each.now, self.context)
+            except USER_ERRORS as error:
+                raise self._failed(f"{each.method}()", error) from error
 
     def end(self) -> None:
         try:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from holdfast.errors import TopologyError
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import RowValues, StoreSpec
@@ -39,6 +40,9 @@ class Aggregation:
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         for (name, aggregate), reducer in zip(self.aggregates, self.reducers, strict=True):
             yield f"aggregate {name} {reducer.fields[0].type} = {aggregate}"
+
+    def next_due(self, before: Now, event: int | None) -> int | None:
+        return None
 
 
 @dataclass(frozen=True)

@@ -24,6 +24,7 @@ from holdfast.topology.processor import (
     specs_of,
     stores_of,
 )
+from holdfast.topology.punctuation import Punctuator, punctuators_of
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
 
@@ -40,6 +41,7 @@ class Processing:
     attributes: tuple[str, ...]
     """The class attributes of the sub-topology's stores, in their order."""
     output: Schema | None
+    punctuators: tuple[Punctuator, ...] = ()
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         number, declared = subtopology.number, stores_of(self.processor)
@@ -53,6 +55,12 @@ class Processing:
         yield f"processor {subtopology.name} ({self.processor.__name__})"
         if self.output is not None:
             yield f"forwards {self.output}"
+        for each in self.punctuators:
+            yield f"punctuator {each.method}, {each.schedule}"
+
+    def next_due(self, before: Now, event: int | None) -> int | None:
+        times = (each.schedule.next_due(before, event) for each in self.punctuators)
+        return min((time for time in times if time is not None), default=None)
 
 
 @dataclass(frozen=True)
@@ -137,7 +145,19 @@ def add_processing(stream: Stream, processor: type[Processor], output: str | Non
         shape_of(processor.process, columns),
         tuple(attribute for attribute, _ in stores),
         None if output is None else parse_output(output),
+        _checked_punctuators(processor, stream),
     )
     specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in stores)
     topology.add(chosen, stream, key, specs, operator)
     return Processed(topology, chosen)
+
+
+def _checked_punctuators(processor: type[Processor], stream: Stream) -> tuple[Punctuator, ...]:
+    found = punctuators_of(processor)
+    for each in found:
+        if each.schedule.time == "stream" and stream.timestamp is None:
+            raise TopologyError(
+                f"{processor.__name__}.{each.method} is called by stream time, and the stream has no event time. Name "
+                'its column, app.stream(df, key=..., timestamp=...), or use time="wall".'
+            )
+    return found

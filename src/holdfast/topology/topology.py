@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 from holdfast.errors import TopologyError
+from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import ROCKSDB, known_engine
 from holdfast.stores.spec import StoreSpec, check_name
@@ -45,6 +46,12 @@ class Operator(Protocol):
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         """The operator as `app.describe()` shows it."""
+
+    def next_due(self, before: Now, event: int | None) -> int | None:
+        """When its tasks have to run by the wall clock, with or without records; None: only with records.
+
+        `before` are the clocks that the newest version was computed with, `event` is its event clock.
+        """
 
 
 @dataclass(frozen=True)

@@ -41,7 +41,7 @@ def test_an_entry_with_a_ttl_of_its_own_is_removed_when_it_expires() -> None:
     written = Written(hf.KeyValueStore("plain", value=int))
     written.at(START).put("ann", 1, ttl="7s")
     written.at(START).put("bob", 1, ttl="5s")
-    assert written.due() == Due(removed=START + 5_000)
+    assert written.due() == Due(tasks=START + 5_000)
 
 
 def test_an_entry_of_a_bounded_store_is_removed_when_it_expires() -> None:
@@ -49,7 +49,7 @@ def test_an_entry_of_a_bounded_store_is_removed_when_it_expires() -> None:
     store = written.at(START)
     store.put("ann", 1)
     store.end_of_version()
-    assert written.due() == Due(removed=START + 5_000)
+    assert written.due() == Due(tasks=START + 5_000)
 
 
 def test_entries_in_slices_are_hidden_in_steps_from_the_beginning_of_their_slice_on() -> None:

@@ -29,13 +29,13 @@ class Due(NamedTuple):
 
     hidden: int | None = None
     """When entries may be hidden."""
-    removed: int | None = None
-    """When tasks have entries to remove."""
+    tasks: int | None = None
+    """When tasks have to run: to remove entries, or to call punctuators."""
 
     @property
     def first(self) -> int | None:
         """
-        >>> Due(hidden=7, removed=5).first, Due().first
+        >>> Due(hidden=7, tasks=5).first, Due().first
         (5, None)
         """
         return min((time for time in self if time is not None), default=None)
@@ -44,8 +44,8 @@ class Due(NamedTuple):
     def soonest(cls, several: Iterable[Due]) -> Due:
         """What is due first in several stores or tasks.
 
-        >>> Due.soonest([Due(hidden=7), Due(hidden=5, removed=9), Due()])
-        Due(hidden=5, removed=9)
+        >>> Due.soonest([Due(hidden=7), Due(hidden=5, tasks=9), Due()])
+        Due(hidden=5, tasks=9)
         """
         columns = zip(*several, strict=True)
         return cls(*(min((time for time in times if time is not None), default=None) for times in columns))
@@ -63,7 +63,7 @@ def next_due(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> Due:
     if not may_be_due(spec):
         return Due()
     if not spec.slice_ms:
-        return Due(removed=_first_time(bytes_, EXPIRY_AREA))
+        return Due(tasks=_first_time(bytes_, EXPIRY_AREA))
     # Of entries with a TTL of their own, the second in which they expire is marked.
     own = Due(_first_time(bytes_, EXPIRY_AREA + time_bytes(now.wall + 1)))
     return Due.soonest([Due(_next_in_slices(spec, bytes_, now)), own])

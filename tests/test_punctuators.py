@@ -1,0 +1,88 @@
+"""Punctuators on real Spark: they fire by both clocks, with batches and when nothing arrives."""
+
+import time
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import TopologyError
+from holdfast.states import AppState
+from tests.apps import NOON, game, read, settings, write
+
+pytestmark = pytest.mark.spark
+
+NOON_MS = round(NOON.timestamp() * 1000)
+
+
+class Pulse(hf.Processor):
+    """Says when time has passed, by each clock."""
+
+    seen = hf.KeyValueStore("seen", value=int)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.seen[key] = event.points
+        ctx.forward("record", {"at": ctx.timestamp, "partition": ctx.partition})
+
+    @hf.punctuate(every="1m", time="stream")
+    def minute(self, now: int, ctx: hf.Context) -> None:
+        ctx.forward("minute", {"at": now, "partition": ctx.partition})
+
+    @hf.punctuate(every="300ms", time="wall")
+    def tick(self, now: int, ctx: hf.Context) -> None:
+        assert now == ctx.timestamp == ctx.now.wall
+        ctx.forward("tick", {"at": now, "partition": ctx.partition})
+
+
+def pulse_app(spark: SparkSession, folder: Path, sink: hf.Sink) -> hf.App:
+    quick = settings(folder, batch=hf.BatchSettings(idle_interval="100ms"))
+    app = hf.App("pulse", settings=quick, spark=spark)
+    stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
+    stream.process(Pulse, output="what string, at bigint, partition int").sink(sink, name="pulse")
+    return app
+
+
+def wait_until(condition: Callable[[], bool], app: hf.App) -> None:
+    deadline = time.monotonic() + 60
+    while not condition():
+        assert app.state is AppState.RUNNING, app.cause
+        assert time.monotonic() < deadline, "not within a minute"
+        time.sleep(0.05)
+
+
+def test_punctuators_fire_when_nothing_arrives_and_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
+    sink = hf.memory()
+
+    def rows(what: str) -> list[tuple[Any, Any]]:
+        found: list[Any] = [(row["at"], row["partition"]) for row in sink.rows() if row["what"] == what]
+        return sorted(found)
+
+    write(tmp_path / "input", 1, [game("ann")])
+    with pulse_app(spark, tmp_path, sink) as app:
+        text = app.describe()
+        assert "punctuator minute, every 1m of stream time" in text
+        assert "punctuator tick, every 300ms of wall time" in text
+        app.process_all_available()
+        wait_until(lambda: len({at for at, _ in rows("tick")}) >= 2, app)
+        assert rows("minute") == [(NOON_MS, 0), (NOON_MS, 1)], "stream time has come to noon, once per partition"
+        write(tmp_path / "input", 2, [game("ann", 2, NOON + timedelta(minutes=7))])
+        wait_until(lambda: len(rows("minute")) > 2, app)
+    later = NOON_MS + 7 * 60_000
+    assert rows("minute") == [(NOON_MS, 0), (NOON_MS, 1), (later, 0), (later, 1)], "missed minutes are skipped"
+    ticks = [at for at, _ in rows("tick")]
+    assert len({at // 300 for at in ticks}) == len(ticks) / 2, "once per interval and partition"
+    before = len(ticks)
+    with pulse_app(spark, tmp_path, sink) as app:
+        wait_until(lambda: len(rows("tick")) > before, app)
+    assert len(rows("minute")) == 4, "stream time stands still"
+
+
+def test_a_punctuator_by_stream_time_needs_event_times(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    app = hf.App("pulse", settings=settings(tmp_path), spark=spark)
+    with pytest.raises(TopologyError, match=r"Pulse.minute is called by stream time.*no event time.*timestamp="):
+        app.stream(read(spark, tmp_path / "input"), key="player").process(Pulse)
