@@ -6,7 +6,7 @@ import shutil
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -31,6 +31,10 @@ SPARK_ON_ROCKSDB = {
 }
 FSYNC = False
 """Spark writes its checkpoint files to a local disk without fsync, so Holdfast's log has none here either."""
+
+
+START = 1_700_000_000
+"""The date of the first file."""
 
 
 def spark_session(**config: str) -> SparkSession:
@@ -72,16 +76,33 @@ def keys(kind: str, number: int, records: int, dice: np.random.Generator) -> npt
     return np.random.default_rng(7).permutation(number)[np.minimum(drawn, number - 1)]
 
 
-def write_batches(folder: Path, kind: str, *, keys_in_all: int, records: int, batches: int, files: int = 2) -> None:
+Columns = Callable[[npt.NDArray[np.int64], int, np.random.Generator], pa.Table]
+"""The columns of records with these keys, in the batch with this number."""
+
+
+def only_key(drawn: npt.NDArray[np.int64], batch: int, dice: np.random.Generator) -> pa.Table:
+    return pa.table({"key": drawn})
+
+
+def write_batches(
+    folder: Path,
+    kind: str,
+    *,
+    keys_in_all: int,
+    records: int,
+    batches: int,
+    files: int = 2,
+    columns: Columns = only_key,
+) -> None:
     """Writes Parquet files, `files` per batch. Their names and dates have the order in which Spark must read them."""
     dice = np.random.default_rng(42)
     folder.mkdir(parents=True)
-    for batch in track(range(batches), description=f"writing {kind} data", console=console, transient=True):
+    for batch in track(range(batches), description=f"writing {folder.name} data", console=console, transient=True):
         drawn = keys(kind, keys_in_all, records, dice)
         for n, part in enumerate(np.array_split(drawn, files)):
             path = folder / f"{batch:05d}-{n}.parquet"
-            pq.write_table(pa.table({"key": part}), path)
-            os.utime(path, (1_700_000_000 + batch * 10 + n, 1_700_000_000 + batch * 10 + n))
+            pq.write_table(columns(part, batch, dice), path)
+            os.utime(path, (START + batch * 10 + n, START + batch * 10 + n))
 
 
 def median(values: Sequence[float]) -> float:
@@ -122,8 +143,8 @@ def finish(**figures: float | int | str | bool) -> None:
     print(json.dumps(rounded), flush=True)
 
 
-def read(spark: SparkSession, data: Path, files: int = 2) -> DataFrame:
-    return spark.readStream.schema("key long").option("maxFilesPerTrigger", files).parquet(str(data))
+def read(spark: SparkSession, data: Path, files: int = 2, schema: str = "key long") -> DataFrame:
+    return spark.readStream.schema(schema).option("maxFilesPerTrigger", files).parquet(str(data))
 
 
 def run_query(writer: DataStreamWriter, work: Path) -> list[float]:
