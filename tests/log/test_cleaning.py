@@ -331,22 +331,23 @@ def test_a_snapshot_that_reuses_a_file_while_it_is_deleted_is_withdrawn(log: Log
         assert commit is not None
         log.snapshots.write(TASK, folder, version=Version(version), commit=commit.id, stores={"counts": 0})
     (folder / "state").write_bytes(b"reused")
+    (tmp_path / "other").mkdir()
+    (tmp_path / "other" / "state").write_bytes(b"yet another")
 
     def save(call: str, name: str) -> None:
         if call == "delete" and name.startswith(names.snapshot_files(TASK)) and 9 not in log.snapshots.versions(TASK):
             log.snapshots.write(TASK, folder, version=Version(9), commit="c9", stores={"counts": 0})
 
-    clock = ManualClock(Millis(10**9))
-    cleaning = cleaner(Log.open(Watched(log.storage, before=save)), clock)
+    cleaning = cleaner(Log.open(Watched(log.storage, before=save)))
     cleaning.clean()  # deletes the manifest of version 3
     cleaning.clean()
-    clock.advance(seconds=600)
+    log.snapshots.write(TASK, tmp_path / "other", version=Version(8), commit="c8", stores={"counts": 0})
     assert len(cleaning.clean().files) == 1
     for version in log.snapshots.versions(TASK):
         manifest = log.snapshots.manifest(TASK, version)
         assert manifest is not None
         log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
-    assert log.snapshots.versions(TASK) == [5, 7]
+    assert log.snapshots.versions(TASK) == [7, 8]
 
 
 def test_the_newest_thousand_leaders_are_kept(memory: Storage) -> None:
@@ -410,30 +411,39 @@ def test_a_sink_without_a_position_keeps_everything(log: Log, tmp_path: Path) ->
     assert kept(log, names.COMMITS) == [1, 2, 3, 4]
 
 
-def test_only_snapshot_files_without_a_manifest_are_deleted_after_ten_minutes(log: Log, tmp_path: Path) -> None:
-    grow(log, 6)
+def test_a_file_without_a_manifest_is_deleted_once_its_task_has_another_snapshot(log: Log, tmp_path: Path) -> None:
+    grow(log, 8)
     for version in (2, 4, 6):
         snapshot(log, tmp_path / "checkpoint", version)
     (tmp_path / "half").write_bytes(b"a snapshot that is being written")
     half = names.snapshot_file(TASK, "0123")
     log.storage.create_file(half, tmp_path / "half")
     before = log.storage.list(names.snapshot_files(TASK))
-    clock = ManualClock(Millis(10**9))
-    cleaning = cleaner(log, clock)
-    cleaning.clean()
-    clock.advance(seconds=599)
-    cleaning.clean()
-    assert log.storage.list(names.snapshot_files(TASK)) == before
-    clock.advance(seconds=1)
+    cleaning = cleaner(log)
+    for _ in range(3):
+        cleaning.clean()
+    assert log.storage.list(names.snapshot_files(TASK)) == before, "it may be that of a snapshot that is being written"
+    snapshot(log, tmp_path / "checkpoint", 8)
     assert half in cleaning.clean().files
-    clock.advance(seconds=600)
-    cleaning.clean()
-    # Of five files, the orphan and the one that only the snapshot of version 2 named are gone.
-    assert len(log.storage.list(names.snapshot_files(TASK))) == len(before) - 2 == 3
-    for version in (4, 6):
+    # Of six files, the orphan and the one that only the snapshot of version 2 named are gone.
+    assert len(log.storage.list(names.snapshot_files(TASK))) == len(before) + 1 - 2 == 4
+    for version in (6, 8):
         manifest = log.snapshots.manifest(TASK, Version(version))
         assert manifest is not None
         log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
+
+
+def test_an_app_that_is_restarted_all_the_time_leaves_no_files(log: Log, tmp_path: Path) -> None:
+    """Each driver lives for two snapshots, of which the second one is given up half way."""
+    for version in range(1, 31):
+        grow(log, 1)
+        cleaning = cleaner(log)
+        cleaning.clean()
+        snapshot(log, tmp_path / "checkpoint", version)
+        (tmp_path / "half").write_bytes(b"%d" % version)
+        log.storage.create_file(names.snapshot_file(TASK, f"{version:04d}"), tmp_path / "half")
+        cleaning.clean()
+    assert len(log.storage.list(names.snapshot_files(TASK))) < 10
 
 
 def log_with_a_volatile_store(storage: Storage) -> Log:

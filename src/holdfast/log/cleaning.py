@@ -12,8 +12,10 @@ every sink has passed it.
 
 The order is manifests, commits oldest first, segments, then files and positions. So a reader that sees a manifest finds
 its files, one that sees a commit finds its segments, and a search for the newest commit notices a concurrent cleaning.
-A file that no manifest names may belong to a snapshot that is being written, so it is deleted only after a while. If a
-snapshot reuses it just then, its manifest is withdrawn: the task has older snapshots, and the next one writes the file.
+A file that no manifest names may belong to a snapshot that is being written, so it is deleted only once the task has a
+newer snapshot than when the file was first seen without one. That depends on no clock, which an app that is restarted
+often would start over with each start. If a snapshot reuses the file just then, its manifest is withdrawn: the task has
+older snapshots, and the next one writes the file.
 """
 
 import logging
@@ -35,8 +37,6 @@ _logger = logging.getLogger(__name__)
 KEPT_SNAPSHOTS = 2
 _COMMITS_READ_AT_ONCE = 512
 """How many commits one cleaning reads to find orphans; after a restart it takes a few cleanings to read them all."""
-_UNREFERENCED_FOR = timedelta(minutes=10)
-"""The minimum time a snapshot's file is kept without a manifest, however short the retention."""
 VOLATILE_FOR = timedelta(minutes=10)
 """How long segments of stores that aren't durable are kept, for replicas that restart or lag behind."""
 _STRAGGLERS = 64
@@ -67,7 +67,7 @@ class LogContents:
     referenced: Mapping[Version, frozenset[str]] = field(default_factory=dict)
     """The segments each commit names, for the commits that were read."""
     unreferenced: tuple[str, ...] = ()
-    """Snapshot files that no manifest has named for a while."""
+    """Snapshot files that no manifest names, and that no snapshot being written needs."""
     volatile: tuple[str, ...] = ()
     """Segments of stores that aren't durable."""
     volatile_expired: Version = NOTHING
@@ -189,7 +189,8 @@ class Cleaner:
         self._manifests: dict[str, Manifest | None] = {}
         self._swept: int | None = None
         """The app file by which snapshots of former tasks were looked for: only a new file has any."""
-        self._unreferenced_since: dict[str, float] = {}
+        self._unreferenced_since: dict[str, Version] = {}
+        """Snapshot files that no manifest names: the newest snapshot of their task when they were first seen."""
 
     def clean(self) -> Plan:
         """Cleans once and returns what was deleted."""
@@ -333,21 +334,22 @@ class Cleaner:
         return {version: self._referenced[version] for version in versions if version in self._referenced}
 
     def _unreferenced(self, listed: Mapping[TaskId, Sequence[str]]) -> tuple[str, ...]:
-        now = self._clock.monotonic()
-        unreferenced: set[str] = set()
+        since: dict[str, Version] = {}
         manifests: dict[str, Manifest | None] = {}
+        deletable: list[str] = []
         for task, found in listed.items():
             # A file that a manifest names which appeared after the listing: see `_withdraw_snapshots_with`.
             files = {name for name in found if not names.is_manifest(name)}
-            for version in _versions(found):
+            versions = _versions(found)
+            for version in versions:
                 name = names.manifest(task, version)
                 manifests[name] = self._manifest(task, version)
                 files -= _files_of(task, manifests[name])
-            unreferenced |= files
-        self._manifests = manifests
-        self._unreferenced_since = {name: self._unreferenced_since.get(name, now) for name in unreferenced}
-        long = max(self._retention, _UNREFERENCED_FOR).total_seconds()
-        return tuple(sorted(name for name, since in self._unreferenced_since.items() if now - since >= long))
+            newest = max(versions, default=NOTHING)
+            since |= {name: self._unreferenced_since.get(name, newest) for name in files}
+            deletable += [name for name in files if newest > since[name]]
+        self._manifests, self._unreferenced_since = manifests, since
+        return tuple(sorted(deletable))
 
     def _withdraw_snapshots_with(self, deleted: frozenset[str]) -> None:
         """Deletes the manifests that appeared since the look and name a file that was deleted."""
