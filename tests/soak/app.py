@@ -1,55 +1,35 @@
 """The app of the soak, in several releases, on real Spark.
 
-python -m tests.soak.app <folder> <release>             runs until it is stopped or killed
-    python -m tests.soak.app <folder> <release> --finish    processes all input and prints a verdict, as JSON
+python -m tests.soak.app <folder> <release> <file>             runs until it is stopped or killed
+    python -m tests.soak.app <folder> <release> <file> --finish    processes all input and writes the stores as JSON
+
+The file is created once the app runs.
 """
 
 import logging
 import sys
-from dataclasses import dataclass
+import threading
 from pathlib import Path
-from typing import Any
 
 import msgspec
 import pyarrow as pa
-from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F
 
 import holdfast as hf
 from tests.apps import entries_of
-from tests.crash.scenario import differences
+from tests.soak.release import Release
 
 RECORD = pa.schema(
     [("player", pa.string()), ("level", pa.int64()), ("points", pa.int64()), ("at", pa.timestamp("us", "UTC"))]
 )
 SCHEMA = "player string, level long, points long, at timestamp"
-
-
-@dataclass(frozen=True)
-class Release:
-    """What the code of a release has beside the store `totals`."""
-
-    levels: bool = False
-    """A second store."""
-    best: bool = False
-    """One more aggregate in `totals`."""
-    copy: bool = False
-    """One more sink."""
-
-
-class Verdict(msgspec.Struct):
-    """How the stores compare with Spark SQL after the last life."""
-
-    wrong: list[str] = []
-    version: int = 0
-    keys: int = 0
-
-
-RELEASES = {
-    "first": Release(),
-    "levels": Release(levels=True),
-    "best": Release(best=True, copy=True),
-    "all": Release(levels=True, best=True, copy=True),
+HEAP = "heap"
+"""The file with the MiB that Spark's heap has after a garbage collection."""
+_HEAP_EVERY = 20
+_SPARK = {
+    "spark.ui.enabled": "false",
+    # All of the heap is in memory from the start, so that what the process gains is not heap.
+    "spark.driver.memory": "512m",
+    "spark.driver.extraJavaOptions": "-Xms512m -XX:+AlwaysPreTouch",
 }
 
 
@@ -57,12 +37,13 @@ def build(folder: Path, release: Release) -> hf.App:
     settings = hf.Settings(
         base_dir=str(folder / "base"),
         partitions=2,
-        log=hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
+        # With this retention the soak sees every commit before it is cleaned.
+        log=hf.LogSettings(inline_bytes="1KiB", retention="20s", clean_interval="1s"),
         snapshots=hf.SnapshotSettings(bytes="256KiB", age="5s"),
         state=hf.StateSettings(flush_versions=8),
         rest=hf.RestSettings(port=0),
-        returned_stores={"levels": "start_over"},
-        spark=hf.SparkSettings(master="local[2]", config={"spark.ui.enabled": "false"}),
+        returned_stores={"levels": release.returned},
+        spark=hf.SparkSettings(master="local[2]", config=_SPARK),
     )
     app = hf.App("soak", settings=settings)
     app.spark.sparkContext.setLogLevel("ERROR")
@@ -72,51 +53,49 @@ def build(folder: Path, release: Release) -> hf.App:
     if release.best:
         aggregates["best"] = hf.max("points", from_now=True)
     totals = stream.group_by().aggregate(**aggregates).store("totals")
-    totals.sink(hf.files(str(folder / "out")), name="files")
+    totals.sink(hf.files(str(folder / "out"), version_column=True), name="files")
     if release.copy:
-        totals.sink(hf.files(str(folder / "copy")), name="copy")
+        totals.sink(hf.files(str(folder / "copy"), version_column=True), name="copy")
     if release.levels:
-        stream.group_by("level").count().store("levels")
+        levels = stream.group_by("level").aggregate(games=hf.count()).store("levels")
+        levels.sink(hf.files(str(folder / "levels"), version_column=True), name="levels")
     return app
 
 
-def records(spark: SparkSession, folder: Path) -> DataFrame:
-    return spark.read.schema(SCHEMA).parquet(str(folder / "input"))
-
-
-def truth(spark: SparkSession, folder: Path) -> dict[str, dict[str, Any]]:
-    """Games and points by Spark SQL, in one batch."""
-    rows = records(spark, folder).groupBy("player").agg(F.count("*").alias("games"), F.sum("points").alias("points"))
-    return {row["player"]: {"games": row["games"], "points": row["points"]} for row in rows.collect()}
-
-
-def too_many(found: dict[Any, dict[str, Any]], spark: SparkSession, folder: Path) -> list[str]:
-    """Levels that count more than there is. They may count less, since the store was added late or started over."""
-    rows = records(spark, folder).groupBy("level").count().collect()
-    true = {row["level"]: row["count"] for row in rows}
-    return [f"level {level}: {row}" for level, row in found.items() if row["count"] > true.get(level, 0)]
-
-
-def finish(app: hf.App, folder: Path, release: Release) -> Verdict:
+def finish(app: hf.App, folder: Path, release: Release) -> None:
+    """Processes the rest of the input and writes what the stores have."""
+    stores = ["totals", *(["levels"] if release.levels else [])]
     with app:
         app.process_all_available()
-        true = truth(app.spark, folder)
-        wrong = differences(entries_of(app, "totals"), true)
-        if release.levels:
-            wrong += too_many(entries_of(app, "levels"), app.spark, folder)
-        return Verdict(wrong, app.version, len(true))
+        found = {store: [{"key": key, **row} for key, row in entries_of(app, store).items()] for store in stores}
+    (folder / "stores.json").write_bytes(msgspec.json.encode(found))
 
 
-def main(folder: Path, name: str, running: Path, *, finishing: bool) -> None:
+def note_heap(app: hf.App, file: Path) -> None:
+    """Writes down how much of Spark's heap is in use, again and again, in a thread that ends with the process."""
+    jvm = app.spark.sparkContext._jvm
+    assert jvm is not None
+    runtime = jvm.java.lang.Runtime.getRuntime()
+
+    def note() -> None:
+        never = threading.Event()
+        while not never.wait(_HEAP_EVERY):
+            runtime.gc()
+            file.write_text(str((runtime.totalMemory() - runtime.freeMemory()) / (1 << 20)))
+
+    threading.Thread(target=note, name="heap", daemon=True).start()
+
+
+def main(folder: Path, release: Release, running: Path, *, finishing: bool) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
-    release = RELEASES[name]
     app = build(folder, release)
+    app.on_state(lambda old, new: running.touch() if new is hf.AppState.RUNNING else None)
     if finishing:
-        print(msgspec.json.encode(finish(app, folder, release)).decode(), flush=True)
+        finish(app, folder, release)
     else:
-        app.on_state(lambda old, new: running.touch() if new is hf.AppState.RUNNING else None)
+        note_heap(app, folder / HEAP)
         app.run()
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], Path(sys.argv[3]), finishing="--finish" in sys.argv)
+    main(Path(sys.argv[1]), Release.parse(sys.argv[2]), Path(sys.argv[3]), finishing="--finish" in sys.argv)

@@ -1,46 +1,84 @@
-"""How memory, the log and the state directory develop over the time of a soak."""
+"""How memory, open files, the log and the state directory develop over the time of a soak.
+
+Processes are killed and started all the time, so their memory and open files are judged while the app is left alone, in
+the last part of the soak. The log and the state directory outlive processes and are judged over all of it.
+"""
 
 import contextlib
 import os
 import threading
-from collections import defaultdict
-from collections.abc import Callable, Collection
+from collections import Counter, defaultdict
+from collections.abc import Callable
 from pathlib import Path
 from statistics import median
 
+import msgspec
 from rich.table import Table
 
-from tests.soak.processes import of_kind, resident_mib
+from tests.soak.app import HEAP
+from tests.soak.processes import of_kind, open_files, resident_mib
 
-ALLOWED = {"objects in the log": 1.25, "MiB in the log": 1.25, "files of state": 1.25, "MiB of instances": 1.2}
+KINDS = ("driver", "jvm", "instance", "worker")
+EVERY = 2
+"""Seconds between two samples."""
+ALLOWED = 1.25
 """How many times the larger median of the first two thirds the median of the last third may be.
 
 What grows steadily has 5/3 of it, less where it starts above zero.
 """
-_PER_START = ("leader", "app")
-"""Folders of the log with an object per start, which are left out: a soak starts an app a hundred times."""
+FEW = 8
+"""What is less than this more than before isn't growth, however little there was."""
+OF_PROCESSES = tuple(f"{what} of {kind}" for what in ("MiB", "open files") for kind in KINDS)
+IN_HEAP = "MiB in Spark's heap after a collection"
+OF_FILES = (
+    "commits",
+    "segments",
+    "manifests of snapshots",
+    "files of snapshots that a manifest names",
+    "files of snapshots that none names",
+    "positions of sinks",
+    "MiB in the log",
+    "files of state",
+    "MiB of state",
+)
+PER_START = ("leaders", "app files", "temporary files")
+"""They grow with each start, change of the app or kill, and not with time. They are shown only."""
 
 
 class Course(threading.Thread):
-    """Takes samples, once per second until it is stopped."""
+    """Takes samples until it is stopped."""
 
     def __init__(self, folder: Path, pid: Callable[[], int], stop: threading.Event) -> None:
         super().__init__(name="course", daemon=True)
         self._pid, self._stop_asked = pid, stop
         self._log, self._state = folder / "base" / "soak" / "log", folder / "base" / "soak" / "state"
+        self._heap = folder / HEAP
         self.samples: dict[str, list[float]] = defaultdict(list)
+        self.alone = False
+        """Whether the app is left alone now, so that its processes are judged."""
         self.start()
 
     def run(self) -> None:
-        while not self._stop_asked.wait(1):
-            self._sample(self._pid())
+        while not self._stop_asked.wait(EVERY):
+            self._sample_files()
+            if self.alone:
+                self._sample_processes(self._pid())
 
-    def _sample(self, pid: int) -> None:
-        log, state = sizes(self._log, _PER_START), sizes(self._state)
-        self.samples["objects in the log"].append(len(log))
-        self.samples["MiB in the log"].append(sum(log) / (1 << 20))
+    def _sample_files(self) -> None:
+        log, state = sizes(self._log), sizes(self._state)
+        for name, count in counted(self._log, log).items():
+            self.samples[name].append(count)
+        self.samples["MiB in the log"].append(sum(log.values()) / (1 << 20))
         self.samples["files of state"].append(len(state))
-        self.samples["MiB of instances"].append(resident_mib(of_kind(pid, "instance")))
+        self.samples["MiB of state"].append(sum(state.values()) / (1 << 20))
+
+    def _sample_processes(self, pid: int) -> None:
+        for kind in KINDS:
+            pids = of_kind(pid, kind)
+            self.samples[f"MiB of {kind}"].append(resident_mib(pids))
+            self.samples[f"open files of {kind}"].append(open_files(pids))
+        if self._heap.exists() and (text := self._heap.read_text()):
+            self.samples[IN_HEAP].append(float(text))
 
     def thirds(self, name: str) -> list[float]:
         """The median of each third of the time."""
@@ -51,31 +89,65 @@ class Course(threading.Thread):
     def growth(self) -> list[str]:
         """What kept growing, or was never there, one sentence each."""
         found = []
-        for name, allowed in ALLOWED.items():
-            if not any(self.samples[name]):
-                found.append(f"{name}: no sample has any")
+        for name in (*OF_PROCESSES, IN_HEAP, *OF_FILES):
+            if not self.samples[name]:
+                found.append(f"{name}: there is no sample")
                 continue
             first, *rest = self.thirds(name)
-            if len(rest) == 2 and rest[1] > allowed * max(first, rest[0]):
+            before = max(first, *rest[:-1])
+            if len(rest) == 2 and rest[1] > max(ALLOWED * before, before + FEW):
                 found.append(f"{name} keep growing: {first:.0f}, then {rest[0]:.0f}, then {rest[1]:.0f}")
         return found
 
     def table(self) -> Table:
         table = Table(title="the median of each third of the time", title_justify="left")
-        for column in ("", "first", "second", "last"):
-            table.add_column(column, justify="right" if column else "left")
-        for name in ALLOWED:
-            table.add_row(name, *[f"{value:,.0f}" for value in self.thirds(name)])
+        table.add_column("")
+        for column in ("samples", "first", "second", "last", "most"):
+            table.add_column(column, justify="right")
+        for group in (OF_FILES + PER_START, (*OF_PROCESSES, IN_HEAP)):
+            for name in group:
+                values = self.samples[name]
+                thirds = [f"{value:,.0f}" for value in self.thirds(name)] if values else []
+                most = f"{max(values):,.0f}" if values else ""
+                table.add_row(name, str(len(values)), *(thirds + [""] * 3)[:3], most)
+            table.add_section()
         return table
 
 
-def sizes(folder: Path, without: Collection[str] = ()) -> list[int]:
-    """The sizes of all files below a folder, but for some folders in it. Files and folders may be deleted meanwhile."""
-    found = []
-    for place, folders, files in os.walk(folder):  # unlike Path.rglob, it passes over a folder that is gone
-        if place == str(folder):
-            folders[:] = [each for each in folders if each not in without]
+def sizes(folder: Path) -> dict[str, int]:
+    """The files below a folder with their sizes. Files and folders may be deleted meanwhile."""
+    found = {}
+    for place, _, files in os.walk(folder):  # unlike Path.rglob, it passes over a folder that is gone
         for name in files:
+            path = os.path.join(place, name)
             with contextlib.suppress(FileNotFoundError):
-                found.append(os.stat(os.path.join(place, name)).st_size)
+                found[os.path.relpath(path, folder)] = os.stat(path).st_size
     return found
+
+
+def counted(log: Path, names: dict[str, int]) -> Counter[str]:
+    """The objects of a log by what they are."""
+    found: Counter[str] = Counter(dict.fromkeys((*OF_FILES[:6], *PER_START), 0))
+    plain = {"commits": "commits", "segments": "segments", "sinks": "positions of sinks", "leader": "leaders"}
+    plain |= {"app": "app files", ".tmp": "temporary files"}
+    files, named = set[str](), set[str]()
+    for name in names:
+        top, _, rest = name.partition("/")
+        if top in plain:
+            found[plain[top]] += 1
+        elif top == "snapshots" and "/files/" in rest:
+            files.add(name)
+        elif top == "snapshots":
+            found["manifests of snapshots"] += 1
+            named |= _files_of(log, name)
+    found["files of snapshots that a manifest names"] = len(files & named)
+    found["files of snapshots that none names"] = len(files - named)
+    return found
+
+
+def _files_of(log: Path, manifest: str) -> set[str]:
+    try:
+        files = msgspec.json.decode((log / manifest).read_bytes())["files"]
+    except FileNotFoundError:
+        return set()
+    return {f"{manifest.rpartition('/')[0]}/files/{file['hash']}" for file in files}

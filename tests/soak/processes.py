@@ -1,4 +1,4 @@
-"""The processes of an app on this machine, read from /proc: which there are, and how much memory each has."""
+"""The processes of an app on this machine, read from /proc: which there are, their memory and open files."""
 
 import os
 import signal
@@ -40,6 +40,17 @@ def of_kind(pid: int, kind: str) -> list[int]:
         return [pid]
     marks = {"jvm": "java", "instance": "holdfast instance", "worker": "pyspark.daemon"}
     return [child for child, command in descendants(pid).items() if marks[kind] in command]
+
+
+def open_files(pids: list[int]) -> int:
+    """How many files, sockets and pipes these processes have open."""
+    found = 0
+    for pid in pids:
+        try:
+            found += len(os.listdir(f"/proc/{pid}/fd"))
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+    return found
 
 
 def kill(pid: int) -> bool:

@@ -1,4 +1,4 @@
-"""What counts as growth in a soak."""
+"""What counts as growth in a soak, and how the objects of a log are counted."""
 
 import shutil
 import threading
@@ -7,38 +7,53 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.course import ALLOWED, Course, sizes
+from tests.soak.course import IN_HEAP, OF_FILES, OF_PROCESSES, Course, counted, sizes
+
+JUDGED = (*OF_PROCESSES, IN_HEAP, *OF_FILES)
 
 
 def growth(folder: Path, name: str, values: Iterable[float]) -> list[str]:
     ended = threading.Event()
     ended.set()
     course = Course(folder, lambda: 0, ended)
-    course.samples = {each: [1.0] * 300 for each in ALLOWED} | {name: list(values)}
+    course.join()
+    course.samples.update({each: [1.0] * 300 for each in JUDGED} | {name: list(values)})
     return course.growth()
 
 
-@pytest.mark.parametrize("name", ALLOWED)
+@pytest.mark.parametrize("name", JUDGED)
 def test_what_grows_all_the_time_is_reported(tmp_path: Path, name: str) -> None:
     [line] = growth(tmp_path, name, (100 + n for n in range(300)))
     assert line.startswith(f"{name} keep growing")
 
 
-@pytest.mark.parametrize("name", ALLOWED)
+@pytest.mark.parametrize("name", JUDGED)
 def test_what_grows_at_first_or_between_two_cleanings_is_not(tmp_path: Path, name: str) -> None:
     assert growth(tmp_path, name, (min(n, 100) for n in range(300))) == []
     assert growth(tmp_path, name, (50 + n % 40 for n in range(300))) == []
     assert growth(tmp_path, name, (900 if n == 250 else 100 for n in range(300))) == [], "an app that is down"
+    assert growth(tmp_path, name, (2 if n < 200 else 4 for n in range(300))) == [], "a few more"
 
 
 def test_a_soak_without_samples_is_not_flat(tmp_path: Path) -> None:
-    assert growth(tmp_path, "objects in the log", [0] * 300) == ["objects in the log: no sample has any"]
+    assert growth(tmp_path, "commits", []) == ["commits: there is no sample"]
+
+
+def test_files_of_snapshots_are_counted_by_whether_a_manifest_names_them(tmp_path: Path) -> None:
+    for name in ("commits/1.json", "commits/2.json", "snapshots/0_1/files/a", "snapshots/0_1/files/b", ".tmp/x"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text("{}")
+    (tmp_path / "snapshots/0_1/1.json").write_text('{"files": [{"hash": "a"}, {"hash": "gone"}]}')
+    found = counted(tmp_path, sizes(tmp_path))
+    assert found["commits"] == 2
+    assert found["manifests of snapshots"] == 1
+    assert found["files of snapshots that a manifest names"] == 1
+    assert found["files of snapshots that none names"] == 1
+    assert found["temporary files"] == 1
 
 
 def test_folders_that_are_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("text")
-    (tmp_path / "leader").mkdir()
-    (tmp_path / "leader" / "1").touch()
     ended = threading.Event()
 
     def change() -> None:
@@ -51,7 +66,7 @@ def test_folders_that_are_deleted_meanwhile_are_passed_over(tmp_path: Path) -> N
     changing = threading.Thread(target=change)
     changing.start()
     try:
-        assert [sizes(tmp_path, ["leader"]) for _ in range(300)] == [[4]] * 300
+        assert [sizes(tmp_path) for _ in range(300)] == [{"file": 4}] * 300
     finally:
         ended.set()
         changing.join()
