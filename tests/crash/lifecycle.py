@@ -14,6 +14,7 @@ from functools import partial
 from pathlib import Path
 
 import pyarrow as pa
+from msgspec import structs
 
 from holdfast.clock import ManualClock
 from holdfast.errors import Closed
@@ -32,7 +33,7 @@ from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import BatchResult, Driver, Step
-from holdfast.pipeline.results import TaskResult, decode, encode
+from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
@@ -62,14 +63,23 @@ REDUCERS = {
 }
 
 
+SHARED = ("a", "b")
+"""Tables that have one sub-topology; every other one has its own. A processor can have several stores in this way."""
+
+
 @dataclass(frozen=True)
 class Table:
-    """A table as the code of one release has it: a sub-topology of its own."""
+    """A table as the code of one release has it."""
 
     name: str
     best: bool = False
     """It has one more aggregate, which starts with the records after it was added."""
     sink: bool = False
+    engine: str = "rocksdb"
+
+    @property
+    def subtopology(self) -> str:
+        return "shared" if self.name in SHARED else self.name
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -82,7 +92,7 @@ class Table:
             key=KEY,
             value=RowValues(Schema(tuple(Field(column, "bigint") for column in self.columns))),
             codec="rows/1",
-            engine="rocksdb",
+            engine=self.engine,
             from_now=("best",),
         )
 
@@ -100,7 +110,7 @@ class Life:
             id="app",
             partitions=PARTITIONS,
             stores=tuple(table.spec for table in code),
-            subtopologies=tuple(SubTopologySpec(table.name, n, (table.name,)) for n, table in enumerate(code)),
+            subtopologies=_subtopologies(code),
         )
         self.log = Log.create_or_open(app.storage(), spec, rules=rules)
         leadership = Leadership.take_over(self.log.storage, self.log.id, uuid.uuid4().hex, app.clock.now())
@@ -160,9 +170,12 @@ class Life:
         self.cleaner.clean()
 
     def _computed(self, records: Sequence[Record], step: Step) -> BatchResult:
-        return BatchResult(
-            [r for table in self.code for r in self._results(table, records, step)], {"main": len(records)}
-        )
+        found: dict[str, TaskDone] = {}
+        for result in (result for table in self.code for result in self._results(table, records, step)):
+            assert isinstance(result, TaskDone)
+            others = found[result.task].segments if result.task in found else ()
+            found[result.task] = structs.replace(result, segments=(*others, *result.segments))
+        return BatchResult(list(found.values()), {"main": len(records)})
 
     def _results(self, table: Table, records: Sequence[Record], step: Step) -> Iterator[TaskResult]:
         number = self.log.app.number_of(table.name)
@@ -216,6 +229,13 @@ class Life:
             replica._home.close()
 
 
+def _subtopologies(code: Code) -> tuple[SubTopologySpec, ...]:
+    stores: dict[str, list[str]] = {}
+    for table in code:
+        stores.setdefault(table.subtopology, []).append(table.name)
+    return tuple(SubTopologySpec(name, n, tuple(found)) for n, (name, found) in enumerate(stores.items()))
+
+
 def _grouped(records: Sequence[Record], columns: Sequence[str]) -> pa.RecordBatch:
     """The records as tasks get them from Spark: one row per key."""
     rows: dict[str, Row] = {}
@@ -252,10 +272,14 @@ class Oracle:
     """The code of the newest version."""
 
     def change(self, version: int, code: Code, rules: ChangeRules) -> None:
-        """What a version changes before its records count, if it is the first one of a release.
+        """What the first version of a process changes before its records count.
 
-        A sink that was removed after a crash may not have the version before the crash.
+        A sink that was removed after a crash may not have the version before the crash. A store that was removed before
+        is dropped, unless it is kept.
         """
+        if not rules.keep_removed:
+            for name in {*self.rows} - {table.name for table in (*self.current, *code)}:
+                del self.rows[name]
         fed = {table.name for table in code if table.sink}
         for name in {table.name for table in self.current} - fed:
             self.delivered.pop((name, version - 1), None)
@@ -297,14 +321,19 @@ class App:
         """Spark writes down what a batch has before it runs: it never changes."""
         self.version = 0
         """The newest version."""
+        self._made_newest: Life | None = None
 
     def storage(self) -> Storage:
         return open_storage(f"memory://{self._name}-log")
 
-    def start(self, code: Code, returned: str = START_OVER) -> Life:
+    def start(self, code: Code, returned: str = START_OVER, keep_removed: timedelta = timedelta(days=7)) -> Life:
         """Starts a process with this code. It takes over from one that runs."""
-        back = {*self.oracle.rows} & {table.name for table in code} - {table.name for table in self.oracle.current}
-        return Life(self, code, ChangeRules(returned=dict.fromkeys(back, returned)))
+        returning = dict.fromkeys(self.returning(code), returned)
+        return Life(self, code, ChangeRules(returned=returning, keep_removed=keep_removed))
+
+    def returning(self, code: Code) -> set[str]:
+        """The stores that come back with this code."""
+        return {*self.oracle.rows} & {table.name for table in code} - {table.name for table in self.oracle.current}
 
     def run(self, life: Life, records: Sequence[Record]) -> None:
         """Runs the next Spark batch, with these records unless it is a repeated one."""
@@ -329,7 +358,9 @@ class App:
             if newest is not None and newest.version > self.version:
                 assert newest.version == self.version + 1
                 self.version += 1
-                self.oracle.change(self.version, life.code, life.rules)
+                if life is not self._made_newest:
+                    self.oracle.change(self.version, life.code, life.rules)
+                self._made_newest = life
                 self.oracle.count(self.version, records)
 
     def lose_folder(self) -> None:

@@ -1,20 +1,24 @@
 """An app is started, stopped, killed, changed, rolled back, overtaken and idle at random.
 
-It always equals dictionaries.
+It always equals dictionaries. Two of its stores have one sub-topology, and each is in RocksDB or in memory.
 """
 
 import random
+from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast import faults
+from holdfast.log.appfile import AppChanged
 from holdfast.log.changing import CONTINUE, START_OVER
 from holdfast.log.leadership import OutdatedDriver
 from tests.crash.lifecycle import App, Code, Life, Record, Table
 from tests.crash.machine import Crash, crash_at
 
 PLAYERS = [f"player-{n}" for n in range(9)]
+STORES = "abcd"
 
 
 class RandomLife:
@@ -22,8 +26,9 @@ class RandomLife:
 
     def __init__(self, folder: Path, seed: int) -> None:
         self.dice = random.Random(seed)
+        self.engines = {name: self.dice.choice(["rocksdb", "memory"]) for name in STORES}
         self.app = App(folder)
-        self.life: Life = self.app.start((Table("a", sink=True),))
+        self.life: Life = self.app.start((Table("a", sink=True, engine=self.engines["a"]),))
         self.happened: list[str] = []
 
     def step(self) -> None:
@@ -37,6 +42,8 @@ class RandomLife:
             self.kill,
             self.overtake,
             self.lose,
+            self.refuse,
+            self.fail,
         ]
         action = self.dice.choice(actions)
         self.happened.append(action.__name__)
@@ -94,26 +101,47 @@ class RandomLife:
         old.vanish()
         self.batch()
 
+    def refuse(self) -> None:
+        """A start with code that doesn't fit the log, while the app runs. It changes nothing."""
+        if self.app.version:
+            known = self.app.oracle.current[0]
+            with pytest.raises(AppChanged):
+                self.app.start((replace(known, engine="memory" if known.engine == "rocksdb" else "rocksdb"),))
+            self.batch()
+
+    def fail(self) -> None:
+        """A process with other code takes over and dies before it makes a version."""
+        code = self.life.code
+        self.life.vanish()
+        self._start(self._code())
+        self.life.vanish()
+        self._start(code)
+
     def check(self) -> None:
-        story = f"after {', '.join(self.happened)}"
+        story = f"after {'; '.join(self.happened[-30:])}"
         found, truth = self.life.state(), self.app.oracle
         assert found == {table.name: truth.rows[table.name] for table in self.life.code}, story
         assert self.app.delivered() == truth.delivered, story
 
     def _start(self, code: Code) -> None:
-        self.life = self.app.start(code, self.dice.choice([CONTINUE, START_OVER]))
+        returned, keep = self.dice.choice([CONTINUE, START_OVER]), self.dice.choice([7, 7, 7, 0])
+        self.happened.append(f"start {_shown(code)}, {returned}, keep {keep}")
+        self.life = self.app.start(code, returned, timedelta(days=keep))
 
     def _code(self) -> Code:
-        tables = [
-            Table(name, best=self.dice.random() < 0.4, sink=self.dice.random() < 0.6)
-            for name in "abc"
-            if name == "a" or self.dice.random() < 0.5
-        ]
-        self.dice.shuffle(tables)
-        return tuple(tables)
+        names = [name for name in STORES if self.dice.random() < 0.5] or [self.dice.choice(STORES)]
+        self.dice.shuffle(names)
+        return tuple(
+            Table(name, best=self.dice.random() < 0.4, sink=self.dice.random() < 0.6, engine=self.engines[name])
+            for name in names
+        )
 
     def _records(self) -> list[Record]:
         return [(self.dice.choice(PLAYERS), self.dice.randrange(100)) for _ in range(self.dice.randrange(6))]
+
+
+def _shown(code: Code) -> str:
+    return " ".join(f"{t.name}{'+best' if t.best else ''}{'+sink' if t.sink else ''}" for t in code)
 
 
 def live(folder: Path, seed: int, steps: int) -> None:
