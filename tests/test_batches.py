@@ -40,7 +40,6 @@ def test_a_retry_asks_where_the_tasks_are_now() -> None:
     ending = Ending(settings.stop_timeout, on_failure=lambda cause: None)
     runner = BatchRunner(
         **parts,
-        source="events",
         locations=iter(places).__next__,
         settings=settings,
         ending=ending,
@@ -75,9 +74,7 @@ def test_a_batch_waits_while_the_clock_is_far_ahead_and_alerts_once(outcome: str
         "locations": None,
     }
     steady = SteadyClock(clock, timedelta(hours=1))
-    runner = BatchRunner(
-        **parts, source="events", settings=settings, ending=ending, clock=steady, alert=alerts.put, look_seconds=0.001
-    )
+    runner = BatchRunner(**parts, settings=settings, ending=ending, clock=steady, alert=alerts.put, look_seconds=0.001)
     clock.jump(86_400)
     frame: Any = None
 
@@ -106,7 +103,7 @@ def test_a_batch_that_comes_while_the_app_stops_ends_the_query_without_an_error(
     ending = Ending(timedelta(seconds=120), on_failure=lambda cause: None)
     ending.ask()
     parts: dict[str, Any] = dict.fromkeys(("checkpoint", "driver", "work", "locations", "clock", "alert"))
-    runner = BatchRunner(**parts, source="events", settings=Settings(), ending=ending)
+    runner = BatchRunner(**parts, settings=Settings(), ending=ending)
     called = threading.Event()
 
     def batch(frame: DataFrame, number: int) -> None:

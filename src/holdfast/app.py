@@ -175,11 +175,14 @@ class App:
         timestamp: str | None = None,
         position: str | Iterable[str] = (),
         name: str | None = None,
+        whole_dead_letters: bool = False,
     ) -> Stream:
         """Adds a streaming DataFrame as a stream, with the columns of its key and the column of its event time.
 
         `position` names the columns by which records of the same time are ordered, Kafka's partition and offset by
-        default. `name` is the name of the source, "main" by default; commits keep its clock under this name.
+        default. `name` is the name of the source, "main" by default for the first one; commits keep its clock under
+        this name. A dead letter has the columns that the app uses; with `whole_dead_letters=True` it has all, and all
+        are read.
         """
         from pyspark.sql import DataFrame
 
@@ -187,7 +190,7 @@ class App:
             raise TopologyError(f"app.stream() takes a streaming DataFrame, not {type(df).__name__}.")
         if self._spark is None:
             self._spark = df.sparkSession
-        return open_stream(self._topology, df, key, timestamp, position, name)
+        return open_stream(self._topology, df, key, timestamp, position, name, whole_dead_letters)
 
     def dead_letters(self, sink: Sink) -> None:
         """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""

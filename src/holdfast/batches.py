@@ -64,7 +64,6 @@ class BatchRunner:
     checkpoint: Checkpoint
     driver: Driver
     work: BatchTasks
-    source: str
     locations: Callable[[], StateLocations]
     settings: Settings
     ending: Ending
@@ -100,11 +99,11 @@ class BatchRunner:
         jvm.java.lang.Thread.sleep(round(self.ending.left(QUERY) * 1000))
 
     def _run(self, frame: DataFrame, number: int) -> None:
-        batch, sources = self.checkpoint.batch(number), {self.source: frame}
+        batch = self.checkpoint.batch(number)
 
         def attempt() -> None:
             self._wait_for_clock()
-            self.driver.process(batch, lambda step: self.work.compute(sources, step, self.locations()))
+            self.driver.process(batch, lambda step: self.work.compute(frame, step, self.locations()))
 
         with _batch_seconds.time():
             retrying(attempt, self.settings.retry, sleep=self.ending.pause)

@@ -36,7 +36,8 @@ def _subtopology(each: SubTopology) -> Iterator[str]:
     stream = each.stream
     key = ", ".join(f"{field.name} {field.type}" for field in each.key.fields)
     time = f", event time {stream.timestamp}" if stream.timestamp else ""
-    yield f"stream of {stream.source.name} (key {key}{time}), {len(stream.steps)} stateless step(s)"
+    of = ", ".join(f"{each.source.name} after {len(each.steps)} stateless step(s)" for each in stream.branches)
+    yield f"stream of {of} (key {key}{time})"
     yield from each.operator.lines(each)
     for store in each.stores:
         yield from store_class(store.kind).describe_spec(store)

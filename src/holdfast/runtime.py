@@ -57,7 +57,7 @@ from holdfast.upkeep import clean_log, watch_leadership
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
@@ -166,9 +166,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         count_commit(commit, dead_letters)
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
-    (source,) = topology.sources  # an app has one source today
     clock = SteadyClock(app.clock, settings.batch.max_clock_jump)
-    driver = Driver(log, sinks, clock, leadership, sources=[source.name], restart_sources=restart, on_commit=committed)
+    names = [source.name for source in topology.sources]
+    driver = Driver(log, sinks, clock, leadership, sources=names, restart_sources=restart, on_commit=committed)
     served = DriverMetrics(app.id, settings, ending.pause) if settings.rest.enabled else None
 
     def free() -> None:
@@ -184,7 +184,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         return _locations(app, log, instances)
 
     tasks = _batch_tasks(app)
-    batches = BatchRunner(checkpoint, driver, tasks, source.name, locations, settings, ending, clock, app.alert)
+    batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock, app.alert)
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
@@ -196,7 +196,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
-    query = RunningQuery(_start_query(app, batches), app.spark.sparkContext, batches, ending)
+    query = RunningQuery(_start_query(app, tasks.query_frame, batches), app.spark.sparkContext, batches, ending)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
@@ -272,12 +272,11 @@ def _restored_instances(
     return instances
 
 
-def _start_query(app: Description, batches: BatchRunner) -> StreamingQuery:
-    (source,) = app.topology.sources
+def _start_query(app: Description, frame: DataFrame, batches: BatchRunner) -> StreamingQuery:
     batch = app.settings.batch
-    with polling_every(source.frame.sparkSession, batch.poll_interval):
+    with polling_every(frame.sparkSession, batch.poll_interval):
         return (
-            source.frame.writeStream.queryName(app.id)
+            frame.writeStream.queryName(app.id)
             .option("checkpointLocation", app.settings.checkpoint(app.id))
             .trigger(processingTime=f"{batch.commit_interval // timedelta(milliseconds=1)} milliseconds")
             .foreachBatch(batches.run)

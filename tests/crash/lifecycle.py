@@ -184,7 +184,6 @@ class Life:
         work = AggregationWork(
             number,
             step.version,
-            "main",
             self.specs[table.name],
             tuple(REDUCERS[column] for column in table.columns),
             TaskColumns(keys=("k0",), partials=tuple(f"p{n}" for n in range(len(table.columns))), rows="p0", time=None),

@@ -260,7 +260,7 @@ class Machine:
     def work(self, step: Step) -> AggregationWork | ProcessingWork:
         """What every task does in a version."""
         now = Now(step.wall, step.event)
-        return AggregationWork(0, step.version, "main", self.spec, REDUCERS, COLUMNS, now, Limits(PARTITIONS, 2, 0))
+        return AggregationWork(0, step.version, self.spec, REDUCERS, COLUMNS, now, Limits(PARTITIONS, 2, 0))
 
     def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
         """The records as tasks get them from Spark."""

@@ -59,7 +59,6 @@ class OneTask:
         work = AggregationWork(
             topology=0,
             version=Version(self.version + 1),
-            source="main",
             store=self.spec,
             reducers=self.reducers,
             columns=TaskColumns(
@@ -67,6 +66,7 @@ class OneTask:
                 partials=tuple(f"p{n}" for n in range(len(self.reducers))),
                 rows="p0",
                 time="_time" if self.timed else None,
+                clocks=(("main", "_time"),) if self.timed else (),
             ),
             now=Now(wall, event),
             limits=Limits(1, chunk_rows, 1 << 20, rewrite_entries=self.rewrite_entries),

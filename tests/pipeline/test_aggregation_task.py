@@ -36,7 +36,6 @@ def work(version: int, chunk_rows: int = 1000) -> AggregationWork:
     return AggregationWork(
         topology=0,
         version=Version(version),
-        source="main",
         store=SPEC,
         reducers=REDUCERS,
         columns=TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None),

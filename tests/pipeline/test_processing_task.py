@@ -63,13 +63,12 @@ def work(version: int, **changes: Any) -> ProcessingWork:
     made = ProcessingWork(
         topology=0,
         version=Version(version),
-        source="main",
         now=Now(1_000 * version),
         name="games",
         key=Schema.of(player="string"),
         stores=STORES,
         output=parse_output("player string, games int"),
-        columns=RecordColumns(event=("c0", "c1"), keys=("c0",), time="_time"),
+        columns=RecordColumns(event=("c0", "c1"), keys=("c0",), time="_time", clocks=(("main", "_time"),)),
         limits=LIMITS,
         code=ship(CODE),
     )

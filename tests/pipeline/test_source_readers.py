@@ -89,7 +89,7 @@ def test_a_random_filter_loses_no_dead_letter(spark: SparkSession, tmp_path: Pat
     stream.where("points >= 0").group_by().count().store("all")
     with app:
         app.process_all_available()
-    assert [letter["times"] for letter in dead_letters(tmp_path, "random")] == [1] * 200
+    assert sum(letter["times"] for letter in dead_letters(tmp_path, "random")) == 200
 
 
 def test_adding_or_moving_operators_changes_no_task(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from holdfast.stores.kinds import store_spec
 from holdfast.stores.spec import KEY_VALUE, SESSION, TIMESTAMPED, VERSIONED, WINDOW, StoreSpec
 from holdfast.topology.processor import specs_of
 from holdfast.topology.stream import Aggregated, Grouped, Stream
-from holdfast.topology.topology import Source, Topology
+from holdfast.topology.topology import Topology
 
 HOUR, DAY = 3_600_000, 86_400_000
 
@@ -103,7 +103,7 @@ def test_an_unknown_option_is_refused_with_the_nearest_name() -> None:
         hf.KeyValueStore("s", value=int, **wrong)
     with pytest.raises(TopologyError, match=r"WindowStore\('w'\): .*no option key_type=\. There are .*retention"):
         hf.WindowStore("w", value=int, size="1m", key_type=str)  # type: ignore[call-overload]
-    stream = Stream(Topology(), Source("main", None), None, (), None, ())  # type: ignore[arg-type]
+    stream = Stream(Topology(), (), (), None, ())
     with pytest.raises(TopologyError, match=r"store\('t'\): .*no option tlt=.*mean 'ttl'\?"):
         Aggregated(Grouped(stream, ()), ()).store("t", tlt="1h")  # type: ignore[arg-type]
 

@@ -77,6 +77,9 @@ def test_one_frame_is_one_source() -> None:
     assert made.add_source(frame, "main") is source  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match=r"is the source 'main' already"):
         made.add_source(frame, "games")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="unionByName"):
-        made.add_source(other, "chats")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match=r"has the source 'main' already.*Name it"):
+        made.add_source(other, None)  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="another DataFrame has this name"):
+        made.add_source(other, "main")  # type: ignore[arg-type]
     assert made.sources == [source]
+    assert made.add_source(other, "chats").name == "chats"  # type: ignore[arg-type]

@@ -23,10 +23,20 @@ from pyspark.sql import functions as F
 
 from holdfast import metrics
 from holdfast.pipeline.aggregation_task import AggregationWork
+from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
 from holdfast.pipeline.plan_chooser import PlanChooser
-from holdfast.pipeline.planning import BY_BYTES, BY_ROWS, collect, configure, in_short, run_idle_tasks, with_tasks
+from holdfast.pipeline.planning import (
+    BY_BYTES,
+    BY_ROWS,
+    collect,
+    columns_of_records,
+    configure,
+    in_short,
+    run_idle_tasks,
+    with_tasks,
+)
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.task import Limits
@@ -56,6 +66,11 @@ class AggregationPlanner:
         self._limits = limits
         self._frames = AggregationFrames(subtopology, limits.partitions, limits.max_ahead_millis)
         self._chooser = PlanChooser(can_be_raw=BatchPlan.RAW in self._frames.columns)
+
+    def used(self) -> list[Expression]:
+        columns = (aggregate.column for _, aggregate in self._frames.operator.aggregates)
+        inputs = (F.expr(column) if isinstance(column, str) else column for column in columns if column is not None)
+        return [*columns_of_records(self._subtopology), *inputs]
 
     def unusable(self, wall: Millis) -> list[Case]:
         return self._frames.unusable(wall)
@@ -97,7 +112,6 @@ class AggregationPlanner:
         return AggregationWork(
             topology=self._subtopology.number,
             version=step.version,
-            source=self._subtopology.stream.source.name,
             store=store,
             reducers=self._frames.operator.reducers,
             columns=self._frames.columns[plan],
@@ -129,6 +143,7 @@ def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPla
         partials=partials,
         rows=counting,
         time=TIME if subtopology.stream.timestamp else None,
+        clocks=clocks_of(subtopology.stream),
         bounded=not any(field.field_type.is_variable for reducer in operator.reducers for field in reducer.partials),
     )
     columns = {BatchPlan.WITH_DEAD_LETTERS: with_dead_letters}
@@ -207,7 +222,7 @@ class AggregationFrames:
         if stream.timestamp is None:
             return []
         instant = f"CAST({quoted(stream.timestamp)} AS timestamp)"
-        inputs = [F.expr(f"unix_millis({instant}) AS {TIME}")]
+        inputs = [F.expr(f"{millis_of(stream.timestamp)} AS {TIME}"), *map(F.expr, times_of_branches(stream))]
         if any(aggregate.needs_time for _, aggregate in self.operator.aggregates):
             inputs.append(F.expr(f"unix_micros({instant}) AS t"))
             inputs += [F.expr(f"{quoted(column)} AS s{n}") for n, column in enumerate(stream.position)]
@@ -226,8 +241,7 @@ class AggregationFrames:
         named = self.columns[BatchPlan.WITH_DEAD_LETTERS]
         if named.rows == ROWS:
             columns.append(F.expr(f"count(1) AS {ROWS}"))
-        if named.time is not None:
-            columns.append(F.expr(f"max({TIME}) AS {TIME}"))
+        columns += [F.expr(f"max({name}) AS {name}") for name in named.times]
         return columns
 
 

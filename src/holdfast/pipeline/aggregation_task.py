@@ -39,7 +39,6 @@ class AggregationWork:
 
     topology: int
     version: Version
-    source: str
     store: StoreSpec
     reducers: tuple[Reducer, ...]
     columns: TaskColumns
@@ -64,7 +63,7 @@ class AggregationWork:
             return FastPlanRejected(str(task), str(reason))
         except HoldfastError as error:
             return refused(task, error)
-        return tally.done(task, self.source, written)
+        return tally.done(task, written)
 
     def _writer(self, before: StoreColumns, tally: Tally) -> BatchWriter:
         def counted(what: str, number: int) -> None:
@@ -139,8 +138,8 @@ def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWr
         if changes is not None:
             parts.append((STATE, work.store.name, changes))
         tally.add("keys", chunk.num_rows)
-        if columns.time is not None:
-            tally.saw(pc.max(chunk[columns.time]).as_py())
+        for source, name in columns.clocks:
+            tally.saw(source, pc.max(chunk[name]).as_py())
     return parts
 
 

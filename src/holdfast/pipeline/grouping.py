@@ -106,8 +106,7 @@ def _measures(names: TaskColumns, reducers: Sequence[Reducer], records: pa.Table
                 measures.append(_Measure(own[0], values, reducer.function.value, reducer.function.value))
     if names.rows not in names.partials:
         measures.append(_Measure(names.rows, None, _ALL_ROWS))
-    if names.time is not None:
-        measures.append(_Measure(names.time, records[names.time], "max", "max"))
+    measures += [_Measure(name, records[name], "max", "max") for name in names.times]
     return measures
 
 

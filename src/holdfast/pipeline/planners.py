@@ -7,10 +7,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from functools import reduce
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
 from pyspark.errors import PySparkException
+from pyspark.sql import functions as F
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
@@ -19,16 +21,20 @@ from holdfast.pipeline.due import must_run
 from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskDone
 from holdfast.pipeline.source_readers import Reader, SourceReaders
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
+from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.processing import Processing
+from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.topology.topology import Operator, SubTopology
+    from holdfast.topology.topology import Operator, Source, SubTopology
+    from holdfast.words import Millis
 
 PLANNERS: Mapping[type[Operator], type[Planner]] = {Aggregation: AggregationPlanner, Processing: ProcessingPlanner}
 
@@ -52,26 +58,61 @@ class BatchTasks:
 
     def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
         self._partitions = limits.partitions
-        self._planners: list[tuple[SubTopology, Planner]] = []
-        readers: dict[str, list[Reader]] = {}
-        for each in subtopologies:
-            planner = PLANNERS[type(each.operator)](each, limits)
-            self._planners.append((each, planner))
-            repeatable = bool(each.stream.frame._jdf.queryExecution().analyzed().deterministic())
-            reader = Reader(planner, each.stream.steps, repeatable)
-            readers.setdefault(each.stream.source.name, []).append(reader)
-        self._sources = {source: SourceReaders(own) for source, own in readers.items()}
+        self._planners = [(each, PLANNERS[type(each.operator)](each, limits)) for each in subtopologies]
+        readers: dict[Source, list[Reader]] = {}
+        self._readers: dict[Planner, list[Reader]] = {}
+        for each, planner in self._planners:
+            self._readers[planner] = [Reader(planner, branch) for branch in each.stream.branches]
+            for reader in self._readers[planner]:
+                readers.setdefault(reader.branch.source, []).append(reader)
+        self._sources = {source: SourceReaders(source, own) for source, own in readers.items()}
+        self._union = TaggedUnion([(source.name, readers.selected) for source, readers in self._sources.items()])
 
-    def compute(self, batches: Mapping[str, DataFrame], step: Step, locations: StateLocations) -> BatchResult:
-        """The results of all tasks of this version; `batches` are the sources' records by name."""
-        found = BatchResult()
-        with _spark_errors():
-            for source, readers in self._sources.items():
-                batch = batches[source]
-                configure(batch.sparkSession, {**_BATCH, "spark.sql.shuffle.partitions": str(self._partitions)})
-                results, found.records[source] = readers.run(batch, step, locations)
-                found.tasks += results
+    @property
+    def query_frame(self) -> DataFrame:
+        """What the app's streaming query reads: all sources in one frame."""
+        return self._union.frame
+
+    def compute(self, batch: DataFrame, step: Step, locations: StateLocations) -> BatchResult:
+        """The results of all tasks of this version. `batch` has the rows of `query_frame`."""
+        configure(batch.sparkSession, {**_BATCH, "spark.sql.shuffle.partitions": str(self._partitions)})
+        several = sum(map(len, self._readers.values())) > 1
+        if several:
+            batch = batch.persist()
+        try:
+            with _spark_errors():
+                return self._computed(batch, step, locations)
+        finally:
+            if several:
+                batch.unpersist()
+
+    def _computed(self, batch: DataFrame, step: Step, locations: StateLocations) -> BatchResult:
+        selected = {source: self._union.of_source(batch, source.name) for source in self._sources}
+        results = {
+            planner: planner.run(self._records(planner, selected, step.wall), step, locations)
+            for _, planner in self._planners
+        }
+        found = BatchResult(tasks=[result for own in results.values() for result in own])
+        for source, readers in self._sources.items():
+            counting = readers.counting
+            if counting is None or len(self._readers[counting.planner]) > 1:
+                # An extra job: a median of 107 to 192 ms on a loaded machine for 1,000 to 1,000,000 cached records.
+                found.records[source.name] = selected[source].count()
+            else:
+                done = (each for each in results[counting.planner] if isinstance(each, TaskDone))
+                found.records[source.name] = sum(each.records for each in done)
         return found
+
+    def _records(self, planner: Planner, selected: Mapping[Source, DataFrame], wall: Millis) -> DataFrame:
+        """The records of a sub-topology's stream; those of a merged one have the name of their source."""
+        frames = [
+            (source := reader.branch.source, self._sources[source].records(selected[source], reader, wall))
+            for reader in self._readers[planner]
+        ]
+        if len(frames) == 1:
+            return frames[0][1]
+        tagged = (frame.withColumn(SOURCE, F.lit(source.name)) for source, frame in frames)
+        return reduce(lambda one, other: one.unionByName(other), tagged)
 
     def compute_idle(
         self, session: SparkSession, due: Collection[str], step: Step, locations: StateLocations

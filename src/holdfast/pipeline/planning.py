@@ -12,7 +12,7 @@ from holdfast.pipeline.driver import Step
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult, decode
 from holdfast.pipeline.task import READ_ROWS, Limits
-from holdfast.pipeline.unusable import Case
+from holdfast.pipeline.unusable import Case, Expression, quoted
 from holdfast.pipeline.worker import TaskWork, run_idle_partition, run_partition
 
 if TYPE_CHECKING:
@@ -48,6 +48,9 @@ class Planner(Protocol):
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None: ...
 
+    def used(self) -> list[Expression]:
+        """What it reads of a record. The streaming query reads nothing else from the source."""
+
     def unusable(self, wall: Millis) -> list[Case]:
         """The cases in which it can't use a record, at this wall clock."""
 
@@ -56,6 +59,14 @@ class Planner(Protocol):
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
         """Runs its tasks in a version without a batch: they remove what has expired, and call punctuators."""
+
+
+def columns_of_records(subtopology: SubTopology) -> list[Expression]:
+    """The columns that every planner uses: key, event time and, for dead letters, position."""
+    stream = subtopology.stream
+    names = [field.name for field in subtopology.key.fields]
+    names += [*([stream.timestamp] if stream.timestamp else []), *stream.position]
+    return [quoted(name) for name in dict.fromkeys(names)]
 
 
 def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:

@@ -10,16 +10,25 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.nulls import unusable_nulls
-from holdfast.pipeline.planning import BY_ROWS, ROW_BY_ROW, collect, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.planning import (
+    BY_ROWS,
+    ROW_BY_ROW,
+    collect,
+    columns_of_records,
+    configure,
+    run_idle_tasks,
+    with_tasks,
+)
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
-from holdfast.pipeline.unusable import Case, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
 from holdfast.topology.punctuation import fired
@@ -53,20 +62,25 @@ class ProcessingPlanner:
         self._order: list[str] = []
         if stream.timestamp is not None:
             instant = f"CAST({quoted(stream.timestamp)} AS timestamp)"
-            inputs += [f"unix_millis({instant}) AS {TIME}", f"unix_micros({instant}) AS t"]
+            inputs += [f"{millis_of(stream.timestamp)} AS {TIME}", f"unix_micros({instant}) AS t"]
+            inputs += times_of_branches(stream)
             self._order.append("t")
         inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
         self._order += [f"s{n}" for n in range(len(stream.position))]
         self._inputs = [F.expr(sql) for sql in inputs]
-        self._columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None)
-        carried = dict.fromkeys((*self._columns.event, *keys, DEAD, *([TIME] if stream.timestamp else [])))
-        self._carried = list(carried)
+        clocks = clocks_of(stream)
+        self._columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None, clocks)
+        times = [*([TIME] if stream.timestamp else []), *(name for _, name in clocks)]
+        self._carried = list(dict.fromkeys((*self._columns.event, *keys, DEAD, *times)))
         checked = {field.name for field in subtopology.key.fields}
         texts = {name: frame.schema[name].dataType for name in event if name not in checked}
         self._unfit = [*unusable_nulls(self._operator.event, frame.schema), *not_utf8_inside(texts)]
         # Keys have a maximum length, so only the other columns can make a record large.
         bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
         self._arrow = BY_ROWS if bounded else ROW_BY_ROW
+
+    def used(self) -> list[Expression]:
+        return [*columns_of_records(self._subtopology), *map(quoted, self._operator.event.columns)]
 
     def unusable(self, wall: Millis) -> list[Case]:
         fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
@@ -90,7 +104,6 @@ class ProcessingPlanner:
         return ProcessingWork(
             topology=self._subtopology.number,
             version=step.version,
-            source=self._subtopology.stream.source.name,
             now=step.now,
             punctuations=fired(self._operator.punctuators, step.before, step.now),
             name=self._subtopology.name,

@@ -22,7 +22,7 @@ from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task import Limits, Part, check_own, chunks
-from holdfast.pipeline.task_columns import DEAD
+from holdfast.pipeline.task_columns import DEAD, Clocks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.values import events_of, keys_of, output_table, values_of
 from holdfast.stores.access import Now
@@ -45,6 +45,7 @@ class RecordColumns:
     event: tuple[str, ...]
     keys: tuple[str, ...]
     time: str | None
+    clocks: Clocks = ()
 
 
 @dataclass(frozen=True)
@@ -61,7 +62,6 @@ class ProcessingWork:
 
     topology: int
     version: Version
-    source: str
     now: Now
     name: str
     key: Schema
@@ -84,7 +84,7 @@ class ProcessingWork:
                 written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except HoldfastError as error:
             return refused(task, error)
-        return running.tally.done(task, self.source, written)
+        return running.tally.done(task, written)
 
 
 @dataclass
@@ -152,7 +152,8 @@ class ProcessingTask:
             check_own(self.work.key, key_columns, self.id, self.work.limits.partitions)
             if named.time is not None:
                 times = values_of(whole(chunk[named.time]))
-                self.tally.saw(max(times))
+                for source, name in named.clocks:
+                    self.tally.saw(source, pc.max(chunk[name]).as_py())
             else:
                 times = [self.work.now.wall] * chunk.num_rows
             events = events_of(self.code.event, [columns[name] for name in named.event], chunk.num_rows)

@@ -56,19 +56,19 @@ class Tally:
 
     records: int = 0
     counts: dict[str, int] = field(default_factory=dict)
-    event_time: int | None = None
+    event_times: dict[str, int] = field(default_factory=dict)
+    """Source → the largest event time of its records."""
 
     def add(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
 
-    def saw(self, moment: int | None) -> None:
-        if moment is not None and (self.event_time is None or moment > self.event_time):
-            self.event_time = moment
+    def saw(self, source: str, moment: int | None) -> None:
+        """Notes the largest event time of some records of a source."""
+        if moment is not None:
+            self.event_times[source] = max(moment, self.event_times.get(source, moment))
 
-    def done(self, task: TaskId, source: str, written: WrittenSegments) -> TaskDone:
-        """The result of a task that read this source."""
-        times = {} if self.event_time is None else {source: self.event_time}
-        return TaskDone(str(task), written.segments, self.records, self.counts, times, written.volatile)
+    def done(self, task: TaskId, written: WrittenSegments) -> TaskDone:
+        return TaskDone(str(task), written.segments, self.records, self.counts, self.event_times, written.volatile)
 
 
 def of_store(store: str, name: str) -> str:

@@ -1,47 +1,62 @@
-"""Runs the sub-topologies that read one source: shared steps are computed once, and a record counts once.
+"""One source and the sub-topologies that read it: what the streaming query selects, and each reader's records.
 
-A source's records are counted after the stateless steps that all its readers share. The batch is cached there if it has
-several readers.
+The streaming query applies the stateless steps that all readers share and selects the columns that they use, so that
+Spark reads nothing else from the source. A source's records are counted after those steps.
 
-An unusable record is reported once. Of sub-topologies whose streams differ only in filters, the first one that gets the
-record and can't use it reports it. The others leave it out before they choose a plan, so that they don't give up a fast
-plan for it. A stream with other transformations has other records, and reports its own. So does one with a filter that
-may answer otherwise when it is asked again, such as `rand() < 0.5`: others can't know what it reported.
+An unusable record is reported once. Of branches that differ only in filters, the first one that gets the record and
+can't use it reports it. The others leave it out before they choose a plan, so that they don't give up a fast plan for
+it. A branch with other transformations has other records, and reports its own. So does one with a filter that may
+answer otherwise when it is asked again, such as `rand() < 0.5`: others can't know what it reported.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import cached_property, reduce
 from operator import and_, or_
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.driver import Step
+from holdfast.pipeline.column_pruning import columns_used
 from holdfast.pipeline.planning import Planner
-from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.results import TaskDone, TaskResult
-from holdfast.pipeline.unusable import is_unusable
-from holdfast.topology.stream import Filter, StatelessStep
+from holdfast.pipeline.unusable import is_unusable, quoted
+from holdfast.topology.frames import is_repeatable
+from holdfast.topology.stream import Filter
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
+    from holdfast.topology.topology import Branch, Source, StatelessStep
     from holdfast.words import Millis
 
-Steps = tuple[StatelessStep, ...]
+Steps = tuple["StatelessStep", ...]
 
 
 @dataclass(frozen=True, eq=False)
 class Reader:
-    """A sub-topology's planner, and the stateless steps of the stream it reads."""
+    """A branch of the stream that a sub-topology reads, and the sub-topology's planner."""
 
     planner: Planner
-    steps: Steps
-    repeatable: bool = True
-    """Whether its steps give the same records each time."""
+    branch: Branch
+
+    @property
+    def steps(self) -> Steps:
+        return self.branch.steps
+
+    @cached_property
+    def repeatable(self) -> bool:
+        """Whether its steps give the same records each time."""
+        return is_repeatable(self.branch.frame)
+
+    @cached_property
+    def columns(self) -> list[str]:
+        """The columns of its records that the planner uses. Dead letters have these."""
+        frame = self.branch.frame
+        if self.branch.source.whole_dead_letters:
+            return frame.columns
+        return columns_used(frame.sparkSession, frame.schema, lambda df: df.select(*self.planner.used()))
 
     def unusable(self, wall: Millis, applied: Steps) -> Column:
         """Selects the records it reports, among those left after the steps of `applied`."""
@@ -52,10 +67,10 @@ class Reader:
 
 
 class SourceReaders:
-    """Runs all sub-topologies that read one source."""
+    """A source, and all branches that read it."""
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
-        self._readers = readers
+    def __init__(self, source: Source, readers: Sequence[Reader]) -> None:
+        self.readers = readers
         self._shared = shared_steps([reader.steps for reader in readers])
         # A reader with fewer steps gets more records, so it reports first.
         by_steps = sorted(readers, key=lambda reader: (not reader.repeatable, len(reader.steps)))
@@ -64,36 +79,38 @@ class SourceReaders:
             for n, reader in enumerate(by_steps)
         }
         counting = min(readers, key=lambda reader: len(reader.steps))
-        self._counting = counting if len(counting.steps) == len(self._shared) else None
+        self.counting = counting if len(counting.steps) == len(self._shared) else None
+        """A reader that gets all records of the source."""
+        self.selected = self._selected(applied(source.frame, self._shared), whole=source.whole_dead_letters)
+        """What the streaming query reads of this source."""
 
-    def run(self, batch: DataFrame, step: Step, locations: StateLocations) -> tuple[list[TaskResult], int]:
-        """The results of all tasks, and how many records the source had."""
-        shared = _applied(batch, self._shared)
-        several = len(self._readers) > 1
-        if several:
-            shared = shared.persist()
-        try:
-            results = {
-                reader: reader.planner.run(self._records(shared, reader, step.wall), step, locations)
-                for reader in self._readers
-            }
-            if self._counting is None:
-                # An extra job: a median of 107 to 192 ms on a loaded machine for 1,000 to 1,000,000 cached records.
-                records = shared.count()
-            else:
-                records = sum(each.records for each in results[self._counting] if isinstance(each, TaskDone))
-            return [result for own in results.values() for result in own], records
-        finally:
-            if several:
-                shared.unpersist()
+    def _selected(self, shared: DataFrame, *, whole: bool) -> DataFrame:
+        """The frame with the columns that the readers use."""
+        if whole:
+            return shared
+        used = {name for reader in self.readers for name in self._used(shared, reader)}
+        if all(len(reader.steps) == len(self._shared) for reader in self.readers):
+            return shared.select(*(quoted(name) for name in shared.columns if name in used))
+        # A later step may name a column that nothing uses in the end. It is null there, and isn't read.
+        return shared.select(
+            *(
+                F.col(quoted(field.name)) if field.name in used else F.lit(None).cast(field.dataType).alias(field.name)
+                for field in shared.schema.fields
+            )
+        )
 
-    def _records(self, shared: DataFrame, reader: Reader, wall: Millis) -> DataFrame:
-        """A reader's records, without unusable ones that an earlier reader reports."""
-        frame = _applied(shared, reader.steps[len(self._shared) :])
+    def _used(self, shared: DataFrame, reader: Reader) -> list[str]:
+        own = reader.steps[len(self._shared) :]
+        used = reader.planner.used()
+        return columns_used(shared.sparkSession, shared.schema, lambda df: applied(df, own).select(*used))
+
+    def records(self, selected: DataFrame, reader: Reader, wall: Millis) -> DataFrame:
+        """A reader's records in a batch of `selected`, without unusable ones that an earlier reader reports."""
+        frame = applied(selected, reader.steps[len(self._shared) :])
         if earlier := self._earlier[reader]:
             reported = reduce(or_, (other.unusable(wall, reader.steps) for other in earlier))
             frame = frame.where(~(reader.unusable(wall, reader.steps) & reported))
-        return frame
+        return frame.select(*(quoted(name) for name in reader.columns))
 
 
 def shared_steps(chains: Sequence[Steps]) -> Steps:
@@ -111,6 +128,12 @@ def shared_steps(chains: Sequence[Steps]) -> Steps:
     return tuple(shared)
 
 
+def applied(frame: DataFrame, steps: Steps) -> DataFrame:
+    for step in steps:
+        frame = step(frame)
+    return frame
+
+
 def _base(steps: Steps) -> Steps:
     """The steps up to the last one that isn't a filter. They determine the columns."""
     last = max((n for n, step in enumerate(steps) if not isinstance(step, Filter)), default=-1)
@@ -123,9 +146,3 @@ def _same(one: Steps, other: Steps) -> bool:
 
 def _has(steps: Steps, wanted: StatelessStep) -> bool:
     return any(step is wanted for step in steps)
-
-
-def _applied(frame: DataFrame, steps: Steps) -> DataFrame:
-    for step in steps:
-        frame = step(frame)
-    return frame

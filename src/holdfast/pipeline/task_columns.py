@@ -5,6 +5,9 @@ from enum import Enum
 
 DEAD, ROWS, TIME = "_dead", "_rows", "_time"
 
+Clocks = tuple[tuple[str, str], ...]
+"""The columns by which the clocks of sources move: (source, column with event times in milliseconds)."""
+
 
 class BatchPlan(Enum):
     """How a batch becomes one row per key. The resulting state is the same."""
@@ -28,9 +31,15 @@ class TaskColumns:
     """The column with the number of records per row: an extra one, or a partial `count()`."""
     time: str | None
     """The latest event time in milliseconds; None for a stream without one."""
+    clocks: Clocks = ()
     bounded: bool = False
     """Whether no row can be large. Keys have a maximum length, so only partials matter."""
     dead: bool = True
     """Whether unusable records have a column. Without it they are rows without a key."""
     inputs: tuple[str | None, ...] | None = None
     """For raw records: the column each reducer aggregates, None for one that counts rows."""
+
+    @property
+    def times(self) -> list[str]:
+        """The columns with event times."""
+        return list(dict.fromkeys([*([self.time] if self.time else []), *(column for _, column in self.clocks)]))

@@ -66,6 +66,11 @@ def _unlogged() -> Iterator[None]:
             logger.disabled = was
 
 
+def is_repeatable(frame: DataFrame) -> bool:
+    """Whether its steps give the same records each time. A filter such as `rand() < 0.5` does not."""
+    return bool(frame._jdf.queryExecution().analyzed().deterministic())
+
+
 def key_of(frame: DataFrame, columns: Iterable[str]) -> Schema:
     """The key with these columns. Raises for a type that can't be in a key."""
     key = Schema(tuple(Field(column, type_of(frame, column)) for column in columns))

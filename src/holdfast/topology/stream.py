@@ -6,7 +6,7 @@ streaming DataFrame at once, so that a wrong column is an error on its own line,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Never
@@ -18,18 +18,19 @@ from holdfast.stores.options import Length, check_options, millis
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
-from holdfast.topology.frames import errors_in, input_type, type_of
+from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import Processor, timed
-from holdfast.topology.topology import Source, Topology
+from holdfast.topology.topology import Branch, StatelessStep, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-StatelessStep = Callable[["DataFrame"], "DataFrame"]
-
 KAFKA_POSITION = ("partition", "offset")
 """The columns in which Spark's Kafka source has a record's position. Where a stream has them, they break ties."""
+
+SOURCE = "_source"
+"""The column of a merged stream's records with the name of their source. Dead letters have it too."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,17 +48,21 @@ class Stream:
     """A streaming DataFrame with a key and, if it has one, an event time."""
 
     topology: Topology
-    source: Source
-    frame: DataFrame
-    """The source with all steps so far, for its columns and types."""
+    branches: tuple[Branch, ...]
+    """Where its records come from: one source, or several after `merge`. All have the same columns."""
     key: tuple[str, ...]
     timestamp: str | None
     position: tuple[str, ...]
-    steps: tuple[StatelessStep, ...] = ()
 
     def __repr__(self) -> str:
         time = f", timestamp={self.timestamp!r}" if self.timestamp else ""
-        return f"Stream({self.source.name!r}, key={[*self.key]!r}{time}, columns={self.frame.columns!r})"
+        names = ", ".join(repr(branch.source.name) for branch in self.branches)
+        return f"Stream({names}, key={[*self.key]!r}{time}, columns={self.frame.columns!r})"
+
+    @property
+    def frame(self) -> DataFrame:
+        """A streaming DataFrame with the stream's columns and types."""
+        return self.branches[0].frame
 
     def transform(self, step: StatelessStep) -> Stream:
         """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
@@ -66,7 +71,7 @@ class Stream:
     def _with(self, step: StatelessStep, where: str) -> Stream:
         """The stream with one more step. `where` names the call in the error for a column that isn't there."""
         with errors_in(self.frame, where):
-            return replace(self, frame=step(self.frame), steps=(*self.steps, step))
+            return replace(self, branches=tuple(branch.after(step) for branch in self.branches))
 
     def where(self, condition: str | Column) -> Stream:
         """Keeps the records for which the condition is true."""
@@ -91,6 +96,62 @@ class Stream:
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
         return self.transform(lambda df: df.drop(*columns))
+
+    def flat_map(self, values: str | Column, name: str) -> Stream:
+        """One record per item of an array, in a column of this name: `stream.flat_map("split(text, ' ')", "word")`.
+
+        A record whose array is null or empty gives none.
+        """
+        from pyspark.sql import functions as F
+
+        def step(df: DataFrame) -> DataFrame:
+            items = F.explode(F.expr(values) if isinstance(values, str) else values)
+            return df.select(*[f"`{c}`" for c in df.columns if c != name], items.alias(name))
+
+        return self._with(step, f"flat_map({values!r}, {name!r})")
+
+    def key_by(self, *columns: str) -> Stream:
+        """The same records under another key."""
+        if not columns:
+            raise TopologyError("key_by() needs at least one column, such as stream.key_by('city').")
+        for column in columns:
+            type_of(self.frame, column)
+        return replace(self, key=columns)
+
+    def branch(self, *conditions: str | Column) -> tuple[Stream, ...]:
+        """One stream per condition, and one more with the rest. A record is in the first one whose condition is true.
+
+        `wins, draws, rest = games.branch("points = 3", "points = 1")`
+        """
+        from pyspark.sql import functions as F
+
+        parts, taken = [], F.lit(False)
+        for condition in conditions:
+            matches = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
+            part = self._with(Filter(matches & ~taken), f"branch({condition!r})")
+            if not is_repeatable(part.frame):
+                raise TopologyError(
+                    f"branch({condition!r}): the condition may answer otherwise when it is asked again, so a record "
+                    "could be in two streams or in none. Put it into a column of the source, before app.stream()."
+                )
+            parts.append(part)
+            taken = taken | matches
+        return (*parts, self._with(Filter(~taken), "branch()"))
+
+    def merge(self, *others: Stream) -> Stream:
+        """The records of several streams as one. They need the same columns, key and event time."""
+        if SOURCE in self.frame.columns:
+            raise TopologyError(f"merge(): a column is named {SOURCE!r}, which merged records have for their source.")
+        for other in others:
+            mine, theirs = _shape(self), _shape(other)
+            if other.topology is not self.topology:
+                raise TopologyError("merge(): the streams belong to different apps. Merge streams of one app.")
+            if mine != theirs:
+                raise TopologyError(
+                    f"merge(): the streams differ. One has {mine}, the other {theirs}. Select the same columns in both "
+                    "first, and use the same key and event time."
+                )
+        return replace(self, branches=(*self.branches, *(each for other in others for each in other.branches)))
 
     def group_by(self, *columns: str) -> Grouped:
         """Groups by these columns, or by the stream's key when none are named."""
@@ -214,6 +275,7 @@ def open_stream(
     timestamp: str | None,
     position: str | Iterable[str],
     name: str | None = None,
+    whole_dead_letters: bool = False,
 ) -> Stream:
     """Adds a streaming DataFrame to the app as a stream."""
     if not frame.isStreaming:
@@ -229,4 +291,12 @@ def open_stream(
             f"The event time {timestamp!r} is of type {kind}, and must be a timestamp. For milliseconds since "
             f"1970: df.withColumn({timestamp!r}, F.timestamp_millis({timestamp!r}))."
         )
-    return Stream(topology, topology.add_source(frame, name), frame, keys, timestamp, positions)
+    source = topology.add_source(frame, name, whole_dead_letters)
+    return Stream(topology, (Branch(source, frame),), keys, timestamp, positions)
+
+
+def _shape(stream: Stream) -> str:
+    """What streams must have in common to be merged, as text."""
+    columns = ", ".join(sorted(f"{field.name} {field.dataType.simpleString()}" for field in stream.frame.schema.fields))
+    time = f", event time {stream.timestamp}" if stream.timestamp else ""
+    return f"columns ({columns}), key {', '.join(stream.key)}{time}"

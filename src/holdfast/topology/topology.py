@@ -30,12 +30,32 @@ FIRST_SOURCE = "main"
 """The default name of a source."""
 
 
+StatelessStep = Callable[["DataFrame"], "DataFrame"]
+"""A stateless step of a stream: plain PySpark, from DataFrame to DataFrame."""
+
+
 @dataclass(frozen=True, eq=False)
 class Source:
     """A streaming DataFrame with a name, under which commits keep its clock."""
 
     name: str
     frame: DataFrame
+    whole_dead_letters: bool = False
+    """Whether a dead letter has all columns of its record. Otherwise it has those that the topology uses."""
+
+
+@dataclass(frozen=True, eq=False)
+class Branch:
+    """A source with the stateless steps that are applied to its records. A merged stream has several branches."""
+
+    source: Source
+    frame: DataFrame
+    """The source's frame after the steps, for its columns and types."""
+    steps: tuple[StatelessStep, ...] = ()
+
+    def after(self, step: StatelessStep) -> Branch:
+        """The branch with one more step."""
+        return Branch(self.source, step(self.frame), (*self.steps, step))
 
 
 class Operator(Protocol):
@@ -108,17 +128,21 @@ class Topology:
     def subtopology(self, name: str) -> SubTopology:
         return next(each for each in self.subtopologies if each.name == name)
 
-    def add_source(self, frame: DataFrame, name: str | None) -> Source:
+    def add_source(self, frame: DataFrame, name: str | None, whole_dead_letters: bool = False) -> Source:
         """The source of this DataFrame, added if it is new."""
         known = next((source for source in self.sources if source.frame is frame), None)
         if known is None:
-            if self.sources:
+            if name is None and self.sources:
                 raise TopologyError(
-                    "An app has one source today, and this is a second DataFrame. Combine them with "
-                    "df.unionByName() before app.stream(), or start a second app."
+                    f"app.stream(): the app has the source {self.sources[0].name!r} already, and this is another "
+                    "DataFrame. Name it: app.stream(df, name='...'). The log keeps its clock under that name."
                 )
-            known = Source(name or FIRST_SOURCE, frame)
+            known = Source(name or FIRST_SOURCE, frame, whole_dead_letters)
             check_name(known.name)
+            if any(source.name == known.name for source in self.sources):
+                raise TopologyError(
+                    f"app.stream(name={known.name!r}): another DataFrame has this name. Give each source its own."
+                )
             self.sources.append(known)
         elif name not in (None, known.name):
             raise TopologyError(

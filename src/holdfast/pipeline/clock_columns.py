@@ -1,0 +1,42 @@
+"""The columns by which the clocks of sources move.
+
+A stream of one branch needs only its event time. In a merged stream each record has the name of its source, and each
+source a column with the event times of its own records: a live source must not move the clock of a backfill beside it.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from holdfast.pipeline.task_columns import TIME, Clocks
+from holdfast.pipeline.unusable import quoted
+from holdfast.topology.stream import SOURCE
+
+if TYPE_CHECKING:
+    from holdfast.topology.stream import Stream
+
+
+def clocks_of(stream: Stream) -> Clocks:
+    if stream.timestamp is None:
+        return ()
+    if len(stream.branches) == 1:
+        return ((stream.branches[0].source.name, TIME),)
+    names = dict.fromkeys(branch.source.name for branch in stream.branches)
+    return tuple((name, f"{TIME}{n}") for n, name in enumerate(names))
+
+
+def times_of_branches(stream: Stream) -> list[str]:
+    """The SQL of a merged stream's columns; none for another stream."""
+    if stream.timestamp is None or len(stream.branches) == 1:
+        return []
+    millis = millis_of(stream.timestamp)
+    return [f"CASE WHEN {SOURCE} = '{source}' THEN {millis} END AS {name}" for source, name in clocks_of(stream)]
+
+
+def millis_of(timestamp: str) -> str:
+    """The SQL of an event time in milliseconds.
+
+    >>> millis_of("at")
+    'unix_millis(CAST(`at` AS timestamp))'
+    """
+    return f"unix_millis(CAST({quoted(timestamp)} AS timestamp))"

@@ -1,0 +1,42 @@
+"""Several sources in one streaming query: a union of rows that carry the name of their source.
+
+A source's columns are in one struct, which is null in the rows of the others. An app with one source needs neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+_TAG = "_source"
+
+
+class TaggedUnion:
+    """The frames of all sources as one, and each source's rows back from a batch of it."""
+
+    def __init__(self, sources: Sequence[tuple[str, DataFrame]]) -> None:
+        self._columns = {name: f"s{n}" for n, (name, _) in enumerate(sources)}
+        self._schemas = {name: frame.schema for name, frame in sources}
+        if len(sources) == 1:
+            self.frame = sources[0][1]
+        else:
+            self.frame = reduce(lambda one, other: one.unionAll(other), (self._tagged(*each) for each in sources))
+
+    def _tagged(self, source: str, frame: DataFrame) -> DataFrame:
+        structs = [
+            (F.struct("*") if name == source else F.lit(None).cast(self._schemas[name])).alias(column)
+            for name, column in self._columns.items()
+        ]
+        return frame.select(F.lit(source).alias(_TAG), *structs)
+
+    def of_source(self, batch: DataFrame, source: str) -> DataFrame:
+        """The rows of one source."""
+        if len(self._columns) == 1:
+            return batch
+        return batch.where(F.col(_TAG) == source).select(f"{self._columns[source]}.*")

@@ -1,0 +1,139 @@
+"""Several sources on real Spark: one query, a clock each, and only the columns that the topology uses."""
+
+import json
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import TopologyError
+from tests.apps import NOON, entries_of, game, read, settings, write
+
+pytestmark = pytest.mark.spark
+
+LATER = NOON + timedelta(hours=1)
+
+
+def two_sources(spark: SparkSession, folder: Path) -> tuple[hf.App, hf.Stream, hf.Stream]:
+    app = hf.App("sources", settings=settings(folder), spark=spark)
+    for name in ("games", "chats"):
+        (folder / name).mkdir(exist_ok=True)
+    games = app.stream(read(spark, folder / "games"), key="player", timestamp="at", name="games")
+    chats = app.stream(read(spark, folder / "chats"), key="player", timestamp="at", name="chats")
+    return app, games, chats
+
+
+def clocks(app: hf.App) -> dict[str, Any]:
+    newest = app._started().driver.newest
+    assert newest is not None
+    return {name: datetime.fromtimestamp(time / 1000, UTC) for name, time in newest.clocks.sources.items()}
+
+
+def plan_of(app: hf.App) -> str:
+    execution = app.query._jsq.streamingQuery().lastExecution()
+    return str(execution.executedPlan().toString())
+
+
+def test_each_source_has_its_own_records_and_clock(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "games", 1, [game("ann", 3), game("bob", 4, LATER)])
+    write(tmp_path / "chats", 1, [game("ann", 100)])
+    app, games, chats = two_sources(spark, tmp_path)
+    games.group_by().aggregate(n=hf.count(), points=hf.sum("points")).store("played")
+    chats.group_by().aggregate(points=hf.sum("points")).store("chatted")
+    games.merge(chats).group_by().aggregate(n=hf.count()).store("seen")
+    with app:
+        app.process_all_available()
+        assert entries_of(app, "played") == {"ann": {"n": 1, "points": 3}, "bob": {"n": 1, "points": 4}}
+        assert entries_of(app, "chatted") == {"ann": {"points": 100}}
+        assert entries_of(app, "seen") == {"ann": {"n": 2}, "bob": {"n": 1}}
+        assert clocks(app) == {"games": LATER, "chats": NOON}
+        newest = app._started().driver.newest
+        assert newest is not None and newest.counts["records"] == 3
+
+
+def test_a_merged_stream_moves_the_clock_of_each_source_alone(spark: SparkSession, tmp_path: Path) -> None:
+    class Seen(hf.Processor):
+        seen = hf.KeyValueStore("seen", value=int)
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.seen[key] = self.seen.get(key, 0) + event.points
+
+    write(tmp_path / "games", 1, [game("ann", 3, LATER)])
+    write(tmp_path / "chats", 1, [game("ann", 100), game(None, 7)])
+    app, games, chats = two_sources(spark, tmp_path)
+    games.merge(chats.where("points > 5")).process(Seen)
+    with app:
+        app.process_all_available()
+        assert entries_of(app, "seen") == {"ann": 103}
+        assert clocks(app) == {"games": LATER, "chats": NOON}
+    (path,) = (tmp_path / "base" / "sources" / "dead-letters").glob("[0-9]*.json")
+    letter = json.loads(path.read_text())
+    assert json.loads(letter["record"]) == {
+        "player": None,
+        "points": 7,
+        "at": NOON.isoformat()[:-6] + ".000Z",
+        "_source": "chats",
+    }
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_only_the_columns_that_are_used_are_read(spark: SparkSession, tmp_path: Path, whole: bool) -> None:
+    write(tmp_path / "input", 1, [game("ann", 3), game(None, 7)])
+    app = hf.App("pruned", settings=settings(tmp_path), spark=spark)
+    source = read(spark, tmp_path / "input")
+    stream = app.stream(source, key="player", whole_dead_letters=whole)
+    stream.where("points > 1").group_by().count().store("one")
+    with app:
+        app.process_all_available()
+        assert entries_of(app, "one") == {"ann": {"count": 1}}
+        plan = plan_of(app)
+        assert ("at:timestamp" in plan) is whole, plan
+        assert "PushedFilters: [IsNotNull(points), GreaterThan(points,1)]" in plan, "filters reach the source"
+    (path,) = (tmp_path / "base" / "pruned" / "dead-letters").glob("[0-9]*.json")
+    record = json.loads(json.loads(path.read_text())["record"])
+    assert record.keys() == ({"player", "points", "at"} if whole else {"player"})
+
+
+def test_a_column_that_only_a_later_step_names_may_be_left_out(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("ann", 3)])
+    app = hf.App("later", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player")
+    stream.select("player", "at").group_by().count().store("one")
+    stream.with_column("double", "points * 2").group_by().aggregate(sum=hf.sum("double")).store("two")
+    with app:
+        app.process_all_available()
+        assert entries_of(app, "one") == {"ann": {"count": 1}}
+        assert entries_of(app, "two") == {"ann": {"sum": 6}}
+        assert "at:timestamp" not in plan_of(app)
+
+
+def test_branches_take_each_record_once(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("ann", n) for n in (1, 2, 3, 4, None)])
+    app = hf.App("branches", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player")
+    small, even, rest = stream.branch("points < 3", "points % 2 = 0")
+    for name, part in {"small": small, "even": even, "rest": rest}.items():
+        part.group_by().aggregate(n=hf.count(), sum=hf.sum("points")).store(name)
+    words = stream.flat_map("sequence(1, points)", "step").key_by("step")
+    words.group_by().count().store("steps")
+    with app:
+        app.process_all_available()
+        assert entries_of(app, "small") == {"ann": {"n": 2, "sum": 3}}
+        assert entries_of(app, "even") == {"ann": {"n": 1, "sum": 4}}
+        assert entries_of(app, "rest") == {"ann": {"n": 2, "sum": 3}}
+        assert entries_of(app, "steps") == {1: {"count": 4}, 2: {"count": 3}, 3: {"count": 2}, 4: {"count": 1}}
+
+
+def test_streams_that_cannot_be_merged_or_split_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    _, games, chats = two_sources(spark, tmp_path)
+    with pytest.raises(TopologyError, match=r"the streams differ.*Select the same columns"):
+        games.merge(chats.drop("points"))
+    with pytest.raises(TopologyError, match=r"key player.*key points"):
+        games.merge(chats.key_by("points"))
+    with pytest.raises(TopologyError, match="may answer otherwise"):
+        games.branch("rand() < 0.5")
+    with pytest.raises(TopologyError, match=r"no column 'playr'.*'player'"):
+        games.key_by("playr")
