@@ -88,6 +88,23 @@ def test_folders_are_in_the_base_folder_by_default() -> None:
 
 
 @pytest.mark.parametrize(
+    ("url", "absolute"),
+    [
+        ("logs/a%20b", "{here}/logs/a%20b"),
+        ("file:logs/a%20b", "{here}/logs/a b"),
+        ("file:///logs", "/logs"),
+        ("s3://bucket/log", "s3://bucket/log"),
+        ("memory://log", "memory://log"),
+    ],
+)
+def test_a_relative_address_of_the_log_is_made_absolute(
+    url: str, absolute: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert Settings(log=LogSettings(url=url)).absolute().log.url == absolute.format(here=tmp_path)
+
+
+@pytest.mark.parametrize(
     ("make", "name", "allowed"),
     [
         (lambda: Settings(partitions=0), "partitions = '0'", "from 1 to 65536"),

@@ -4,7 +4,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Annotated, Literal, get_type_hints
-from urllib.parse import urlsplit
+from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Between, InKafkaStreams, Section, Setting
@@ -93,7 +93,7 @@ class Settings(Section):
         return replace(
             self,
             base_dir=_absolute(self.base_dir),
-            log=replace(log, url=_absolute(log.url)) if log.url and not urlsplit(log.url).scheme else log,
+            log=replace(log, url=_absolute_url(log.url)) if log.url else log,
             state=replace(state, dir=_absolute(state.dir)) if state.dir else state,
         )
 
@@ -108,6 +108,14 @@ class Settings(Section):
     def checkpoint(self, app: str) -> str:
         """The folder of Spark's checkpoint of an app."""
         return self.spark.checkpoint or str(Path(self.base_dir, app, "checkpoint"))
+
+
+def _absolute_url(url: str) -> str:
+    """An address whose folder, if it is one of this machine, is absolute."""
+    parts = urlsplit(url)
+    if parts.scheme == "file" and not parts.netloc:
+        return _absolute(unquote(parts.path))
+    return url if parts.scheme else _absolute(url)
 
 
 def _absolute(folder: str) -> str:

@@ -41,7 +41,7 @@ class Files:
 
     def __init__(
         self,
-        path: str,
+        path: str | os.PathLike[str],
         format: Format = "parquet",
         options: Mapping[str, str] | None = None,
         *,
@@ -49,7 +49,7 @@ class Files:
     ) -> None:
         if format not in ("parquet", "json"):
             raise TopologyError(f"files(format={format!r}): there are 'parquet' and 'json'.")
-        self._path = path
+        self._path = os.fspath(path)
         self._format = format
         self._options = dict(options or {})
         self._version_column = version_column
