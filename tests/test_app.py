@@ -132,9 +132,13 @@ def test_a_deleted_checkpoint_is_refused_until_a_setting_allows_it(spark: SparkS
     write(tmp_path / "input", 1, [game("alice", 1)])
     finish(points_app(spark, tmp_path))
     shutil.rmtree(tmp_path / "base" / "points" / "checkpoint")
-    app = points_app(spark, tmp_path)
-    with pytest.raises(NewCheckpoint, match="logOffset"):
+    app = points_app(spark, tmp_path, sink=hf.memory())
+    planned = app.plan()
+    assert "sink 'sink' is new: it gets the versions after version 1" in planned.warnings
+    [refusal] = planned.refusals
+    with pytest.raises(NewCheckpoint, match="logOffset") as refused:
         app.start()
+    assert str(refused.value) == refusal
     assert app.state is AppState.ERROR
     again = points_app(spark, tmp_path, on_new_checkpoint="restart_sources")
     assert finish(again) == {"alice": {"games": 2, "points": 2}}

@@ -44,7 +44,6 @@ def test_a_retry_asks_where_the_tasks_are_now() -> None:
         settings=settings,
         ending=ending,
         clock=SYSTEM_CLOCK,
-        alert=lambda problem: pytest.fail(str(problem)),
     )
     frame: Any = None
     runner.run(frame, 0)
@@ -73,8 +72,8 @@ def test_a_batch_waits_while_the_clock_is_far_ahead_and_alerts_once(outcome: str
         "work": None,
         "locations": None,
     }
-    steady = SteadyClock(clock, timedelta(hours=1))
-    runner = BatchRunner(**parts, settings=settings, ending=ending, clock=steady, alert=alerts.put, look_seconds=0.001)
+    steady = SteadyClock(clock, timedelta(hours=1), on_jump=alerts.put)
+    runner = BatchRunner(**parts, settings=settings, ending=ending, clock=steady, look_seconds=0.001)
     clock.jump(86_400)
     frame: Any = None
 
@@ -102,7 +101,7 @@ def test_a_batch_waits_while_the_clock_is_far_ahead_and_alerts_once(outcome: str
 def test_a_batch_that_comes_while_the_app_stops_ends_the_query_without_an_error(spark: SparkSession) -> None:
     ending = Ending(timedelta(seconds=120), on_failure=lambda cause: None)
     ending.ask()
-    parts: dict[str, Any] = dict.fromkeys(("checkpoint", "driver", "work", "locations", "clock", "alert"))
+    parts: dict[str, Any] = dict.fromkeys(("checkpoint", "driver", "work", "locations", "clock"))
     runner = BatchRunner(**parts, settings=Settings(), ending=ending)
     called = threading.Event()
 

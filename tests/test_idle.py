@@ -10,7 +10,7 @@ import pytest
 from msgspec import structs
 
 from holdfast import faults
-from holdfast.clock import SteadyClock
+from holdfast.clock import ClockJumped, SteadyClock
 from holdfast.ending import Ending
 from holdfast.errors import StorageUnavailable
 from holdfast.idle import AskWhatIsDue, IdleVersions, MakeVersion, NothingDue, decide
@@ -162,13 +162,16 @@ def test_an_instance_that_does_not_answer_is_asked_again(tmp_path: Path, caplog:
     ], "it is said once"
 
 
-def test_a_clock_that_jumps_ahead_lets_nothing_expire(tmp_path: Path) -> None:
+def test_a_clock_that_jumps_ahead_lets_nothing_expire_and_alerts_once(tmp_path: Path) -> None:
     machine = QuietMachine(tmp_path, EXPIRING)
     machine.version([("alice", 1)])
-    idle = machine.idle()
-    idle.clock = SteadyClock(machine.clock, timedelta(hours=1))
+    idle, alerts = machine.idle(), list[ClockJumped]()
+    idle.clock = SteadyClock(machine.clock, timedelta(hours=1), on_jump=alerts.append)
     machine.clock.jump(86_400)
     assert machine.pass_time(5, idle) == 0
+    with pytest.raises(ClockJumped):
+        idle.clock.now()  # as a batch does
+    assert len(alerts) == 1
     machine.clock.jump(-86_400)
     assert machine.pass_time(5, idle) >= 1
     assert machine.shown() == set()

@@ -68,8 +68,6 @@ class BatchRunner:
     settings: Settings
     ending: Ending
     clock: WallClock
-    alert: Callable[[BaseException], None]
-    """Reports a problem that doesn't stop the app."""
     look_seconds: float = 1.0
     """Between two looks at a clock that is far ahead."""
     failure: BaseException | None = None
@@ -110,17 +108,12 @@ class BatchRunner:
 
     def _wait_for_clock(self) -> None:
         """Waits while the wall clock is far ahead. To stop would not help: the next start accepts the clock."""
-        alerted = False
         while True:
             try:
                 self.clock.now()
-            except ClockJumped as jumped:
-                if not alerted:
-                    self.alert(jumped)
-                alerted = True
-                self.ending.pause(self.look_seconds)
-            else:
                 return
+            except ClockJumped:
+                self.ending.pause(self.look_seconds)
 
     def between_batches(self, call: Callable[[], None]) -> None:
         """Calls between two batches, so that no batch is interrupted, unless a batch takes longer than its time."""

@@ -5,7 +5,9 @@ behaviour depends on time takes a `Clock`; what merely measures a duration may u
 an event with a timeout are exempt, and so is the timer that ends an instance's process when its threads hang.
 """
 
+import threading
 import time
+from collections.abc import Callable
 from datetime import timedelta
 from typing import Protocol
 
@@ -58,15 +60,33 @@ class SteadyClock:
     """A wall clock that doesn't follow the system's when it jumps ahead: everything with a TTL would expire at once.
 
     The time since the last call is known from the machine's uptime. A jump of more than `most` raises, until the clock
-    is back. Where it is right and stays (a machine that was paused), a restart of the app accepts it.
+    is back, and is reported once, whoever asks. Where it is right and stays (a machine that was paused), a restart of
+    the app accepts it.
     """
 
-    def __init__(self, clock: Clock, most: timedelta) -> None:
+    def __init__(
+        self, clock: Clock, most: timedelta, on_jump: Callable[[ClockJumped], None] = lambda jumped: None
+    ) -> None:
         self._clock = clock
         self._most = most
+        self._on_jump = on_jump
         self._last = clock.now(), clock.uptime()
+        self._jumped = False
+        self._reading = threading.Lock()
 
     def now(self) -> Millis:
+        with self._reading:
+            try:
+                now = self._read()
+            except ClockJumped as jumped:
+                if not self._jumped:
+                    self._on_jump(jumped)
+                self._jumped = True
+                raise
+            self._jumped = False
+            return now
+
+    def _read(self) -> Millis:
         now, uptime = self._clock.now(), self._clock.uptime()
         then, before = self._last
         expected = Millis(then + round((uptime - before) * 1000))

@@ -13,7 +13,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 
-from holdfast.clock import WallClock
+from holdfast.clock import ClockJumped, WallClock
 from holdfast.ending import Ending
 from holdfast.errors import HoldfastError, Interrupted
 from holdfast.log.commits import Commit
@@ -100,7 +100,7 @@ class IdleVersions:
         except HoldfastError as error:
             if not is_retryable(error):
                 raise
-            if type(error) is not self._problem:
+            if type(error) is not self._problem and not isinstance(error, ClockJumped):  # the clock reports that
                 logger.warning("time stands still, and this is tried again: %s", error)
             self._problem = type(error)
             return self.interval / timedelta(seconds=1)

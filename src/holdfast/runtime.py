@@ -15,7 +15,7 @@ import os
 import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -31,11 +31,13 @@ from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
+from holdfast.log.chain import CommitChain
 from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
 from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
+from holdfast.log.notes import clock_notes, sink_notes
 from holdfast.log.objects import Storage
 from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
@@ -43,7 +45,7 @@ from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.due import due_of
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
-from holdfast.pipeline.protocol import check_checkpoint, version_of
+from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_folders, feeds_of, opened
 from holdfast.pipeline.spark import check_name, check_session, polling_every
@@ -136,16 +138,16 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     check_name(app.spark, app.id)
     _use_this_python(app.spark)
     check_folders(topology)
-    checkpoint = Checkpoint(app.spark, settings.checkpoint(app.id))
-    restart = settings.on_new_checkpoint == "restart_sources"
     log = _opened_log(app)
-    before = _checked_newest(log, checkpoint, restart)
+    before = _checked_newest(app, log)
     opened(feeds_of(topology), log.id)
     app.check_places(log.app.tasks())
     after = before.writer if before else None
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     ending.explain = leadership.explain
-    found = _checked_newest(log, checkpoint, restart)
+    found = _checked_newest(app, log)
+    for note in _notes(app, log.chain, found):
+        logger.warning("%s.", note)
     log, newest = _planned_again(app, log, before, found), version_of(found)
     sinks = SinkRunner(
         log,
@@ -166,8 +168,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         count_commit(commit, dead_letters)
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
-    clock = SteadyClock(app.clock, settings.batch.max_clock_jump)
-    names = [source.name for source in topology.sources]
+    clock = SteadyClock(app.clock, settings.batch.max_clock_jump, on_jump=app.alert)
+    names, restart = [source.name for source in topology.sources], _restarts_sources(app)
     driver = Driver(log, sinks, clock, leadership, sources=names, restart_sources=restart, on_commit=committed)
     served = DriverMetrics(app.id, settings, ending.pause) if settings.rest.enabled else None
 
@@ -184,7 +186,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         return _locations(app, log, instances)
 
     tasks = _batch_tasks(app)
-    batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock, app.alert)
+    batches = BatchRunner(_checkpoint(app), driver, tasks, locations, settings, ending, clock)
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
@@ -224,8 +226,25 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
 
 def plan(app: Description) -> StartPlan:
-    """What a start would change in the log. Changes nothing."""
-    return plan_start(_storage(app), spec_of(app), rules_of(app.settings))
+    """What a start would change in the log, and why Spark's checkpoint would be refused. Changes nothing."""
+    storage = _storage(app)
+    planned = plan_start(storage, spec_of(app), rules_of(app.settings))
+    chain = CommitChain(storage, planned.after.log)
+    newest = None if planned.before is None else chain.newest()
+    refusals = planned.refusals
+    try:
+        _check_checkpoint(app, newest)
+    except (MissingVersions, NewCheckpoint) as error:
+        refusals = (*refusals, str(error))
+    return replace(planned, warnings=(*planned.warnings, *_notes(app, chain, newest)), refusals=refusals)
+
+
+def _notes(app: Description, chain: CommitChain, newest: Commit | None) -> list[str]:
+    """What to know before a start that finds this commit as the newest."""
+    if newest is None:
+        return []
+    clock = clock_notes(newest, app.topology.stores, app.clock.now(), app.settings.batch.max_clock_jump)
+    return [*clock, *sink_notes([node.name for node in app.topology.sinks], newest, chain)]
 
 
 def _storage(app: Description) -> Storage:
@@ -247,12 +266,25 @@ def _planned_again(app: Description, log: Log, before: Commit | None, newest: Co
     return _opened_log(app)
 
 
-def _checked_newest(log: Log, checkpoint: Checkpoint, restart_sources: bool) -> Commit | None:
+def _checked_newest(app: Description, log: Log) -> Commit | None:
     """The newest commit, if Spark's checkpoint belongs to it."""
     newest = log.newest()
-    done = newest is None and checkpoint.has_done_batches()
-    check_checkpoint(newest, checkpoint.query_id(), restart_sources, done)
+    _check_checkpoint(app, newest)
     return newest
+
+
+def _check_checkpoint(app: Description, newest: Commit | None) -> None:
+    checkpoint = _checkpoint(app)
+    done = newest is None and checkpoint.has_done_batches()
+    check_checkpoint(newest, checkpoint.query_id(), _restarts_sources(app), done)
+
+
+def _checkpoint(app: Description) -> Checkpoint:
+    return Checkpoint(app.spark, app.settings.checkpoint(app.id))
+
+
+def _restarts_sources(app: Description) -> bool:
+    return app.settings.on_new_checkpoint == "restart_sources"
 
 
 def _restored_instances(

@@ -134,7 +134,7 @@ def test_wrong_credentials_are_refused_at_once_and_never_shown(s3_server: s3.S3S
 
 def test_a_missing_bucket_is_refused(s3_server: s3.S3Server) -> None:
     storage = open_storage("s3://no-such-bucket/x", s3_server.options, retry=QUICK)
-    for call in (lambda: storage.create("a", b""), lambda: storage.list("a/")):
+    for call in (lambda: storage.create("a", b""), lambda: storage.get("a"), lambda: storage.list("a/")):
         with pytest.raises(StorageRefused, match=r"no-such-bucket.* NoSuchBucket: .*bucket exists"):
             call()
 

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from holdfast.log import commits, documents, names
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing, Storage
+from holdfast.log.sinks import SinkPositions
 from holdfast.words import NOTHING, Version
 
 
@@ -14,6 +15,7 @@ class CommitChain:
     def __init__(self, storage: Storage, log: str) -> None:
         self._storage = storage
         self._log = log
+        self.sinks = SinkPositions(storage, log)
 
     def commit(self, version: Version) -> Commit | None:
         """The commit of a version; None if it doesn't exist or was cleaned."""

@@ -35,7 +35,6 @@ from holdfast.log.segments import (
     seal,
     split_volatile,
 )
-from holdfast.log.sinks import SinkPositions
 from holdfast.log.snapshots import Snapshots
 from holdfast.log.starting import plan_start
 from holdfast.words import NOTHING, TaskId, Version
@@ -85,7 +84,7 @@ class Log:
         self.apps = AppFiles(storage, app.log)
         self.chain = CommitChain(storage, app.log)
         self.snapshots = Snapshots(storage, app.log)
-        self.sinks = SinkPositions(storage, app.log)
+        self.sinks = self.chain.sinks
         self._random = random
         self._created: tuple[Version, str] | None = None  # the last commit created through this object
 

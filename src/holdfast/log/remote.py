@@ -43,6 +43,8 @@ _SERVERS_WORDS = re.compile(r"<Code>([^<]+)</Code>\s*<Message>([^<]+)</Message>"
 _MACHINES_ROLE = re.compile(r"//169\.254\.|/latest/api/token|/latest/meta-data|//metadata\.google\.|/metadata/identity")
 """In an error: the addresses that are asked for credentials when a process has none."""
 _MISSING = (NotFoundError, FileNotFoundError)
+_NO_BUCKET = re.compile(r"NoSuchBucket|ContainerNotFound|bucket does not exist")
+"""In an error: it isn't an object that is missing."""
 _REFUSED = (PermissionDeniedError, UnauthenticatedError, PermissionError)
 _RETRYABLE = {408, 409, 425, 429}
 
@@ -155,7 +157,7 @@ class RemoteStorage:
         try:
             return call()
         except _MISSING as error:
-            if writes:
+            if writes or _NO_BUCKET.search(str(error)):
                 raise self._refused(name, error) from None
             raise ObjectMissing(self.place, name) from None
         except _REFUSED as error:

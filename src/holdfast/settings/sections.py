@@ -109,8 +109,9 @@ class BatchSettings(Section):
     max_clock_jump: Annotated[
         Duration,
         "How far the driver's wall clock may jump ahead of the time that has passed. Beyond that no version is made "
-        "until it is back, since everything with a TTL would expire: a batch waits and the alert hook is called. A "
-        "start accepts the clock as it is.",
+        "until it is back, since everything with a TTL would expire: a batch waits and the alert hook is called "
+        "once. A start accepts the clock, since it can't tell a wrong one from a long downtime: it warns, with the "
+        "difference and the stores whose entries would expire, and so does `app.plan()`.",
         InKafkaStreams("none: the wall clock is taken as it is"),
         Between("1s"),
     ] = Duration("1h")

@@ -16,6 +16,7 @@ from holdfast import faults
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, TopologyError
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
+from holdfast.log.notes import sink_start
 from holdfast.pipeline.sinks.builtin import Files
 from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.topology.outputs import Output
@@ -117,7 +118,7 @@ class SinkRunner:
         self._newest = Version(newest.version) if newest else NOTHING
         self._recorded = log.sinks.at(newest)
         """The positions that the log has. Those of sinks that the code no longer has stay, in case they come back."""
-        self._positions = {feed.name: self._starting_position(feed) for feed in feeds}
+        self._positions = {feed.name: self._starting_position(feed, newest) for feed in feeds}
 
     @property
     def positions(self) -> dict[str, Version]:
@@ -283,22 +284,5 @@ class SinkRunner:
             self._positions[feed.name] = version
             self._changed.notify_all()
 
-    def _starting_position(self, feed: Feed) -> Version:
-        """The sink's position in the log. A new sink starts at the log's newest version.
-
-        A commit waits until the sinks have written the version before it. So only a sink that the app didn't have for a
-        while can be further behind, and find that versions it has missed were cleaned.
-        """
-        if (known := self._recorded.get(feed.name)) is not None:
-            if known == self._newest or self._log.commit(Version(known + 1)) is not None:
-                return known
-            oldest = self._log.chain.oldest()
-            logger.warning(
-                "sink %r is back after the app ran without it. It has missed versions %d to %d, which are no longer "
-                "in the log, and goes on with version %d",
-                *(feed.name, known + 1, oldest - 1, oldest),
-            )
-            return Version(oldest - 1)
-        if self._newest != NOTHING:
-            logger.warning("sink %r is new: it gets the versions after version %d", feed.name, self._newest)
-        return self._newest
+    def _starting_position(self, feed: Feed, newest: Commit | None) -> Version:
+        return NOTHING if newest is None else sink_start(feed.name, self._recorded, newest, self._log.chain).after
