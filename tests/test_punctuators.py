@@ -35,14 +35,16 @@ class Pulse(hf.Processor):
     @hf.punctuate(every="300ms", time="wall")
     def tick(self, now: int, ctx: hf.Context) -> None:
         assert now == ctx.timestamp == ctx.now.wall
-        ctx.forward("tick", {"at": now, "partition": ctx.partition})
+        ctx.forward("tick", {"at": now, "partition": ctx.partition}, to="ticks")
 
 
-def pulse_app(spark: SparkSession, folder: Path, sink: hf.Sink) -> hf.App:
+def pulse_app(spark: SparkSession, folder: Path, sink: hf.Sink, ticks: hf.Sink) -> hf.App:
     quick = settings(folder, batch=hf.BatchSettings(idle_interval="100ms"))
     app = hf.App("pulse", settings=quick, spark=spark)
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
-    stream.process(Pulse, output="what string, at bigint, partition int").sink(sink, name="pulse")
+    columns = "what string, at bigint, partition int"
+    processed = stream.process(Pulse, output=columns, outputs={"ticks": columns}).sink(sink, name="pulse")
+    processed.output("ticks").sink(ticks, name="ticks")
     return app
 
 
@@ -55,14 +57,16 @@ def wait_until(condition: Callable[[], bool], app: hf.App) -> None:
 
 
 def test_punctuators_fire_when_nothing_arrives_and_after_a_restart(spark: SparkSession, tmp_path: Path) -> None:
-    sink = hf.memory()
+    sink, ticks = hf.memory(), hf.memory()
 
     def rows(what: str) -> list[tuple[Any, Any]]:
-        found: list[Any] = [(row["at"], row["partition"]) for row in sink.rows() if row["what"] == what]
+        found: list[Any] = [
+            (row["at"], row["partition"]) for row in (*sink.rows(), *ticks.rows()) if row["what"] == what
+        ]
         return sorted(found)
 
     write(tmp_path / "input", 1, [game("ann")])
-    with pulse_app(spark, tmp_path, sink) as app:
+    with pulse_app(spark, tmp_path, sink, ticks) as app:
         text = app.describe()
         assert "punctuator minute, every 1m of stream time" in text
         assert "punctuator tick, every 300ms of wall time" in text
@@ -73,10 +77,12 @@ def test_punctuators_fire_when_nothing_arrives_and_after_a_restart(spark: SparkS
         wait_until(lambda: len(rows("minute")) > 2, app)
     later = NOON_MS + 7 * 60_000
     assert rows("minute") == [(NOON_MS, 0), (NOON_MS, 1), (later, 0), (later, 1)], "missed minutes are skipped"
-    ticks = [at for at, _ in rows("tick")]
-    assert len({at // 300 for at in ticks}) == len(ticks) / 2, "once per interval and partition"
-    before = len(ticks)
-    with pulse_app(spark, tmp_path, sink) as app:
+    walls = [at for at, _ in rows("tick")]
+    assert len({at // 300 for at in walls}) == len(walls) / 2, "once per interval and partition"
+    assert {row["what"] for row in ticks.rows()} == {"tick"}, "each output has its own rows"
+    assert {row["what"] for row in sink.rows()} == {"minute", "record"}
+    before = len(walls)
+    with pulse_app(spark, tmp_path, sink, ticks) as app:
         wait_until(lambda: len(rows("tick")) > before, app)
     assert len(rows("minute")) == 4, "stream time stands still"
 
@@ -86,3 +92,21 @@ def test_a_punctuator_by_stream_time_needs_event_times(spark: SparkSession, tmp_
     app = hf.App("pulse", settings=settings(tmp_path), spark=spark)
     with pytest.raises(TopologyError, match=r"Pulse.minute is called by stream time.*no event time.*timestamp="):
         app.stream(read(spark, tmp_path / "input"), key="player").process(Pulse)
+
+
+def test_an_unknown_output_is_refused_where_it_is_written(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    app = hf.App("pulse", settings=settings(tmp_path), spark=spark)
+    stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+    with pytest.raises(TopologyError, match="'Alerts' can't be the name of .* an output"):
+        stream.process(Pulse, outputs={"Alerts": "n int"})
+    with pytest.raises(TopologyError, match="can't be read at 'n'"):
+        stream.process(Pulse, outputs={"alerts": "n"})
+    processed = stream.process(Pulse, outputs={"alerts": "n int"})
+    with pytest.raises(TopologyError, match=r"no such output. Did you mean 'alerts'\? Its named outputs are: alerts"):
+        processed.output("alert")
+    with pytest.raises(TopologyError, match="Pulse has no output yet"):
+        processed.sink(hf.memory())
+    processed.output("alerts").sink(hf.memory()).sink(hf.memory(), name="second")
+    assert [node.name for node in app._topology.sinks] == ["pulse.alerts.memory", "second"]
+    assert "forwards to alerts: n int" in app.describe()

@@ -78,7 +78,7 @@ class ProcessorMachine(Machine):
             name="visits",
             key=KEY,
             stores=tuple((attribute, store.spec()) for attribute, store in stores_of(self.processor).items()),
-            output=parse_output(self.columns),
+            outputs=((None, parse_output(self.columns)),),
             columns=RecordColumns(event=("k0", "points"), keys=("k0",), time="_time", clocks=(("main", "_time"),)),
             limits=Limits(PARTITIONS, 50_000, 0, state_bytes=1 << 30, rewrite_entries=self.rewrite_entries),
             code=ship(Code(self.processor, EventShape(("player", "points")))),

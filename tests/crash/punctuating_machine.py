@@ -64,7 +64,7 @@ class PunctuatingMachine(ProcessorMachine):
             Batching,
             EventShape(("player", "points")),
             tuple(stores_of(Batching)),
-            parse_output(self.columns),
+            ((None, parse_output(self.columns)),),
             punctuators_of(Batching),
         )
         stream: Any = None

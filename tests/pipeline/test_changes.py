@@ -63,7 +63,7 @@ class Task:
 
     def run(self, version: int, *records: tuple[str, int], time: int = 0) -> dict[str, list[dict[str, Any]]]:
         code = ship(Code(Plays, EventShape(("player", "points"))))
-        made = work(version, stores=STORES, output=None, code=code)
+        made = work(version, stores=STORES, outputs=(), code=code)
         result = done(made.run(TaskId(0, 0), [rows(*records, time=time)], self.log, self.state))
         sent: dict[str, list[dict[str, Any]]] = {}
         for ref in result.segments:
@@ -122,7 +122,7 @@ def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
 
 def added(name: str) -> tuple[Topology, Processed]:
     """A topology with the processor under this name."""
-    topology, operator = Topology(), Processing(Plays, EventShape(()), tuple(DECLARED), None)
+    topology, operator = Topology(), Processing(Plays, EventShape(()), tuple(DECLARED))
     topology.add(name, None, work(1).key, tuple(spec for _, spec in STORES), operator)  # type: ignore[arg-type]
     return topology, Processed(topology, name)
 

@@ -67,7 +67,7 @@ def work(version: int, **changes: Any) -> ProcessingWork:
         name="games",
         key=Schema.of(player="string"),
         stores=STORES,
-        output=parse_output("player string, games int"),
+        outputs=((None, parse_output("player string, games int")),),
         columns=RecordColumns(event=("c0", "c1"), keys=("c0",), time="_time", clocks=(("main", "_time"),)),
         limits=LIMITS,
         code=ship(CODE),
@@ -248,7 +248,7 @@ class Careless(hf.Processor):
 def test_a_value_that_could_not_be_read_back_is_not_committed(store: str) -> None:
     test = ProcessorTest(Careless)
     test.pipe("ann", {"store": store, "value": 3})
-    assert test.commit() == 1
+    test.commit()
     test.pipe("bob", {"store": store, "value": 4})
     test.pipe("ann", {"store": store, "value": True})
     with pytest.raises(
@@ -267,7 +267,7 @@ def test_a_value_that_could_not_be_read_back_is_not_retried() -> None:
 
     replica = ProcessorReplica()
     (spec,) = specs_of(Largest)
-    made = work(1, stores=(spec,), output=None, code=ship(replace(CODE, processor=Largest)))
+    made = work(1, stores=(spec,), outputs=(), code=ship(replace(CODE, processor=Largest)))
     refused = refusal(replica.attempt(made, rows(("ann", 3))))
     assert refused.category is not ErrorCategory.RETRY
     assert refused.message.startswith("BadValue: ")
@@ -365,7 +365,7 @@ def test_too_much_state_is_refused_with_the_setting() -> None:
 
 
 def test_forwarding_without_an_output_is_an_error_with_advice() -> None:
-    error = refusal(ProcessorReplica().attempt(work(1, output=None), rows(("ann", 3))))
+    error = refusal(ProcessorReplica().attempt(work(1, outputs=()), rows(("ann", 3))))
     assert error.category is not ErrorCategory.RETRY
     assert (
         "Games.process() raised holdfast.errors.TopologyError: ctx.forward() needs to know the output's"
@@ -379,17 +379,17 @@ def test_a_forwarded_row_of_other_types_is_an_error() -> None:
     schema = parse_output("player string, n int")
     with pytest.raises(BadValue, match=r"\('bob', 'many'\).*n, which must be int32"):
         output_table(schema, [("ann", 1), ("bob", "many")])
-    ctx = hf.Context(Version(1), Now(0), 0, schema, lambda name, number: None)
+    ctx = hf.Context(Version(1), Now(0), 0, {None: schema}, lambda name, number: None)
     ctx.forward("ann", {"n": 1})
     ctx.forward(("ann", 2), {})
     ctx.forward(None, {"n": 3, "player": "bob"})
-    assert ctx.rows == [("ann", 1), ("ann", 2), ("bob", 3)]
+    assert ctx.outlets[None].rows == [("ann", 1), ("ann", 2), ("bob", 3)]
     for value in ({}, {"m": 1}, {"n": 1, "m": 2}):
         with pytest.raises(BadValue, match="must have exactly n"):
             ctx.forward("ann", value)
-    assert len(ctx.rows) == 3
+    assert len(ctx.outlets[None].rows) == 3
     with pytest.raises(TopologyError, match="output="):
-        hf.Context(Version(1), Now(0), 0, None, lambda name, number: None).forward("ann", {})
+        hf.Context(Version(1), Now(0), 0, {}, lambda name, number: None).forward("ann", {})
 
 
 # Events

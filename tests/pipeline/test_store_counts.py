@@ -35,7 +35,7 @@ def test_writes_that_come_too_late_are_refused_and_counted() -> None:
     stores = tuple((attribute, declared.spec()) for attribute, declared in stores_of(Late).items())
     log = log_of(*(spec for _, spec in stores))
     code = ship(Code(Late, EventShape(("player", "points"))))
-    made = work(1, stores=stores, output=None, now=Now(wall=1_000, event=600_000), code=code)
+    made = work(1, stores=stores, outputs=(), now=Now(wall=1_000, event=600_000), code=code)
     records = [rows(("ann", 1), time=1_000), rows(("ann", 2), time=595_000), rows(("ann", 3), time=594_000)]
     result = done(made.run(TaskId(0, 0), records, log, EmptyState()))
     assert labelled_counts(result.counts) == {

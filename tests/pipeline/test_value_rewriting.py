@@ -78,7 +78,7 @@ class OneTask:
         declared = stores_of(processor)["people"]
         code = ship(Code(processor, EventShape(("player", "points"))))
         limits = replace(LIMITS, rewrite_entries=rewrite_entries)
-        options: dict[str, Any] = {"output": None, "limits": limits, "code": code}
+        options: dict[str, Any] = {"outputs": (), "limits": limits, "code": code}
         made = work(self.number + 1, stores=(("people", declared.spec()),), **options)
         result = done(made.run(TaskId(0, 0), [rows(*records)], self.log, self.state))
         if lost:

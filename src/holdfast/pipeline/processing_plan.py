@@ -109,7 +109,7 @@ class ProcessingPlanner:
             name=self._subtopology.name,
             key=self._subtopology.key,
             stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),
-            output=self._operator.output,
+            outputs=self._operator.forwards,
             columns=self._columns,
             limits=self._limits,
             code=self._code,

@@ -30,6 +30,7 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
+from holdfast.topology.outputs import forwarded_to
 from holdfast.topology.processor import Context, Processor
 from holdfast.topology.punctuation import Punctuation
 from holdfast.words import TaskId, Version
@@ -66,7 +67,8 @@ class ProcessingWork:
     name: str
     key: Schema
     stores: tuple[tuple[str, StoreSpec], ...]
-    output: Schema | None
+    outputs: tuple[tuple[str | None, Schema], ...]
+    """The columns of each output by its name; None is the main output."""
     columns: RecordColumns
     limits: Limits
     code: bytes = field(repr=False)
@@ -112,7 +114,7 @@ class ProcessingTask:
             self.code.processor,
             work.stores,
             self._states,
-            Context(work.version, work.now, self.id.partition, work.output, count_user),
+            Context(work.version, work.now, self.id.partition, dict(work.outputs), count_user),
             key=work.key,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
         )
@@ -163,11 +165,11 @@ class ProcessingTask:
         return parts
 
     def _forwarded(self, running: RunningProcessor) -> list[Part]:
-        rows = running.take_forwarded()
-        if not rows:
-            return []
-        assert self.work.output is not None
-        return [(OUTPUT, self.work.name, output_table(self.work.output, rows))]
+        schemas = dict(self.work.outputs)
+        return [
+            (OUTPUT, forwarded_to(self.work.name, output), output_table(schemas[output], rows))
+            for output, rows in running.take_forwarded().items()
+        ]
 
     def _changed(self) -> list[Part]:
         parts: list[Part] = []

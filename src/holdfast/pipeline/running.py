@@ -18,6 +18,7 @@ from holdfast.stores.access import BytesAsColumns
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec
+from holdfast.topology.forwarding import Row
 from holdfast.topology.processor import Context, Processor, stores_of
 from holdfast.topology.punctuation import Punctuation
 
@@ -66,6 +67,11 @@ class RunningProcessor:
             raise self._failed("__init__()", error) from error
         for attribute, bound in self._bound.items():
             setattr(self._object, attribute, bound)
+
+    @property
+    def processor(self) -> Processor:
+        """The object of the user's class."""
+        return self._object
 
     def store(self, attribute: str) -> Any:
         """The bound store of an attribute of the class."""
@@ -156,10 +162,13 @@ class RunningProcessor:
                 self._count(bound.name, "rewritten", step.rewritten)
             yield bound.name, step.part
 
-    def take_forwarded(self) -> list[tuple[object, ...]]:
-        """The rows forwarded since the last call."""
-        rows, self.context.rows = self.context.rows, []
-        return rows
+    def take_forwarded(self) -> dict[str | None, list[Row]]:
+        """The rows forwarded since the last call by output, without outputs that got none."""
+        found = {}
+        for output, outlet in self.context.outlets.items():
+            if outlet.rows:
+                found[output], outlet.rows = outlet.rows, []
+        return found
 
     def _failed(self, what: str, error: BaseException, record: tuple[object, object] | None = None) -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):

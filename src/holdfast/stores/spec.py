@@ -162,8 +162,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 def check_name(name: str) -> None:
     if not _NAME.fullmatch(name):
         raise TopologyError(
-            f"{name!r} can't be the name of a store, a source or a processor. Use 1 to 100 of a-z, 0-9, '.', '_' and "
-            "'-', the first a letter or digit."
+            f"{name!r} can't be the name of a store, a source, a processor or an output. Use 1 to 100 of a-z, 0-9, "
+            "'.', '_' and '-', the first a letter or digit."
         )
 
 

@@ -24,9 +24,16 @@ from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.keys import key_schema
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import millis
+from holdfast.stores.layouts.base import Count
+from holdfast.testing.attributes import AttributeWatch
 from holdfast.topology.events import annotation_of, as_mapping
-from holdfast.topology.processor import Context, Processor, check_processor, parse_output, specs_of, timed
+from holdfast.topology.forwarding import OutputSchemas
+from holdfast.topology.processor import Context, Processor, check_processor, parse_outputs, specs_of, timed
+from holdfast.topology.punctuation import Clock, fired, punctuators_of
 from holdfast.words import Version
+
+Forwarded = tuple[object, Mapping[str, object]]
+"""A forwarded row: the key and the value."""
 
 _PLENTY = 1 << 40
 _START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
@@ -53,13 +60,15 @@ class ProcessorTest:
         processor: type[Processor],
         *,
         output: str | None = None,
+        outputs: Mapping[str, str] | None = None,
         event_times: bool = True,
         wall: int | datetime = _START,
         partition: int = 0,
     ) -> None:
         self._processor = check_processor(processor)
         self._event = annotation_of(processor.process)
-        self._output = None if output is None else parse_output(output)
+        self._outputs = dict(parse_outputs(output, outputs or {}))
+        self._punctuators = punctuators_of(processor)
         self._event_times = event_times
         self._partition = partition
         self._specs = [(attribute, timed(spec, event_times=event_times)) for attribute, spec in specs_of(processor)]
@@ -67,6 +76,9 @@ class ProcessorTest:
         self._wall = millis(wall)
         self._clock: int | None = None
         self._seen: int | None = None
+        self._before: Now | None = None
+        self._forwarded: dict[str | None, list[Forwarded]] = {}
+        self._attributes = AttributeWatch(processor)
         self._running: RunningProcessor | None = None
         self._states: dict[str, StoreState] = {}
         self.version = 0
@@ -75,10 +87,8 @@ class ProcessorTest:
         self.counts: dict[str, int] = {}
         """The processor's counters, and those of its stores as `store/name`."""
 
-    def pipe(
-        self, key: object, event: object, *, timestamp: int | datetime | None = None
-    ) -> list[tuple[object, Mapping[str, object]]]:
-        """Processes one record and returns what the processor forwarded, as (key, value) pairs.
+    def pipe(self, key: object, event: object, *, timestamp: int | datetime | None = None) -> list[Forwarded]:
+        """Processes one record and returns what the processor forwarded to its main output, as (key, value) pairs.
 
         A mapping becomes an object with these attributes, or an object of the type that `process` declares. The default
         timestamp is the wall clock.
@@ -87,13 +97,17 @@ class ProcessorTest:
         time = self._wall if timestamp is None else millis(timestamp)
         if self._event_times:
             self._seen = time if self._seen is None else max(self._seen, time)
-        with self._rolled_back_on_error():
+        with self._rolled_back_on_error(), self._attributes.watched(running.processor, "process()"):
             running.work([key], [self._event_of(event)], [time])
             self._check_forwarded(running)
-        context = running.context
-        assert isinstance(context, _RecordingContext)
-        forwarded, context.recorded = context.recorded, []
-        return forwarded
+        return self.output()
+
+    def output(self, name: str | None = None) -> list[Forwarded]:
+        """What was forwarded to an output since the last call, as (key, value) pairs; None: to the main one.
+
+        `pipe`, `commit` and `advance` return the rows of the main output.
+        """
+        return self._forwarded.pop(name, [])
 
     def store(self, name: str) -> Any:
         """A store by its name, as the processor sees it."""
@@ -104,10 +118,16 @@ class ProcessorTest:
             f"{self._processor.__name__} has no store {name!r}. It has {', '.join(s.name for _, s in self._specs)}."
         )
 
-    def commit(self) -> int:
-        """Commits the version: calls `close()`, deletes expired and evicted entries, and advances the clocks."""
-        running = self._started()
+    def commit(self) -> list[Forwarded]:
+        """Commits the version, and returns what was forwarded to the main output meanwhile.
+
+        Calls the punctuators that fire in this version and `close()`, deletes expired and evicted entries, and
+        advances the clocks.
+        """
+        running, now = self._started(), self._now
         with self._rolled_back_on_error():
+            with self._attributes.watched(running.processor, "a punctuator"):
+                running.punctuate(fired(self._punctuators, self._before, now))
             running.end()
             self._check_forwarded(running)
         for name, state in self._states.items():
@@ -117,10 +137,10 @@ class ProcessorTest:
                     store.delete(key)
                 else:
                     store.put(key, value)
-        self._clock = self._seen
+        self._before, self._clock = now, self._seen
         self._running = None
         self.version += 1
-        return self.version
+        return self.output()
 
     @contextmanager
     def _rolled_back_on_error(self) -> Iterator[None]:
@@ -129,20 +149,39 @@ class ProcessorTest:
             yield
         except HoldfastError:
             self._running, self._seen, self.counts = None, self._clock, self._counts_before
+            self._forwarded.clear()
             raise
 
-    def advance(self, by: str | timedelta) -> None:
-        """Commits the version and advances the wall clock: `advance("30s")`."""
-        self.commit()
-        self._wall += round(parse_duration(by).total_seconds() * 1000)
+    def advance(self, by: str | timedelta, time: Clock = "wall") -> list[Forwarded]:
+        """Commits the version and advances a clock: `advance("30s")`, `advance("1h", time="stream")`.
+
+        If punctuators are due then, a version without records follows, as in an app in which nothing arrives. Stream
+        time advances as if by a record of another partition. Returns what was forwarded to the main output.
+        """
+        step = round(parse_duration(by).total_seconds() * 1000)
+        if time == "stream":
+            if self._seen is None:
+                raise TopologyError("There is no event time to advance before the first record. Pipe one first.")
+            self._seen += step
+        forwarded = self.commit()
+        if time == "wall":
+            self._wall += step
+        if fired(self._punctuators, self._before, self._now):
+            forwarded += self.commit()
+        return forwarded
+
+    @property
+    def _now(self) -> Now:
+        return Now(self._wall, self._clock)
 
     def _started(self, key: object = "") -> RunningProcessor:
         if self._running is None:
             self._counts_before = dict(self.counts)
             budget = Budget(_PLENTY)
             self._states = {spec.name: StoreState(spec.name, self._state, budget) for _, spec in self._specs}
-            now = Now(self._wall, self._clock)
-            context = _RecordingContext(Version(self.version + 1), now, self._partition, self._output, self._count)
+            context = _RecordingContext(
+                Version(self.version + 1), self._now, self._partition, self._outputs, self._count, self._forwarded
+            )
             self._running = RunningProcessor(
                 self._processor,
                 self._specs,
@@ -156,8 +195,8 @@ class ProcessorTest:
 
     def _check_forwarded(self, running: RunningProcessor) -> None:
         """Rejects a forwarded value that isn't of its column's type, as a task does."""
-        if self._output is not None:
-            output_table(self._output, running.take_forwarded())
+        for output, rows in running.take_forwarded().items():
+            output_table(self._outputs[output], rows)
 
     def _event_of(self, event: object) -> object:
         if not isinstance(event, Mapping):
@@ -177,18 +216,26 @@ class ProcessorTest:
 
 
 class _RecordingContext(Context):
-    """Records what is forwarded, and checks it against the columns of the output if it has any."""
+    """Records what is forwarded, and checks it against the columns of the output if those were given."""
 
-    __slots__ = ("recorded",)
+    __slots__ = ("_recorded",)
 
-    def __init__(self, *about: Any) -> None:
-        super().__init__(*about)
-        self.recorded: list[tuple[object, Mapping[str, object]]] = []
+    def __init__(
+        self,
+        version: Version,
+        now: Now,
+        partition: int,
+        outputs: OutputSchemas,
+        count: Count,
+        recorded: dict[str | None, list[Forwarded]],
+    ) -> None:
+        super().__init__(version, now, partition, outputs, count)
+        self._recorded = recorded
 
-    def forward(self, key: object, value: Mapping[str, object] | object) -> None:
-        if self.has_output:
-            super().forward(key, value)
-        self.recorded.append((key, as_mapping(value)))
+    def forward(self, key: object, value: Mapping[str, object] | object, to: str | None = None) -> None:
+        if to in self.outlets or any(name is not None for name in self.outlets if to is not None):
+            super().forward(key, value, to)
+        self._recorded.setdefault(to, []).append((key, as_mapping(value)))
 
 
 class StateInMemory(TaskState):

@@ -13,10 +13,40 @@ if TYPE_CHECKING:
 OF_STORE: Final = "~"
 """Separates sub-topology and store in the name of a store's changes. Neither may contain it."""
 
+OF_OUTPUT: Final = "/"
+"""Separates sub-topology and output in the name of a processor's named output."""
+
 DELETED: Final = "_deleted"
 """The column that is true for a deleted key, in the rows of a store that can delete."""
 
 DEAD_LETTERS: Final = "dead-letters"
+
+
+def changes_of(name: str, store: str) -> str:
+    """The name of the output with a store's changes.
+
+    >>> changes_of("visits", "seen")
+    'visits~seen'
+    """
+    return f"{name}{OF_STORE}{store}"
+
+
+def forwarded_to(name: str, output: str | None) -> str:
+    """The name of a processor's output; None is its main one.
+
+    >>> forwarded_to("visits", "alerts"), forwarded_to("visits", None)
+    ('visits/alerts', 'visits')
+    """
+    return name if output is None else f"{name}{OF_OUTPUT}{output}"
+
+
+def default_sink_name(output: str, kind: str) -> str:
+    """The name of a sink that was given none.
+
+    >>> default_sink_name(changes_of("visits", "seen"), "files"), default_sink_name("visits/alerts", "files")
+    ('visits.seen.files', 'visits.alerts.files')
+    """
+    return f"{output.replace(OF_STORE, '.').replace(OF_OUTPUT, '.')}.{kind}"
 
 
 @dataclass(frozen=True)
@@ -30,7 +60,7 @@ class AggregateRows:
 
 @dataclass(frozen=True)
 class ForwardedRows:
-    """The rows that a processor forwarded, in its order within a task."""
+    """The rows that a processor forwarded to one of its outputs, in its order within a task."""
 
     name: str
     topology: int

@@ -2,25 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import msgspec
 
-from holdfast.errors import TopologyError
+from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
-from holdfast.topology.outputs import OF_STORE, ChangedEntries, ForwardedRows, Output
+from holdfast.topology.outputs import ChangedEntries, ForwardedRows, Output, changes_of, forwarded_to
 from holdfast.topology.processor import (
     Processor,
     check_processor,
     key_as_python,
     name_of,
-    parse_output,
+    parse_outputs,
     specs_of,
     stores_of,
 )
@@ -40,7 +40,8 @@ class Processing:
     event: EventShape
     attributes: tuple[str, ...]
     """The class attributes of the sub-topology's stores, in their order."""
-    output: Schema | None
+    forwards: tuple[tuple[str | None, Schema], ...] = ()
+    """The columns of each output by its name; None is the main output."""
     punctuators: tuple[Punctuator, ...] = ()
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
@@ -49,12 +50,13 @@ class Processing:
             ChangedEntries(changes_of(subtopology.name, store.name), number, store, declared[attribute])
             for attribute, store in zip(self.attributes, subtopology.stores, strict=True)
         )
-        return (ForwardedRows(subtopology.name, number), *changes)
+        forwarded = (ForwardedRows(forwarded_to(subtopology.name, output), number) for output, _ in self.forwards)
+        return (*forwarded, *changes)
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"processor {subtopology.name} ({self.processor.__name__})"
-        if self.output is not None:
-            yield f"forwards {self.output}"
+        for output, columns in self.forwards:
+            yield f"forwards {columns}" if output is None else f"forwards to {output}: {columns}"
         for each in self.punctuators:
             yield f"punctuator {each.method}, {each.schedule}"
 
@@ -86,13 +88,25 @@ class Processed:
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
         """Sends the rows that each version forwarded to `sink`, after the version is committed. Returns this object."""
-        if self._operator.output is None:
+        if None not in dict(self._operator.forwards):
             raise TopologyError(
                 f"{self._operator.processor.__name__} has no output yet. Name the columns of the rows it forwards: "
                 "stream.process(..., output='player string, n bigint')."
             )
         self.topology.add_sink(self.name, sink, name)
         return self
+
+    def output(self, name: str) -> ProcessedOutput:
+        """The output that `process(..., outputs={name: ...})` has declared."""
+        known = [output for output, _ in self._operator.forwards if output is not None]
+        if name not in known:
+            has = f"Its named outputs are: {', '.join(known)}" if known else "It has no named outputs"
+            raise TopologyError(
+                f"output({name!r}): {self._operator.processor.__name__} has no such output. "
+                f"{did_you_mean(name, known)}{has}. Name its columns: stream.process(..., outputs={{{name!r}: 'player "
+                "string, n bigint'})."
+            )
+        return ProcessedOutput(self, name)
 
     def sink_changes(self, store: str, sink: Sink, *, name: str | None = None) -> Processed:
         """Sends each version's changes of a key-value store to `sink`, deletes included. Returns this object.
@@ -115,16 +129,26 @@ class Processed:
         return self
 
 
-def changes_of(name: str, store: str) -> str:
-    """The name of the output with a store's changes.
+@dataclass(frozen=True)
+class ProcessedOutput:
+    """A named output of a processor: the rows that it forwards with `to=`."""
 
-    >>> changes_of("visits", "seen")
-    'visits~seen'
-    """
-    return f"{name}{OF_STORE}{store}"
+    processed: Processed
+    name: str
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> ProcessedOutput:
+        """Sends the rows of this output to `sink`, after each version is committed. Returns this object."""
+        self.processed.topology.add_sink(forwarded_to(self.processed.name, self.name), sink, name)
+        return self
 
 
-def add_processing(stream: Stream, processor: type[Processor], output: str | None, name: str | None) -> Processed:
+def add_processing(
+    stream: Stream,
+    processor: type[Processor],
+    output: str | None,
+    outputs: Mapping[str, str],
+    name: str | None,
+) -> Processed:
     """Adds a processor that reads the stream by its key."""
     topology = stream.topology
     check_processor(processor)
@@ -144,7 +168,7 @@ def add_processing(stream: Stream, processor: type[Processor], output: str | Non
         processor,
         shape_of(processor.process, columns),
         tuple(attribute for attribute, _ in stores),
-        None if output is None else parse_output(output),
+        parse_outputs(output, outputs),
         _checked_punctuators(processor, stream),
     )
     specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in stores)

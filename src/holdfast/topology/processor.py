@@ -8,13 +8,12 @@ its stores and passes it the task's records in the order of their event times.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Mapping
-from operator import itemgetter
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
 
-from holdfast.errors import BadValue, TopologyError, shown
+from holdfast.errors import TopologyError
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.base import Store
@@ -22,77 +21,52 @@ from holdfast.stores.layouts.base import Count
 from holdfast.stores.options import ROCKSDB
 from holdfast.stores.spec import StoreSpec, check_name
 from holdfast.topology.events import as_mapping
+from holdfast.topology.forwarding import OutputSchemas, outlets_of, unknown_output
 from holdfast.words import Version
 
 
 class Context:
     """What a processor knows about the current record, and where it forwards rows."""
 
-    __slots__ = ("_columns", "_count", "_pick", "now", "partition", "rows", "timestamp", "version")
+    __slots__ = ("_count", "now", "outlets", "partition", "timestamp", "version")
 
-    def __init__(self, version: Version, now: Now, partition: int, output: Schema | None, count: Count) -> None:
+    def __init__(self, version: Version, now: Now, partition: int, outputs: OutputSchemas, count: Count) -> None:
         self.version = version
         """The version that this task computes a part of."""
         self.now = now
         """The clocks of this version: `now.wall`, and `now.event`, the event time of the previous version."""
         self.partition = partition
         self.timestamp = now.wall
-        """The record's event time in milliseconds; the wall clock in a stream without event times."""
-        self.rows: list[tuple[object, ...]] = []
-        self._columns = None if output is None else output.names
-        self._count = count
-        self._pick: dict[int, Callable[[Mapping[str, object]], tuple[object, ...]]] = {}
+        """The record's event time in milliseconds; the wall clock in a stream without event times.
 
-    def forward(self, key: object, value: Mapping[str, object] | object) -> None:
-        """Sends a row to the processor's output: the key in its first columns, the value in the others.
-
-        A tuple as key fills one column per part, None fills none. The value, a mapping, a Struct or a dataclass, has
-        one entry per remaining column.
+        In a punctuator: the time of its clock.
         """
+        self.outlets = outlets_of(outputs)
+        self._count = count
+
+    def forward(self, key: object, value: Mapping[str, object] | object, to: str | None = None) -> None:
+        """Sends a row to the processor's output, or to the one that `to` names.
+
+        The key fills the first columns, the value the others. A tuple as key fills one column per part, None fills
+        none. The value, a mapping, a Struct or a dataclass, has one entry per remaining column.
+        """
+        outlet = self.outlets.get(to)
+        if outlet is None:
+            raise unknown_output(to, self.outlets)
         parts = key if isinstance(key, tuple) else () if key is None else (key,)
         row = value if isinstance(value, dict) else as_mapping(value)
-        pick = self._pick.get(len(parts)) or self._picker(len(parts))
+        pick = outlet.picks.get(len(parts)) or outlet.picker(len(parts))
         try:
-            self.rows.append(parts + pick(row))
+            outlet.rows.append(parts + pick(row))
         except KeyError:
-            raise self._misfit(parts, row) from None
-        if len(row) + len(parts) != len(self._columns or ()):
-            self.rows.pop()
-            raise self._misfit(parts, row)
-
-    @property
-    def has_output(self) -> bool:
-        """Whether the processor has output columns."""
-        return self._columns is not None
+            raise outlet.misfit(parts, row) from None
+        if len(row) + len(parts) != len(outlet.columns):
+            outlet.rows.pop()
+            raise outlet.misfit(parts, row)
 
     def count(self, name: str, number: int = 1) -> None:
         """Adds to a count of the user's own, which is in the commit and the metrics under this name."""
         self._count(name, number)
-
-    def _picker(self, parts: int) -> Callable[[Mapping[str, object]], tuple[object, ...]]:
-        if self._columns is None:
-            raise TopologyError(
-                "ctx.forward() needs to know the output's columns. Name them: stream.process(..., output='player "
-                "string, n bigint')."
-            )
-        rest = self._columns[parts:]
-        if len(rest) == 0:
-            pick: Callable[[Mapping[str, object]], tuple[object, ...]] = lambda row: ()  # noqa: E731
-        elif len(rest) == 1:
-            only = rest[0]
-            pick = lambda row: (row[only],)  # noqa: E731
-        else:
-            pick = itemgetter(*rest)
-        self._pick[parts] = pick
-        return pick
-
-    def _misfit(self, parts: tuple[object, ...], row: Mapping[str, object]) -> BadValue:
-        columns = self._columns or ()
-        return BadValue(
-            f"ctx.forward() got the key {shown(parts)} and the value {shown(dict(row))}; the output has the columns "
-            f"{', '.join(columns)}. The key fills the first {len(parts)}, the value must have exactly "
-            f"{', '.join(columns[len(parts) :]) or 'nothing'}."
-        )
 
 
 class Processor:
@@ -203,6 +177,16 @@ def parse_output(text: str | Schema) -> Schema:
             )
         fields.append(Field(name.strip("`"), kind.strip()))
     return Schema(tuple(fields))
+
+
+def parse_outputs(
+    main: str | Schema | None, named: Mapping[str, str | Schema]
+) -> tuple[tuple[str | None, Schema], ...]:
+    """The columns of every output of a processor: of the main one, if it has one, and of the named ones."""
+    for name in named:
+        check_name(name)
+    found: list[tuple[str | None, Schema]] = [(name, parse_output(columns)) for name, columns in named.items()]
+    return tuple(found) if main is None else ((None, parse_output(main)), *found)
 
 
 _AS_PYTHON = {"tinyint": "bigint", "smallint": "bigint", "int": "bigint", "float": "double"}

@@ -6,7 +6,7 @@ streaming DataFrame at once, so that a wrong column is an error on its own line,
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING, Never
@@ -159,13 +159,21 @@ class Stream:
             type_of(self.frame, column)
         return Grouped(self, tuple(columns) or self.key)
 
-    def process(self, processor: type[Processor], *, output: str | None = None, name: str | None = None) -> Processed:
+    def process(
+        self,
+        processor: type[Processor],
+        *,
+        output: str | None = None,
+        outputs: Mapping[str, str] | None = None,
+        name: str | None = None,
+    ) -> Processed:
         """Passes every record to a user's processor, by the stream's key.
 
-        `output` names the columns of the rows it forwards, key first: `"player string, n bigint"`. `name` names the
-        output; the default is made from the class's name.
+        `output` names the columns of the rows it forwards, key first: `"player string, n bigint"`. `outputs` does so
+        for named outputs, `{"alerts": "player string, n bigint"}`, to which `ctx.forward(..., to="alerts")` sends rows.
+        `name` names the processor and its output; the default is made from the class's name.
         """
-        return add_processing(self, processor, output, name)
+        return add_processing(self, processor, output, outputs or {}, name)
 
     def timed(self, spec: StoreSpec) -> StoreSpec:
         """The spec of a store of this stream: its retention is measured by event time if the stream has one."""

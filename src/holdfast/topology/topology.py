@@ -16,7 +16,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import ROCKSDB, known_engine
 from holdfast.stores.spec import StoreSpec, check_name
-from holdfast.topology.outputs import OF_STORE, DeadLetters, Output
+from holdfast.topology.outputs import DeadLetters, Output, default_sink_name
 from holdfast.topology.processor import two_stores
 from holdfast.topology.sink import Sink
 from holdfast.words import TaskId
@@ -155,7 +155,7 @@ class Topology:
         """Raises for a sub-topology whose name or stores are in use. `rename` is the next step in the message."""
         check_name(name)
         twice = {store.name for store in self.stores} & {store.name for store in stores}
-        if name not in twice and name in self.outputs:
+        if name not in twice and name in {*self.outputs, *(each.name for each in self.subtopologies)}:
             raise TopologyError(f"There are two outputs named {name!r}. {rename}")
         if twice:
             raise two_stores(min(twice))
@@ -177,7 +177,7 @@ class Topology:
             raise TopologyError(
                 f"{sink!r} is not a sink. Use hf.files('folder/'), hf.console(), hf.foreach(function) ..."
             )
-        chosen = name or f"{source.replace(OF_STORE, '.')}.{sink.kind}"
+        chosen = name or default_sink_name(source, sink.kind)
         if any(node.name == chosen for node in self.sinks):
             raise TopologyError(
                 f"There are two sinks named {chosen!r}. The log keeps a sink's position under its name: "
