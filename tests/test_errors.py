@@ -24,7 +24,8 @@ QUICK = RetrySettings(attempts=4, first="1ms", longest="4ms")
 
 def exceptions_of(module: str) -> Iterator[type[BaseException]]:
     for item in vars(importlib.import_module(module)).values():
-        if isinstance(item, type) and issubclass(item, BaseException) and item.__module__ == module:
+        is_error = isinstance(item, type) and issubclass(item, BaseException) and not issubclass(item, Warning)
+        if is_error and item.__module__ == module:
             yield item
 
 
