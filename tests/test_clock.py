@@ -9,7 +9,7 @@ from holdfast.clock import ClockJumped, ManualClock, SteadyClock
 from holdfast.pipeline.driver import Driver
 from holdfast.retry import is_retryable
 from holdfast.words import Millis
-from tests.crash.machine import Machine, _spark_batch
+from tests.crash.machine import EVENT_CLOCK, Machine, _spark_batch
 
 HOUR, DAY = 3_600, 86_400
 
@@ -38,7 +38,7 @@ def test_no_version_is_made_while_the_clock_is_a_day_ahead(tmp_path: Path) -> No
     machine = Machine(tmp_path)
     clock = ManualClock(Millis(1_000_000))
     steady = SteadyClock(clock, timedelta(hours=1))
-    driver = Driver(machine.log, machine.sinks, steady, machine.driver._leadership, sources=["main"])
+    driver = Driver(machine.log, machine.sinks, steady, machine.driver._leadership, event_clock=EVENT_CLOCK)
     driver.process(_spark_batch(0, [("alice", 1)]), lambda step: machine.computed([("alice", 1)], step))
     clock.advance(1)
     clock.jump(DAY)

@@ -43,6 +43,7 @@ from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.due import due_of
+from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_checkpoint, version_of
@@ -169,8 +170,11 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
     clock = SteadyClock(app.clock, settings.batch.max_clock_jump, on_jump=app.alert)
-    names, restart = [source.name for source in topology.sources], _restarts_sources(app)
-    driver = Driver(log, sinks, clock, leadership, sources=names, restart_sources=restart, on_commit=committed)
+    event_clock = EventClock(topology.timed_sources, settings.batch.idle_after // timedelta(milliseconds=1))
+    restart = _restarts_sources(app)
+    driver = Driver(
+        log, sinks, clock, leadership, event_clock=event_clock, restart_sources=restart, on_commit=committed
+    )
     served = DriverMetrics(app.id, settings, ending.pause) if settings.rest.enabled else None
 
     def free() -> None:
@@ -190,7 +194,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
-        due=lambda version: due_of(topology.subtopologies, instances.due(version), driver.next_step),
+        due=lambda version: due_of(
+            topology.subtopologies, instances.due(version), driver.next_step, driver.clock_moves_at
+        ),
         compute=lambda due, step: tasks.compute_idle(session, due, step, locations()),
         clock=clock,
         interval=settings.batch.idle_interval,

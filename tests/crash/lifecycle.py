@@ -33,6 +33,7 @@ from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import BatchResult, Driver, Step
+from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.outputs import aggregate_rows
@@ -142,7 +143,7 @@ class Life:
             clock=app.clock,
             check_leads=leadership.check,
         )
-        self.driver = Driver(self.log, self.sinks, app.clock, leadership, sources=["main"])
+        self.driver = Driver(self.log, self.sinks, app.clock, leadership, event_clock=EventClock(["main"], 60_000))
         if (newest := self.driver.newest) is not None:
             self.sinks.catch_up(Version(newest.version))
 

@@ -35,6 +35,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.driver import BatchResult, Driver, Step
+from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.processing_task import ProcessingWork
 from holdfast.pipeline.results import TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Files, Memory
@@ -72,6 +73,7 @@ BOUNDED = structs.replace(SPEC, max_entries=2)
 EXPIRING = structs.replace(SPEC, ttl_ms=2_500, slice_ms=1_000)
 VERSIONED_TABLE = structs.replace(SPEC, kind=VERSIONED, retention_ms=2_500, slice_ms=1_000, clock="wall")
 REDUCERS = (bind("n", count(), None), bind("total", sum("points"), "bigint"))
+EVENT_CLOCK = EventClock(["main"], 60_000)
 COLUMNS = TaskColumns(keys=("k0",), partials=("p0", "p1"), rows="p0", time=None)
 TASKS = [TaskId(0, n) for n in range(PARTITIONS)]
 
@@ -187,7 +189,7 @@ class Machine:
             clock=self.clock,
             check_leads=self.check_leads,
         )
-        self.driver = Driver(self.log, self.sinks, self.clock, self.leadership, sources=["main"])
+        self.driver = Driver(self.log, self.sinks, self.clock, self.leadership, event_clock=EVENT_CLOCK)
         newest = self.log.newest()
         if newest is not None:
             self.sinks.catch_up(Version(newest.version))
@@ -215,7 +217,7 @@ class Machine:
     def new_driver(self) -> Driver:
         """A driver on this log that takes over the sinks and the cleaner of this process."""
         self.leadership = self.take_over()
-        return Driver(self.log, self.sinks, self.clock, self.leadership, sources=["main"])
+        return Driver(self.log, self.sinks, self.clock, self.leadership, event_clock=EVENT_CLOCK)
 
     def check_leads(self) -> None:
         self.leadership.check()

@@ -102,7 +102,7 @@ class PunctuatingMachine(ProcessorMachine):
     def due(self, version: Version) -> Mapping[str, Due]:
         stores = [replica.due(version) for replica in self.replicas.values()]
         found = {name: Due.soonest(each[name] for each in stores if name in each) for name in ("buffer", "ticks")}
-        return due_of([self.subtopology()], found, self.driver.next_step)
+        return due_of([self.subtopology()], found, self.driver.next_step, self.driver.clock_moves_at)
 
     def computed_idle(self, due: Collection[str], step: Step) -> BatchResult:
         return self.computed([], step) if must_run(self.subtopology(), due, step) else BatchResult()

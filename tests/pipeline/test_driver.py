@@ -12,6 +12,7 @@ from holdfast.log import names
 from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.objects import Put
 from holdfast.pipeline.driver import BatchResult, Driver, TaskFailed, TaskUnavailable
+from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.protocol import OtherOffsets
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.sinks.builtin import Memory
@@ -170,7 +171,13 @@ def test_an_outdated_drivers_sinks_stop_with_the_winners_name(tmp_path: Path) ->
 
 def test_a_commit_has_a_clock_per_source_and_counts_all_records(tmp_path: Path) -> None:
     machine = Machine(tmp_path)
-    driver = Driver(machine.log, machine.sinks, machine.clock, machine.leadership, sources=["games", "chats"])
+    driver = Driver(
+        machine.log,
+        machine.sinks,
+        machine.clock,
+        machine.leadership,
+        event_clock=EventClock(["games", "chats"], 60_000),
+    )
     tasks: list[TaskResult] = [
         TaskDone("0_0", records=3, event_times={"games": 70}),
         TaskDone("0_1", records=2, event_times={"games": 60}),

@@ -12,7 +12,6 @@ from holdfast.pipeline.protocol import (
     check_checkpoint,
     decide,
     following,
-    next_clocks,
     next_wall,
 )
 from holdfast.words import Millis, Version
@@ -168,27 +167,3 @@ def test_the_wall_clock_never_goes_back() -> None:
     previous = commit(1, None, Clocks(wall=100, event=None, sources={}))
     assert next_wall(previous, Millis(50)) == 100
     assert next_wall(previous, Millis(150)) == 150
-
-
-def test_the_event_clock_is_the_largest_time_and_never_goes_back() -> None:
-    first = next_clocks(None, Millis(1), [{"0": 70}, {}, {"0": 65}], ["0"])
-    assert (first.event, first.sources) == (70, {"0": 70})
-    earlier = next_clocks(commit(1, None, first), Millis(2), [{"0": 60}], ["0"])
-    assert (earlier.event, earlier.sources) == (70, {"0": 70})
-    behind = next_clocks(commit(1, None, first), Millis(2), [{"1": 50}], ["0", "1"])
-    assert (behind.event, behind.sources) == (70, {"0": 70, "1": 50})
-    silent = next_clocks(commit(1, None, first), Millis(2), [{}], ["0"])
-    assert silent.event == 70
-
-
-def test_the_apps_clock_is_that_of_the_source_furthest_behind() -> None:
-    first = next_clocks(None, Millis(1), [{"games": 70}, {"chats": 40}, {"games": 90}], ["games", "chats"])
-    assert (first.event, first.sources) == (40, {"games": 90, "chats": 40})
-    second = next_clocks(commit(1, None, first), Millis(2), [{"chats": 95}], ["games", "chats"])
-    assert (second.event, second.sources) == (90, {"games": 90, "chats": 95})
-
-
-def test_a_removed_source_does_not_hold_the_clock_back() -> None:
-    first = next_clocks(None, Millis(1), [{"games": 70}], ["games"])
-    renamed = next_clocks(commit(1, None, first), Millis(2), [{"plays": 80}], ["plays"])
-    assert (renamed.event, renamed.sources) == (80, {"plays": 80})

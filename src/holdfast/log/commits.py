@@ -22,12 +22,14 @@ from holdfast.words import TaskId, Version
 FORMAT = 1
 
 
-class Clocks(msgspec.Struct, frozen=True):
+class Clocks(msgspec.Struct, frozen=True, omit_defaults=True):
     """Time at a version, in milliseconds: the wall clock, the app's event time, the largest event time per source."""
 
     wall: int
     event: int | None
     sources: dict[str, int]
+    heard: dict[str, int] = {}
+    """In an app with several sources: the wall clock of the last version in which each had records."""
 
 
 class SparkBatch(msgspec.Struct, frozen=True, omit_defaults=True):

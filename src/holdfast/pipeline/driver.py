@@ -10,7 +10,7 @@ newest version, and the batch is decided anew: it is that version, or it becomes
 
 import logging
 import threading
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from holdfast import metrics
@@ -19,7 +19,8 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch
 from holdfast.log.leadership import Leadership, accepts, outdated
 from holdfast.log.log import Log, LostRace
-from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, following, next_clocks, next_wall, version_of
+from holdfast.pipeline.event_clock import EventClock
+from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, following, next_wall, version_of
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.sinks.runner import SinkRunner
 from holdfast.stores.access import Now
@@ -81,7 +82,7 @@ class Driver:
         clock: WallClock,
         leadership: Leadership,
         *,
-        sources: Collection[str],
+        event_clock: EventClock,
         restart_sources: bool = False,
         on_commit: Callable[[Commit], None] = lambda commit: None,
     ) -> None:
@@ -89,7 +90,7 @@ class Driver:
         self._sinks = sinks
         self._clock = clock
         self._leadership = leadership
-        self._sources = sources
+        self._event_clock = event_clock
         self._restart_sources = restart_sources
         self._on_commit = on_commit
         self._lock = threading.Lock()
@@ -109,6 +110,11 @@ class Driver:
         """The next version, if it were made at the wall clock of the newest one; None before the first version."""
         newest = self._newest
         return None if newest is None else self._step(Version(newest.version + 1), Millis(newest.clocks.wall))
+
+    @property
+    def clock_moves_at(self) -> Millis | None:
+        """When the event clock moves although nothing arrives; None: not before the next record."""
+        return None if self._newest is None else self._event_clock.moves_at(self._newest.clocks)
 
     def process(self, batch: SparkBatch, compute: ComputeTasks) -> Commit | None:
         """Turns a Spark batch into a version. None when the log already has it."""
@@ -203,7 +209,9 @@ class Driver:
             previous=previous.id if previous else None,
             log=self._log.id,
             app=self._log.app.number,
-            clocks=next_clocks(previous, wall, [result.event_times for result in results], self._sources),
+            clocks=self._event_clock.next(
+                previous, wall, [result.event_times for result in results], batch_result.records
+            ),
             spark=batch,
             segments={result.task: result.segments for result in results if result.segments},
             counts=counts,

@@ -8,15 +8,22 @@ Pure functions; `idle.py` acts on the result.
 """
 
 from collections.abc import Collection, Iterable, Mapping
+from typing import Final
 
 from holdfast.pipeline.driver import Step
 from holdfast.stores.layouts.due import Due
 from holdfast.topology.topology import Operator, SubTopology
+from holdfast.words import Millis
+
+CLOCK: Final = "the event clock"
+"""The name under which a move of the event clock is due."""
 
 
-def due_of(subtopologies: Iterable[SubTopology], stores: Mapping[str, Due], step: Step | None) -> dict[str, Due]:
+def due_of(
+    subtopologies: Iterable[SubTopology], stores: Mapping[str, Due], step: Step | None, clock_moves_at: Millis | None
+) -> dict[str, Due]:
     """What is due next per sub-topology, given what is due in stores, and the next version if it were made at once."""
-    found = {}
+    found = {CLOCK: Due(hidden=clock_moves_at)}
     for each in subtopologies:
         of_stores = [stores[store.name] for store in each.stores if store.name in stores]
         found[each.name] = Due.soonest([*of_stores, Due(tasks=_by_itself(each.operator, step))])

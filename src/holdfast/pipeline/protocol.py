@@ -7,14 +7,14 @@ before it, so the newest commit alone says how far Spark is.
 """
 
 import json
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Final
 
 import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.log.commits import Clocks, Commit, SparkBatch
+from holdfast.log.commits import Commit, SparkBatch
 from holdfast.words import NOTHING, Millis, Version
 
 REPAIR: Final = "`holdfast checkpoint repair <app>`"
@@ -191,24 +191,6 @@ def _batch(commit: Commit) -> int | None:
 def next_wall(previous: Commit | None, now: Millis) -> Millis:
     """`wall(v) = max(wall(v-1), now)`: the app's clock doesn't go back with the system's."""
     return Millis(max(previous.clocks.wall, now)) if previous else now
-
-
-def next_clocks(
-    previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], sources: Collection[str]
-) -> Clocks:
-    """The clocks of the next commit: each source's largest accepted event time so far. No clock goes back.
-
-    `seen` are the largest event times by source, per task. The app's event time is that of the source furthest behind,
-    among `sources`, the app's current ones: a removed source doesn't hold the others back.
-    """
-    clocks = {name: time for name, time in previous.clocks.sources.items() if name in sources} if previous else {}
-    for times in seen:
-        for source, time in times.items():
-            clocks[source] = max(clocks.get(source, time), time)
-    event = min(clocks.values(), default=None)
-    if previous is not None and previous.clocks.event is not None:
-        event = previous.clocks.event if event is None else max(event, previous.clocks.event)
-    return Clocks(wall=wall, event=event, sources=clocks)
 
 
 def version_of(commit: Commit | None) -> Version:

@@ -80,6 +80,13 @@ class BatchSettings(Section):
         InKafkaStreams("none: the wall clock is read by each instance"),
         Between("10ms", "1d"),
     ] = Duration("1s")
+    idle_after: Annotated[
+        Duration,
+        "A source that had no records for this long, by the wall clock, is idle: it no longer holds back the event "
+        "clock of an app with several sources.",
+        InKafkaStreams("`max.task.idle.ms`"),
+        Between("1ms", "365d"),
+    ] = Duration("1m")
     poll_interval: Annotated[
         Duration,
         "How long Spark waits before it looks for new records again after it found none: Spark's "

@@ -125,6 +125,14 @@ class Topology:
         found: tuple[Output, ...] = (DeadLetters(), *(output for each in self.subtopologies for output in each.outputs))
         return {output.name: output for output in found}
 
+    @property
+    def timed_sources(self) -> list[str]:
+        """The sources whose event times are used, in the order of declaration."""
+        used = {
+            branch.source for each in self.subtopologies if each.stream.timestamp for branch in each.stream.branches
+        }
+        return [source.name for source in self.sources if source in used]
+
     def subtopology(self, name: str) -> SubTopology:
         return next(each for each in self.subtopologies if each.name == name)
 

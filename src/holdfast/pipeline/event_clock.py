@@ -1,0 +1,61 @@
+"""The event clock of an app: the slowest of its sources that aren't idle. Pure functions.
+
+    games  ──────●────●──────●─────►  at 12:00
+    chats  ──●───┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄┄►  at 11:05, silent for `idle_after`: it no longer holds the clock back
+
+Each source has a clock of its own, the largest event time accepted from it. A source that has had no record yet holds
+the app's clock where it is, until it is idle too. Idleness is measured by the wall clock of the commits, so it is the
+same for every reader of the log. No clock goes back: records of a source that was idle may be late.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass
+
+from holdfast.log.commits import Clocks, Commit
+from holdfast.words import Millis
+
+
+@dataclass(frozen=True)
+class EventClock:
+    """How the clocks of an app's sources move. `sources` are those with event times."""
+
+    sources: Collection[str]
+    idle_after_millis: int
+
+    def next(
+        self, previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], records: Mapping[str, int]
+    ) -> Clocks:
+        """The clocks of the next commit. `seen` are the largest event times by source, per task.
+
+        `records` says how many records each source had. A source that the app no longer has doesn't hold others back.
+        """
+        before = previous.clocks if previous else Clocks(wall=wall, event=None, sources={})
+        clocks = {name: time for name, time in before.sources.items() if name in self.sources}
+        for times in seen:
+            for source, time in times.items():
+                clocks[source] = max(clocks.get(source, time), time)
+        heard = {name: wall if records.get(name) else before.heard.get(name, wall) for name in self.sources}
+        event = self._slowest(clocks, heard, wall)
+        if before.event is not None:
+            event = before.event if event is None else max(event, before.event)
+        several = len(self.sources) > 1
+        return Clocks(wall=wall, event=event, sources=clocks, heard=heard if several else {})
+
+    def moves_at(self, newest: Clocks) -> Millis | None:
+        """When the app's clock moves although no record arrives, because a source becomes idle."""
+        times = sorted({time + self.idle_after_millis + 1 for time in newest.heard.values()})
+        later = (time for time in times if time > newest.wall)
+        behind = -(2**63) if newest.event is None else newest.event
+        for time in later:
+            slowest = self._slowest(newest.sources, newest.heard, time)
+            if slowest is not None and slowest > behind:
+                return Millis(time)
+        return None
+
+    def _slowest(self, clocks: Mapping[str, int], heard: Mapping[str, int], wall: int) -> int | None:
+        """None if every source is idle, or if one that isn't has no clock yet."""
+        several = len(self.sources) > 1
+        active = [name for name in self.sources if not several or wall - heard[name] <= self.idle_after_millis]
+        if not active or any(name not in clocks for name in active):
+            return None
+        return min(clocks[name] for name in active)
