@@ -64,6 +64,9 @@ if TYPE_CHECKING:
     from holdfast.topology.sink import Rows as Rows
     from holdfast.topology.sink import Sink as Sink
     from holdfast.topology.stream import Stream as Stream
+    from holdfast.topology.windowing import WindowedTable as WindowedTable
+    from holdfast.topology.windows import hopping as hopping
+    from holdfast.topology.windows import tumbling as tumbling
 
 _HOMES = {
     "holdfast.app": ("App",),
@@ -102,6 +105,8 @@ _HOMES = {
     "holdfast.topology.punctuation": ("punctuate",),
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream",),
+    "holdfast.topology.windowing": ("WindowedTable",),
+    "holdfast.topology.windows": ("hopping", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

@@ -11,11 +11,12 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.metrics import REGISTRY
 from holdfast.pipeline.aggregation_plan import AggregationFrames
+from holdfast.pipeline.driver import Step
 from holdfast.pipeline.grouping import grouped
 from holdfast.pipeline.plan_chooser import DEAD_LETTER_BATCHES, PlanChooser
 from holdfast.pipeline.task_columns import BatchPlan
 from holdfast.topology.topology import SubTopology
-from holdfast.words import Millis
+from holdfast.words import Millis, Version
 from tests.apps import finish, game, points_app, write
 
 KEYS: dict[str, list[Any]] = {
@@ -59,7 +60,7 @@ def test_all_plans_give_the_same_rows(spark: SparkSession, tmp_path: Path, key: 
     planned = AggregationFrames(table, 2, 0)
 
     def rows(plan: BatchPlan) -> list[dict[str, Any]]:
-        columns, delivered = planned.columns[plan], planned.rows(batch, WALL, plan)
+        columns, delivered = planned.columns[plan], planned.rows(batch, Step(Version(1), WALL), plan)
         batches = delivered.toArrow().to_batches()
         if columns.inputs is not None:
             batches = list(grouped(columns, planned.operator.reducers, batches, 1_000))

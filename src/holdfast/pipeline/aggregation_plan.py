@@ -42,6 +42,7 @@ from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, ROWS, TIME, BatchPlan, TaskColumns
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
+from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field
 from holdfast.topology.aggregates import Aggregate, Function
@@ -64,8 +65,11 @@ class AggregationPlanner:
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         self._subtopology = subtopology
         self._limits = limits
-        self._frames = AggregationFrames(subtopology, limits.partitions, limits.max_ahead_millis)
+        self._frames = self._frames_of(subtopology)
         self._chooser = PlanChooser(can_be_raw=BatchPlan.RAW in self._frames.columns)
+
+    def _frames_of(self, subtopology: SubTopology) -> AggregationFrames:
+        return AggregationFrames(subtopology, self._limits.partitions, self._limits.max_ahead_millis)
 
     def used(self) -> list[Expression]:
         columns = (aggregate.column for _, aggregate in self._frames.operator.aggregates)
@@ -107,7 +111,7 @@ class AggregationPlanner:
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
         return run_idle_tasks(session, self._limits.partitions, self._work(step, BatchPlan.GROUPED), locations)
 
-    def _work(self, step: Step, plan: BatchPlan) -> AggregationWork:
+    def _work(self, step: Step, plan: BatchPlan) -> TaskWork:
         (store,) = self._subtopology.stores
         return AggregationWork(
             topology=self._subtopology.number,
@@ -123,9 +127,9 @@ class AggregationPlanner:
         work, columns = self._work(step, plan), self._frames.columns[plan]
         configure(records.sparkSession, BY_ROWS if columns.bounded else BY_BYTES)
         with steps.labels("plan").time():
-            tasks = with_tasks(self._frames.rows(records, step.wall, plan), work, locations)
+            tasks = with_tasks(self._frames.rows(records, step, plan), work, locations)
             if not self._frames.is_by_key(tasks, plan):
-                tasks = with_tasks(self._frames.rows(records, step.wall, plan, shuffle=True), work, locations)
+                tasks = with_tasks(self._frames.rows(records, step, plan, shuffle=True), work, locations)
         with steps.labels("tasks").time():
             return collect(tasks)
 
@@ -172,13 +176,13 @@ class AggregationFrames:
         self._aggregates = self._partial_aggregates()
         self._not_utf8 = not_utf8(_stored_texts(self.operator, self._stream.position))
 
-    def rows(self, records: DataFrame, wall: Millis, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
+    def rows(self, records: DataFrame, step: Step, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
         """The batch's rows, partitioned by key: one per key, or in the raw plan one per record.
 
         Spark's aggregation shuffles by key itself, except where `is_by_key` is false: then `shuffle` adds a shuffle.
         """
         with _ansi(records.sparkSession):
-            frame = records.select(*self._columns(wall, plan))
+            frame = records.select(*self._columns(step, plan))
             if plan is BatchPlan.RAW:
                 return frame.repartition(self._partitions, *self.keys)
             frame = frame.groupBy(*self._groups(plan)).agg(*self._aggregates)
@@ -190,7 +194,7 @@ class AggregationFrames:
         A `groupBy` alone may reuse another partitioning.
         """
         partitioning = frame._jdf.queryExecution().executedPlan().outputPartitioning()
-        by = ", ".join(self.keys if plan is BatchPlan.RAW else self._groups(plan))
+        by = ", ".join(self._partitioned_by(plan))
         # Attributes print as name#id; the ids differ between plans.
         found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
         named = ", ".join(found[:-1])
@@ -200,15 +204,18 @@ class AggregationFrames:
             and named == by
         )
 
+    def _partitioned_by(self, plan: BatchPlan) -> tuple[str, ...]:
+        return self.keys if plan is BatchPlan.RAW else self._groups(plan)
+
     def _groups(self, plan: BatchPlan) -> tuple[str, ...]:
         return (*self.keys, DEAD) if plan is BatchPlan.WITH_DEAD_LETTERS else self.keys
 
     def unusable(self, wall: Millis) -> list[Case]:
         return [*cases_of(self._fields, self._stream.timestamp, wall, self._max_ahead_millis), *self._not_utf8]
 
-    def _columns(self, wall: Millis, plan: BatchPlan) -> list[Column]:
+    def _columns(self, step: Step, plan: BatchPlan) -> list[Column]:
         """The input columns. An unusable record has a value in `_dead`, or no key in a plan without that column."""
-        cases = self.unusable(wall)
+        cases = self.unusable(step.wall)
         good = ~is_unusable(cases)
         if plan is BatchPlan.WITH_DEAD_LETTERS:
             # Otherwise a sum over many equal dead letters could overflow.

@@ -6,6 +6,7 @@ writes only segments, under unique names: Spark may run it twice, or after its d
 """
 
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 
@@ -23,7 +24,7 @@ from holdfast.pipeline.task_columns import DEAD, TaskColumns
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.stores.formats.keys import decode_keys, encode_keys
+from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.rows import DamagedRow, decode_rows, encode_rows
 from holdfast.stores.layouts.base import BatchWriter
 from holdfast.stores.layouts.registry import layout_of
@@ -56,7 +57,7 @@ class AggregationWork:
                 batches = grouped(self.columns, self.reducers, batches, self.limits.chunk_rows)
             segments = _segments(self, task, batches, self._writer(before, tally), tally)
             if self.limits.rewrite_entries:
-                segments = _preceded_by(_rewritten(self, before, tally), segments)
+                segments = _preceded_by(rewritten(self, before, tally), segments)
             for parts in segments:
                 written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except RejectFastPlan as reason:
@@ -96,7 +97,7 @@ def _segments(
         yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
 
 
-def _rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
+def rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
     """Some rows of older schemas, converted to the newest, as of `v-1`."""
     spec = work.store
     step = Rewriter(spec, work.now).step(before, work.limits.rewrite_entries)
@@ -113,28 +114,30 @@ def _preceded_by(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[
     yield from segments
 
 
-def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWriter, tally: Tally) -> list[Part]:
-    parts = []
+def usable(work: AggregationWork, chunk: pa.Table, tally: Tally) -> tuple[list[Part], pa.Table]:
+    """Counts the records of a chunk. Returns its dead letters and the other rows, or rejects the plan."""
     columns = work.columns
     tally.records += pc.sum(chunk[columns.rows]).as_py()
     if not columns.dead and any(chunk[name].null_count for name in columns.keys):
         raise RejectFastPlan("The batch has records that can't be used.")
-    if columns.dead and chunk[DEAD].null_count < chunk.num_rows:
-        dead = chunk.filter(pc.is_valid(chunk[DEAD]))
-        tally.add("dead", pc.sum(dead[columns.rows]).as_py())
-        letters = pa.table({"letter": dead[DEAD], "times": dead[columns.rows]})
-        parts.append((DEAD_PART, work.store.name, letters))
-        chunk = chunk.filter(pc.is_null(chunk[DEAD]))
+    if not columns.dead or chunk[DEAD].null_count == chunk.num_rows:
+        return [], chunk
+    dead = chunk.filter(pc.is_valid(chunk[DEAD]))
+    tally.add("dead", pc.sum(dead[columns.rows]).as_py())
+    letters = pa.table({"letter": dead[DEAD], "times": dead[columns.rows]})
+    return [(DEAD_PART, work.store.name, letters)], chunk.filter(pc.is_null(chunk[DEAD]))
+
+
+def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWriter, tally: Tally) -> list[Part]:
+    columns = work.columns
+    parts, chunk = usable(work, chunk, tally)
     if chunk.num_rows:
         key = [whole(chunk[name]) for name in columns.keys]
         check_own(work.store.key, key, task, work.limits.partitions)
         keys = encode_keys(work.store.key, key)
         times = None if columns.time is None else whole(chunk[columns.time])
-        try:
-            changes = writer.changes(keys, times, partial(_merged, work, chunk, keys))
-        except DamagedRow as error:
-            where = f"Store {work.store.name!r}, key {_key(work.store, keys, error.row)}: "
-            raise DamagedRow(error.row, f"{error.fact} Nothing of the batch was committed.", where) from error
+        with naming_keys(work.store, keys):
+            changes = writer.changes(keys, times, partial(merged_rows, work, chunk, keys))
         if changes is not None:
             parts.append((STATE, work.store.name, changes))
         tally.add("keys", chunk.num_rows)
@@ -143,7 +146,17 @@ def _parts(work: AggregationWork, task: TaskId, chunk: pa.Table, writer: BatchWr
     return parts
 
 
-def _merged(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array) -> pa.Array:
+@contextmanager
+def naming_keys(spec: StoreSpec, keys: pa.Array) -> Iterator[None]:
+    """Adds the key to the error about a damaged row of these keys."""
+    try:
+        yield
+    except DamagedRow as error:
+        where = f"Store {spec.name!r}, key {_key(spec, keys, error.row)}: "
+        raise DamagedRow(error.row, f"{error.fact} Nothing of the batch was committed.", where) from error
+
+
+def merged_rows(work: AggregationWork, chunk: pa.Table, keys: pa.Array, payloads: pa.Array) -> pa.Array:
     """The rows of the chunk's keys after the batch; `payloads` are the rows before it."""
     spec = work.store
     held = dict(zip((f.name for f in spec.columns.fields), decode_rows(spec.columns, payloads), strict=True))
@@ -184,4 +197,5 @@ def _overflow(
 
 
 def _key(spec: StoreSpec, keys: pa.Array, n: int) -> list[object]:
-    return [column[0].as_py() for column in decode_keys(spec.key, keys.slice(n, 1))]
+    """A key for a message; that of a window with its times."""
+    return [column[0].as_py() for column in layout_of(spec).key_columns(keys.slice(n, 1)).values()]

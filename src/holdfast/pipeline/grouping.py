@@ -126,11 +126,11 @@ def _as_double(values: pa.ChunkedArray | None) -> pa.ChunkedArray:
 
 
 def _group(names: TaskColumns, records: pa.Table, measures: Sequence[_Measure]) -> pa.Table:
-    columns = {name: records[name] for name in names.keys}
+    columns = {name: records[name] for name in names.groups}
     columns |= {measure.name: measure.of for measure in measures if measure.of is not None}
     asked: list[tuple[str | list[str], str]] = [(m.name, m.first) for m in measures if m.of is not None]
-    found = pa.table(columns).group_by(list(names.keys), use_threads=False).aggregate([*asked, ([], _ALL_ROWS)])
-    outcome = {name: found[name] for name in names.keys}
+    found = pa.table(columns).group_by(list(names.groups), use_threads=False).aggregate([*asked, ([], _ALL_ROWS)])
+    outcome = {name: found[name] for name in names.groups}
     for measure in measures:
         outcome[measure.name] = found[_ALL_ROWS if measure.of is None else f"{measure.name}_{measure.first}"]
     return pa.table(outcome)
@@ -140,9 +140,9 @@ def _together(names: TaskColumns, groups: Sequence[pa.Table], again: Mapping[str
     """The groups of all pieces, one row per key."""
     if len(groups) == 1:
         return groups[0]
-    by_key = pa.concat_tables(groups).group_by(list(names.keys), use_threads=False)
+    by_key = pa.concat_tables(groups).group_by(list(names.groups), use_threads=False)
     found = by_key.aggregate(list(again.items()))
-    columns = {name: found[name] for name in names.keys}
+    columns = {name: found[name] for name in names.groups}
     return pa.table(columns | {name: found[f"{name}_{function}"] for name, function in again.items()})
 
 

@@ -26,9 +26,11 @@ from holdfast.pipeline.source_readers import Reader, SourceReaders
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
 from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
+from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
+from holdfast.topology.windowing import WindowedAggregation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -36,7 +38,11 @@ if TYPE_CHECKING:
     from holdfast.topology.topology import Operator, Source, SubTopology
     from holdfast.words import Millis
 
-PLANNERS: Mapping[type[Operator], type[Planner]] = {Aggregation: AggregationPlanner, Processing: ProcessingPlanner}
+PLANNERS: Mapping[type[Operator], type[Planner]] = {
+    Aggregation: AggregationPlanner,
+    WindowedAggregation: WindowedPlanner,
+    Processing: ProcessingPlanner,
+}
 
 _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}
 

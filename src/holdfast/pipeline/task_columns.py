@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-DEAD, ROWS, TIME = "_dead", "_rows", "_time"
+DEAD, LATE, ROWS, TIME, PANE = "_dead", "_late", "_rows", "_time", "_pane"
 
 Clocks = tuple[tuple[str, str], ...]
 """The columns by which the clocks of sources move: (source, column with event times in milliseconds)."""
@@ -38,8 +38,17 @@ class TaskColumns:
     """Whether unusable records have a column. Without it they are rows without a key."""
     inputs: tuple[str | None, ...] | None = None
     """For raw records: the column each reducer aggregates, None for one that counts rows."""
+    pane: str | None = None
+    """In a windowed aggregation: the time by which records are grouped besides their key."""
+    late: bool = False
+    """Whether late records have a column, as unusable ones have in `dead`."""
 
     @property
     def times(self) -> list[str]:
         """The columns with event times."""
         return list(dict.fromkeys([*([self.time] if self.time else []), *(column for _, column in self.clocks)]))
+
+    @property
+    def groups(self) -> tuple[str, ...]:
+        """The columns by which records become one row."""
+        return self.keys if self.pane is None else (*self.keys, self.pane)

@@ -228,7 +228,8 @@ def differences(old: StoreSpec, new: StoreSpec) -> list[str]:
             f"back if it grew again, deleted ones too. {stay}; or {KEEP_AND_ADD}"
         )
     if new.retention_ms > old.retention_ms > 0:
-        set_by = "" if old.aggregates else " (by retention=, or where that isn't set by size, gap and grace)"
+        by_size = old.kind in (WINDOW, SESSION)
+        set_by = " (by retention=, or where that isn't set by size, gap and grace)" if by_size else ""
         lines.append(
             f"store {old.name!r} has {kept_as(old)} {shown(old, 'retention_ms')} in the log and "
             f"{shown(new, 'retention_ms')} in the code. Entries that the shorter one has hidden would come back, and "
@@ -240,7 +241,7 @@ def differences(old: StoreSpec, new: StoreSpec) -> list[str]:
 
 def kept_as(spec: StoreSpec) -> str:
     """The option that sets the retention of a store."""
-    return "history" if spec.aggregates else "retention"
+    return "history" if spec.aggregates and spec.kind == VERSIONED else "retention"
 
 
 def _value(spec: StoreSpec, name: str) -> Any:

@@ -15,7 +15,7 @@ from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.frames import input_type, key_of, type_of
-from holdfast.topology.outputs import DELETED, AggregateRows
+from holdfast.topology.outputs import DELETED, AggregateRows, Output
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
@@ -33,7 +33,7 @@ class Aggregation:
     aggregates: Aggregates
     reducers: tuple[Reducer, ...]
 
-    def outputs(self, subtopology: SubTopology) -> tuple[AggregateRows, ...]:
+    def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         (store,) = subtopology.stores
         return (AggregateRows(subtopology.name, subtopology.number, store),)
 
@@ -75,7 +75,18 @@ def add_aggregation(
     stream: Stream, columns: tuple[str, ...], aggregates: Aggregates, name: str, make: Callable[..., StoreSpec]
 ) -> Table:
     """Adds an aggregation by these columns. `make` returns the spec of its store, given key and value."""
-    topology = stream.topology
+    spec, operator = bound(stream, columns, aggregates, make)
+    results = [field.name for reducer in operator.reducers for field in reducer.fields[:1]]
+    if layout_of(spec).deletes:
+        check_unused(DELETED, [*spec.key.names, *results], name, "sinks see that a key was evicted or has expired")
+    add_operator(stream, spec, operator)
+    return Table(stream.topology, name)
+
+
+def bound(
+    stream: Stream, columns: tuple[str, ...], aggregates: Aggregates, make: Callable[..., StoreSpec]
+) -> tuple[StoreSpec, Aggregation]:
+    """The spec of the store and the operator of an aggregation by these columns."""
     key = key_of(stream.frame, columns)
     if stream.timestamp:
         type_of(stream.frame, stream.timestamp)
@@ -91,11 +102,18 @@ def add_aggregation(
         from_now=tuple(label for label, aggregate in aggregates if aggregate.from_now),
         aggregates=tuple((label, aggregate.meaning) for label, aggregate in aggregates),
     )
-    if layout_of(spec).deletes and DELETED in (field.name for field in key.fields + results):
+    return spec, Aggregation(aggregates, reducers)
+
+
+def check_unused(column: str, names: Iterable[str], store: str, use: str) -> None:
+    """Raises if a column of the user's has the name of one that sinks get. `use` says what for."""
+    if column in names:
         raise TopologyError(
-            f"store({name!r}): a column is named {DELETED!r}, the column in which sinks see that "
-            "a key was evicted or has expired. Give your column another name."
+            f"store({store!r}): a column is named {column!r}, the column in which {use}. Give your column another name."
         )
-    topology.check_free(name, (spec,), "Give the store another name: .store('...').")
-    topology.add(name, stream, key, (spec,), Aggregation(aggregates, reducers))
-    return Table(topology, name)
+
+
+def add_operator(stream: Stream, spec: StoreSpec, operator: Aggregation) -> None:
+    """Adds an aggregation that keeps this store."""
+    stream.topology.check_free(spec.name, (spec,), "Give the store another name: .store('...').")
+    stream.topology.add(spec.name, stream, spec.key, (spec,), operator)

@@ -61,6 +61,16 @@ class Reducer:
             case Function.FIRST | Function.LAST:
                 return self._pick(old, new)
 
+    def as_partials(self, row: Sequence[pa.Array]) -> list[pa.Array]:
+        """The columns of a row, in the order of `fields`, as partial results: so two rows can be merged."""
+        match self.function:
+            case Function.MEAN:
+                return list(row[1:])
+            case Function.FIRST | Function.LAST:
+                return [*row[1:], row[0]]
+            case _:
+                return list(row)
+
     def _pick(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
         # The order of a record is (event time, source position ..., value); the row holds value, time, position ...
         in_order_old = [*old[1:], old[0]]

@@ -22,6 +22,8 @@ from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import Processor, timed
 from holdfast.topology.topology import Branch, StatelessStep, Topology
+from holdfast.topology.windowing import WindowedGroup, window
+from holdfast.topology.windows import Windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -209,6 +211,10 @@ class Grouped:
     def count(self) -> Aggregated:
         """Counts the records per key, as `count`."""
         return self.aggregate(count=count())
+
+    def window(self, windows: Windows) -> WindowedGroup:
+        """Groups by windows of event time too: `.window(hf.tumbling("60s", grace="5s"))`."""
+        return window(self, windows)
 
 
 @dataclass(frozen=True)

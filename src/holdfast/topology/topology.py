@@ -180,6 +180,10 @@ class Topology:
         ]
         self.is_numbered = True
 
+    def is_read(self, output: str) -> bool:
+        """Whether anything takes the rows of this output."""
+        return any(node.source == output for node in self.sinks)
+
     def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
         if not isinstance(sink, Sink):
             raise TopologyError(

@@ -17,7 +17,6 @@ from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import DEAD, OUTPUT, STATE
-from holdfast.stores.formats.keys import decode_keys
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
@@ -61,8 +60,7 @@ def aggregate_rows(spec: StoreSpec, table: pa.Table) -> pa.Table:
     """The changed rows in a state part of an aggregation's store."""
     layout = layout_of(spec)
     changed = layout.changed(table)
-    names = (field.name for field in spec.key.fields)
-    columns = dict(zip(names, decode_keys(spec.key, changed.keys), strict=True))
+    columns = layout.key_columns(changed.keys)
     results = decode_columns(spec, changed.cells.payloads, changed.cells.schemas)
     for field, column in zip(spec.columns.fields, results, strict=True):
         if not field.hidden_in:
@@ -74,12 +72,12 @@ def aggregate_rows(spec: StoreSpec, table: pa.Table) -> pa.Table:
 
 def changed_entries(spec: StoreSpec, declared: Store[Any, Any], table: pa.Table) -> pa.Table:
     """The changed entries in a state part of a processor's store."""
-    changed = layout_of(spec).changed(table).in_order()
+    layout = layout_of(spec)
+    changed = layout.changed(table).in_order()
     codec = declared.value_codec(spec)
     read = zip(changed.cells.payloads.to_pylist(), changed.cells.schemas.to_pylist(), strict=True)
     values = [None if value is None else _as_json(codec.decode(value, schema)) for value, schema in read]
-    names = [field.name for field in spec.key.fields]
-    columns = dict(zip(names, decode_keys(spec.key, changed.keys), strict=True))
+    columns = layout.key_columns(changed.keys)
     columns["value"] = pa.array(values, pa.string())
     if "timestamp" in declared.SINK_COLUMNS:
         columns["timestamp"] = changed.cells.timestamps

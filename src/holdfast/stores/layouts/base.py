@@ -23,7 +23,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.access import ENTRY_SCHEMA, Now, OrderedBytes, ReadableBytes, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, Cells, pack, unpack, unpack_many
-from holdfast.stores.formats.keys import after_prefix
+from holdfast.stores.formats.keys import after_prefix, decode_keys
 from holdfast.stores.formats.quick_cells import ExpiryClock
 from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, RECENCY_AREA, SLICE_AREA
 from holdfast.stores.layouts.expiry import shorter_ttl
@@ -239,6 +239,11 @@ class Layout:
         """The entries that a state part changes or deletes. A rewrite step changes none: values stay what they were."""
         keys, cells = rows_in(part, ENTRY_AREA)
         return Changed(keys, self.split(unpack_many(cells))[1])
+
+    def key_columns(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
+        """Own keys as the columns that sinks get, by name."""
+        names = (field.name for field in self.spec.key.fields)
+        return dict(zip(names, decode_keys(self.spec.key, keys), strict=True))
 
     def estimate(self, bytes_: ReadableBytes, some: Counted) -> int:
         """How many entries a store has, from its stored rows and a count of some of its entries."""

@@ -8,8 +8,8 @@ from holdfast.stores.layouts.expiring import ExpiringLayout
 from holdfast.stores.layouts.plain import PlainLayout
 from holdfast.stores.layouts.sliced import SlicedLayout
 from holdfast.stores.layouts.versioned import VersionedLayout
-from holdfast.stores.layouts.windowed import WindowedLayout
-from holdfast.stores.spec import VERSIONED, StoreSpec
+from holdfast.stores.layouts.windowed import SessionLayout, WindowedLayout
+from holdfast.stores.spec import SESSION, VERSIONED, StoreSpec
 
 
 @lru_cache(maxsize=256)
@@ -26,4 +26,6 @@ def layout_of(spec: StoreSpec) -> Layout:
         return VersionedLayout(spec)
     if spec.ttl_ms:
         return SlicedLayout(spec) if spec.slice_ms else ExpiringLayout(spec)
-    return WindowedLayout(spec) if spec.slice_ms else PlainLayout(spec)
+    if spec.slice_ms:
+        return SessionLayout(spec) if spec.kind == SESSION else WindowedLayout(spec)
+    return PlainLayout(spec)

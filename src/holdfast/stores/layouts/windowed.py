@@ -13,18 +13,25 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Final, TypeVar
 
+import numpy as np
 import pyarrow as pa
 
 from holdfast.stores.access import Now, OrderedBytes
+from holdfast.stores.formats.cells import unpack_many
 from holdfast.stores.formats.times import Row, time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, SLICE_AREA
-from holdfast.stores.layouts.base import Changed, Counted, Layout
-from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
+from holdfast.stores.layouts.base import Changed, Counted, Layout, rows_in
+from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced, split_sliced_keys
 from holdfast.stores.layouts.timed import AFTER_TIME, NotedNumber, TimedEntries
+from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, split_own_keys
 from holdfast.stores.scans import FIRST_ROWS, Closing, batches, chained, close
 from holdfast.stores.spec import StoreSpec
 
 T = TypeVar("T")
+
+WINDOW_START: Final = "window_start"
+WINDOW_END: Final = "window_end"
+"""The columns in which sinks get the times of a window."""
 
 PUTS: Final = NOTE_AREA + b"puts"
 """The note of how many puts a store with duplicates has had."""
@@ -34,17 +41,36 @@ PUTS: Final = NOTE_AREA + b"puts"
 class WindowedLayout(Layout):
     """Entries by key and time, in slices."""
 
+    WRITER = WindowedWriter
     entry_areas = (SLICE_AREA,)
     one_place = False
 
     def changed(self, part: pa.Table) -> Changed:
-        raise self._not_by_key()
+        keys, cells = rows_in(part, SLICE_AREA)
+        return Changed(split_sliced_keys(keys)[1], unpack_many(cells))
+
+    def key_columns(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
+        found = split_own_keys(self.spec, keys)
+        names = (field.name for field in self.spec.key.fields)
+        columns = dict(zip(names, found.key, strict=True))
+        return columns | {WINDOW_START: _moments(found.starts), WINDOW_END: _moments(found.ends)}
 
     def own_key(self, stored: bytes) -> bytes:
         return split_sliced(stored)[1]
 
     def areas(self, now: Now) -> list[tuple[bytes, bytes]]:
         return [(slice_prefix(first_live_slice(self.spec, now)), EXPIRY_AREA)]
+
+
+@dataclass(frozen=True)
+class SessionLayout(WindowedLayout):
+    """Sessions. One that is merged into another is deleted."""
+
+    deletes = True
+
+
+def _moments(times: Times) -> pa.Array:
+    return pa.array(times * np.int64(1_000)).cast(pa.timestamp("us", "UTC"))
 
 
 class WindowEntries(TimedEntries):

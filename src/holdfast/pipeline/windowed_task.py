@@ -1,0 +1,248 @@
+"""One task of a windowed aggregation: merges its rows into the windows at `v-1`, and writes segments.
+
+A row is a key, a pane (`windowed_plan`) and partial results. It belongs to the windows of its pane that are open by the
+event clock of `v-1`, the same clock in every task. A row without an open window is late: it is counted, and sent on if
+anyone takes late records.
+"""
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError
+from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
+from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, naming_keys, rewritten, usable
+from holdfast.pipeline.grouping import RejectFastPlan, grouped
+from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
+from holdfast.pipeline.task_columns import LATE, TaskColumns
+from holdfast.pipeline.task_state import TaskState
+from holdfast.stores.access import BEGINNING
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.rows import decode_rows, encode_rows
+from holdfast.stores.kinds.base import LATE as LATE_COUNT
+from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, own_keys
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.aggregates import max
+from holdfast.topology.reducers import Overflow, bind
+from holdfast.topology.row_merging import merged, reduced, rows_of
+from holdfast.topology.windows import TimeWindows, Windows
+from holdfast.words import TaskId
+
+TIME_FIELD = "$time"
+_LATEST = bind(TIME_FIELD, max(TIME_FIELD), "bigint")
+"""Keeps the latest event time of merged rows."""
+
+ALL = 2**62
+
+
+@dataclass(frozen=True, kw_only=True)
+class WindowedWork(AggregationWork):
+    """What every task of a windowed aggregation does in one version."""
+
+    windows: Windows
+    late: str | None = None
+    """The output that late records are sent to, if anyone takes them."""
+
+    def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
+        running = WindowedTask(self, task, state)
+        volatile = () if self.store.durable else (self.store.name,)
+        written = WrittenSegments()
+        try:
+            for parts in running.segments(batches):
+                written += log.write_parts(
+                    task, self.version, parts, inline_limit=self.limits.inline_limit, volatile=volatile
+                )
+        except RejectFastPlan as reason:
+            return FastPlanRejected(str(task), str(reason))
+        except HoldfastError as error:
+            return refused(task, error)
+        return running.tally.done(task, written)
+
+
+class WindowedTask:
+    """The rows of one partition in one version: chunks in, parts of segments out."""
+
+    def __init__(self, work: WindowedWork, task: TaskId, state: TaskState) -> None:
+        self._work, self._task = work, task
+        self.tally = Tally()
+        self._before = state.store(work.store.name)
+        self._event = BEGINNING if work.now.event is None else work.now.event
+        self._reducers = (*work.reducers, _LATEST)
+        self._writer = WindowedWriter(work.store, work.version, work.now, self._before, self._count)
+
+    def _count(self, what: str, number: int) -> None:
+        if number:
+            self.tally.add(of_store(self._work.store.name, what), number)
+
+    def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
+        """The parts of each segment."""
+        work = self._work
+        gathered: list[Part] = []
+        if work.limits.rewrite_entries:
+            gathered += rewritten(work, self._before, self.tally)
+        for chunk in self._chunks(batches):
+            gathered += self._parts(chunk)
+            tables = [table for _, _, table in gathered]
+            rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
+            if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
+                yield _joined(gathered)
+                gathered = []
+        if (rest := self._writer.rest()) is not None:
+            gathered.append((STATE, work.store.name, rest))
+        if gathered:
+            yield _joined(gathered)
+
+    def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
+        work, columns = self._work, self._work.columns
+        if columns.inputs is not None:
+            batches = grouped(
+                columns, work.reducers, _with_panes(work.windows, columns, batches), work.limits.chunk_rows
+            )
+        if work.windows.overlap:
+            # A window has rows of several panes, which must be merged before they are written.
+            return chunks(batches, ALL, ALL)
+        return chunks(batches, min(READ_ROWS, work.limits.chunk_rows))
+
+    def _parts(self, chunk: pa.Table) -> list[Part]:
+        work, columns = self._work, self._work.columns
+        parts, chunk = usable(work, chunk, self.tally)
+        if not chunk.num_rows:
+            return parts
+        self.tally.add("keys", chunk.num_rows)
+        for source, name in columns.clocks:
+            self.tally.saw(source, pc.max(chunk[name]).as_py())
+        key = [whole(chunk[name]) for name in columns.keys]
+        check_own(work.store.key, key, self._task, work.limits.partitions)
+        return parts + self._in_windows(chunk)
+
+    def _in_windows(self, chunk: pa.Table) -> list[Part]:
+        windows = self._work.windows
+        assert isinstance(windows, TimeWindows)
+        rows, starts = open_windows(windows, _times(chunk, self._work.columns.pane), self._event)
+        is_late = np.ones(chunk.num_rows, dtype=bool)
+        is_late[rows] = False
+        parts = self._late(chunk.filter(pa.array(is_late))) if is_late.any() else []
+        if len(rows):
+            changes = self._several(chunk, rows, starts) if windows.overlap else self._one_each(chunk, rows, starts)
+            parts.append((STATE, self._work.store.name, changes))
+        return parts
+
+    def _one_each(self, chunk: pa.Table, rows: Times, starts: Times) -> pa.Table:
+        """The changes where each row is in one window of its own."""
+        work, columns = self._work, self._work.columns
+        if len(rows) < chunk.num_rows:
+            chunk = chunk.take(pa.array(rows))
+        keys = own_keys(work.store, [whole(chunk[name]) for name in columns.keys], starts)
+        assert columns.time is not None
+        with naming_keys(work.store, keys):
+            return self._writer.changes(keys, whole(chunk[columns.time]), partial(merged_rows, work, chunk, keys))
+
+    def _several(self, chunk: pa.Table, rows: Times, starts: Times) -> pa.Table:
+        """The changes where a row may be in several windows, and a window may have several rows."""
+        work, columns = self._work, self._work.columns
+        at = pa.array(rows)
+        own = own_keys(work.store, [whole(chunk[name]).take(at) for name in columns.keys], starts)
+        encoded = own.dictionary_encode()
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        order = np.argsort(codes, kind="stable")
+        with naming_overflow(work.store):
+            found = rows_of(self._reducers, [whole(chunk[name]) for name in (*columns.partials, columns.time)])
+            found = reduced(self._reducers, found.take(pa.array(rows[order])), codes[order])
+        keys = encoded.dictionary
+        with naming_keys(work.store, keys):
+            return self._writer.changes(keys, whole(found[TIME_FIELD]), partial(self._merged, found))
+
+    def _merged(self, rows: pa.Table, payloads: pa.BinaryArray) -> pa.BinaryArray:
+        """Rows merged into those that the store had."""
+        spec = self._work.store
+        held = pa.table(decode_rows(spec.columns, payloads), names=list(spec.columns.names))
+        with naming_overflow(spec):
+            after = merged(self._work.reducers, held, rows)
+        return encode_rows(spec.columns, [whole(after[name]) for name in spec.columns.names])
+
+    def _late(self, chunk: pa.Table) -> list[Part]:
+        """Counts late rows. Returns the records themselves if anyone takes them."""
+        if not chunk.num_rows:
+            return []
+        times = chunk[self._work.columns.rows]
+        self._count(LATE_COUNT, pc.sum(times).as_py())
+        if self._work.late is None:
+            return []
+        if not self._work.columns.late:
+            raise RejectFastPlan("The batch has late records, and this plan doesn't have their columns.")
+        records = whole(chunk[LATE]).take(pa.array(np.repeat(np.arange(chunk.num_rows), times.to_numpy())))
+        return [(OUTPUT, self._work.late, pa.Table.from_arrays(records.flatten(), records.type.names))]
+
+
+def open_windows(windows: TimeWindows, panes: Times, event: int) -> tuple[Times, Times]:
+    """The open windows of each pane: the places of the panes, and the starts of their windows.
+
+    >>> from holdfast.topology.windows import hopping
+    >>> rows, starts = open_windows(hopping("2m", every="1m"), np.array([60_000, 120_000]), event=120_000)
+    >>> rows.tolist(), starts.tolist()
+    ([0, 1, 1], [60000, 60000, 120000])
+    """
+    size, every = np.int64(windows.size_ms), np.int64(windows.every_ms)
+    latest = panes - np.mod(panes, every)
+    back = np.arange(-(-windows.size_ms // windows.every_ms) - 1, -1, -1) * every
+    starts = latest[:, np.newaxis] - back
+    is_open = (starts + size > panes[:, np.newaxis]) & (starts + size + np.int64(windows.grace_ms) > event)
+    return np.nonzero(is_open)[0], starts[is_open]
+
+
+@contextmanager
+def naming_overflow(spec: StoreSpec) -> Iterator[None]:
+    """Arrow's error about a number that doesn't fit as ours, with the store and what to do."""
+    try:
+        yield
+    except pa.ArrowInvalid as error:
+        raise Overflow(
+            f"An aggregate in store {spec.name!r} left the range of its type: {error}. Nothing of the batch was "
+            "committed. Cast the column to a decimal or a double before aggregating, or filter the record out."
+        ) from error
+
+
+def _times(chunk: pa.Table, column: str | None) -> Times:
+    assert column is not None
+    times: Times = whole(chunk[column]).to_numpy()
+    return times
+
+
+def _with_panes(windows: Windows, columns: TaskColumns, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Raw records with their panes."""
+    assert columns.time is not None and columns.pane is not None
+    for batch in batches:
+        yield batch.append_column(columns.pane, panes_of(windows, batch[columns.time]))
+
+
+def panes_of(windows: Windows, times: pa.Array) -> pa.Array:
+    """The pane of each time.
+
+    >>> from holdfast.topology.windows import hopping
+    >>> panes_of(hopping("5m", every="1m"), pa.array([90_000, -1])).to_pylist()
+    [60000, -60000]
+    """
+    if not isinstance(windows, TimeWindows):
+        return times
+    if times.null_count:
+        # Arrow's division rounds to zero, numpy's down; an unusable record may have no time.
+        return pa.array(
+            [None if time is None else time - time % windows.pane_ms for time in times.to_pylist()], pa.int64()
+        )
+    found = times.to_numpy(zero_copy_only=False)
+    return pa.array(found - np.mod(found, np.int64(windows.pane_ms)))
+
+
+def _joined(parts: list[Part]) -> list[Part]:
+    """The parts with those of one name as one table."""
+    tables: dict[tuple[str, str], list[pa.Table]] = {}
+    for kind, name, table in parts:
+        tables.setdefault((kind, name), []).append(table)
+    return [(kind, name, pa.concat_tables(each)) for (kind, name), each in tables.items()]

@@ -1,0 +1,181 @@
+"""Windowed aggregations: the operator that keeps one row of aggregates per key and window."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Never
+
+import msgspec
+
+from holdfast.errors import TopologyError
+from holdfast.stores.formats.rows import ROWS
+from holdfast.stores.kinds import store_spec
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.windowed import WINDOW_END, WINDOW_START
+from holdfast.stores.options import Length, check_options
+from holdfast.stores.spec import SESSION, WINDOW, KindOptions, StoreSpec
+from holdfast.topology.aggregates import Aggregate, count
+from holdfast.topology.aggregation import Aggregates, Aggregation, Table, add_operator, bound, check_unused
+from holdfast.topology.outputs import DELETED, OF_STORE, ForwardedRows, Output
+from holdfast.topology.sink import Sink
+from holdfast.topology.topology import SubTopology, Topology
+from holdfast.topology.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
+
+if TYPE_CHECKING:
+    from holdfast.topology.stream import Grouped
+
+LATE: Final = "late"
+"""The output with the records that came too late."""
+
+
+@dataclass(frozen=True)
+class WindowedAggregation(Aggregation):
+    """Named aggregates per key and window."""
+
+    windows: Windows
+
+    def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
+        late = ForwardedRows(output_of(subtopology.name, LATE), subtopology.number)
+        return (*super().outputs(subtopology), late)
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        yield f"windows {self.windows}"
+        yield from super().lines(subtopology)
+
+
+def output_of(table: str, what: str) -> str:
+    """The name of one of a table's further outputs."""
+    return f"{table}{OF_STORE}{what}"
+
+
+@dataclass(frozen=True)
+class TableOutput:
+    """A further output of a windowed table."""
+
+    topology: Topology
+    name: str
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> TableOutput:
+        """Sends the rows of every version to `sink`, after the version is committed. Returns this output."""
+        self.topology.add_sink(self.name, sink, name)
+        return self
+
+
+@dataclass(frozen=True)
+class WindowedTable(Table):
+    """A windowed aggregation of an app: a store with one row per key and window."""
+
+    @property
+    def late(self) -> TableOutput:
+        """The records that came too late for each of their windows, with the columns of the stream."""
+        return TableOutput(self.topology, output_of(self.name, LATE))
+
+
+@dataclass(frozen=True)
+class WindowedGroup:
+    """A stream grouped by key and window."""
+
+    grouped: Grouped
+    windows: Windows
+
+    def aggregate(self, **aggregates: Aggregate) -> WindowedAggregates:
+        """Computes any number of aggregates per key and window: `.aggregate(beats=hf.count(), peak=hf.max("bpm"))`."""
+        return WindowedAggregates(self, self.grouped.aggregate(**aggregates).aggregates)
+
+    def count(self) -> WindowedAggregates:
+        """Counts the records per key and window, as `count`."""
+        return self.aggregate(count=count())
+
+
+@dataclass(frozen=True)
+class WindowedAggregates:
+    """Aggregates per key and window that `.store(name)` keeps in a store."""
+
+    group: WindowedGroup
+    aggregates: Aggregates
+
+    def store(
+        self,
+        name: str,
+        *,
+        retention: Length | None = None,
+        engine: str | None = None,
+        durable: bool = True,
+        profile: str = "balanced",
+        everywhere: bool = False,
+        rocksdb_options: str | None = None,
+        **unknown: Never,
+    ) -> WindowedTable:
+        """Keeps the aggregates in a window or session store of this name.
+
+        `retention="6h"`: how long windows are kept by event time: a day by default, and at least for as long as a
+        window takes records. The other options are those of a processor's store.
+        """
+        where = f"store({name!r})"
+        check_options(unknown, _STORE_OPTIONS, where)
+        stream, windows = self.group.grouped.stream, self.group.windows
+        make = partial(
+            windowed_spec,
+            name,
+            windows,
+            codec=ROWS,
+            retention=retention,
+            engine=engine,
+            default_engine=stream.topology.engine,
+            durable=durable,
+            everywhere=everywhere,
+            profile=profile,
+            rocksdb_options=rocksdb_options,
+            where=where,
+        )
+        spec, plain = bound(stream, self.group.grouped.columns, self.aggregates, make)
+        self._check_columns(spec)
+        add_operator(stream, spec, WindowedAggregation(plain.aggregates, plain.reducers, windows))
+        return WindowedTable(stream.topology, name)
+
+    def _check_columns(self, spec: StoreSpec) -> None:
+        names = [*spec.key.names, *(label for label, _ in self.aggregates)]
+        for column in (WINDOW_START, WINDOW_END):
+            check_unused(column, names, spec.name, "sinks see the times of a window")
+        if layout_of(spec).deletes:
+            check_unused(DELETED, names, spec.name, "sinks see that a session was merged into another")
+
+
+_STORE_OPTIONS = frozenset(WindowedAggregates.store.__kwdefaults__ or ())
+
+
+def windowed_spec(name: str, windows: Windows, **options: Any) -> StoreSpec:
+    """The spec of a store of these windows."""
+    kind, own, fixed = _as_store(windows)
+    spec = store_spec(name, kind, **own, **options)
+    return msgspec.structs.replace(spec, fixed=spec.fixed + fixed)
+
+
+def _as_store(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:
+    """The kind of the store, its options, and what else of the windows stored bytes depend on."""
+    grace = timedelta(milliseconds=windows.grace_ms)
+    match windows:
+        case TimeWindows(size_ms=size, every_ms=every):
+            hops: KindOptions = () if every == size else (("every_ms", every),)
+            return WINDOW, {"size": timedelta(milliseconds=size), "grace": grace}, hops
+        case SlidingWindows(size_ms=size):
+            return WINDOW, {"size": timedelta(milliseconds=size), "grace": grace}, (("sliding", True),)
+        case SessionWindows(gap_ms=gap):
+            return SESSION, {"gap": timedelta(milliseconds=gap), "grace": grace}, ()
+
+
+def window(grouped: Grouped, windows: Windows) -> WindowedGroup:
+    """A group with windows. Raises if its stream has no event time."""
+    if not isinstance(windows, TimeWindows):
+        raise TopologyError(
+            f"window({windows!r}): not a window. Use hf.tumbling('60s') or hf.hopping('5m', every='1m')."
+        )
+    if grouped.stream.timestamp is None:
+        raise TopologyError(
+            f"window({windows}): windows are spans of event time, and the stream has none. Name its column: "
+            "app.stream(df, key=..., timestamp=...)."
+        )
+    return WindowedGroup(grouped, windows)

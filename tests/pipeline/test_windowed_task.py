@@ -1,0 +1,83 @@
+"""Tasks of windowed aggregations give the results of an oracle, for random records and any batch boundaries."""
+
+from collections.abc import Sequence
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.topology.windows import TimeWindows, Window, hopping, tumbling
+from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of
+
+BATCHES = st.lists(
+    st.lists(st.tuples(st.sampled_from("ab"), st.integers(-100, 100), st.integers(-5, 5)), max_size=12), max_size=6
+)
+
+
+def in_time_windows(
+    windows: TimeWindows, batches: Sequence[Sequence[Record]]
+) -> tuple[dict[WindowOf, list[tuple[int, int]]], int]:
+    """What each window gets, and how many records are late, by the clock of the batch before."""
+    found: dict[WindowOf, list[tuple[int, int]]] = {}
+    late, event = 0, None
+    for batch in batches:
+        for key, time, value in batch:
+            is_open = [each for each in windows.windows_of(time) if event is None or windows.closes(each) > event]
+            late += not is_open
+            for window in is_open:
+                found.setdefault((key, *window), []).append((time, value))
+        event = max([time for _, time, _ in batch] + ([] if event is None else [event]), default=None)
+    return found, late
+
+
+@pytest.mark.parametrize(
+    "windows",
+    [
+        tumbling("10ms", grace="3ms"),
+        tumbling("7ms"),
+        hopping("10ms", every="5ms", grace="4ms"),
+        hopping("10ms", every="4ms"),
+        hopping("30ms", every="10ms", grace="60ms"),
+    ],
+    ids=str,
+)
+@given(batches=BATCHES)
+def test_tumbling_and_hopping_windows(windows: TimeWindows, batches: list[list[Record]]) -> None:
+    app = WindowedApp(windows)
+    sent: dict[WindowOf, dict[str, object]] = {}
+    for batch in batches:
+        for row in app.run(batch):
+            start, end = (round(row[name].timestamp() * 1000) for name in ("window_start", "window_end"))
+            sent[row["player"], start, end] = {n: row[n] for n in row if not n.startswith(("player", "window_"))}
+    values, late = in_time_windows(windows, batches)
+    expected = {window: result_of(records) for window, records in values.items()}
+    assert app.stored() == expected
+    assert sent == expected
+    assert app.late == late
+
+
+def test_the_documented_example_of_tumbling_windows() -> None:
+    """Kafka Streams: windows of 5 minutes are [0;300000), [300000;600000), ... and the end belongs to the next."""
+    assert tumbling("5m").windows_of(0) == tumbling("5m").windows_of(299_999) == [Window(0, 300_000)]
+    assert tumbling("5m").windows_of(300_000) == [Window(300_000, 600_000)]
+
+
+def test_the_documented_example_of_hopping_windows() -> None:
+    """Kafka Streams: 5 minutes, every minute: windows are [0;300000), [60000;360000), ..."""
+    app = WindowedApp(hopping("5m", every="1m"))
+    app.run([("ann", 400_000, 1)])
+    starts = [120_000, 180_000, 240_000, 300_000, 360_000]
+    assert {window: value["n"] for window, value in app.stored().items()} == {
+        ("ann", start, start + 300_000): 1 for start in starts
+    }
+
+
+def test_a_record_is_late_for_the_windows_that_have_closed_alone() -> None:
+    app = WindowedApp(hopping("10s", every="5s"))
+    app.run([("ann", 11_000, 1)])
+    app.run([("ann", 7_000, 1)])  # 0 to 10 has closed, 5 to 15 is open
+    assert {start: value["n"] for (_, start, _), value in app.stored().items()} == {5_000: 2, 10_000: 1}
+    app.run([("ann", 20_000, 1)])
+    assert app.late == 0
+    app.run([("ann", 7_000, 1)])
+    assert app.late == 1

@@ -1,0 +1,117 @@
+"""Windows on real Spark: what stores, sinks and queries get, compared with Spark SQL and with a dictionary."""
+
+from collections.abc import Sequence
+from datetime import UTC, timedelta
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.pipeline.sinks.builtin import Memory
+from holdfast.words import Version
+from tests import apps
+from tests.apps import NOON, get, read, settings, write
+
+pytestmark = pytest.mark.spark
+
+Record = dict[str, Any]
+START = round(NOON.timestamp() * 1000)
+
+
+def game(player: str | None, second: float, points: int = 1) -> Record:
+    return apps.game(player, points, NOON + timedelta(seconds=second))
+
+
+def run(spark: SparkSession, folder: Path, batches: Sequence[Sequence[Record]], build: Any) -> tuple[hf.App, Any]:
+    """Runs an app over these batches. `build` adds a table to its stream."""
+    for number, records in enumerate(batches):
+        write(folder / "input", number, records)
+    app = hf.App("windows", settings=settings(folder), spark=spark)
+    made = build(app.stream(read(spark, folder / "input"), key="player", timestamp="at"))
+    return app, made
+
+
+TIMES = ("window_start", "window_end")
+
+
+def seconds(rows: list[Record], *columns: str) -> list[tuple[Any, ...]]:
+    """Rows of a sink: the key, start and end in seconds after noon, then these columns."""
+    return [
+        (row["player"], *((row[t] - NOON) / timedelta(seconds=1) for t in TIMES), *(row[each] for each in columns))
+        for row in rows
+    ]
+
+
+def test_tumbling_windows_count_records_per_key_and_window(spark: SparkSession, tmp_path: Path) -> None:
+    batches = [
+        [game("ann", 1, 5), game("ann", 59, 7), game("ann", 60), game("bob", 30)],
+        [game("ann", 20, 9), game("bob", 61), game("bob", 64.999)],  # the clock is at 60: the grace keeps 0 open
+        [game("ann", 3), game("ann", 130), game(None, 131)],  # the clock is at 64.999
+        [game("ann", 4), game("ann", 4), game("bob", 131)],  # the clock is at 130: two late records
+    ]
+    rows, late, dead = Memory(), Memory(), Memory()
+
+    def build(stream: hf.Stream) -> None:
+        table = (
+            stream.group_by()
+            .window(hf.tumbling("60s", grace="5s"))
+            .aggregate(games=hf.count(), best=hf.max("points"))
+            .store("games", retention="6h")
+        )
+        table.sink(rows)
+        table.late.sink(late)
+        table.topology.add_sink("dead-letters", dead, None)
+
+    app, _ = run(spark, tmp_path, batches, build)
+    with app:
+        app.process_all_available()
+        status, found = get(app, f"/v1/stores/games/windows/ann?from={START}&to={START + 60_000}")
+        assert status == 200, found
+        windows = [(w["start"] - START, w["end"] - START, w["value"]) for w in found["windows"]]
+        log = app._started().driver.newest
+    assert windows == [(0, 60_000, {"games": 4, "best": 9}), (60_000, 120_000, {"games": 1, "best": 1})]
+    assert [sorted(seconds(rows.versions[Version(n)], "games", "best")) for n in (1, 2, 3, 4)] == [
+        [("ann", 0, 60, 2, 7), ("ann", 60, 120, 1, 1), ("bob", 0, 60, 1, 1)],
+        [("ann", 0, 60, 3, 9), ("bob", 60, 120, 2, 1)],
+        [("ann", 0, 60, 4, 9), ("ann", 120, 180, 1, 1)],
+        [("bob", 120, 180, 1, 1)],
+    ]
+    assert late.versions == {Version(4): [game("ann", 4), game("ann", 4)]}
+    assert [row["reason"] for row in dead.rows()] == ["no key: player is null"]
+    assert log is not None and log.counts["late/games"] == 2
+
+
+def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSession, tmp_path: Path) -> None:
+    """Out of order, many records per key in some batches and few in others: both plans run."""
+    dice = Random(7)
+    records = [game(f"p{dice.randrange(40)}", dice.uniform(0, 120), dice.randrange(100)) for _ in range(1_500)]
+    batches = [records[:20], records[20:900], records[900:930], records[930:]]
+    tables = {"tumbling": hf.tumbling("10s", grace="1h"), "hopping": hf.hopping("10s", every="4s", grace="1h")}
+    sinks = {name: Memory() for name in tables}
+
+    def build(stream: hf.Stream) -> None:
+        for name, windows in tables.items():
+            aggregates = {"games": hf.count(), "total": hf.sum("points"), "last": hf.last("points")}
+            stream.group_by().window(windows).aggregate(**aggregates).store(name).sink(sinks[name])
+
+    app, _ = run(spark, tmp_path, batches, build)
+    with app:
+        app.process_all_available()
+    frame = spark.read.parquet(str(tmp_path / "input"))
+    for name, span in {"tumbling": "10 seconds", "hopping": "10 seconds', '4 seconds"}.items():
+        query = (
+            f"SELECT player, w.start AS window_start, w.end AS window_end, count(1) AS games, sum(points) AS total, "
+            f"max_by(points, struct(at, points)) AS last FROM (SELECT *, window(at, '{span}') AS w FROM {{frame}}) "
+            "GROUP BY player, w"
+        )
+        columns = ("games", "total", "last")
+        expected = {row[:3]: row[3:] for row in seconds(utc(spark.sql(query, frame=frame).collect()), *columns)}
+        assert {row[:3]: row[3:] for row in seconds(sinks[name].rows(), *columns)} == expected
+
+
+def utc(rows: list[Any]) -> list[Record]:
+    """Spark's rows with times in UTC: it gives them in the zone of this machine, without naming it."""
+    return [{**row.asDict(), **{name: row[name].astimezone(UTC) for name in TIMES}} for row in rows]
