@@ -359,6 +359,22 @@ def test_the_newest_thousand_leaders_are_kept(memory: Storage) -> None:
     assert next_epoch(memory.list_flat(names.LEADERS)) == 1003
 
 
+def test_app_files_go_that_no_kept_commit_names(log: Log, tmp_path: Path) -> None:
+    """A file above the newest commit's is a start's intention, and may take effect at any moment."""
+    grow(log, 3)
+    Log.create_or_open(log.storage, app_spec(store_spec(), store_spec("never-started")))
+    changed = Log.create_or_open(log.storage, app_spec(store_spec(), store_spec("added")))
+    grow(changed, 7)
+    Log.create_or_open(log.storage, app_spec(store_spec(), store_spec("intended")))
+    cleaning = cleaner(changed)
+    assert cleaning.clean().apps == (), "version 1 is kept"
+    for version in (5, 6):
+        snapshot(changed, tmp_path / str(version), version, stores={"counts": 0, "added": 3})
+    assert cleaning.clean().apps == (names.app(1), names.app(2))
+    assert [names.number_of(name) for name in log.storage.list_flat(names.APPS)] == [3, 4]
+    assert Log.open(log.storage).app == changed.app
+
+
 def test_an_empty_log_is_left_alone(log: Log) -> None:
     assert cleaner(log).clean().names == []
 

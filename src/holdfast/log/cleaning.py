@@ -73,6 +73,8 @@ class LogContents:
     volatile_expired: Version = NOTHING
     """The newest version whose segments of this type have been kept long enough."""
     leaders: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
+    """App files below that of the oldest kept commit: numbers grow with versions, so no kept commit names one."""
 
     def usable(self, task: TaskId) -> tuple[Version, ...]:
         """The snapshots that a replica of the task can start at."""
@@ -92,10 +94,11 @@ class Plan:
     positions: tuple[str, ...] = ()
     volatile: tuple[str, ...] = ()
     leaders: tuple[str, ...] = ()
+    apps: tuple[str, ...] = ()
 
     @property
     def names(self) -> list[str]:
-        others = [*self.files, *self.positions, *self.volatile, *self.leaders]
+        others = [*self.files, *self.positions, *self.volatile, *self.leaders, *self.apps]
         return [*self.manifests, *self.commits, *self.segments, *others]
 
 
@@ -137,6 +140,7 @@ def plan_cleaning(contents: LogContents) -> Plan:
         positions=tuple(_below(contents.positions, floor)),
         volatile=tuple(_below(contents.volatile, Version(_volatile_expired(contents) + 1))),
         leaders=tuple(sorted(contents.leaders)[:-KEPT_LEADERS]),
+        apps=contents.apps,
     )
 
 
@@ -219,6 +223,7 @@ class Cleaner:
         storage.delete(plan.positions)
         storage.delete(plan.volatile)
         storage.delete(plan.leaders)
+        storage.delete(plan.apps)
         self._floor, self._swept = plan.floor, self._app.number
         self._walls = {version: wall for version, wall in self._walls.items() if version >= plan.floor}
         self._referenced = {
@@ -254,7 +259,14 @@ class Cleaner:
             volatile=volatile,
             volatile_expired=self._older_than(VOLATILE_FOR, newest) if volatile else NOTHING,
             leaders=tuple(log.storage.list_flat(names.LEADERS)),
+            apps=self._unneeded_apps(floor) if rises else (),
         )
+
+    def _unneeded_apps(self, floor: Version) -> tuple[str, ...]:
+        if (oldest := self._log.commit(floor)) is None:
+            return ()
+        listed = self._log.storage.list_flat(names.APPS)
+        return tuple(name for name in listed if (number := names.number_of(name)) is not None and number < oldest.app)
 
     def _listed_snapshots(self) -> Mapping[TaskId, Sequence[str]]:
         """Manifests and files by task, with one listing for all tasks. Manifests are read after it."""
