@@ -283,7 +283,9 @@ class App:
             if self.cause is not None:
                 raise self.cause from None
         except BaseException as error:
-            self._failed(error)
+            # The caller gets the error. To log it too would show it twice.
+            if self._states.try_move(AppState.ERROR, error):
+                self._alerts.publish(error)
             self.stop()
             raise
         return self

@@ -1,6 +1,7 @@
 """Leadership: every start takes over, and every driver before it finds out. On a local folder, in memory and on S3."""
 
 import threading
+import traceback
 
 import pytest
 
@@ -85,6 +86,23 @@ def test_a_check_is_one_request_without_a_put(storage: Storage) -> None:
     watched.calls.clear()
     leader.check()
     assert watched.calls == [("exists", names.leader(2))]
+
+
+def test_a_failure_of_an_outdated_driver_is_explained_by_one_error(storage: Storage) -> None:
+    """A trace of the failure, or the same error twice, would hide it."""
+    leader = take_over(storage, "a")
+    other = ValueError("a part failed")
+    assert leader.explain(other) is other
+    take_over(storage, "b")
+    with pytest.raises(OutdatedDriver) as found:
+        leader.check()
+    assert leader.explain(found.value) is found.value
+    try:
+        raise found.value
+    except OutdatedDriver:
+        explained = leader.explain(other)
+    assert isinstance(explained, OutdatedDriver)
+    assert "".join(traceback.format_exception(explained)).count("was started later") == 1
 
 
 def test_a_damaged_record_outdates_as_well_and_is_named(storage: Storage) -> None:

@@ -52,6 +52,14 @@ def test_a_store_that_the_code_no_longer_has_is_kept(storage: Storage) -> None:
     assert run(storage, ONE).app == gone, "and a later start finds it as it was"
 
 
+def test_a_refused_store_that_is_back_is_not_told_to_undo_a_change(storage: Storage) -> None:
+    run(storage, BOTH, 3)
+    run(storage, ONE, 4)
+    with pytest.raises(AppChanged, match=r"Set returned_stores=.*\nDo what each line says, or go back to") as refused:
+        start(storage, BOTH)
+    assert "Undo" not in str(refused.value)
+
+
 def test_a_start_without_the_store_that_fails_removes_nothing(storage: Storage) -> None:
     first = run(storage, BOTH, 3)
     start(storage, ONE)

@@ -40,8 +40,8 @@ class AppChanged(HoldfastError):
         listed = "\n".join(f"  - {difference}" for difference in found)
         super().__init__(
             f"The log at {place} was written by an app that differs from the code:\n{listed}\n"
-            "Undo the change in the code. Or start over with a new app id; if log.url or spark.checkpoint is set, "
-            "change both as well. This log is kept."
+            "Do what each line says, or go back to the code that wrote the log. Or start over with a new app id; if "
+            "log.url or spark.checkpoint is set, change both as well. This log is kept."
         )
         self.differences = tuple(found)
 

@@ -108,6 +108,8 @@ class Leadership:
 
     def explain(self, error: BaseException) -> BaseException:
         """The error of a part of this driver, or OutdatedDriver: a newer one cleans what an outdated one reads."""
+        if isinstance(error, OutdatedDriver):
+            return error
         try:
             self.check()
         except OutdatedDriver as outdated:
@@ -121,7 +123,8 @@ class Leadership:
         following = self.driver.epoch + 1
         if self._storage.exists(names.leader(following)):
             newest = next_epoch(self._storage.list_flat(names.LEADERS)) - 1
-            raise outdated(self.driver, self._name_of(max(newest, following)), self._storage.place)
+            # The error that led here says nothing more.
+            raise outdated(self.driver, self._name_of(max(newest, following)), self._storage.place) from None
 
     def _name_of(self, epoch: int) -> str:
         try:

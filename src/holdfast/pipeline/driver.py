@@ -145,7 +145,7 @@ class Driver:
     def _continue_after(self, commit: Commit) -> None:
         own, place = self._leadership.driver, self._log.storage.place
         if not accepts(own, commit.writer):
-            raise outdated(own, str(commit.writer), place)
+            raise outdated(own, str(commit.writer), place) from None
         logger.info("version %d was committed by %s and is accepted by %s", commit.version, commit.writer, own)
         self._committed(commit)
 
