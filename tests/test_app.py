@@ -192,13 +192,29 @@ def test_a_second_app_with_the_same_name_on_one_spark_is_refused(spark: SparkSes
     assert finish(points_app(spark, tmp_path / "b")) == {"bob": {"games": 1, "points": 1}}
 
 
-def test_two_file_sinks_in_one_folder_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+def test_two_file_sinks_in_one_folder_are_refused(
+    spark: SparkSession, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     write(tmp_path / "input", 1, [game("alice", 1)])
     app = hf.App("points", settings=settings(tmp_path), spark=spark)
     table = app.stream(read(spark, tmp_path / "input"), key="player").group_by().count().store("points")
     table.sink(hf.files(str(tmp_path / "out")), name="one")
     table.sink(hf.files(f"file://{tmp_path}/input/../out/"), name="two")
     with pytest.raises(TopologyError, match=f"The sinks 'one' and 'two' write to one folder, {tmp_path}/out,"):
+        app.start()
+    assert not (tmp_path / "base").exists()
+    assert "write to one folder" not in caplog.text, "the caller has the error"
+
+
+def test_a_sink_that_would_have_two_version_columns_is_refused_at_the_start(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    app = hf.App("points", settings=settings(tmp_path), spark=spark)
+    frame = read(spark, tmp_path / "input").withColumnRenamed("player", "_version")
+    table = app.stream(frame, key="_version").group_by().count().store("points")
+    table.sink(hf.foreach(print, version_column=True))
+    with pytest.raises(TopologyError, match="version_column=True adds the column '_version'"):
         app.start()
     assert not (tmp_path / "base").exists()
 

@@ -48,7 +48,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.sinks.runner import SinkRunner, check_folders, feeds_of, opened
+from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.spark import check_name, check_session, polling_every
 from holdfast.pipeline.task import Limits
 from holdfast.retry import retrying
@@ -139,6 +139,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     check_name(app.spark, app.id)
     _use_this_python(app.spark)
     check_folders(topology)
+    check_columns(topology)
     log = _opened_log(app)
     before = _checked_newest(app, log)
     opened(feeds_of(topology), log.id)

@@ -4,7 +4,7 @@ import io
 import json
 import os
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Final, Literal
 from urllib.parse import unquote, urlsplit
 
@@ -52,7 +52,7 @@ class Files:
         self._path = os.fspath(path)
         self._format = format
         self._options = dict(options or {})
-        self._version_column = version_column
+        self.version_column = version_column
         self._storage: Storage | None = None
 
     def __repr__(self) -> str:
@@ -93,7 +93,7 @@ class Files:
         written = []
         for part in rows:
             name = f"{version:020d}-{part.task}-{part.number}.{self._format}"
-            table = with_version(part.table, version) if self._version_column else part.table
+            table = with_version(part.table, version) if self.version_column else part.table
             self._storage.create(name, self._encode(table))
             written.append({"file": name, "rows": part.table.num_rows})
         if not written:
@@ -128,12 +128,16 @@ def with_version(table: pa.Table, version: Version) -> pa.Table:
     >>> with_version(pa.table({"player": ["alice"]}), Version(7)).to_pylist()
     [{'player': 'alice', '_version': 7}]
     """
-    if VERSION in table.column_names:
+    check_version_column(table.column_names)
+    return table.append_column(VERSION, pa.repeat(pa.scalar(version, pa.int64()), table.num_rows))
+
+
+def check_version_column(columns: Iterable[str]) -> None:
+    if VERSION in columns:
         raise TopologyError(
             f"version_column=True adds the column {VERSION!r}, and the rows have one of that name. Give yours another "
             "name, or leave version_column out."
         )
-    return table.append_column(VERSION, pa.repeat(pa.scalar(version, pa.int64()), table.num_rows))
 
 
 class FolderTaken(HoldfastError):
@@ -214,13 +218,13 @@ class Foreach(_Unprepared):
 
     def __init__(self, function: Callable[[int, pa.Table], None], *, version_column: bool = False) -> None:
         self._function = function
-        self._version_column = version_column
+        self.version_column = version_column
 
     def write(self, version: Version, rows: Iterator[Rows]) -> None:
         tables = [part.table for part in rows]
         if tables:
             table = pa.concat_tables(tables)
-            self._function(version, with_version(table, version) if self._version_column else table)
+            self._function(version, with_version(table, version) if self.version_column else table)
 
 
 files, memory, console, foreach = Files, Memory, ConsoleSink, Foreach

@@ -17,9 +17,9 @@ from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, TopologyE
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.notes import sink_start
-from holdfast.pipeline.sinks.builtin import Files
+from holdfast.pipeline.sinks.builtin import Files, check_version_column
 from holdfast.pipeline.sinks.outputs import rows_of
-from holdfast.topology.outputs import Output
+from holdfast.topology.outputs import AggregateRows, ChangedEntries, Output
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import Topology
 from holdfast.words import NOTHING, Version
@@ -71,6 +71,16 @@ def opened(feeds: Sequence[Feed], log: str) -> Sequence[Feed]:
     for feed in feeds:
         feed.sink.open(log)
     return feeds
+
+
+def check_columns(topology: Topology) -> None:
+    """Rows of a store that already have the column that a sink is asked to add are refused. Processors forward any."""
+    outputs = topology.outputs
+    for node in topology.sinks:
+        output = outputs[node.source]
+        if getattr(node.sink, "version_column", False) and isinstance(output, AggregateRows | ChangedEntries):
+            results = output.store.columns.fields if isinstance(output, AggregateRows) else ()
+            check_version_column(field.name for field in (*output.store.key.fields, *results))
 
 
 def check_folders(topology: Topology) -> None:
