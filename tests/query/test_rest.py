@@ -162,6 +162,7 @@ def test_a_cursor_is_valid_for_its_own_range_only(rest: httpx2.Client) -> None:
 def test_an_unknown_parameter_is_refused(rest: httpx2.Client, query: str) -> None:
     body = _problem(rest.get(f"/v1/stores/numbers/range?{query}"), 400, "bad_parameter")
     assert "from, to, limit, cursor" in body["what_to_do"] or "twice" in body["message"]
+    assert ("Percent-encode" in body["what_to_do"]) == ("%" in query)
 
 
 def test_the_list_of_stores(rest: httpx2.Client) -> None:

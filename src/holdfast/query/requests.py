@@ -36,7 +36,10 @@ def parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:
     try:
         pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
     except ValueError:
-        raise Problem(400, "bad_parameter", "The query string is not percent-encoded UTF-8.", what) from None
+        fact = "The query string is not percent-encoded UTF-8."
+        raise Problem(
+            400, "bad_parameter", fact, f"Percent-encode text as UTF-8, such as %C3%A9 for é. {what}"
+        ) from None
     given = dict(pairs)
     if unknown := [name for name in given if name not in allowed]:
         raise Problem(400, "bad_parameter", f"There is no parameter {unknown[0][:100]!r} here.", what)

@@ -7,7 +7,7 @@ They are plain values. `topology.reducers` turns an aggregate into columns once 
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -39,6 +39,8 @@ class Aggregate:
     column: str | Column | None = None
     from_now: bool = False
     """Whether it may be added to a table that already has records. It leaves out those records."""
+    name: str = field(default="", compare=False)
+    """What the user calls the function, if that isn't its name."""
 
     @property
     def needs_time(self) -> bool:
@@ -63,7 +65,7 @@ class Aggregate:
         return f"{self.function.value}({column})"
 
     def __str__(self) -> str:
-        return f"{self.function.value}({'*' if self.column is None else self.column})"
+        return f"{self.name or self.function.value}({'*' if self.column is None else self.column})"
 
 
 def count(column: str | Column | None = None, *, from_now: bool = False) -> Aggregate:
@@ -96,8 +98,12 @@ def mean(column: str | Column, *, from_now: bool = False) -> Aggregate:
 
 
 def avg(column: str | Column, *, from_now: bool = False) -> Aggregate:
-    """The same as `mean`, under the name that it has in SQL."""
-    return mean(column, from_now=from_now)
+    """The same as `mean`, under the name that it has in SQL. An app may change from one to the other.
+
+    >>> str(avg("bpm")), avg("bpm").meaning, avg("bpm") == mean("bpm")
+    ('avg(bpm)', 'mean(bpm)', True)
+    """
+    return Aggregate(Function.MEAN, column, from_now, name="avg")
 
 
 def first(column: str | Column, *, from_now: bool = False) -> Aggregate:

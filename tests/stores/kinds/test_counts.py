@@ -122,6 +122,9 @@ def test_the_engine_counts_no_marks(tmp_path: Path) -> None:
     versions.engine.flush()
     assert versions.engine.approximate_count("s") == 50
     versions.engine.close()
+    reopened = Versions("rocksdb", declared, tmp_path / "state")
+    assert reopened.engine.approximate_count("s") == 50
+    reopened.engine.close()
 
 
 def test_a_task_counts_its_own_writes_exactly_while_they_are_few() -> None:
