@@ -36,7 +36,7 @@ def _subtopology(each: SubTopology) -> Iterator[str]:
     stream = each.stream
     key = ", ".join(f"{field.name} {field.type}" for field in each.key.fields)
     time = f", event time {stream.timestamp}" if stream.timestamp else ""
-    of = ", ".join(f"{each.source.name} after {len(each.steps)} stateless step(s)" for each in stream.branches)
+    of = ", ".join(f"{each.origin.name} after {len(each.steps)} stateless step(s)" for each in stream.branches)
     yield f"stream of {of} (key {key}{time})"
     yield from each.operator.lines(each)
     for store in each.stores:

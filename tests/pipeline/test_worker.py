@@ -8,7 +8,7 @@ import pytest
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.worker import WrongLog, _log
+from holdfast.pipeline.worker import WrongLog, log_of
 from holdfast.settings.sections import RetrySettings
 from tests.log.making import app_spec
 
@@ -29,5 +29,5 @@ def test_a_worker_that_finds_another_log_writes_nothing(tmp_path: Path) -> None:
         )
 
     with pytest.raises(WrongLog, match=f"found log {other.id} at {tmp_path}/other; the app's is {own.id}"):
-        _log(locations("other"))
-    assert _log(locations("own")).id == own.id
+        log_of(locations("other"))
+    assert log_of(locations("own")).id == own.id

@@ -16,7 +16,7 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
@@ -61,6 +61,8 @@ _batches = metrics.counter("holdfast_table_batches", "Batches of a table, by pla
 
 class AggregationPlanner:
     """Runs an aggregation by the plan that suits its batches, or with dead letters if a task rejects that plan."""
+
+    every_version: ClassVar[bool] = False
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         self._subtopology = subtopology

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from holdfast.pipeline.task_columns import TIME, Clocks
 from holdfast.pipeline.unusable import quoted
 from holdfast.topology.stream import SOURCE
+from holdfast.topology.topology import Source
 
 if TYPE_CHECKING:
     from holdfast.topology.stream import Stream
@@ -19,9 +20,10 @@ if TYPE_CHECKING:
 def clocks_of(stream: Stream) -> Clocks:
     if stream.timestamp is None:
         return ()
+    # Records of an output come from records that have moved the clock already.
+    names = dict.fromkeys(branch.origin.name for branch in stream.branches if isinstance(branch.origin, Source))
     if len(stream.branches) == 1:
-        return ((stream.branches[0].source.name, TIME),)
-    names = dict.fromkeys(branch.source.name for branch in stream.branches)
+        return tuple((name, TIME) for name in names)
     return tuple((name, f"{TIME}{n}") for n, name in enumerate(names))
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -21,22 +22,24 @@ from holdfast.pipeline.due import must_run
 from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.results import TaskDone
-from holdfast.pipeline.source_readers import Reader, SourceReaders
+from holdfast.pipeline.results import TaskDone, TaskResult
+from holdfast.pipeline.sealed import sealed_frame
+from holdfast.pipeline.source_readers import Reader, SourceReaders, applied
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
 from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
+from holdfast.topology.topology import Source
 from holdfast.topology.windowing import WindowedAggregation
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-    from holdfast.topology.topology import Operator, Source, SubTopology
-    from holdfast.words import Millis
+    from holdfast.topology.topology import Operator, SubTopology
 
 PLANNERS: Mapping[type[Operator], type[Planner]] = {
     Aggregation: AggregationPlanner,
@@ -60,17 +63,22 @@ class SparkRefused(HoldfastError):
 
 
 class BatchTasks:
-    """Runs the tasks of a version on Spark: one job per sub-topology, from one read of each source."""
+    """Runs the tasks of a version on Spark: one job per sub-topology, from one read of each source.
+
+    A sub-topology that reads the output of another runs after it, over the rows that its tasks have sealed.
+    """
 
     def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
         self._partitions = limits.partitions
         self._planners = [(each, PLANNERS[type(each.operator)](each, limits)) for each in subtopologies]
+        self._outputs = {output.name: output for each in subtopologies for output in each.outputs}
         readers: dict[Source, list[Reader]] = {}
         self._readers: dict[Planner, list[Reader]] = {}
         for each, planner in self._planners:
             self._readers[planner] = [Reader(planner, branch) for branch in each.stream.branches]
             for reader in self._readers[planner]:
-                readers.setdefault(reader.branch.source, []).append(reader)
+                if isinstance(origin := reader.branch.origin, Source):
+                    readers.setdefault(origin, []).append(reader)
         self._sources = {source: SourceReaders(source, own) for source, own in readers.items()}
         self._union = TaggedUnion([(source.name, readers.selected) for source, readers in self._sources.items()])
 
@@ -81,55 +89,87 @@ class BatchTasks:
 
     def compute(self, batch: DataFrame, step: Step, locations: StateLocations) -> BatchResult:
         """The results of all tasks of this version. `batch` has the rows of `query_frame`."""
-        configure(batch.sparkSession, {**_BATCH, "spark.sql.shuffle.partitions": str(self._partitions)})
-        several = sum(map(len, self._readers.values())) > 1
+        several = sum(len(readers.readers) for readers in self._sources.values()) > 1
         if several:
             batch = batch.persist()
         try:
             with _spark_errors():
-                return self._computed(batch, step, locations)
+                selected = {source: self._union.of_source(batch, source.name) for source in self._sources}
+                version = _Version(self, batch.sparkSession, step, locations, selected)
+                return BatchResult(version.run(), version.records())
         finally:
             if several:
                 batch.unpersist()
-
-    def _computed(self, batch: DataFrame, step: Step, locations: StateLocations) -> BatchResult:
-        selected = {source: self._union.of_source(batch, source.name) for source in self._sources}
-        results = {
-            planner: planner.run(self._records(planner, selected, step.wall), step, locations)
-            for _, planner in self._planners
-        }
-        found = BatchResult(tasks=[result for own in results.values() for result in own])
-        for source, readers in self._sources.items():
-            counting = readers.counting
-            if counting is None or len(self._readers[counting.planner]) > 1:
-                # An extra job: a median of 107 to 192 ms on a loaded machine for 1,000 to 1,000,000 cached records.
-                found.records[source.name] = selected[source].count()
-            else:
-                done = (each for each in results[counting.planner] if isinstance(each, TaskDone))
-                found.records[source.name] = sum(each.records for each in done)
-        return found
-
-    def _records(self, planner: Planner, selected: Mapping[Source, DataFrame], wall: Millis) -> DataFrame:
-        """The records of a sub-topology's stream; those of a merged one have the name of their source."""
-        frames = [
-            (source := reader.branch.source, self._sources[source].records(selected[source], reader, wall))
-            for reader in self._readers[planner]
-        ]
-        if len(frames) == 1:
-            return frames[0][1]
-        tagged = (frame.withColumn(SOURCE, F.lit(source.name)) for source, frame in frames)
-        return reduce(lambda one, other: one.unionByName(other), tagged)
 
     def compute_idle(
         self, session: SparkSession, due: Collection[str], step: Step, locations: StateLocations
     ) -> BatchResult:
         """The results of a version without a batch: of the tasks that have to run in it."""
-        found = BatchResult()
         with _spark_errors():
-            for subtopology, planner in self._planners:
-                if must_run(subtopology, due, step):
-                    found.tasks += planner.run_idle(session, step, locations)
-        return found
+            return BatchResult(_Version(self, session, step, locations, {}, due).run())
+
+
+@dataclass
+class _Version:
+    """One version on Spark."""
+
+    tasks: BatchTasks
+    session: SparkSession
+    step: Step
+    locations: StateLocations
+    selected: Mapping[Source, DataFrame]
+    """The records of each source. Empty in a version without a batch."""
+    due: Collection[str] = ()
+    results: dict[Planner, list[TaskResult]] = field(default_factory=dict)
+
+    def run(self) -> list[TaskResult]:
+        """The results of all tasks. Where one has failed, no further sub-topology runs."""
+        configure(self.session, {**_BATCH, "spark.sql.shuffle.partitions": str(self.tasks._partitions)})
+        for subtopology, planner in self.tasks._planners:
+            records = self._records(planner)
+            if records is not None:
+                self.results[planner] = planner.run(records, self.step, self.locations)
+            elif (self.selected and planner.every_version) or must_run(subtopology, self.due, self.step):
+                self.results[planner] = planner.run_idle(self.session, self.step, self.locations)
+            if not all(isinstance(result, TaskDone) for result in self.results.get(planner, ())):
+                break
+        return self._all_results()
+
+    def records(self) -> dict[str, int]:
+        """How many records each source had."""
+        return {source.name: self._count(source, readers) for source, readers in self.tasks._sources.items()}
+
+    def _count(self, source: Source, readers: SourceReaders) -> int:
+        counting = readers.counting
+        if counting is None or len(self.tasks._readers[counting.planner]) > 1:
+            # An extra job: a median of 107 to 192 ms on a loaded machine for 1,000 to 1,000,000 cached records.
+            return self.selected[source].count()
+        done = self.results.get(counting.planner, [])
+        return sum(each.records for each in done if isinstance(each, TaskDone))
+
+    def _records(self, planner: Planner) -> DataFrame | None:
+        """The records of a sub-topology's stream, None if there can't be any. Merged ones have their origin's name."""
+        readers = self.tasks._readers[planner]
+        frames = [(reader.branch.origin.name, frame) for reader in readers if (frame := self._of(reader)) is not None]
+        if not frames or len(readers) == 1:
+            return frames[0][1] if frames else None
+        tagged = (frame.withColumn(SOURCE, F.lit(name)) for name, frame in frames)
+        return reduce(lambda one, other: one.unionByName(other), tagged)
+
+    def _of(self, reader: Reader) -> DataFrame | None:
+        """The records of one branch."""
+        if isinstance(origin := reader.branch.origin, Source):
+            if origin not in self.selected:
+                return None
+            return self.tasks._sources[origin].records(self.selected[origin], reader, self.step.wall)
+        output = self.tasks._outputs[origin.name]
+        assert isinstance(output, DerivedOutput)
+        time = self.step.wall if self.step.event is None else self.step.event
+        sealed = sealed_frame(self.session, output, self._all_results(), time, self.locations)
+        return None if sealed is None else reader.select(applied(sealed, reader.steps))
+
+    def _all_results(self) -> list[TaskResult]:
+        return [result for own in self.results.values() for result in own]
 
 
 @contextlib.contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, ClassVar, Protocol
 
 from pyspark.sql.types import BinaryType, StructField, StructType
 
@@ -45,6 +45,9 @@ _RESULT = StructType([StructField("result", BinaryType())])
 
 class Planner(Protocol):
     """Runs one sub-topology on Spark. Every operator has a planner."""
+
+    every_version: ClassVar[bool]
+    """Whether its tasks also run in a batch in which its stream has no records."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None: ...
 

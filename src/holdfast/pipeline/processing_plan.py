@@ -6,7 +6,7 @@ query finds the task that has the key. Unusable records are JSON in the column `
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from pyspark.sql import functions as F
 
@@ -42,6 +42,8 @@ if TYPE_CHECKING:
 
 class ProcessingPlanner:
     """Runs a processor in every version, also without records: entries expire by the clock in all tasks."""
+
+    every_version: ClassVar[bool] = True
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         assert isinstance(subtopology.operator, Processing)

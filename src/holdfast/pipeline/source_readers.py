@@ -24,11 +24,12 @@ from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.unusable import is_unusable, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.stream import Filter
+from holdfast.topology.topology import Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-    from holdfast.topology.topology import Branch, Source, StatelessStep
+    from holdfast.topology.topology import Branch, StatelessStep
     from holdfast.words import Millis
 
 Steps = tuple["StatelessStep", ...]
@@ -54,9 +55,13 @@ class Reader:
     def columns(self) -> list[str]:
         """The columns of its records that the planner uses. Dead letters have these."""
         frame = self.branch.frame
-        if self.branch.source.whole_dead_letters:
+        if isinstance(self.branch.origin, Source) and self.branch.origin.whole_dead_letters:
             return frame.columns
         return columns_used(frame.sparkSession, frame.schema, lambda df: df.select(*self.planner.used()))
+
+    def select(self, frame: DataFrame) -> DataFrame:
+        """The columns that the planner uses."""
+        return frame.select(*(quoted(name) for name in self.columns))
 
     def unusable(self, wall: Millis, applied: Steps) -> Column:
         """Selects the records it reports, among those left after the steps of `applied`."""
@@ -110,7 +115,7 @@ class SourceReaders:
         if earlier := self._earlier[reader]:
             reported = reduce(or_, (other.unusable(wall, reader.steps) for other in earlier))
             frame = frame.where(~(reader.unusable(wall, reader.steps) & reported))
-        return frame.select(*(quoted(name) for name in reader.columns))
+        return reader.select(frame)
 
 
 def shared_steps(chains: Sequence[Steps]) -> Steps:

@@ -53,7 +53,7 @@ def run_partition(
     assert context is not None
     task = TaskId(work.topology, context.partitionId())
     try:
-        result = work.run(task, batches, _log(locations), state_before(locations, task, work.version))
+        result = work.run(task, batches, log_of(locations), state_before(locations, task, work.version))
     except HoldfastError as error:
         result = refused(task, error)
     yield pa.RecordBatch.from_arrays([pa.array([encode(result)], pa.binary())], names=["result"])
@@ -83,7 +83,7 @@ def _start_once() -> None:
     faults.load_from_environment("worker")
 
 
-def _log(locations: StateLocations) -> Log:
+def log_of(locations: StateLocations) -> Log:
     opened = locations.log_id, locations.app_file
     if opened not in _logs:
         storage = open_storage(

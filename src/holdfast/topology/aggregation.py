@@ -14,6 +14,7 @@ from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
+from holdfast.topology.derived import derive
 from holdfast.topology.frames import input_type, key_of, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
 from holdfast.topology.reducers import Reducer, bind
@@ -60,6 +61,15 @@ class Table:
     def spec(self) -> StoreSpec:
         (store,) = self.topology.subtopology(self.name).stores
         return store
+
+    def to_stream(self) -> Stream:
+        """The changed rows of each version as a stream, by the table's key; `key_by` gives it another one.
+
+        A row's event time is the latest of the records that its key had.
+        """
+        output = self.topology.outputs[self.name]
+        assert isinstance(output, AggregateRows)
+        return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:
         """Sends the changed rows of every version to `sink`, after the version is committed. Returns this table."""

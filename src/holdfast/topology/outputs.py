@@ -5,6 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import pyarrow as pa
+
+from holdfast.stores.formats.types import Field, FieldType, Schema
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec
 
 if TYPE_CHECKING:
@@ -57,6 +61,14 @@ class AggregateRows:
     topology: int
     store: StoreSpec
 
+    @property
+    def columns(self) -> Schema:
+        layout = layout_of(self.store)
+        found = layout.key_columns(pa.array([], pa.binary())).items()
+        key = tuple(Field(name, str(FieldType.of_arrow(column.type))) for name, column in found)
+        results = tuple(field for field in self.store.columns.fields if not field.hidden_in)
+        return Schema(key + results + ((Field(DELETED, "boolean"),) if layout.deletes else ()))
+
 
 @dataclass(frozen=True)
 class ForwardedRows:
@@ -64,6 +76,7 @@ class ForwardedRows:
 
     name: str
     topology: int
+    columns: Schema = Schema(())
 
 
 @dataclass(frozen=True)
@@ -86,5 +99,8 @@ class DeadLetters:
 
     name: str = DEAD_LETTERS
 
+
+DerivedOutput = AggregateRows | ForwardedRows
+"""The outputs that can be streams again."""
 
 Output = AggregateRows | ForwardedRows | ChangedEntries | DeadLetters

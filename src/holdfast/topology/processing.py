@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -12,6 +12,7 @@ from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
+from holdfast.topology.derived import derive
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, Output, changes_of, forwarded_to
@@ -50,7 +51,9 @@ class Processing:
             ChangedEntries(changes_of(subtopology.name, store.name), number, store, declared[attribute])
             for attribute, store in zip(self.attributes, subtopology.stores, strict=True)
         )
-        forwarded = (ForwardedRows(forwarded_to(subtopology.name, output), number) for output, _ in self.forwards)
+        forwarded = (
+            ForwardedRows(forwarded_to(subtopology.name, output), number, columns) for output, columns in self.forwards
+        )
         return (*forwarded, *changes)
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
@@ -89,12 +92,29 @@ class Processed:
     def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
         """Sends the rows that each version forwarded to `sink`, after the version is committed. Returns this object."""
         if None not in dict(self._operator.forwards):
-            raise TopologyError(
-                f"{self._operator.processor.__name__} has no output yet. Name the columns of the rows it forwards: "
-                "stream.process(..., output='player string, n bigint')."
-            )
+            raise self._no_output()
         self.topology.add_sink(self.name, sink, name)
         return self
+
+    def to_stream(self, *, key: str | Iterable[str]) -> Stream:
+        """The forwarded rows of each version as a stream, with these columns as its key.
+
+        A row's event time is that of the record for which it was forwarded, or the punctuator's time.
+        """
+        return self._stream(None, key)
+
+    def _stream(self, output: str | None, key: str | Iterable[str]) -> Stream:
+        columns = dict(self._operator.forwards).get(output)
+        if columns is None:
+            raise self._no_output()
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return derive(self.topology, self.name, forwarded_to(self.name, output), columns, keys)
+
+    def _no_output(self) -> TopologyError:
+        return TopologyError(
+            f"{self._operator.processor.__name__} has no output yet. Name the columns of the rows it forwards: "
+            "stream.process(..., output='player string, n bigint')."
+        )
 
     def output(self, name: str) -> ProcessedOutput:
         """The output that `process(..., outputs={name: ...})` has declared."""
@@ -135,6 +155,10 @@ class ProcessedOutput:
 
     processed: Processed
     name: str
+
+    def to_stream(self, *, key: str | Iterable[str]) -> Stream:
+        """The rows of this output as a stream, with these columns as its key."""
+        return self.processed._stream(self.name, key)
 
     def sink(self, sink: Sink, *, name: str | None = None) -> ProcessedOutput:
         """Sends the rows of this output to `sink`, after each version is committed. Returns this object."""

@@ -58,7 +58,7 @@ class Stream:
 
     def __repr__(self) -> str:
         time = f", timestamp={self.timestamp!r}" if self.timestamp else ""
-        names = ", ".join(repr(branch.source.name) for branch in self.branches)
+        names = ", ".join(repr(branch.origin.name) for branch in self.branches)
         return f"Stream({names}, key={[*self.key]!r}{time}, columns={self.frame.columns!r})"
 
     @property

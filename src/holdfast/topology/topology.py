@@ -44,18 +44,26 @@ class Source:
     """Whether a dead letter has all columns of its record. Otherwise it has those that the topology uses."""
 
 
+@dataclass(frozen=True)
+class OutputOf:
+    """An output of a sub-topology, which another sub-topology of the same version reads."""
+
+    subtopology: str
+    name: str
+
+
 @dataclass(frozen=True, eq=False)
 class Branch:
-    """A source with the stateless steps that are applied to its records. A merged stream has several branches."""
+    """A source or an output with the stateless steps that are applied to its records. A merged stream has several."""
 
-    source: Source
+    origin: Source | OutputOf
     frame: DataFrame
-    """The source's frame after the steps, for its columns and types."""
+    """The columns and types after the steps."""
     steps: tuple[StatelessStep, ...] = ()
 
     def after(self, step: StatelessStep) -> Branch:
         """The branch with one more step."""
-        return Branch(self.source, step(self.frame), (*self.steps, step))
+        return Branch(self.origin, step(self.frame), (*self.steps, step))
 
 
 class Operator(Protocol):
@@ -129,7 +137,7 @@ class Topology:
     def timed_sources(self) -> list[str]:
         """The sources whose event times are used, in the order of declaration."""
         used = {
-            branch.source for each in self.subtopologies if each.stream.timestamp for branch in each.stream.branches
+            branch.origin for each in self.subtopologies if each.stream.timestamp for branch in each.stream.branches
         }
         return [source.name for source in self.sources if source in used]
 

@@ -16,12 +16,21 @@ import pyarrow as pa
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
-from holdfast.log.segments import DEAD, OUTPUT, STATE
+from holdfast.log.segments import DEAD, OUTPUT, STATE, Part
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
 from holdfast.stores.spec import StoreSpec
-from holdfast.topology.outputs import DELETED, AggregateRows, ChangedEntries, DeadLetters, ForwardedRows, Output
+from holdfast.topology.derived import TIME
+from holdfast.topology.outputs import (
+    DELETED,
+    AggregateRows,
+    ChangedEntries,
+    DeadLetters,
+    DerivedOutput,
+    ForwardedRows,
+    Output,
+)
 from holdfast.topology.sink import Rows
 from holdfast.words import TaskId
 
@@ -40,7 +49,7 @@ def rows_of(output: Output, log: Log, commit: Commit) -> Iterator[Rows]:
         case AggregateRows(store=store):
             return _decoded(log, commit, STATE, store.name, output.topology, partial(aggregate_rows, store))
         case ForwardedRows():
-            return _decoded(log, commit, OUTPUT, output.name, output.topology, lambda table: table)
+            return _decoded(log, commit, OUTPUT, output.name, output.topology, _without_time)
         case ChangedEntries(store=store):
             decode = partial(changed_entries, store, output.declared)
             return _decoded(log, commit, STATE, store.name, output.topology, decode)
@@ -54,6 +63,29 @@ def _decoded(
     for task, number, table in _parts(log, commit, part, name):
         if topology in (None, task.topology) and (rows := decode(table)).num_rows:
             yield Rows(task, number, rows)
+
+
+def is_part_of(output: DerivedOutput, part: Part) -> bool:
+    """Whether a part has rows of an output."""
+    match output:
+        case AggregateRows(store=store):
+            return part.type == STATE and part.name == store.name
+        case ForwardedRows(name=name):
+            return part.type == OUTPUT and part.name == name
+
+
+def timed_rows(output: DerivedOutput, table: pa.Table) -> pa.Table:
+    """The rows in a part of an output, with their event times in milliseconds, null for a row that has none."""
+    match output:
+        case AggregateRows(store=store):
+            times = layout_of(store).changed(table).cells.timestamps
+            return aggregate_rows(store, table).append_column(TIME, times)
+        case ForwardedRows():
+            return table if TIME in table.column_names else table.append_column(TIME, pa.nulls(len(table), pa.int64()))
+
+
+def _without_time(table: pa.Table) -> pa.Table:
+    return table.drop_columns(TIME) if TIME in table.column_names else table
 
 
 def aggregate_rows(spec: StoreSpec, table: pa.Table) -> pa.Table:

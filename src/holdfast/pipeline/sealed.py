@@ -1,0 +1,83 @@
+"""Outputs as input: what the tasks of one sub-topology have sealed in this version is read by another one.
+
+The segments of the first sub-topology's tasks are written, so a stage that Spark runs twice reads the same rows again.
+Only the commit makes them count, for both sub-topologies at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.log.segments import SegmentRef
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskDone, TaskResult
+from holdfast.pipeline.sinks.outputs import is_part_of, timed_rows
+from holdfast.pipeline.worker import log_of
+from holdfast.topology.derived import ROW, TASK, TIME, frame_schema
+from holdfast.topology.outputs import DerivedOutput
+from holdfast.words import Millis, TaskId
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+
+@dataclass(frozen=True)
+class SealedRows:
+    """What a worker needs to read the rows of an output."""
+
+    output: DerivedOutput
+    tasks: tuple[tuple[int, tuple[SegmentRef, ...]], ...]
+    """Partition and segments of each task that has rows."""
+    time: Millis
+    """The time of rows that have none of their own, such as those of keys that expired."""
+    locations: StateLocations
+
+    def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        """The body of `mapInArrow`: numbers of tasks in, their rows out."""
+        log = log_of(self.locations)
+        for batch in batches:
+            for number in batch.column(0).to_pylist():
+                partition, refs = self.tasks[number]
+                at = 0
+                for ref in refs:
+                    for part in filter(partial(is_part_of, self.output), ref.parts):
+                        rows = self._columns(timed_rows(self.output, log.read_part(ref, part)), partition, at)
+                        at += rows.num_rows
+                        yield from rows.to_batches()
+
+    def _columns(self, rows: pa.Table, partition: int, first: int) -> pa.Table:
+        """The rows with their event time and their position."""
+        times = pc.fill_null(rows[TIME], self.time)
+        rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, pc.cast(times, pa.timestamp("ms", "UTC")))
+        rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, rows[TIME].cast(pa.timestamp("us", "UTC")))
+        numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
+        return rows.append_column(TASK, pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)).append_column(
+            ROW, numbers
+        )
+
+
+def sealed_frame(
+    session: SparkSession,
+    output: DerivedOutput,
+    results: Sequence[TaskResult],
+    time: Millis,
+    locations: StateLocations,
+) -> DataFrame | None:
+    """The rows of an output that these tasks have sealed; None if there are none."""
+    found = []
+    for done in results:
+        if isinstance(done, TaskDone) and done.task.startswith(f"{output.topology}_"):
+            refs = (*done.segments, *done.volatile)
+            own = tuple(ref for ref in refs if any(is_part_of(output, part) for part in ref.parts))
+            if own:
+                found.append((TaskId.parse(done.task).partition, own))
+    if not found:
+        return None
+    rows = SealedRows(output, tuple(found), time, locations)
+    return session.range(0, len(found), 1, len(found)).mapInArrow(rows.read, frame_schema(output.columns))

@@ -1,0 +1,56 @@
+"""Streams that are made of a sub-topology's output: of forwarded rows, or of a table's changes.
+
+    stream ─► process ─► forwarded rows ─► to_stream() ─► key_by("city") ─► aggregate
+
+The second sub-topology belongs to the same version: either both of them are committed or none.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Final
+
+from holdfast.errors import TopologyError
+from holdfast.topology.frames import type_of
+from holdfast.topology.topology import Branch, OutputOf
+
+if TYPE_CHECKING:
+    from holdfast.stores.formats.types import Schema
+    from holdfast.topology.stream import Stream
+    from holdfast.topology.topology import Topology
+
+TIME: Final = "_time"
+"""The event time of a derived record: that of the record, or of the time, that a row was made for."""
+
+TASK: Final = "_task"
+ROW: Final = "_row"
+"""Task and row: the position of a derived record, which orders records of the same time."""
+
+
+def frame_schema(columns: Schema) -> str:
+    """The columns of a derived stream, as Spark writes them.
+
+    >>> from holdfast.stores.formats.types import Schema
+    >>> frame_schema(Schema.of(city="string"))
+    '`city` string, _time timestamp, _task int, _row bigint'
+    """
+    fields = [f"`{field.name}` {field.type}" for field in columns.fields]
+    return ", ".join([*fields, f"{TIME} timestamp", f"{TASK} int", f"{ROW} bigint"])
+
+
+def derive(topology: Topology, name: str, output: str, columns: Schema, key: tuple[str, ...]) -> Stream:
+    """The rows of an output of the sub-topology `name` as a stream."""
+    from holdfast.topology.stream import Stream
+
+    of = topology.subtopology(name).stream
+    session = of.frame.sparkSession
+    reserved = {TIME, TASK, ROW} & set(columns.names)
+    if reserved:
+        raise TopologyError(
+            f"to_stream(): the output {output!r} has a column {min(reserved)!r}, which a derived stream needs for "
+            "itself. Give your column another name."
+        )
+    frame = session.createDataFrame([], frame_schema(columns))
+    for column in key:
+        type_of(frame, column)
+    time = TIME if of.timestamp else None
+    return Stream(topology, (Branch(OutputOf(name, output), frame),), key, time, (TASK, ROW))
