@@ -14,6 +14,7 @@ from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.words import Version
 from tests import apps
 from tests.apps import NOON, get, read, settings, write
+from tests.test_tables import eventually
 
 pytestmark = pytest.mark.spark
 
@@ -115,3 +116,24 @@ def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSessi
 def utc(rows: list[Any]) -> list[Record]:
     """Spark's rows with times in UTC: it gives them in the zone of this machine, without naming it."""
     return [{**row.asDict(), **{name: row[name].astimezone(UTC) for name in TIMES}} for row in rows]
+
+
+def test_final_rows_come_when_windows_close_also_without_records(spark: SparkSession, tmp_path: Path) -> None:
+    final, rows = Memory(), Memory()
+
+    def build(stream: hf.Stream) -> None:
+        table = stream.group_by().window(hf.tumbling("60s", grace="5s")).count().store("games", retention="65s")
+        table.sink(rows)
+        table.final().sink(final)
+
+    app, _ = run(spark, tmp_path, [[game("ann", 1), game("bob", 2), game("ann", 64)], [game("bob", 3)]], build)
+    with app:
+        app.process_all_available()
+        assert final.rows() == []
+        write(tmp_path / "input", 2, [game("bob", 65)])
+        app.process_all_available()
+        eventually(lambda: bool(final.rows()))  # the driver makes a version on its own
+        made = app.version
+    assert sorted(seconds(final.rows(), "count")) == [("ann", 0, 60, 1), ("bob", 0, 60, 2)]
+    assert len(rows.rows()) == 5
+    assert made == 4

@@ -21,6 +21,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import USER, labelled_counts
+from holdfast.pipeline.window_sender import WAITING_COUNT
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 
@@ -39,6 +40,7 @@ _entries = metrics.counter(
     "Entries that were refused because they had expired, removed when they expired, or evicted.",
     ["store", "what"],
 )
+_waiting = metrics.gauge("holdfast_store_waiting", "Windows that wait to be sent to sinks.", ["store"])
 _of_user = metrics.counter("holdfast_user_count", "What processors counted with ctx.count().", ["name"])
 _newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
 _batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
@@ -201,6 +203,9 @@ def count_commit(commit: Commit, dead_letters: object) -> None:
     _records.inc(commit.counts.get("records", 0))
     _newest.set(commit.version)
     for (what, label), number in labelled_counts(commit.counts).items():
+        if what == WAITING_COUNT:
+            _waiting.labels(label).set(number)
+            continue
         counter = _of_user.labels(label) if what == USER else _entries.labels(label, what)
         counter.inc(number)
     if dead := commit.counts.get("dead", 0):

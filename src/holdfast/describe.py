@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from holdfast.settings.model import Settings
 from holdfast.stores.kinds import store_class
-from holdfast.topology.outputs import OF_STORE
+from holdfast.topology.outputs import OF_STORE, ChangedEntries
 from holdfast.topology.topology import SubTopology, Topology
 
 
@@ -25,11 +25,12 @@ def _lines(app: str, settings: Settings, topology: Topology) -> Iterator[str]:
         tasks = f", tasks {each.number}_0 to {each.number}_{last}" if topology.is_numbered else ""
         yield f"  Sub-topology {each.name}{tasks}"
         yield from (f"    {line}" for line in _subtopology(each))
-        outputs = {output.name for output in each.outputs}
+        outputs = {output.name: output for output in each.outputs}
         for node in topology.sinks:
             if node.source in outputs:
-                store = node.source.partition(OF_STORE)[2]
-                yield f"    sink {node.name} ({node.sink.kind})" + (f" of the changes in {store}" if store else "")
+                what = node.source.partition(OF_STORE)[2]
+                of = f" of the changes in {what}" if isinstance(outputs[node.source], ChangedEntries) else f" of {what}"
+                yield f"    sink {node.name} ({node.sink.kind})" + (of if what else "")
 
 
 def _subtopology(each: SubTopology) -> Iterator[str]:

@@ -3,11 +3,11 @@
 from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.topology.windows import TimeWindows, Window, hopping, tumbling
-from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of
+from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of, results_in, window_of
 
 BATCHES = st.lists(
     st.lists(st.tuples(st.sampled_from("ab"), st.integers(-100, 100), st.integers(-5, 5)), max_size=12), max_size=6
@@ -30,25 +30,24 @@ def in_time_windows(
     return found, late
 
 
-@pytest.mark.parametrize(
-    "windows",
-    [
-        tumbling("10ms", grace="3ms"),
-        tumbling("7ms"),
-        hopping("10ms", every="5ms", grace="4ms"),
-        hopping("10ms", every="4ms"),
-        hopping("30ms", every="10ms", grace="60ms"),
-    ],
-    ids=str,
-)
+TIME_WINDOWS = [
+    tumbling("10ms", grace="3ms"),
+    tumbling("7ms"),
+    hopping("10ms", every="5ms", grace="4ms"),
+    hopping("10ms", every="4ms"),
+    hopping("30ms", every="10ms", grace="60ms"),
+]
+
+
+@pytest.mark.parametrize("windows", TIME_WINDOWS, ids=str)
+@settings(max_examples=50)
 @given(batches=BATCHES)
 def test_tumbling_and_hopping_windows(windows: TimeWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows)
     sent: dict[WindowOf, dict[str, object]] = {}
     for batch in batches:
         for row in app.run(batch):
-            start, end = (round(row[name].timestamp() * 1000) for name in ("window_start", "window_end"))
-            sent[row["player"], start, end] = {n: row[n] for n in row if not n.startswith(("player", "window_"))}
+            sent[window_of(row)] = results_in(row)
     values, late = in_time_windows(windows, batches)
     expected = {window: result_of(records) for window, records in values.items()}
     assert app.stored() == expected
@@ -81,3 +80,43 @@ def test_a_record_is_late_for_the_windows_that_have_closed_alone() -> None:
     assert app.late == 0
     app.run([("ann", 7_000, 1)])
     assert app.late == 1
+
+
+@pytest.mark.parametrize("windows", TIME_WINDOWS[::2], ids=str)
+@settings(max_examples=50)
+@given(batches=BATCHES)
+def test_a_final_row_comes_once_in_the_version_after_the_window_has_closed(
+    windows: TimeWindows, batches: list[list[Record]]
+) -> None:
+    app = WindowedApp(windows, {"final": True})
+    sent: dict[WindowOf, dict[str, object]] = {}
+    for batch in [*batches, []]:  # the last version is one that the driver makes on its own
+        event = app.event
+        app.run(batch)
+        for row in app.sent[-1]:
+            window = window_of(row)
+            assert window not in sent
+            assert event is not None and windows.closes(Window(*window[1:])) <= event
+            sent[window] = results_in(row)
+    stored, event = app.stored(), app.event
+    assert sent == {w: v for w, v in stored.items() if event is not None and windows.closes(Window(*w[1:])) <= event}
+    assert app.waiting == len(stored) - len(sent)
+
+
+def test_a_clock_that_leaps_past_the_retention_loses_no_final_row() -> None:
+    app = WindowedApp(tumbling("10s"), {"final": True, "retention": "10s"})
+    app.run([("ann", 1_000, 1), ("bob", 2_000, 1)])
+    app.run([("ann", 100_000_000, 1)])
+    app.run([])
+    assert sorted((row["player"], row["n"]) for row in app.sent[-1]) == [("ann", 1), ("bob", 1)]
+
+
+def test_a_window_waits_on_if_the_grace_has_grown() -> None:
+    app = WindowedApp(tumbling("10s", grace="5s"), {"final": True})
+    app.run([("ann", 1_000, 1), ("ann", 14_000, 1)])
+    app.windows = tumbling("10s", grace="20s")
+    app.run([("ann", 16_000, 1)])
+    app.run([("ann", 2_000, 1), ("ann", 30_000, 1)])
+    assert app.sent == [[], [], []] and app.waiting == 3
+    app.run([])
+    assert [(window_of(row), row["n"]) for row in app.sent[-1]] == [(("ann", 0, 10_000), 2)]

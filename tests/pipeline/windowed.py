@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pyarrow as pa
+from msgspec import structs
 
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.sinks.outputs import aggregate_rows
@@ -16,6 +17,7 @@ from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import view_of
 from holdfast.stores.kinds.session import ReadOnlySessionStore
 from holdfast.stores.kinds.window import ReadOnlyWindowStore
+from holdfast.stores.layouts.waiting import drops_later
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import count, first, last, mean, min, sum
 from holdfast.topology.reducers import bind
@@ -40,6 +42,7 @@ REDUCERS = (
     bind("last", last("x"), "bigint"),
 )
 PARTIALS = tuple(f"p{n}" for n in range(9))
+SENT = "games~sent"
 CLOCKS = (("main", "_time"),)
 GROUPED = TaskColumns(keys=("k0",), partials=PARTIALS, rows="p0", time="_time", clocks=CLOCKS, dead=False, pane="_pane")
 
@@ -47,7 +50,8 @@ GROUPED = TaskColumns(keys=("k0",), partials=PARTIALS, rows="p0", time="_time", 
 def spec_of(windows: Windows, retention: str = "1h", **options: Any) -> StoreSpec:
     fields = [field for reducer in REDUCERS for field in reducer.fields[:1]]
     hidden = [field for reducer in REDUCERS for field in reducer.fields[1:]]
-    return windowed_spec(
+    final = options.pop("final", False)
+    spec = windowed_spec(
         "games",
         windows,
         key=Schema((Field("player", "string"),)),
@@ -57,6 +61,7 @@ def spec_of(windows: Windows, retention: str = "1h", **options: Any) -> StoreSpe
         retention=retention,
         **options,
     )
+    return structs.replace(spec, fixed=(*spec.fixed, ("final", True))) if final else spec
 
 
 def result_of(values: Sequence[tuple[int, int]]) -> dict[str, Any]:
@@ -95,8 +100,9 @@ class WindowedApp:
         self.spec = spec_of(self.windows, **self.options)
         self.log = log_of(self.spec)
         self.state = ReplicaState(self.spec.name)
-        self.sent: dict[str, list[list[dict[str, Any]]]] = {}
-        """The rows of each other output, by name, per version."""
+        self.sent: list[list[dict[str, Any]]] = []
+        """The rows that waited and were sent, per version."""
+        self.waiting = 0
 
     def work(self) -> WindowedWork:
         return WindowedWork(
@@ -108,6 +114,7 @@ class WindowedApp:
             now=Now(wall=self.version, event=self.event),
             limits=Limits(1, 1_000, 0),
             windows=self.windows,
+            waiting=SENT if drops_later(self.spec) else None,
         )
 
     def run(self, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -115,14 +122,17 @@ class WindowedApp:
         self.version += 1
         result = done(self.work().run(TASK, [self.rows(records)], self.log, self.state))
         rows: list[dict[str, Any]] = []
+        self.sent.append([])
         for ref in result.segments:
             for part in ref.parts:
                 table = self.log.read_part(ref, part)
                 if part.type == STATE:
                     rows += aggregate_rows(self.spec, table).to_pylist()
                 elif part.type == OUTPUT:
-                    self.sent.setdefault(part.name, []).append(table.to_pylist())
+                    assert part.name == SENT
+                    self.sent[-1] += table.to_pylist()
         self.state.apply(self.log, result.segments)
+        self.waiting = result.counts.get("waiting/games", 0)
         self.late += result.counts.get("late/games", 0)
         if (seen := result.event_times.get("main")) is not None:
             self.event = seen if self.event is None else max(self.event, seen)
@@ -161,3 +171,13 @@ def partials_of(values: Sequence[tuple[int, int]]) -> list[Any]:
     early, late = sorted(values)[0], sorted(values)[-1]
     total = sum_of(numbers)
     return [len(numbers), total, sorted(numbers)[0], float(total), len(numbers), *early, *late]
+
+
+def window_of(row: dict[str, Any]) -> WindowOf:
+    """The window of a row that a sink got."""
+    start, end = (round(row[name].timestamp() * 1000) for name in ("window_start", "window_end"))
+    return row["player"], start, end
+
+
+def results_in(row: dict[str, Any]) -> dict[str, Any]:
+    return {name: row[name] for name in row if not name.startswith(("player", "window_", "_"))}

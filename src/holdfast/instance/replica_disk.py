@@ -5,6 +5,9 @@ hide are dropped right after it, by the app's file that its commit names: a TTL 
 started, and a retention may be shorter in the file that later versions are committed with. Every reader of that version
 or a later one hides them too, and readers of earlier versions use views that were pinned before, so the moment of the
 drop changes no answer.
+
+A store with windows that wait to be sent drops what the mark before hides: those that its clocks closed were sent by
+the version after it.
 """
 
 import threading
@@ -19,6 +22,7 @@ from holdfast.log.commits import Commit
 from holdfast.stores.access import Now
 from holdfast.stores.engines.base import Changes, Mark
 from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.waiting import drops_later
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 
@@ -77,23 +81,25 @@ class ReplicaDisk:
 
     def apply(self, changes: Iterable[tuple[str, Changes]], version: Version) -> None:
         """Brings the engines to a version that is known, and drops the slices that its clocks hide."""
-        stamp = self._stamps[version]
+        stamp, former = self._stamps[version], self.engines.mark()
+        before = None if former is None or former.version == NOTHING else Now(former.wall, former.event)
         mark = Mark(version, stamp.commit, self._log, wall=stamp.now.wall, event=stamp.now.event)
         self.engines.apply(changes, mark)
         self.applied_bytes = stamp.applied_bytes
         with self._lock:
             self._stamps = {known: each for known, each in self._stamps.items() if known >= version}
-        for store, start, stop in self._hidden(stamp):
+        for store, start, stop in self._hidden(stamp, before):
             faults.point("drop.before")
             self.engines.drop(store, start, stop)
             self._dropped[store] = stop
             _drops.labels(store).inc()
             faults.point("drop.after")
 
-    def _hidden(self, stamp: VersionStamp) -> Iterator[tuple[str, bytes, bytes]]:
+    def _hidden(self, stamp: VersionStamp, before: Now | None) -> Iterator[tuple[str, bytes, bytes]]:
         """The ranges that are hidden now and were not when slices were last dropped; at first all hidden ones."""
         for spec in self._specs(stamp.app):
-            if hidden := layout_of(spec).hidden(stamp.now):
+            now = before if drops_later(spec) else stamp.now
+            if now is not None and (hidden := layout_of(spec).hidden(now)):
                 start, stop = self._dropped.get(spec.name, hidden[0]), hidden[1]
                 if start < stop:
                     yield spec.name, start, stop

@@ -54,6 +54,7 @@ class WindowedPlanner(AggregationPlanner):
             limits=self._limits,
             windows=operator.windows,
             late=late if self._subtopology.stream.topology.is_read(late) else None,
+            waiting=operator.waiting(self._subtopology),
         )
 
 

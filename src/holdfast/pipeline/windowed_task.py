@@ -9,6 +9,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 
 import numpy as np
 import pyarrow as pa
@@ -23,10 +24,12 @@ from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_st
 from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_columns import LATE, TaskColumns
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.window_sender import WAITING_COUNT, Sender
 from holdfast.stores.access import BEGINNING
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.rows import decode_rows, encode_rows
 from holdfast.stores.kinds.base import LATE as LATE_COUNT
+from holdfast.stores.layouts.base import Merge
 from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, own_keys
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.aggregates import max
@@ -49,6 +52,8 @@ class WindowedWork(AggregationWork):
     windows: Windows
     late: str | None = None
     """The output that late records are sent to, if anyone takes them."""
+    waiting: str | None = None
+    """The output of windows that wait to be sent."""
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         running = WindowedTask(self, task, state)
@@ -76,6 +81,7 @@ class WindowedTask:
         self._event = BEGINNING if work.now.event is None else work.now.event
         self._reducers = (*work.reducers, _LATEST)
         self._writer = WindowedWriter(work.store, work.version, work.now, self._before, self._count)
+        self._sender = Sender(work, self._before) if work.waiting is not None else None
 
     def _count(self, what: str, number: int) -> None:
         if number:
@@ -87,17 +93,27 @@ class WindowedTask:
         gathered: list[Part] = []
         if work.limits.rewrite_entries:
             gathered += rewritten(work, self._before, self.tally)
-        for chunk in self._chunks(batches):
-            gathered += self._parts(chunk)
+        for chunk_parts in chain(self._sent(), map(self._parts, self._chunks(batches))):
+            gathered += chunk_parts
             tables = [table for _, _, table in gathered]
             rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
             if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
                 yield _joined(gathered)
                 gathered = []
-        if (rest := self._writer.rest()) is not None:
-            gathered.append((STATE, work.store.name, rest))
+        gathered += self._rest()
         if gathered:
             yield _joined(gathered)
+
+    def _sent(self) -> Iterator[list[Part]]:
+        """The windows that are due."""
+        return iter(()) if self._sender is None else self._sender.due(self._event)
+
+    def _rest(self) -> list[Part]:
+        notes = [self._writer.rest()]
+        if self._sender is not None:
+            notes.append(self._sender.waiting.rest())
+            self.tally.add(of_store(self._work.store.name, WAITING_COUNT), self._sender.waiting.size)
+        return [(STATE, self._work.store.name, note) for note in notes if note is not None]
 
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         work, columns = self._work, self._work.columns
@@ -130,22 +146,36 @@ class WindowedTask:
         is_late[rows] = False
         parts = self._late(chunk.filter(pa.array(is_late))) if is_late.any() else []
         if len(rows):
-            changes = self._several(chunk, rows, starts) if windows.overlap else self._one_each(chunk, rows, starts)
-            parts.append((STATE, self._work.store.name, changes))
+            keys, times, merge = (
+                self._several(chunk, rows, starts) if windows.overlap else self._alone(chunk, rows, starts)
+            )
+            parts += self._changed(keys, times, merge)
         return parts
 
-    def _one_each(self, chunk: pa.Table, rows: Times, starts: Times) -> pa.Table:
-        """The changes where each row is in one window of its own."""
+    def _changed(self, keys: pa.BinaryArray, times: pa.Array, merge: Merge) -> list[Part]:
+        """The changes of these windows, and which of them wait to be sent."""
+        name = self._work.store.name
+        with naming_keys(self._work.store, keys):
+            before = self._writer.read(keys)
+            changes = self._writer.merged(keys, before, times, merge)
+        if self._sender is None:
+            return [(STATE, name, changes)]
+        return [
+            (STATE, name, changes),
+            *self._sender.changed(keys, is_new=before.payloads.is_null(), event=self._event),
+        ]
+
+    def _alone(self, chunk: pa.Table, rows: Times, starts: Times) -> tuple[pa.BinaryArray, pa.Array, Merge]:
+        """Windows where each row is in one window of its own: their keys, their latest times, and how they merge."""
         work, columns = self._work, self._work.columns
         if len(rows) < chunk.num_rows:
             chunk = chunk.take(pa.array(rows))
         keys = own_keys(work.store, [whole(chunk[name]) for name in columns.keys], starts)
         assert columns.time is not None
-        with naming_keys(work.store, keys):
-            return self._writer.changes(keys, whole(chunk[columns.time]), partial(merged_rows, work, chunk, keys))
+        return keys, whole(chunk[columns.time]), partial(merged_rows, work, chunk, keys)
 
-    def _several(self, chunk: pa.Table, rows: Times, starts: Times) -> pa.Table:
-        """The changes where a row may be in several windows, and a window may have several rows."""
+    def _several(self, chunk: pa.Table, rows: Times, starts: Times) -> tuple[pa.BinaryArray, pa.Array, Merge]:
+        """The same where a row may be in several windows, and a window may have several rows."""
         work, columns = self._work, self._work.columns
         at = pa.array(rows)
         own = own_keys(work.store, [whole(chunk[name]).take(at) for name in columns.keys], starts)
@@ -155,9 +185,7 @@ class WindowedTask:
         with naming_overflow(work.store):
             found = rows_of(self._reducers, [whole(chunk[name]) for name in (*columns.partials, columns.time)])
             found = reduced(self._reducers, found.take(pa.array(rows[order])), codes[order])
-        keys = encoded.dictionary
-        with naming_keys(work.store, keys):
-            return self._writer.changes(keys, whole(found[TIME_FIELD]), partial(self._merged, found))
+        return encoded.dictionary, whole(found[TIME_FIELD]), partial(self._merged, found)
 
     def _merged(self, rows: pa.Table, payloads: pa.BinaryArray) -> pa.BinaryArray:
         """Rows merged into those that the store had."""

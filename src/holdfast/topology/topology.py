@@ -180,6 +180,15 @@ class Topology:
         """Adds a sub-topology whose name and stores were checked."""
         self.subtopologies.append(SubTopology(name, len(self.subtopologies), stream, key, stores, operator))
 
+    def change_store(self, name: str, change: Callable[[StoreSpec], StoreSpec]) -> None:
+        """Changes the stores of a sub-topology, before the app starts."""
+        if self.is_numbered:
+            raise TopologyError(f"{name!r} can't be changed: the app has been started. Do it before app.run().")
+        self.subtopologies = [
+            replace(each, stores=tuple(map(change, each.stores))) if each.name == name else each
+            for each in self.subtopologies
+        ]
+
     def adopt(self, numbers: Mapping[str, int], known: Callable[[StoreSpec], StoreSpec]) -> None:
         """Takes over each sub-topology's number and each store's recorded spec from the log."""
         self.subtopologies = [

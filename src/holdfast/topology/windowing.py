@@ -14,6 +14,7 @@ from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.waiting import FINAL
 from holdfast.stores.layouts.windowed import WINDOW_END, WINDOW_START
 from holdfast.stores.options import Length, check_options
 from holdfast.stores.spec import SESSION, WINDOW, KindOptions, StoreSpec
@@ -30,6 +31,9 @@ if TYPE_CHECKING:
 LATE: Final = "late"
 """The output with the records that came too late."""
 
+FINAL_ROWS: Final = "final"
+"""The output with the windows that have closed."""
+
 
 @dataclass(frozen=True)
 class WindowedAggregation(Aggregation):
@@ -38,8 +42,15 @@ class WindowedAggregation(Aggregation):
     windows: Windows
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
-        late = ForwardedRows(output_of(subtopology.name, LATE), subtopology.number)
-        return (*super().outputs(subtopology), late)
+        names = [output_of(subtopology.name, LATE)]
+        if (waiting := self.waiting(subtopology)) is not None:
+            names.append(waiting)
+        return (*super().outputs(subtopology), *(ForwardedRows(name, subtopology.number) for name in names))
+
+    def waiting(self, subtopology: SubTopology) -> str | None:
+        """The output of windows that wait to be sent; None if none do."""
+        (store,) = subtopology.stores
+        return output_of(subtopology.name, FINAL_ROWS) if store.option(FINAL) else None
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"windows {self.windows}"
@@ -72,6 +83,15 @@ class WindowedTable(Table):
     def late(self) -> TableOutput:
         """The records that came too late for each of their windows, with the columns of the stream."""
         return TableOutput(self.topology, output_of(self.name, LATE))
+
+    def final(self) -> TableOutput:
+        """One row per key and window, when the window closes and never before."""
+        self.topology.change_store(self.name, _with_final)
+        return TableOutput(self.topology, output_of(self.name, FINAL_ROWS))
+
+
+def _with_final(spec: StoreSpec) -> StoreSpec:
+    return spec if spec.option(FINAL) else msgspec.structs.replace(spec, fixed=(*spec.fixed, (FINAL, True)))
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 import holdfast
-from holdfast.stores.access import ENTRY_SCHEMA, Now
+from holdfast.stores.access import ENTRY_SCHEMA, DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.base import NotByKey
@@ -20,7 +20,7 @@ from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.sliced import SlicedLayout
 from holdfast.stores.layouts.slices import slice_prefix
 from holdfast.stores.layouts.versioned import VersionedLayout
-from holdfast.stores.layouts.windowed import WindowedLayout
+from holdfast.stores.layouts.windowed import SessionLayout, WindowedLayout
 from holdfast.stores.spec import SESSION, VERSIONED, WINDOW, StoreSpec
 
 ANN, BOB = b"\x01ann", b"\x01bob"
@@ -50,7 +50,7 @@ def changed(store: StoreSpec, rows: Mapping[bytes, bytes | None]) -> dict[bytes,
         ({"max_entries": 3, "ttl_ms": 8_000}, BoundedLayout),
         ({"kind": VERSIONED, **KEPT}, VersionedLayout),
         ({"kind": WINDOW, **KEPT}, WindowedLayout),
-        ({"kind": SESSION, **KEPT}, WindowedLayout),
+        ({"kind": SESSION, **KEPT}, SessionLayout),
     ],
 )
 def test_a_store_has_the_layout_of_its_options(options: dict[str, Any], layout: type) -> None:
@@ -85,7 +85,7 @@ def test_of_a_history_only_the_latest_value_is_a_change() -> None:
 
 def test_windows_have_no_entries_by_key_alone() -> None:
     with pytest.raises(NotByKey, match="store 'scores' is of kind window"):
-        changed(spec(kind=WINDOW, **KEPT), {})
+        layout_of(spec(kind=WINDOW, **KEPT)).reader(DictBytes(), Now(wall=0))
 
 
 def test_a_cell_is_visible_until_it_expires() -> None:

@@ -5,8 +5,9 @@
     0x03   the expiry index (`expiry`)
     0x04   the recency index (`recency`)
     0x05   notes: numbers that the store keeps, such as the count of its entries or the progress of a rewrite
+    0x06   windows that wait to be sent (`waiting`)
 
-In slices and in both indexes, a number and the entry's own key follow the area:
+In slices and in the indexes, a number and the entry's own key follow the area:
 
     area | number, 8 bytes big-endian | own key
 
@@ -37,6 +38,7 @@ SLICE_AREA: Final = b"\x02"
 EXPIRY_AREA: Final = b"\x03"
 RECENCY_AREA: Final = b"\x04"
 NOTE_AREA: Final = b"\x05"
+WAITING_AREA: Final = b"\x06"
 
 PREFIX_BYTES: Final = 9
 """The length of an area with a number."""

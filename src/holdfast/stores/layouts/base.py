@@ -25,7 +25,14 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cell, Cells, pack, unpack, unpack_many
 from holdfast.stores.formats.keys import after_prefix, decode_keys
 from holdfast.stores.formats.quick_cells import ExpiryClock
-from holdfast.stores.layouts.areas import ENTRY_AREA, EXPIRY_AREA, NOTE_AREA, RECENCY_AREA, SLICE_AREA
+from holdfast.stores.layouts.areas import (
+    ENTRY_AREA,
+    EXPIRY_AREA,
+    NOTE_AREA,
+    RECENCY_AREA,
+    SLICE_AREA,
+    WAITING_AREA,
+)
 from holdfast.stores.layouts.expiry import shorter_ttl
 from holdfast.stores.layouts.slices import retention_time, slices_to_drop
 from holdfast.stores.scans import close
@@ -37,7 +44,7 @@ T = TypeVar("T")
 EMPTY: Final = pack(Cell(b""))
 """The cell of a stored key without a value: a row of an index, or a delete in a history."""
 
-AREAS: Final = (ENTRY_AREA, SLICE_AREA, EXPIRY_AREA, RECENCY_AREA, NOTE_AREA)
+AREAS: Final = (ENTRY_AREA, SLICE_AREA, EXPIRY_AREA, RECENCY_AREA, NOTE_AREA, WAITING_AREA)
 REWRITE_NOTE: Final = NOTE_AREA + b"rewrite"
 """The note with the progress of a rewrite. It is the last key of every part that a rewrite step writes."""
 

@@ -5,7 +5,8 @@ Entries in the expiry index are removed by tasks. Both are found with one look a
 have entries, but not when exactly: from the first time at which one of them can be hidden on, its store is due again
 after every hundredth of the slice.
 
-Event time passes only with records, so what it measures is never due.
+Event time passes only with records, so entries that it hides are never due. Windows that wait to be sent are due at
+once if the event clock of the version is past their time: the version that sends them is the next one.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.layouts.areas import EXPIRY_AREA, RECENCY_AREA
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced
+from holdfast.stores.layouts.waiting import drops_later, first_waiting
 from holdfast.stores.scans import close
 from holdfast.stores.spec import StoreSpec
 
@@ -54,7 +56,7 @@ class Due(NamedTuple):
 def may_be_due(spec: StoreSpec) -> bool:
     """Whether anything in such a store can be due: an aggregate without a TTL and event time need no look."""
     if spec.slice_ms:
-        return not (spec.retention_ms and spec.clock == "event")
+        return drops_later(spec) or not (spec.retention_ms and spec.clock == "event")
     return bool(spec.ttl_ms) or spec.value.by_processor
 
 
@@ -64,6 +66,10 @@ def next_due(spec: StoreSpec, bytes_: ReadableBytes, now: Now) -> Due:
         return Due()
     if not spec.slice_ms:
         return Due(tasks=_first_time(bytes_, EXPIRY_AREA))
+    if drops_later(spec):
+        waiting = first_waiting(bytes_)
+        is_due = waiting is not None and now.event is not None and waiting <= now.event
+        return Due(tasks=now.wall if is_due else None)
     # Of entries with a TTL of their own, the second in which they expire is marked.
     own = Due(_first_time(bytes_, EXPIRY_AREA + time_bytes(now.wall + 1)))
     return Due.soonest([Due(_next_in_slices(spec, bytes_, now)), own])

@@ -71,7 +71,10 @@ class WindowedWriter(BatchWriter):
         """The last slice that this version wrote to."""
 
     def changes(self, keys: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table:
-        before = self.read(keys)
+        return self.merged(keys, self.read(keys), times, merge)
+
+    def merged(self, keys: pa.BinaryArray, before: Cells, times: pa.Array | None, merge: Merge) -> pa.Table:
+        """What a chunk of keys changes, given their cells at `v-1`."""
         rows = merge(newest_rows(self._spec, before.payloads, before.schemas))
         return self.put(keys, rows, latest(before, times))
 

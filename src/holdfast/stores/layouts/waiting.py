@@ -1,0 +1,99 @@
+"""What waits to be sent: an index of windows, in the order of the event clock at which each is due.
+
+    0x06 | due, 8 bytes big-endian, sign bit flipped | own key  →  empty cell
+
+A row is put when a window is to be sent later, and deleted in the version that sends it. So what waits survives every
+crash, and its size has no limit but that of the store. How many rows there are is noted under `0x05 waiting`.
+
+A window is sent in the version after the one whose event clock is past its due time, so its cell is still needed then,
+even if its retention has passed meanwhile. Replicas drop slices of such a store one step later (`drops_later`).
+"""
+
+from collections.abc import Iterator
+from typing import Final
+
+import numpy as np
+import pyarrow as pa
+
+from holdfast.stores.access import ReadableBytes, StoreColumns
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.times import time_at, time_bytes
+from holdfast.stores.layouts.areas import (
+    NOTE_AREA,
+    WAITING_AREA,
+    flip_signs,
+    numbered_keys,
+    split_numbered_keys,
+)
+from holdfast.stores.layouts.base import note_part, read_note
+from holdfast.stores.layouts.expiring import deletes, empty_cells
+from holdfast.stores.layouts.timed import noted_number, number_note
+from holdfast.stores.layouts.windowed_rows import Times
+from holdfast.stores.scans import close
+from holdfast.stores.spec import StoreSpec
+
+FINAL: Final = "final"
+EVERY: Final = "every_ms"
+"""Options of a store whose windows are sent when they close, or at most so often."""
+
+WAITING: Final = NOTE_AREA + b"waiting"
+PAGE_ROWS: Final = 100_000
+
+_END: Final = bytes([WAITING_AREA[0] + 1])
+
+
+def drops_later(spec: StoreSpec) -> bool:
+    """Whether windows of a store may wait to be sent."""
+    return bool(spec.option(FINAL) or spec.option(EVERY))
+
+
+def first_waiting(bytes_: ReadableBytes) -> int | None:
+    """When the first window is due."""
+    rows = bytes_.scan(WAITING_AREA, _END)
+    row = next(rows, None)
+    close(rows)
+    return None if row is None else time_at(row[0], 1)
+
+
+class WaitingRows:
+    """The index of one store in a task: what is due, and what this version changes."""
+
+    def __init__(self, state: StoreColumns) -> None:
+        self._state = state
+        self._added = 0
+        self.size = 0
+        """How many windows wait, after `rest`."""
+
+    def due(self, event: int) -> Iterator[tuple[pa.BinaryArray, pa.BinaryArray]]:
+        """The rows that are due at an event clock, in order and in pages: stored keys, and the own keys of windows."""
+        start, stop = WAITING_AREA, WAITING_AREA + time_bytes(event + 1)
+        while True:
+            page = whole(self._state.scan(start, stop, limit=PAGE_ROWS)["key"])
+            if len(page):
+                yield page, split_numbered_keys(page)[1]
+            if len(page) < PAGE_ROWS:
+                return
+            start = page[-1].as_py() + b"\x00"
+
+    def put(self, due: Times, own: pa.BinaryArray) -> pa.Table:
+        """Rows of windows that don't wait yet."""
+        self._added += len(own)
+        return empty_cells(_keys(due, own))
+
+    def remove(self, due: Times, own: pa.BinaryArray) -> pa.Table:
+        """Deletes of rows that are there."""
+        return self.sent(_keys(due, own))
+
+    def sent(self, rows: pa.BinaryArray) -> pa.Table:
+        self._added -= len(rows)
+        return deletes(rows)
+
+    def rest(self) -> pa.Table | None:
+        """The note of the number of rows, if it has changed."""
+        before = noted_number(read_note(self._state, WAITING)) or 0
+        self.size = before + self._added
+        return note_part(WAITING, number_note(self.size)) if self._added else None
+
+
+def _keys(due: Times, own: pa.BinaryArray) -> pa.BinaryArray:
+    return numbered_keys(WAITING_AREA, flip_signs(np.asarray(due)), own)

@@ -1,0 +1,95 @@
+"""A crash at any step changes nothing in windows, and every final result is sent exactly once."""
+
+from contextlib import suppress
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+
+from holdfast import faults
+from holdfast.ending import Ending
+from holdfast.idle import IdleVersions
+from holdfast.pipeline.driver import BatchResult
+from holdfast.stores.layouts.due import Due
+from tests.crash.machine import Crash, Record, crash_at, reached
+from tests.crash.window_machine import WindowMachine
+
+BATCHES: list[list[Record]] = [
+    [("alice", 1), ("bob", 2), ("carol", 11), ("alice", 3)],
+    [("alice", 14), ("bob", 5), ("carol", 12)],
+    [("bob", 24), ("dave", 9)],
+    [("alice", 15), ("alice", 1_000)],  # the windows before close at once, far past their retention
+    [("bob", 1_001), ("erin", 7)],  # erin is late
+    [("frank", 1_030)],
+    [],
+]
+
+FINAL = [
+    ("alice", 0, 2),
+    ("alice", 10, 2),
+    ("alice", 1_000, 1),
+    ("bob", 0, 2),
+    ("bob", 20, 1),
+    ("bob", 1_000, 1),
+    ("carol", 10, 2),
+    ("dave", 0, 1),
+]
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> WindowMachine:
+    machine = WindowMachine(tmp_path_factory.mktemp("undisturbed"))
+    machine.run(BATCHES)
+    return machine
+
+
+@pytest.fixture(scope="module")
+def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    return reached(BATCHES, WindowMachine(tmp_path_factory.mktemp("counts")))
+
+
+def test_without_a_crash_each_window_that_closed_was_sent_once(undisturbed: WindowMachine) -> None:
+    assert undisturbed.sent() == sorted(FINAL)
+    assert undisturbed.state() == {("frank", 1_030, 1)}
+
+
+@pytest.mark.parametrize("point", faults.POINTS)
+def test_crashes_at_any_point_change_no_window_and_no_final_row(
+    point: str, counts: dict[str, int], undisturbed: WindowMachine, tmp_path: Path
+) -> None:
+    """A crash when the point is first reached, another one later, and then the state directory is lost."""
+    machine = WindowMachine(tmp_path / "first")
+    with faults.active(crash_at(point, 1)), pytest.raises(Crash):
+        machine.run(BATCHES)
+    machine.restart()
+    with faults.active(crash_at(point, max(1, counts[point] // 2))), suppress(Crash):
+        machine.run(BATCHES)
+    machine.folder = tmp_path / "new"
+    machine.restart().run(BATCHES)
+    assert machine.state() == undisturbed.state()
+    assert machine.files() == undisturbed.files()
+
+
+def test_windows_close_when_nothing_arrives(tmp_path: Path) -> None:
+    """The driver makes one version that sends them, and no other."""
+    machine = WindowMachine(tmp_path)
+    machine.run(BATCHES[:3])
+    idle = IdleVersions(
+        driver=machine.driver,
+        due=lambda version: {
+            "scores": Due.soonest([each.due(version)["scores"] for each in machine.replicas.values()])
+        },
+        compute=lambda due, step: machine.computed([], step) if due else BatchResult(),
+        clock=machine.clock,
+        interval=timedelta(seconds=1),
+        ending=Ending(timedelta(seconds=1), lambda cause: pytest.fail(str(cause))),
+    )
+    before = machine.driver.newest
+    for _ in range(20):
+        idle.step()
+        machine.clock.advance(1)
+    newest = machine.driver.newest
+    assert before is not None and newest is not None
+    assert newest.version == before.version + 1
+    machine.restart()
+    assert machine.sent() == [("alice", 0, 2), ("bob", 0, 2), ("dave", 0, 1)]
