@@ -1,19 +1,23 @@
 """Shared by all tests: one Spark session per run, folders in memory, small disks, hypothesis without deadlines."""
 
 import gc
+import math
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-# Test machines vary in speed, so a slow example is not a failure.
-settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# Test machines vary in speed, so a slow example is not a failure. `make crash` tries more examples of each property.
+_ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("holdfast", _ANY_SPEED, max_examples=50)
+settings.register_profile("thorough", _ANY_SPEED, max_examples=500)
 settings.load_profile("holdfast")
 
 # Spark's JVMs live for seconds here, too short for the second compiler and the parallel collector to pay off.
@@ -24,6 +28,36 @@ os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSeria
 _MEMORY, _ROOM = Path("/dev/shm"), 4 << 30
 if _MEMORY.is_dir() and os.access(_MEMORY, os.W_OK) and shutil.disk_usage(_MEMORY).free > _ROOM:
     os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(_MEMORY))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Orders the tests for several workers, each of which starts with a part of the list and then takes from others'.
+
+    Tests with the Spark session come first in two of the parts, since a session takes 14 s of processor time to start.
+    Tests that start a JVM of their own come first in the last part: none of them may be left to the end.
+    """
+    workers = int(os.environ.get("PYTEST_XDIST_WORKER_COUNT", "1"))
+    if workers > 1:
+        items[:] = _in_parts(items, workers)
+
+
+def _in_parts(items: Sequence[pytest.Item], workers: int) -> list[pytest.Item]:
+    with_session = [item for item in items if "spark" in getattr(item, "fixturenames", ())]
+    programs = [item for item in items if item.get_closest_marker("spark") and item not in with_session]
+    half = math.ceil(len(with_session) / 2)
+    modules = [item.path for item in with_session]
+    while 0 < half < len(modules) and modules[half] == modules[half - 1]:
+        half += 1  # a module stays whole
+    first = [with_session[:half], with_session[half:], *([] for _ in range(workers - 2))]
+    first[-1] = programs + first[-1]
+    apart = {*with_session, *programs}
+    rest = iter([item for item in items if item not in apart])
+    ordered: list[pytest.Item] = []
+    for number, part in enumerate(first):
+        size = (len(items) - len(ordered)) // (workers - number)  # as the scheduler of --dist=worksteal cuts the list
+        ordered += [*part, *islice(rest, max(0, size - len(part)))]
+    return [*ordered, *rest]
 
 
 def pytest_collection_finish() -> None:
@@ -39,6 +73,7 @@ def spark() -> Iterator[SparkSession]:
         SparkSession.builder.master("local[2]")
         .appName("tests")
         .config("spark.ui.enabled", "false")
+        .config("spark.ui.showConsoleProgress", "false")
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")

@@ -429,7 +429,7 @@ def test_a_sink_that_raises_stops_the_app_and_gets_its_version_again(spark: Spar
     assert seen == [1]
 
 
-@pytest.mark.parametrize("format", ["parquet", "json"])
+@pytest.mark.parametrize("format", ["parquet", pytest.param("json", marks=pytest.mark.slow)])
 def test_files_contain_each_version_once(format: Any, spark: SparkSession, tmp_path: Path) -> None:
     for number in (1, 2, 3):
         write(tmp_path / "input", number, [game("alice", number), game(f"player-{number}", 1)])
@@ -492,6 +492,7 @@ def test_several_stores_and_composite_keys_on_one_stream(spark: SparkSession, tm
     assert both["alice", 2]["half"] == 1.0
 
 
+@pytest.mark.slow
 def test_the_result_does_not_depend_on_batches(spark: SparkSession, tmp_path: Path) -> None:
     records = [game(f"player-{n % 7}", n, NOON + timedelta(seconds=n % 5)) for n in range(60)]
     found = []

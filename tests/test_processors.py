@@ -341,7 +341,7 @@ class Clocked(hf.Processor):
         assert isinstance(key, tuple)
 
 
-@pytest.mark.parametrize("nothing", ["points < 0", "false"])
+@pytest.mark.parametrize("nothing", ["false", pytest.param("points < 0", marks=pytest.mark.slow)])
 def test_every_partition_runs_in_every_version(nothing: str, spark: SparkSession, tmp_path: Path) -> None:
     """Also if Spark knows that the plan has no rows, for which it runs no tasks."""
     for number in (1, 2):

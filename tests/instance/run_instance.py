@@ -2,8 +2,12 @@
 
 import sys
 
-from holdfast.instance.config import decode
-from holdfast.instance.process import main
+from holdfast import lean
 
 if __name__ == "__main__":
+    lean.share_one_allocator()
+    lean.leave_pandas_out()
+    from holdfast.instance.config import decode
+    from holdfast.instance.process import main
+
     main(decode(sys.stdin.buffer.readline()))

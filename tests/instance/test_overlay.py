@@ -41,7 +41,7 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
 
 
 @pytest.mark.parametrize("prints", [fingerprint, colliding])
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=settings().max_examples)
 @given(
     versions=VERSIONS,
     flushes=st.sets(st.integers(1, 14)),

@@ -52,6 +52,11 @@ NO_SNAPSHOTS = SnapshotSettings(enabled=False)
 MANY_SNAPSHOTS = unchecked(SnapshotSettings, bytes=1)
 
 
+def slow(*case: Any) -> Any:
+    """A case for `make crash`, which repeats others."""
+    return pytest.param(*case, marks=pytest.mark.slow)
+
+
 def state_of(client: StateClient, task: TaskId, version: Version, stores: tuple[str, ...]) -> State:
     found: State = {}
     for store in stores:
@@ -167,7 +172,7 @@ def test_it_ends_on_request(app: AppLog, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("point", "nth"), [("apply.before", 2), ("apply.middle", 1), ("apply.middle", 5), ("apply.after", 2)]
+    ("point", "nth"), [("apply.middle", 5), ("apply.after", 2), slow("apply.before", 2), slow("apply.middle", 1)]
 )
 def test_a_kill_while_applying_loses_nothing(app: AppLog, tmp_path: Path, point: str, nth: int) -> None:
     chance = random.Random(nth)
@@ -186,7 +191,7 @@ def test_a_kill_while_applying_loses_nothing(app: AppLog, tmp_path: Path, point:
         assert no_wipe(client)
 
 
-@pytest.mark.parametrize("point", ["snapshot.before", "snapshot.middle", "snapshot.after"])
+@pytest.mark.parametrize("point", ["snapshot.middle", slow("snapshot.before"), slow("snapshot.after")])
 def test_a_kill_during_a_snapshot_loses_nothing(app: AppLog, tmp_path: Path, point: str) -> None:
     chance = app.grow(6, 4)
     eager = config_of(app, tmp_path, snapshots=MANY_SNAPSHOTS)
@@ -202,7 +207,7 @@ def test_a_kill_during_a_snapshot_loses_nothing(app: AppLog, tmp_path: Path, poi
         check(process.listening(), app)
 
 
-@pytest.mark.parametrize("point", ["drop.before", "drop.after"])
+@pytest.mark.parametrize("point", ["drop.before", slow("drop.after")])
 def test_a_kill_while_slices_are_dropped_loses_nothing(tmp_path: Path, point: str) -> None:
     chance = random.Random(9)
     app = AppLog(str(tmp_path / "log"), specs=specs("rocksdb"))
@@ -228,7 +233,7 @@ def test_a_kill_at_any_time_loses_nothing(app: AppLog, tmp_path: Path) -> None:
     busy = config_of(
         app, tmp_path, memory=unchecked(MemorySettings, limit=2 << 20), state=FLUSH_OFTEN, snapshots=MANY_SNAPSHOTS
     )
-    for _ in range(6):
+    for _ in range(3):
         with Process(busy) as process, process.listening() as client:
             for _ in range(chance.randrange(1, 6)):
                 client.committed(app.random_commit(chance, rows=2_000, keys=3_000))

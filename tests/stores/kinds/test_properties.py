@@ -68,7 +68,7 @@ def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None
 @pytest.mark.parametrize("event_time", [True, False], ids=["event-time", "wall-clock"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=40, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=settings().max_examples * 2 // 5, deadline=None, suppress_health_check=SLOW)
 def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.DataObject) -> None:
     model = MODELS[kind]()
     run(
@@ -82,11 +82,13 @@ def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.Da
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=12, deadline=None, suppress_health_check=SLOW)
-def test_two_replicas_answer_alike_at_every_version(kind: str, engine: str, data: st.DataObject) -> None:
+@settings(max_examples=settings().max_examples // 8, deadline=None, suppress_health_check=SLOW)
+def test_two_replicas_answer_alike_at_every_version(
+    kind: str, engine: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
+) -> None:
     model = MODELS[kind]()
     history, event_time = data.draw(histories(model, least=6)), data.draw(st.booleans())
-    with tempfile.TemporaryDirectory(prefix="holdfast-kinds-") as folder:
+    with tempfile.TemporaryDirectory(dir=tmp_path_factory.getbasetemp()) as folder:
         world = EngineWorld(timed(model.declared().spec(), event_times=event_time), engine, Path(folder))
         try:
             run(model, world, history, event_time=event_time)
