@@ -1,7 +1,10 @@
 """Tasks are hosted, promoted and dropped while an instance runs."""
 
+import os
 import random
+import signal
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
@@ -321,6 +324,25 @@ def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp
                     assert state_of(client, task, app.version, app.stores) == app.state(task=task)
     finally:
         instances.stop(30.0)
+    assert failures == []
+
+
+def test_instances_that_hang_are_killed_at_the_end_of_the_time(app: AppLog, tmp_path: Path) -> None:
+    """All of them have one deadline: two that hang take no longer than one."""
+    chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
+    failures: list[BaseException] = []
+    instances = EmbeddedInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
+    instances.assign(app.log.app.tasks())
+    instances.wait_until_ready(app.version)
+    processes = [pid_of(address) for address in {address for (address,) in instances.replicas().values()}]
+    for pid in processes:
+        os.kill(pid, signal.SIGSTOP)
+    begun = time.monotonic()
+    instances.stop(4.0)
+    assert 4.0 <= time.monotonic() - begun < 7.5
+    for pid in processes:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
     assert failures == []
 
 

@@ -65,7 +65,7 @@ def test_a_log_without_sparks_last_batches_stops_the_app() -> None:
         History.of(batch(0)).decide(batch(5))
     with pytest.raises(MissingVersions, match="at batch 57 and the log has none"):
         History().decide(batch(57))
-    with pytest.raises(MissingVersions):
+    with pytest.raises(MissingVersions, match="read the missing records again, remove Spark's checkpoint; or"):
         check_checkpoint(None, "q", restart_sources=False, done=True)
     assert History().decide(batch(57), restart_sources=True) == Compute(Version(1))
 
@@ -118,6 +118,8 @@ def test_a_batch_of_an_earlier_checkpoint_is_not_computed_again() -> None:
     with pytest.raises(OtherOffsets):
         history.decide(batch(1, "elsewhere"), restart_sources=True)
     history[4] = commit(4, following(history[3], batch(2)))
+    assert following(history[4], batch(0, query="c")).earlier == {"q": 2, "b": 0}
+    assert following(history[4], batch(3)).earlier == {"b": 0}, "not its own"
     assert history.decide(batch(0, query="b"), restart_sources=True) == AlreadyCommitted(Version(3))
     del history[3]
     with pytest.raises(OtherOffsets, match="does not have that one"):

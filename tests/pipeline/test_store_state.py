@@ -96,6 +96,17 @@ def test_prefetched_entries_are_not_read_again() -> None:
     assert before.reads == 3, "a short range is cached"
 
 
+def test_a_put_of_a_key_that_was_read_counts_once() -> None:
+    state = StoreState("store", Before({b"a": b"1", b"b": b"2"}), Budget(PLENTY))
+    assert state.get(b"a") == b"1"
+    state.put(b"a", b"7")
+    assert state.approximate_count() == 2
+    state.put(b"new", b"8")
+    assert state.approximate_count() == 3
+    state.delete(b"a")
+    assert state.approximate_count() == 2
+
+
 def test_writes_are_allowed_during_a_scan() -> None:
     state = StoreState("store", Before({bytes([n]): b"" for n in range(1, 9)}), Budget(PLENTY))
     for key, _ in state.scan(b"\x01", None):

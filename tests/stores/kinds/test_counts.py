@@ -113,6 +113,23 @@ def test_copies_in_older_slices_count_once(tmp_path: Path) -> None:
     versions.engine.close()
 
 
+@pytest.mark.parametrize(
+    ("store", "put", "left"),
+    [
+        (hf.WindowStore("s", value=int, size="1s", retention="10s"), window, 0),
+        (hf.SessionStore("s", value=int, retention="10s"), session, 0),
+        (hf.VersionedKeyValueStore("s", value=int, retention="10s"), window, 1),
+    ],
+)
+def test_what_is_past_its_retention_is_not_counted(store: Any, put: Puts, left: int) -> None:
+    """It is dropped in whole slices, some time after no reader sees it any more. The latest value of a key stays."""
+    stored = hf.DictBytes()
+    for n in range(5):
+        put(store.bind(stored, hf.Now(wall=0, event=0)), n)
+    at = [hf.Now(wall=0, event=event) for event in (0, 100_000)]
+    assert [view_of(store.spec(), stored, now).approximate_count() for now in at] == [5, left]
+
+
 def test_the_engine_counts_no_marks(tmp_path: Path) -> None:
     declared, put = KINDS["key-value"]
     versions = Versions("rocksdb", declared, tmp_path / "state")
