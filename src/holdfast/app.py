@@ -34,13 +34,15 @@ from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateListener, StateMachine
+from holdfast.topology.aggregation import Table
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.sink import Sink
 from holdfast.topology.stream import Stream, open_stream
+from holdfast.topology.tables import add_table
 from holdfast.topology.topology import Topology
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import Column, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
     from pyspark.sql.streaming.readwriter import DataStreamReader
 
@@ -191,6 +193,31 @@ class App:
         if self._spark is None:
             self._spark = df.sparkSession
         return open_stream(self._topology, df, key, timestamp, position, name, whole_dead_letters)
+
+    def table(
+        self,
+        df: object,
+        name: str,
+        *,
+        key: str | Iterable[str],
+        timestamp: str | None = None,
+        deleted: str | Column | None = None,
+        position: str | Iterable[str] = (),
+        durable: bool = True,
+        everywhere: bool = False,
+        engine: str | None = None,
+        profile: str = "balanced",
+    ) -> Table:
+        """Keeps the newest row per key of a changelog stream, in a store of this name.
+
+        The newest row is that of the latest event time, then of the last source position; without `timestamp` it is
+        the one that came last. Where `deleted` is true, the row is a tombstone and deletes the key:
+        `app.table(changes, "players", key="id", timestamp="at", deleted="op = 'DELETE'")`. The source has the table's
+        name.
+        """
+        stream = self.stream(df, key=key, timestamp=timestamp, position=position, name=name)
+        options = {"durable": durable, "everywhere": everywhere, "engine": engine, "profile": profile}
+        return add_table(stream, name, deleted, options)
 
     def dead_letters(self, sink: Sink) -> None:
         """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""

@@ -26,6 +26,7 @@ from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Reader, SourceReaders, applied
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
+from holdfast.pipeline.table_plan import TablePlanner
 from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
@@ -33,6 +34,7 @@ from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
+from holdfast.topology.tables import Changelog
 from holdfast.topology.topology import Source
 from holdfast.topology.windowing import WindowedAggregation
 
@@ -45,6 +47,7 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     Aggregation: AggregationPlanner,
     WindowedAggregation: WindowedPlanner,
     Processing: ProcessingPlanner,
+    Changelog: TablePlanner,
 }
 
 _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}

@@ -48,6 +48,9 @@ AREAS: Final = (ENTRY_AREA, SLICE_AREA, EXPIRY_AREA, RECENCY_AREA, NOTE_AREA, WA
 REWRITE_NOTE: Final = NOTE_AREA + b"rewrite"
 """The note with the progress of a rewrite. It is the last key of every part that a rewrite step writes."""
 
+TOMBSTONES: Final = "tombstones"
+"""The option of a table whose changelog deletes keys."""
+
 REMOVED: Final = "removed"
 """Counts entries that were removed one by one because they had expired."""
 EVICTED: Final = "evicted"
@@ -222,12 +225,17 @@ class Layout:
 
     lead = 0
     """How many bytes of a payload come before the value and belong to the layout."""
-    deletes = False
-    """Whether keys of an aggregate can be deleted: then sinks are notified."""
+    always_deletes: ClassVar[bool] = False
+    """Whether keys of an aggregate can always be deleted."""
     entry_areas: ClassVar[tuple[bytes, ...]] = (ENTRY_AREA,)
     """The areas that contain entries."""
     one_place = True
     """Whether each entry is stored under its own key, so that one lookup finds it."""
+
+    @property
+    def deletes(self) -> bool:
+        """Whether keys of an aggregate or a table can be deleted: then sinks are notified."""
+        return self.always_deletes or bool(self.spec.option(TOMBSTONES))
 
     def writer(self, version: Version, now: Now, state: StoreColumns, count: Count) -> BatchWriter:
         """What merges a batch of an aggregate."""

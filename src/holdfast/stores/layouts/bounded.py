@@ -207,7 +207,7 @@ class BoundedLayout(Layout):
     ENTRIES = BoundedEntries
     READER = PlainEntries
     lead = SEQ_BYTES
-    deletes = True
+    always_deletes = True
 
     def estimate(self, bytes_: ReadableBytes, some: Counted) -> int:
         return counted(bytes_.get(COUNT_KEY))

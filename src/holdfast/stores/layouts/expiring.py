@@ -130,4 +130,4 @@ class ExpiringLayout(Layout):
 
     WRITER = ExpiringWriter
     ENTRIES = READER = PlainEntries
-    deletes = True
+    always_deletes = True

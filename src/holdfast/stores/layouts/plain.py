@@ -3,11 +3,12 @@
 An entry that was put with a TTL of its own has a row in the expiry index, through which it is removed.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
 
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats.cells import NEVER, all_begin_with, pack_many, unpack_many
@@ -26,6 +27,10 @@ _PLAIN = EMPTY
 """The first bytes of a cell without timestamp and expiry. Almost all cells start so, and need no other check."""
 
 
+Chosen = Callable[[pa.BinaryArray], pa.BooleanArray]
+"""The stored rows of some keys, null where there is none → which of the keys change."""
+
+
 class PlainWriter(BatchWriter):
     """Rows of an aggregate that never expire."""
 
@@ -33,6 +38,21 @@ class PlainWriter(BatchWriter):
         before = unpack_many(self._state.get(keys))
         rows = merge(newest_rows(self._spec, before.payloads, before.schemas))
         return part(keys, pack_many(rows, latest(before, times), schema=self._spec.schema))
+
+    def replace(
+        self, keys: pa.BinaryArray, times: pa.Array | None, rows: pa.BinaryArray, chosen: Chosen
+    ) -> pa.Table | None:
+        """What it changes to set the rows of these keys, null to delete one. `chosen` decides, given the stored rows.
+
+        To delete a key that isn't there changes nothing.
+        """
+        before = unpack_many(self._state.get(keys))
+        stored = newest_rows(self._spec, before.payloads, before.schemas)
+        wanted = pc.and_(chosen(stored), pc.or_(pc.is_valid(rows), pc.is_valid(stored)))
+        if not pc.any(wanted).as_py():
+            return None
+        cells = pack_many(rows, times, schema=self._spec.schema)
+        return part(keys.filter(wanted), cells.filter(wanted))
 
 
 class PlainEntries(Entries):

@@ -66,7 +66,7 @@ class WindowedLayout(Layout):
 class SessionLayout(WindowedLayout):
     """Sessions. One that is merged into another is deleted."""
 
-    deletes = True
+    always_deletes = True
 
 
 def _moments(times: Times) -> pa.Array:

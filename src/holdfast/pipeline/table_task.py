@@ -1,0 +1,97 @@
+"""One task of a table from a changelog: the newest row of each key replaces the stored one, as columns."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError
+from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.segments import STATE
+from holdfast.pipeline.record_columns import KeyedColumns
+from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
+from holdfast.pipeline.task_state import TaskState
+from holdfast.stores.access import Now
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.rows import decode_rows, encode_rows
+from holdfast.stores.layouts.plain import PlainWriter
+from holdfast.stores.spec import StoreSpec
+from holdfast.words import TaskId, Version
+
+
+@dataclass(frozen=True)
+class TableWork:
+    """What every task of a table does in one version. The driver sends it to the workers."""
+
+    topology: int
+    version: Version
+    name: str
+    store: StoreSpec
+    columns: KeyedColumns
+    now: Now
+    limits: Limits
+
+    def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
+        tally = Tally()
+        written = WrittenSegments()
+        volatile = () if self.store.durable else (self.store.name,)
+        try:
+            parts = list(self._parts(task, batches, state, tally))
+            if parts:
+                inline = self.limits.inline_limit
+                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
+        except HoldfastError as error:
+            return refused(task, error)
+        return tally.done(task, written)
+
+    def _parts(self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally) -> Iterator[Part]:
+        newest: pa.Table | None = None
+        for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
+            usable, dead = self.columns.usable(chunk, self.name, tally)
+            yield from dead
+            newest = last_per_key(usable if newest is None else pa.concat_tables([newest, usable]), self.columns.keys)
+        if newest is None or not newest.num_rows:
+            return
+        key = [whole(newest[name]) for name in self.columns.keys]
+        check_own(self.store.key, key, task, self.limits.partitions)
+        tally.add("keys", newest.num_rows)
+        writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
+        times = None if self.columns.time is None else whole(newest[self.columns.time])
+        is_newer = partial(_is_newer, self.store, times)
+        changes = writer.replace(encode_keys(self.store.key, key), times, self._rows(newest), is_newer)
+        if changes is not None:
+            yield STATE, self.store.name, changes
+
+    def _rows(self, newest: pa.Table) -> pa.BinaryArray:
+        """The rows as bytes, null for a tombstone."""
+        *values, gone = (whole(newest[name]) for name in self.columns.values)
+        if self.columns.time is not None:
+            values.append(whole(newest[self.columns.time]))
+        fields = self.store.columns.fields
+        rows = encode_rows(
+            self.store.columns, [v.cast(f.field_type.arrow) for v, f in zip(values, fields, strict=True)]
+        )
+        return pc.if_else(pc.fill_null(gone, False), pa.scalar(None, rows.type), rows)
+
+
+def _is_newer(store: StoreSpec, times: pa.Array | None, stored: pa.BinaryArray) -> pa.BooleanArray:
+    """Which rows replace the stored ones: those that aren't older."""
+    if times is None:
+        return pa.repeat(pa.scalar(True), len(stored))
+    return pc.fill_null(pc.greater_equal(times, decode_rows(store.columns, stored)[-1]), True)
+
+
+def last_per_key(records: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The last record of each key, in the order of the records.
+
+    >>> last_per_key(pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]}), ("k",)).to_pylist()
+    [{'k': 'b', 'n': 2}, {'k': 'a', 'n': 3}]
+    """
+    places = pa.table({**{name: records[name] for name in keys}, "_at": np.arange(records.num_rows)})
+    last = places.group_by(list(keys), use_threads=False).aggregate([("_at", "max")])["_at_max"]
+    return records.take(pa.array(np.sort(last.to_numpy())))

@@ -1,0 +1,86 @@
+"""Tables from a changelog: a stream of rows and tombstones, of which a store keeps the newest row per key.
+
+players  ── ann, Bern ──●── ann, Basel ──●── ann, deleted ──►
+table       ann: Bern      ann: Basel       (no ann)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from holdfast.errors import TopologyError
+from holdfast.stores.access import Now
+from holdfast.stores.formats.rows import ROWS
+from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.kinds import store_spec
+from holdfast.stores.layouts.base import TOMBSTONES
+from holdfast.stores.spec import KEY_VALUE, RowValues
+from holdfast.topology.aggregation import Table, check_unused
+from holdfast.topology.frames import errors_in, key_of, type_of
+from holdfast.topology.outputs import DELETED, AggregateRows, Output
+from holdfast.topology.topology import SubTopology
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column
+
+    from holdfast.topology.stream import Stream
+
+TIME_OF_ROW = "row#time"
+"""The hidden column with the event time of a row, in milliseconds. No column of a user can have this name."""
+
+
+@dataclass(frozen=True)
+class Changelog:
+    """Keeps the newest row per key, by event time, then by source position. A tombstone deletes the key."""
+
+    columns: tuple[str, ...]
+    """The stream's columns that rows have."""
+    deleted: str | Column | None
+    """True for a tombstone."""
+
+    def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
+        (store,) = subtopology.stores
+        return (AggregateRows(subtopology.name, subtopology.number, store),)
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        yield "newest row per key" + ("" if self.deleted is None else f", deleted where {self.deleted}")
+
+    def next_due(self, before: Now, event: int | None) -> int | None:
+        return None
+
+
+def add_table(stream: Stream, name: str, deleted: str | Column | None, options: Mapping[str, Any]) -> Table:
+    """Adds a table with the newest row per key of a stream, in a store with these options."""
+    frame, key = stream.frame, key_of(stream.frame, stream.key)
+    if deleted is not None:
+        with errors_in(frame, f"table({name!r}, deleted={deleted!r})"):
+            kind = (frame.selectExpr(deleted) if isinstance(deleted, str) else frame.select(deleted)).schema.fields[0]
+        if kind.dataType.simpleString() != "boolean":
+            raise TopologyError(
+                f"table({name!r}, deleted={deleted!r}): the condition is of type {kind.dataType.simpleString()}, and "
+                "must be true or false, such as deleted=\"op = 'DELETE'\"."
+            )
+    columns = tuple(column for column in frame.columns if column not in (*stream.key, deleted))
+    if not columns:
+        raise TopologyError(f"table({name!r}): the stream has no column beside its key. Add one, such as a constant.")
+    check_unused(DELETED, [*stream.key, *columns], name, "sinks see that a key was deleted")
+    time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp else ()
+    fields = tuple(Field(column, type_of(frame, column)) for column in columns)
+    made = store_spec(
+        name,
+        KEY_VALUE,
+        key=key,
+        value=RowValues(Schema(fields + time)),
+        codec=ROWS,
+        default_engine=stream.topology.engine,
+        where=f"table({name!r})",
+        **options,
+    )
+    spec = msgspec.structs.replace(stream.timed(made), fixed=(*made.fixed, (TOMBSTONES, True)))
+    stream.topology.check_free(name, (spec,), "Give the table another name.")
+    stream.topology.add(name, stream, key, (spec,), Changelog(columns, deleted))
+    return Table(stream.topology, name)
