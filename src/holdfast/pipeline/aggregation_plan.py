@@ -40,7 +40,7 @@ from holdfast.pipeline.planning import (
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import DEAD, ROWS, TIME, BatchPlan, TaskColumns
+from holdfast.pipeline.task_columns import DEAD, MICROS, ROWS, TIME, BatchPlan, TaskColumns
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
 from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
@@ -51,6 +51,7 @@ from holdfast.topology.aggregation import Aggregation
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from holdfast.topology.stream import Stream
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
@@ -155,8 +156,9 @@ def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPla
     columns = {BatchPlan.WITH_DEAD_LETTERS: with_dead_letters}
     columns[BatchPlan.GROUPED] = replace(with_dead_letters, dead=False)
     if can_group(subtopology.key, operator.reducers):
-        inputs = tuple(None if a.column is None else f"x{n}" for n, (_, a) in enumerate(operator.aggregates))
-        columns[BatchPlan.RAW] = replace(with_dead_letters, dead=False, inputs=inputs)
+        inputs = tuple(name for name, _ in _inputs(operator, BatchPlan.RAW))
+        order = _order_of(subtopology.stream, operator)
+        columns[BatchPlan.RAW] = replace(with_dead_letters, dead=False, inputs=inputs, order=order)
     return columns
 
 
@@ -173,8 +175,10 @@ class AggregationFrames:
         self.columns = columns_of(subtopology, self.operator)
         self.keys = self.columns[BatchPlan.WITH_DEAD_LETTERS].keys
         self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(self._fields)]
-        self._time = self._time_inputs()
-        self._values = {plan: _value_inputs(self.operator, plan) for plan in self.columns}
+        self._time = {plan: self._time_inputs(columns) for plan, columns in self.columns.items()}
+        self._values = {
+            plan: {name: value for name, value in _inputs(self.operator, plan) if name} for plan in self.columns
+        }
         self._aggregates = self._partial_aggregates()
         self._not_utf8 = not_utf8(_stored_texts(self.operator, self._stream.position))
 
@@ -222,29 +226,30 @@ class AggregationFrames:
         if plan is BatchPlan.WITH_DEAD_LETTERS:
             # Otherwise a sum over many equal dead letters could overflow.
             values = [F.when(good, value).alias(name) for name, value in self._values[plan].items()]
-            return [*self._key, dead_letter(cases).alias(DEAD), *self._time, *values]
+            return [*self._key, dead_letter(cases).alias(DEAD), *self._time[plan], *values]
         key = [F.when(good, F.expr(quoted(f.name))).alias(f"k{n}") for n, f in enumerate(self._fields)]
-        return [*key, *self._time, *(value.alias(name) for name, value in self._values[plan].items())]
+        return [*key, *self._time[plan], *(value.alias(name) for name, value in self._values[plan].items())]
 
-    def _time_inputs(self) -> list[Column]:
+    def _time_inputs(self, columns: TaskColumns) -> list[Column]:
         stream = self._stream
         if stream.timestamp is None:
             return []
-        instant = f"CAST({quoted(stream.timestamp)} AS timestamp)"
-        inputs = [F.expr(f"{millis_of(stream.timestamp)} AS {TIME}"), *map(F.expr, times_of_branches(stream))]
-        if any(aggregate.needs_time for _, aggregate in self.operator.aggregates):
-            inputs.append(F.expr(f"unix_micros({instant}) AS t"))
-            inputs += [F.expr(f"{quoted(column)} AS s{n}") for n, column in enumerate(stream.position)]
-        return inputs
+        inputs = [] if columns.order else [f"{millis_of(stream.timestamp)} AS {TIME}"]
+        inputs += times_of_branches(stream)
+        if _order_of(stream, self.operator):
+            inputs.append(f"unix_micros(CAST({quoted(stream.timestamp)} AS timestamp)) AS {MICROS}")
+            inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
+        return [F.expr(sql) for sql in inputs]
 
     def _partial_aggregates(self) -> list[Column]:
-        positions = [f"s{n}" for n in range(len(self._stream.position))]
+        order = _order_of(self._stream, self.operator)
+        inputs = _inputs(self.operator, BatchPlan.GROUPED)
         partials = [
             partial
-            for n, ((_, aggregate), reducer) in enumerate(
-                zip(self.operator.aggregates, self.operator.reducers, strict=True)
+            for (_, aggregate), reducer, (column, _) in zip(
+                self.operator.aggregates, self.operator.reducers, inputs, strict=True
             )
-            for partial in _partials(aggregate, reducer.partials, f"x{n}", positions)
+            for partial in _partials(aggregate, reducer.partials, column, order)
         ]
         columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
         named = self.columns[BatchPlan.WITH_DEAD_LETTERS]
@@ -265,14 +270,29 @@ def _ansi(session: SparkSession) -> Iterator[None]:
         session.conf.set("spark.sql.ansi.enabled", before or "true")
 
 
-def _value_inputs(operator: Aggregation, plan: BatchPlan) -> dict[str, Column]:
-    """The columns the aggregates read, as x0, x1 ... A count in the task needs no value, only whether there is one."""
-    inputs = {}
-    for n, (_, aggregate) in enumerate(operator.aggregates):
-        if (column := aggregate.column) is not None:
-            value = F.expr(column) if isinstance(column, str) else column
-            counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
-            inputs[f"x{n}"] = F.when(value.isNotNull(), True) if counted else value
+def _order_of(stream: Stream, operator: Aggregation) -> tuple[str, ...]:
+    """The columns by which first and last values are ordered; none if there are no such aggregates."""
+    if not any(aggregate.needs_time for _, aggregate in operator.aggregates):
+        return ()
+    return (MICROS, *(f"s{n}" for n in range(len(stream.position))))
+
+
+def _inputs(operator: Aggregation, plan: BatchPlan) -> list[tuple[str | None, Column]]:
+    """The column that each aggregate reads: x0, x1 ..., one per distinct input, or None for a count of rows.
+
+    A count in the task needs no value, only whether there is one.
+    """
+    inputs: list[tuple[str | None, Column]] = []
+    names: dict[tuple[object, bool], str] = {}
+    for _, aggregate in operator.aggregates:
+        column = aggregate.column
+        if column is None:
+            inputs.append((None, F.lit(None)))
+            continue
+        counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
+        name = names.setdefault((column if isinstance(column, str) else id(column), counted), f"x{len(names)}")
+        value = F.expr(column) if isinstance(column, str) else column
+        inputs.append((name, F.when(value.isNotNull(), True) if counted else value))
     return inputs
 
 
@@ -289,7 +309,7 @@ def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, E
     return texts
 
 
-def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, positions: list[str]) -> list[str]:
+def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str | None, order: tuple[str, ...]) -> list[str]:
     """The SQL of the partial aggregates before the shuffle, in the order of the reducer's partials."""
     match aggregate.function:
         case Function.COUNT:
@@ -304,5 +324,5 @@ def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str, posi
             return [f"CAST(sum({added}) AS {fields[0].type})", f"count({column})"]
         case Function.FIRST | Function.LAST:
             pick = "max" if aggregate.function is Function.LAST else "min"
-            order = ["t", *positions, column]
-            return [f"{pick}(struct({', '.join(order)})).{name}" for name in order]
+            in_order = [*order, str(column)]
+            return [f"{pick}(struct({', '.join(in_order)})).{name}" for name in in_order]

@@ -17,7 +17,7 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import SEGMENT_BYTES, STATE
-from holdfast.pipeline.grouping import RejectFastPlan, grouped
+from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, TaskColumns
@@ -54,7 +54,7 @@ class AggregationWork:
         written = WrittenSegments()
         try:
             if self.columns.inputs is not None:
-                batches = grouped(self.columns, self.reducers, batches, self.limits.chunk_rows)
+                batches = grouped(self.columns, self.reducers, timed(self.columns, batches), self.limits.chunk_rows)
             segments = _segments(self, task, batches, self._writer(before, tally), tally)
             if self.limits.rewrite_entries:
                 segments = _preceded_by(rewritten(self, before, tally), segments)

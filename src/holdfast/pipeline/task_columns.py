@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from enum import Enum
 
-DEAD, LATE, ROWS, TIME, PANE = "_dead", "_late", "_rows", "_time", "_pane"
+DEAD, LATE, ROWS, TIME, PANE, MICROS = "_dead", "_late", "_rows", "_time", "_pane", "t"
 
 Clocks = tuple[tuple[str, str], ...]
 """The columns by which the clocks of sources move: (source, column with event times in milliseconds)."""
@@ -42,6 +42,9 @@ class TaskColumns:
     """In a windowed aggregation: the time by which records are grouped besides their key."""
     late: bool = False
     """Whether late records have a column, as unusable ones have in `dead`."""
+    order: tuple[str, ...] = ()
+    """For raw records of a first or last value: the event time in microseconds, and the source position. Such records
+    come without the time in milliseconds: it follows from this one."""
 
     @property
     def times(self) -> list[str]:

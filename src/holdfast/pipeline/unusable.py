@@ -52,9 +52,21 @@ def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahea
     if timestamp is not None:
         cases.append(Case(f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
         ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
-        limit = wall + max_ahead_millis
-        cases.append(Case(f"unix_millis(CAST({quoted(timestamp)} AS timestamp)) > {limit}", ahead))
+        millis = f"unix_millis(CAST({quoted(timestamp)} AS timestamp))"
+        cases.append(Case(above(millis, wall + max_ahead_millis), ahead))
     return cases
+
+
+def above(sql: str, number: int) -> str:
+    """The condition that a number is above one that changes from batch to batch; false for null.
+
+    Spark writes a number into the code that it generates, and compiles it again for another number. A struct is handed
+    to the code as an object. To compare structs takes about 30 ns more per record.
+
+    >>> above("x", 5)
+    'struct(x) > struct(5L)'
+    """
+    return f"struct({sql}) > struct({number}L)"
 
 
 def not_utf8(texts: Mapping[str, Expression]) -> list[Case]:

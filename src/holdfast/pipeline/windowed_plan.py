@@ -20,7 +20,7 @@ from holdfast.pipeline.clock_columns import millis_of
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import LATE, PANE, BatchPlan
-from holdfast.pipeline.unusable import is_unusable
+from holdfast.pipeline.unusable import above, is_unusable
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import Now
 from holdfast.topology.windowing import LATE as LATE_OUTPUT
@@ -110,8 +110,8 @@ def _may_be_late(windows: Windows, millis: str, event: int) -> str:
     """Whether a record is late. A record of a session is not if it is near another one: its task knows."""
     match windows:
         case TimeWindows(size_ms=size, every_ms=every):
-            return f"{millis} - pmod({millis}, {every}) + {size + windows.grace_ms} <= {event}"
+            return f"NOT {above(f'{millis} - pmod({millis}, {every}) + {size + windows.grace_ms}', event)}"
         case SessionWindows(gap_ms=gap):
-            return f"{millis} + {gap + windows.grace_ms} < {event}"
+            return f"NOT {above(f'{millis} + {gap + windows.grace_ms}', event - 1)}"
         case _:
-            return f"{millis} + {windows.size_ms + 1 + windows.grace_ms} <= {event}"
+            return f"NOT {above(f'{millis} + {windows.size_ms + 1 + windows.grace_ms}', event)}"

@@ -19,7 +19,7 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, naming_keys, rewritten, usable
-from holdfast.pipeline.grouping import RejectFastPlan, grouped
+from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_columns import LATE, TaskColumns
@@ -119,7 +119,10 @@ class WindowedTask:
         work, columns = self._work, self._work.columns
         if columns.inputs is not None:
             batches = grouped(
-                columns, work.reducers, _with_panes(work.windows, columns, batches), work.limits.chunk_rows
+                columns,
+                work.reducers,
+                _with_panes(work.windows, columns, timed(columns, batches)),
+                work.limits.chunk_rows,
             )
         if work.windows.overlap:
             # A window has rows of several panes, which must be merged before they are written.
