@@ -47,7 +47,7 @@ def build(folder: Path, release: Release) -> hf.App:
     )
     app = hf.App("soak", settings=settings)
     app.spark.sparkContext.setLogLevel("ERROR")
-    source = app.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 20).parquet(str(folder / "input"))
+    source = app.spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", 50).parquet(str(folder / "input"))
     stream = app.stream(source, key="player", timestamp="at")
     aggregates = {"games": hf.count(), "points": hf.sum("points")}
     if release.best:

@@ -16,6 +16,7 @@ from tests.soak.release import Release
 
 LONGEST_START, LONGEST_STOP, LONGEST_BATCH = 300, 120, 300
 """Seconds after which a process that should run, have ended or have made a version counts as hanging."""
+LONGEST_REST = 1800
 
 
 @dataclass
@@ -123,18 +124,19 @@ class Lives:
         self.start(release)
         self.until_running()
         self._wait(old, "although another driver has taken over")
-        if old.running.exists() and "has taken over" not in old.last_words():
+        # Spark's workers may write more after it.
+        if old.running.exists() and "has taken over" not in old.errors.read_text(errors="replace"):
             self.wrong.append(f"{old.errors.name} ended without the winner's name: {old.last_words()}")
 
     def stop(self) -> None:
         self.life.process.send_signal(signal.SIGTERM)
         self._wait(self.life, "after SIGTERM")
 
-    def _wait(self, life: Life, when: str) -> None:
+    def _wait(self, life: Life, when: str, seconds: float = LONGEST_STOP) -> None:
         try:
-            life.process.wait(LONGEST_STOP)
+            life.process.wait(seconds)
         except subprocess.TimeoutExpired:
-            self.wrong.append(f"{life.errors.name} still runs {LONGEST_STOP} s {when}: {life.last_words()}")
+            self.wrong.append(f"{life.errors.name} still runs {seconds} s {when}: {life.last_words()}")
             for pid in [*of_kind(life.process.pid, "jvm"), life.process.pid]:
                 kill(pid)
             life.process.wait()
@@ -143,7 +145,7 @@ class Lives:
         """Processes the rest of the input in one more life; whether it worked."""
         self.stop()
         life = self.start(self.life.release, "--finish")
-        if life.process.wait(900):
+        self._wait(life, "and should have processed the rest of the input", LONGEST_REST)
+        if life.process.returncode:
             self.wrong.append(f"the last life failed: {life.last_words()}")
-            return False
-        return True
+        return not life.process.returncode
