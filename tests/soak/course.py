@@ -37,12 +37,13 @@ OF_FILES = (
     "files of snapshots that a manifest names",
     "files of snapshots that none names",
     "positions of sinks",
+    "app files",
     "MiB in the log",
     "files of state",
     "MiB of state",
 )
-PER_START = ("leaders", "app files", "temporary files")
-"""They grow with each start, change of the app or kill, and not with time. They are shown only."""
+PER_START = ("leaders", "temporary files")
+"""They grow with each start or kill, and not with time. They are shown only."""
 
 
 class Course(threading.Thread):
@@ -127,7 +128,7 @@ def sizes(folder: Path) -> dict[str, int]:
 
 def counted(log: Path, names: dict[str, int]) -> Counter[str]:
     """The objects of a log by what they are."""
-    found: Counter[str] = Counter(dict.fromkeys((*OF_FILES[:6], *PER_START), 0))
+    found: Counter[str] = Counter(dict.fromkeys((*OF_FILES[:7], *PER_START), 0))
     plain = {"commits": "commits", "segments": "segments", "sinks": "positions of sinks", "leader": "leaders"}
     plain |= {"app": "app files", ".tmp": "temporary files"}
     files, named = set[str](), set[str]()
