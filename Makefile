@@ -12,6 +12,9 @@ TYPED := $(wildcard src tests benchmarks examples scripts)
 # The S3 server of the tests, if set-up could build it. Without it the S3 tests are skipped.
 export HOLDFAST_VERSITYGW ?= $(CURDIR)/.tools/bin/versitygw
 
+# Hundreds of processes import holdfast during the tests: without bytecode each of them compiles it again.
+export PYTHONDONTWRITEBYTECODE :=
+
 # Number of test processes. Most tests wait for a process now and then, so three fit two cores.
 WORKERS ?= 3
 
