@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.topology.windows import TimeWindows, Window, hopping, tumbling
+from holdfast.topology.windows import SessionWindows, TimeWindows, Window, hopping, session, tumbling
 from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of, results_in, window_of
 
 BATCHES = st.lists(
@@ -120,3 +120,79 @@ def test_a_window_waits_on_if_the_grace_has_grown() -> None:
     assert app.sent == [[], [], []] and app.waiting == 3
     app.run([])
     assert [(window_of(row), row["n"]) for row in app.sent[-1]] == [(("ann", 0, 10_000), 2)]
+
+
+def sessions_after(
+    windows: SessionWindows, batches: Sequence[Sequence[Record]]
+) -> tuple[dict[WindowOf, list[tuple[int, int]]], int]:
+    """The sessions by the rules in words: each batch joins the open sessions, and closed ones never change."""
+    found: dict[WindowOf, list[tuple[int, int]]] = {}
+    late, event = 0, None
+    for batch in batches:
+        for key in sorted({key for key, _, _ in batch}):
+            is_open = {w for w in found if w[0] == key and (event is None or windows.closes(Window(*w[1:])) > event)}
+            values = [pair for window in is_open for pair in found[window]]
+            values += [(time, value) for each, time, value in batch if each == key]
+            for found_one in windows.windows(time for time, _ in values):
+                inside = [pair for pair in values if found_one.start <= pair[0] <= found_one.end]
+                if event is not None and windows.closes(found_one) <= event:
+                    late += len(inside)
+                    continue
+                for window in [w for w in is_open if found_one.start <= w[1] and w[2] <= found_one.end]:
+                    found.pop(window, None)
+                found[(key, *found_one)] = inside
+        event = max([time for _, time, _ in batch] + ([] if event is None else [event]), default=None)
+    return found, late
+
+
+SESSIONS = [session("5ms"), session("3ms", grace="10ms"), session("1ms", grace="200ms")]
+
+
+@pytest.mark.parametrize("windows", SESSIONS, ids=str)
+@settings(max_examples=50)
+@given(batches=BATCHES)
+def test_sessions(windows: SessionWindows, batches: list[list[Record]]) -> None:
+    app = WindowedApp(windows, {"final": True})
+    sent: dict[WindowOf, dict[str, object]] = {}
+    final: dict[WindowOf, dict[str, object]] = {}
+    for batch in [*batches, []]:
+        event = app.event
+        for row in sorted(app.run(batch), key=lambda row: not row["_deleted"]):
+            if row["_deleted"]:
+                del sent[window_of(row)]
+            else:
+                sent[window_of(row)] = results_in(row)
+        for row in app.sent[-1]:
+            assert window_of(row) not in final
+            assert event is not None and windows.closes(Window(*window_of(row)[1:])) <= event
+            final[window_of(row)] = results_in(row)
+    values, late = sessions_after(windows, batches)
+    expected = {window: result_of(records) for window, records in values.items()}
+    assert app.stored() == expected
+    assert sent == expected
+    assert app.late == late
+    event = app.event
+    assert final == {w: v for w, v in expected.items() if event and windows.closes(Window(*w[1:])) <= event}
+    assert app.waiting == len(expected) - len(final)
+
+
+def test_the_documented_example_of_sessions() -> None:
+    """Kafka Streams: with a gap of 5 minutes, two sessions become one when a record arrives late between them."""
+    minute = 60_000
+    app = WindowedApp(session("5m", grace="30m"))
+    app.run([("green", 0, 1), ("blue", 0, 1), ("blue", 4 * minute, 1), ("green", 6 * minute, 1)])
+    assert {window: value["n"] for window, value in app.stored().items()} == {
+        ("blue", 0, 4 * minute): 2,
+        ("green", 0, 0): 1,
+        ("green", 6 * minute, 6 * minute): 1,
+    }
+    rows = app.run([("green", 5 * minute, 1)])  # exactly a gap after the first one
+    assert {window: value["n"] for window, value in app.stored().items()} == {
+        ("blue", 0, 4 * minute): 2,
+        ("green", 0, 6 * minute): 3,
+    }
+    assert {window_of(row): row["n"] for row in rows} == {
+        ("green", 0, 0): None,
+        ("green", 6 * minute, 6 * minute): None,
+        ("green", 0, 6 * minute): 3,
+    }

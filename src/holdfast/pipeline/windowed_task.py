@@ -21,6 +21,7 @@ from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, naming_keys, rewritten, usable
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.session_task import SessionMerger
 from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_columns import LATE, TaskColumns
 from holdfast.pipeline.task_state import TaskState
@@ -30,12 +31,13 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.rows import decode_rows, encode_rows
 from holdfast.stores.kinds.base import LATE as LATE_COUNT
 from holdfast.stores.layouts.base import Merge
-from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, own_keys
+from holdfast.stores.layouts.expiring import deletes
+from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, own_keys, stored_keys
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.aggregates import max
 from holdfast.topology.reducers import Overflow, bind
 from holdfast.topology.row_merging import merged, reduced, rows_of
-from holdfast.topology.windows import TimeWindows, Windows
+from holdfast.topology.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
 from holdfast.words import TaskId
 
 TIME_FIELD = "$time"
@@ -77,6 +79,7 @@ class WindowedTask:
     def __init__(self, work: WindowedWork, task: TaskId, state: TaskState) -> None:
         self._work, self._task = work, task
         self.tally = Tally()
+        self._state = state
         self._before = state.store(work.store.name)
         self._event = BEGINNING if work.now.event is None else work.now.event
         self._reducers = (*work.reducers, _LATEST)
@@ -90,19 +93,19 @@ class WindowedTask:
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
         """The parts of each segment."""
         work = self._work
+        # A part of its own, by which sinks distinguish it from changes. Of two changes of one key the later one counts.
+        first = rewritten(work, self._before, self.tally) if work.limits.rewrite_entries else []
         gathered: list[Part] = []
-        if work.limits.rewrite_entries:
-            gathered += rewritten(work, self._before, self.tally)
         for chunk_parts in chain(self._sent(), map(self._parts, self._chunks(batches))):
             gathered += chunk_parts
             tables = [table for _, _, table in gathered]
             rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
             if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
-                yield _joined(gathered)
-                gathered = []
+                yield [*first, *_joined(gathered)]
+                first, gathered = [], []
         gathered += self._rest()
-        if gathered:
-            yield _joined(gathered)
+        if first or gathered:
+            yield [*first, *_joined(gathered)]
 
     def _sent(self) -> Iterator[list[Part]]:
         """The windows that are due."""
@@ -139,11 +142,37 @@ class WindowedTask:
             self.tally.saw(source, pc.max(chunk[name]).as_py())
         key = [whole(chunk[name]) for name in columns.keys]
         check_own(work.store.key, key, self._task, work.limits.partitions)
-        return parts + self._in_windows(chunk)
+        match work.windows:
+            case TimeWindows():
+                return parts + self._in_windows(work.windows, chunk)
+            case SessionWindows():
+                return parts + self._in_sessions(work.windows, key, chunk)
+            case SlidingWindows():
+                raise NotImplementedError
 
-    def _in_windows(self, chunk: pa.Table) -> list[Part]:
-        windows = self._work.windows
-        assert isinstance(windows, TimeWindows)
+    def _in_sessions(self, windows: SessionWindows, key: list[pa.Array], chunk: pa.Table) -> list[Part]:
+        spec = self._work.store
+        merger = SessionMerger(spec, windows, self._reducers, TIME_FIELD, self._state, self._event)
+        with naming_overflow(spec):
+            rows = self._rows(chunk)
+            found = merger.changed(key, _times(chunk, self._work.columns.pane), rows)
+        parts = self._late(chunk.filter(pa.array(found.late))) if found.late.any() else []
+        if not len(found.own):
+            return parts
+        cells = encode_rows(spec.columns, [whole(found.rows[name]) for name in spec.columns.names])
+        changes = self._writer.put(found.own, cells, whole(found.rows[TIME_FIELD]))
+        parts += [(STATE, spec.name, changes), (STATE, spec.name, deletes(stored_keys(spec, found.gone)))]
+        if self._sender is not None:
+            parts += self._sender.changed(found.own, is_new=found.is_new, event=self._event)
+            parts += self._sender.removed(found.gone)
+        return parts
+
+    def _rows(self, chunk: pa.Table) -> pa.Table:
+        """The rows of a chunk as rows of the store, with their latest times."""
+        columns = self._work.columns
+        return rows_of(self._reducers, [whole(chunk[name]) for name in (*columns.partials, columns.time)])
+
+    def _in_windows(self, windows: TimeWindows, chunk: pa.Table) -> list[Part]:
         rows, starts = open_windows(windows, _times(chunk, self._work.columns.pane), self._event)
         is_late = np.ones(chunk.num_rows, dtype=bool)
         is_late[rows] = False
@@ -186,8 +215,7 @@ class WindowedTask:
         codes = encoded.indices.to_numpy().astype(np.int64)
         order = np.argsort(codes, kind="stable")
         with naming_overflow(work.store):
-            found = rows_of(self._reducers, [whole(chunk[name]) for name in (*columns.partials, columns.time)])
-            found = reduced(self._reducers, found.take(pa.array(rows[order])), codes[order])
+            found = reduced(self._reducers, self._rows(chunk).take(pa.array(rows[order])), codes[order])
         return encoded.dictionary, whole(found[TIME_FIELD]), partial(self._merged, found)
 
     def _merged(self, rows: pa.Table, payloads: pa.BinaryArray) -> pa.BinaryArray:

@@ -1,0 +1,142 @@
+"""Sessions of one task: the batch's records and the open sessions at `v-1` become new sessions.
+
+A session that has closed never changes: a record near it starts a new one. So a session's final result is sent once,
+and only open sessions are read: those that end no earlier than the event clock minus gap and grace.
+"""
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.pipeline.session_merging import Union
+from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.stores.formats.byte_columns import cut, offsets_of, whole
+from holdfast.stores.formats.cells import Cells, unpack_many
+from holdfast.stores.formats.rows import decode_rows
+from holdfast.stores.formats.times import time_bytes
+from holdfast.stores.layouts.base import read_note
+from holdfast.stores.layouts.slices import slice_prefix, split_sliced_keys
+from holdfast.stores.layouts.timed import AFTER_TIMES, NEWEST, noted_number
+from holdfast.stores.layouts.windowed_rows import Times, own_keys, split_own_keys
+from holdfast.stores.schema.row_columns import newest_rows
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.reducers import Reducer
+from holdfast.topology.row_merging import reduced
+from holdfast.topology.windows import SessionWindows
+
+_TIMES = np.int32(16)
+"""The bytes of end and start in an own key."""
+
+
+class StoredSessions(NamedTuple):
+    """Open sessions at `v-1` of keys of the batch."""
+
+    own: pa.BinaryArray
+    keys: Times
+    """The number of each session's key."""
+    starts: Times
+    ends: Times
+    rows: pa.Table
+
+
+class ChangedSessions(NamedTuple):
+    """What the batch makes of the sessions."""
+
+    own: pa.BinaryArray
+    rows: pa.Table
+    is_new: pa.BooleanArray
+    """Whether no session with this start and end was stored."""
+    gone: pa.BinaryArray
+    """Own keys of sessions that are part of others now."""
+    late: npt.NDArray[np.bool_]
+    """Which rows of the batch are late."""
+
+
+@dataclass(frozen=True)
+class SessionMerger:
+    """Merges the rows of one task into its sessions. A reducer named `time` keeps the latest event time of rows."""
+
+    spec: StoreSpec
+    windows: SessionWindows
+    reducers: tuple[Reducer, ...]
+    time: str
+    state: TaskState
+    event: int
+
+    def changed(self, key: list[pa.Array], times: Times, rows: pa.Table) -> ChangedSessions:
+        """The sessions that rows with these keys and times change."""
+        beginnings = _beginnings(own_keys(self.spec, key, times, times)).dictionary_encode()
+        keys = beginnings.indices.to_numpy().astype(np.int64)
+        stored = self._stored(beginnings.dictionary, keys, times)
+        union = Union.of(
+            np.concatenate([keys, stored.keys]),
+            np.concatenate([times, stored.starts]),
+            np.concatenate([times, stored.ends]),
+            self.windows.gap_ms,
+        )
+        of_batch = union.members < len(times)
+        touched = np.zeros(len(union.starts), dtype=bool)
+        touched[union.groups[of_batch]] = True
+        some = np.zeros(len(union.starts), dtype=np.int64)
+        some[union.groups[of_batch]] = union.members[of_batch]  # any row of the batch in a group has its key
+        is_open = union.ends + np.int64(self.windows.gap_ms + self.windows.grace_ms) >= self.event
+        late = np.zeros(len(times), dtype=bool)
+        late[union.members[of_batch]] = ~is_open[union.groups[of_batch]]
+        chosen = touched & is_open
+        members, groups = union.of_groups(chosen)
+        own = own_keys(
+            self.spec, [column.take(pa.array(some[chosen])) for column in key], union.starts[chosen], union.ends[chosen]
+        )
+        before = stored.own.take(pa.array(members[members >= len(times)] - len(times)))
+        return ChangedSessions(
+            own,
+            reduced(self.reducers, pa.concat_tables([rows, stored.rows]).take(pa.array(members)), groups),
+            is_new=pc.invert(pc.is_in(own, value_set=before)),
+            gone=before.filter(pc.invert(pc.is_in(before, value_set=own))),
+            late=late,
+        )
+
+    def _stored(self, beginnings: pa.BinaryArray, keys: Times, times: Times) -> StoredSessions:
+        """The open sessions that are near the batch's records."""
+        gap = np.int64(self.windows.gap_ms)
+        earliest = np.full(len(beginnings), np.iinfo(np.int64).max)
+        latest = np.full(len(beginnings), np.iinfo(np.int64).min)
+        np.minimum.at(earliest, keys, times - gap)
+        np.maximum.at(latest, keys, times + gap)
+        earliest = np.maximum(earliest, np.int64(self.event) - gap - np.int64(self.windows.grace_ms))
+        found = self.state.scan_many(self.spec.name, self._ranges(beginnings, earliest))
+        own = split_sliced_keys(whole(found["key"]))[1]
+        cells = unpack_many(whole(found["value"]))
+        parts = split_own_keys(self.spec, own)
+        of_key = pc.index_in(_beginnings(own), value_set=beginnings).to_numpy().astype(np.int64)
+        near = (parts.ends >= earliest[of_key]) & (parts.starts <= latest[of_key])
+        chosen = pa.array(near)
+        cells = Cells(*(column.filter(chosen) for column in cells))
+        columns = decode_rows(self.spec.columns, newest_rows(self.spec, cells.payloads, cells.schemas))
+        named = dict(zip(self.spec.columns.names, columns, strict=True)) | {self.time: cells.timestamps}
+        fields = [field.name for reducer in self.reducers for field in reducer.fields]
+        rows = pa.table({name: named[name] for name in fields})
+        return StoredSessions(own.filter(chosen), of_key[near], parts.starts[near], parts.ends[near], rows)
+
+    def _ranges(self, beginnings: pa.BinaryArray, earliest: Times) -> list[Range]:
+        """Per key, its sessions that end at its earliest time or later, in every slice that may have some."""
+        newest = noted_number(read_note(self.state.store(self.spec.name), NEWEST))
+        if newest is None or not len(beginnings):
+            return []
+        size = self.spec.slice_ms
+        prefixes = {number: slice_prefix(number) for number in range(int(earliest.min()) // size, newest + 1)}
+        ranges = []
+        for beginning, time in zip(beginnings.to_pylist(), earliest.tolist(), strict=True):
+            start, stop = beginning + time_bytes(time), beginning + AFTER_TIMES
+            ranges += [(prefixes[n] + start, prefixes[n] + stop) for n in range(time // size, newest + 1)]
+        return sorted(ranges)
+
+
+def _beginnings(own: pa.BinaryArray) -> pa.BinaryArray:
+    """Own keys without their times."""
+    offsets = offsets_of(own)
+    return cut(own, offsets[:-1], offsets[1:] - _TIMES)
