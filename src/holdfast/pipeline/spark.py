@@ -24,10 +24,11 @@ SHUFFLE_CHECKS = {
     "spark.sql.shuffle.orderIndependentChecksum.enableFullRetryOnMismatch": "true",
 }
 
-_SESSION = {
+SESSION = {
     "spark.ui.showConsoleProgress": "false",
     # For Python workers. Through TCP a task waits some 30 ms for delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
+    "spark.python.daemon.module": "holdfast.spark_daemon",
     **SHUFFLE_CHECKS,
 }
 
@@ -61,7 +62,7 @@ def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSes
     check_java()
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     builder = SparkSession.builder.appName(app).master(master)
-    for name, value in {**_SESSION, **config}.items():
+    for name, value in {**SESSION, **config}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
 
