@@ -87,6 +87,15 @@ def test_folders_are_in_the_base_folder_by_default() -> None:
     assert Settings(log=LogSettings(url="s3://bucket/log")).log_url("pulse") == "s3://bucket/log"
 
 
+def test_the_drivers_metrics_need_a_port_of_their_own() -> None:
+    """It would be found after the takeover, when an instance has the port."""
+    with pytest.raises(SettingsError, match=r"rest\.driver_metrics_port = 9001 .*rest\.port = 9000 and instances = 2"):
+        Settings(instances=2, rest=RestSettings(port=9000, driver_metrics_port=9001))
+    Settings(instances=2, rest=RestSettings(port=9000, driver_metrics_port=9002))
+    Settings(instances=2, rest=RestSettings(port=0, driver_metrics_port=9002))
+    Settings(instances=2, rest=RestSettings(port=9000, driver_metrics_port=0))
+
+
 @pytest.mark.parametrize(
     ("url", "absolute"),
     [

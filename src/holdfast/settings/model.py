@@ -158,6 +158,12 @@ def _check_together(settings: Settings) -> None:
             f"restore.parallel_tasks times restore.batch_bytes is {format_size(in_flight)}, more than memory.limit = "
             f"{format_size(settings.memory.limit)}. Lower one of the first two or raise the limit."
         )
+    rest = settings.rest
+    if rest.port and rest.driver_metrics_port in range(rest.port, rest.port + settings.instances):
+        raise SettingsError(
+            f"rest.driver_metrics_port = {rest.driver_metrics_port} is the port of an instance: one port each, by "
+            f"rest.port = {rest.port} and instances = {settings.instances}. Use another port, or 0 for any."
+        )
     for store, choice in settings.returned_stores.items():
         if choice not in ("continue", "start_over"):
             raise SettingsError(
