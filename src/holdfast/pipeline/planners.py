@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from typing import TYPE_CHECKING
 
@@ -19,6 +19,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
+from holdfast.pipeline.lookup_plan import LookupPlanner
 from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
@@ -31,6 +32,7 @@ from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.lookups import TableJoin
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
@@ -48,6 +50,7 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     WindowedAggregation: WindowedPlanner,
     Processing: ProcessingPlanner,
     Changelog: TablePlanner,
+    TableJoin: LookupPlanner,
 }
 
 _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}
@@ -131,12 +134,19 @@ class _Version:
         for subtopology, planner in self.tasks._planners:
             records = self._records(planner)
             if records is not None:
-                self.results[planner] = planner.run(records, self.step, self.locations)
+                self.results[planner] = planner.run(records, self.step, self._locations(subtopology))
             elif (self.selected and planner.every_version) or must_run(subtopology, self.due, self.step):
                 self.results[planner] = planner.run_idle(self.session, self.step, self.locations)
             if not all(isinstance(result, TaskDone) for result in self.results.get(planner, ())):
                 break
         return self._all_results()
+
+    def _locations(self, subtopology: SubTopology) -> StateLocations:
+        """Where its tasks find state; for a join also what the tasks of its table have sealed."""
+        if not isinstance(subtopology.operator, TableJoin):
+            return self.locations
+        done = (result for result in self._all_results() if isinstance(result, TaskDone))
+        return replace(self.locations, sealed={each.task: (*each.segments, *each.volatile) for each in done})
 
     def records(self) -> dict[str, int]:
         """How many records each source had."""

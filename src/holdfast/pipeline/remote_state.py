@@ -13,7 +13,7 @@ import pyarrow as pa
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.client import StateClient
-from holdfast.log.segments import STATE_SCHEMA
+from holdfast.log.segments import STATE_SCHEMA, SegmentRef
 from holdfast.pipeline.task_state import EmptyState, Range, TaskState
 from holdfast.retry import retrying
 from holdfast.settings.sections import RetrySettings
@@ -36,6 +36,8 @@ class StateLocations:
     """Task → addresses of the instances that host it, the active one first."""
     deadline: timedelta
     retry: RetrySettings
+    sealed: Mapping[str, tuple[SegmentRef, ...]] = field(default_factory=dict, repr=False)
+    """Task → the segments that it has written in this version, for tasks whose tables a later one looks up."""
 
 
 _READ_RETRY = RetrySettings(first="50ms", longest="1s")
@@ -54,6 +56,9 @@ class RemoteState(TaskState):
     locations: StateLocations
     task: TaskId
     version: Version
+
+    def of_task(self, task: TaskId) -> TaskState:
+        return RemoteState(self.locations, task, self.version)
 
     def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
         return self._ask(lambda client: client.get_many(self.task, store, self.version, keys))

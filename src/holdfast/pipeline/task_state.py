@@ -12,13 +12,21 @@ from typing import Final
 import pyarrow as pa
 
 from holdfast import faults
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.stores.access import StoreColumns
+from holdfast.words import TaskId
 
 Range = tuple[bytes, bytes | None]
 """From the first key up to, but not including, the second one, or to the end."""
 
 NO_ENTRIES: Final = STATE_SCHEMA.empty_table()
+
+
+class NoOtherTask(HoldfastError):
+    """A state that has one task was asked for another."""
+
+    category = ErrorCategory.BUG
 
 
 class TaskState(ABC):
@@ -39,6 +47,10 @@ class TaskState(ABC):
     @abstractmethod
     def approximate_count(self, store: str) -> int:
         """About how many entries the store has."""
+
+    def of_task(self, task: TaskId) -> "TaskState":
+        """The stores of another task, at the same version."""
+        raise NoOtherTask(f"This state is of one task alone, and task {task} was asked for.")
 
     def store(self, name: str) -> StoreColumns:
         """One of the stores."""
@@ -63,6 +75,9 @@ class _OneStore:
 
 class EmptyState(TaskState):
     """The state before the first version."""
+
+    def of_task(self, task: TaskId) -> TaskState:
+        return self
 
     def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
         return pa.nulls(len(keys), pa.binary())

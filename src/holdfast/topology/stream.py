@@ -19,6 +19,7 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
+from holdfast.topology.lookups import Joined, add_lookup
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import Processor, timed
 from holdfast.topology.topology import Branch, StatelessStep, Topology
@@ -176,6 +177,22 @@ class Stream:
         `name` names the processor and its output; the default is made from the class's name.
         """
         return add_processing(self, processor, output, outputs or {}, name)
+
+    def join(
+        self,
+        table: Table,
+        *,
+        how: str = "inner",
+        name: str | None = None,
+        on: str | Iterable[str] | None = None,
+        prefix: str = "",
+    ) -> Joined:
+        """Joins each record with the table's row of its key, or of the columns `on`.
+
+        `how` is "inner", or "left" to keep records without a row. The result has the columns of the stream, then those
+        of the table, with `prefix` before their names: `games.join(players, how="left", name="with-city")`.
+        """
+        return add_lookup(self, table, how, name, on, prefix)
 
     def timed(self, spec: StoreSpec) -> StoreSpec:
         """The spec of a store of this stream: its retention is measured by event time if the stream has one."""

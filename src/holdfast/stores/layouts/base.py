@@ -285,6 +285,14 @@ class Layout:
         cell = unpack(data)
         return replace(cell, payload=cell.payload[self.lead :]) if self.lead else cell
 
+    def shown(self, cells: pa.BinaryArray, now: Now) -> Cells:
+        """A column of stored cells with the values alone; null where there is none, or it has expired."""
+        found = self.split(unpack_many(cells))[1]
+        over = pc.and_(pc.not_equal(found.expires, NEVER), pc.less_equal(found.expires, now.wall))
+        if not pc.any(over).as_py():
+            return found
+        return Cells(*(pc.if_else(pc.fill_null(over, False), pa.scalar(None, each.type), each) for each in found))
+
     def visible(self, data: bytes | None, now: Now) -> Cell | None:
         """The same; None where there is no cell, or it has expired."""
         cell = None if data is None else self.cell(data)

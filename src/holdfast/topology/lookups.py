@@ -1,0 +1,119 @@
+"""Joins of a stream with a table: each record looks up the row of its key.
+
+    games    ── ann, 3 ──────── bob, 1 ──►        players:  ann → Bern
+    inner       ann, 3, Bern
+    left        ann, 3, Bern    bob, 1, null
+
+In a version the changes of the table come first: a record sees the table as it is after this version's changes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+from holdfast.errors import TopologyError, did_you_mean
+from holdfast.stores.access import Now
+from holdfast.stores.formats.types import Field, FieldType, Schema
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.topology.aggregation import Table
+from holdfast.topology.derived import derive
+from holdfast.topology.frames import key_of
+from holdfast.topology.outputs import ForwardedRows, Output
+from holdfast.topology.sink import Sink
+from holdfast.topology.topology import SubTopology, Topology
+
+if TYPE_CHECKING:
+    from holdfast.topology.stream import Stream
+
+How = Literal["inner", "left"]
+
+
+@dataclass(frozen=True)
+class TableJoin:
+    """A join of records with the rows of a table, by the key that the sub-topology is partitioned by."""
+
+    table: str
+    how: How
+    columns: tuple[str, ...]
+    """The columns of the stream."""
+    output: Schema
+    """The columns of the stream, then those of the table."""
+    key: tuple[str, ...]
+    """The key of the stream."""
+
+    def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
+        return (ForwardedRows(subtopology.name, subtopology.number, self.output),)
+
+    def lines(self, subtopology: SubTopology) -> Iterator[str]:
+        by = ", ".join(subtopology.key.names)
+        yield f"{self.how} join with the table {self.table} by {by}" + (
+            "" if tuple(subtopology.key.names) == self.key else f", re-keyed from {', '.join(self.key)}"
+        )
+
+    def next_due(self, before: Now, event: int | None) -> int | None:
+        return None
+
+
+@dataclass(frozen=True)
+class Joined:
+    """The rows of a join."""
+
+    topology: Topology
+    name: str
+
+    def sink(self, sink: Sink, *, name: str | None = None) -> Joined:
+        """Sends the rows of every version to `sink`, after the version is committed. Returns this join."""
+        self.topology.add_sink(self.name, sink, name)
+        return self
+
+    def to_stream(self) -> Stream:
+        """The rows of every version as a stream, by the key of the joined stream; `key_by` gives it another one."""
+        operator = self.topology.subtopology(self.name).operator
+        assert isinstance(operator, TableJoin)
+        return derive(self.topology, self.name, self.name, operator.output, operator.key)
+
+
+def add_lookup(
+    stream: Stream, table: Table, how: str, name: str | None, on: str | Iterable[str] | None, prefix: str
+) -> Joined:
+    """Adds a join of a stream with a table."""
+    where = f"join({table.name!r})"
+    if how not in get_args(How):
+        raise TopologyError(f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(How))}Use inner or left.")
+    if name is None:
+        raise TopologyError(f"{where} needs a name: the log keeps its sinks' positions under it. Add name='...'.")
+    if table.topology is not stream.topology:
+        raise TopologyError(f"{where}: the table belongs to another app. Join a stream with a table of its own app.")
+    spec = table.spec
+    if not layout_of(spec).one_place:
+        raise TopologyError(
+            f"{where}: the table keeps its rows by time (ttl=, history= or windows), and a join looks them up by key. "
+            "Join a table without these options."
+        )
+    key = key_of(stream.frame, (on,) if isinstance(on, str) else tuple(on) if on is not None else stream.key)
+    mine, theirs = [field.type for field in key.fields], [field.type for field in spec.key.fields]
+    if mine != theirs:
+        raise TopologyError(
+            f"{where}: the stream's key ({key}) and the table's ({spec.key}) have different types, so they are in "
+            "different partitions. Cast the stream's columns, or name others: join(..., on='column')."
+        )
+    rows = [field for field in spec.columns.fields if not field.hidden_in]
+    columns = tuple(stream.frame.columns)
+    added = [Field(prefix + field.name, field.type) for field in rows]
+    if twice := sorted({field.name for field in added} & set(columns)):
+        raise TopologyError(
+            f"{where}: the stream and the table both have the column {twice[0]!r}. Give the table's columns a prefix: "
+            "join(..., prefix='...')."
+        )
+    own = [Field(each.name, str(FieldType.parse(each.dataType.simpleString()))) for each in stream.frame.schema.fields]
+    stream.topology.check_free(name, (), "Give the join another name: join(..., name='...').")
+    stream.topology.add(
+        name,
+        stream,
+        key,
+        (),
+        TableJoin(table.name, "left" if how == "left" else "inner", columns, Schema((*own, *added)), stream.key),
+    )
+    return Joined(stream.topology, name)

@@ -1,0 +1,83 @@
+"""Joins of streams with tables, on real Spark."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import TopologyError
+from holdfast.pipeline.sinks.builtin import Memory
+from tests.apps import entries_of, game, read, settings, write
+from tests.test_changelog_tables import CHANGE, COLUMNS, change
+
+pytestmark = pytest.mark.spark
+
+GAMES = "player long, points long, at timestamp"
+
+
+def played(player: int | None, points: int) -> dict[str, Any]:
+    return game(None, points) | {"player": player}
+
+
+def games_app(spark: SparkSession, folder: Path) -> tuple[hf.App, hf.Stream, hf.Table]:
+    for name in ("games", "changes"):
+        (folder / name).mkdir(exist_ok=True)
+    app = hf.App("joins", settings=settings(folder), spark=spark)
+    changes = read(spark, folder / "changes", COLUMNS)
+    players = app.table(changes, "players", key="id", timestamp="at", deleted="op = 'DELETE'")
+    source = read(spark, folder / "games", "player string, points long, at timestamp")
+    games = app.stream(source, key="player", timestamp="at", name="games").with_column("player", "CAST(player AS long)")
+    return app, games, players
+
+
+def joined(memory: Memory) -> list[list[tuple[Any, ...]]]:
+    """Player, points and city of each version."""
+    return [sorted((r["player"], r["points"], r["c_city"]) for r in rows) for rows in memory.versions.values()]
+
+
+def test_a_record_looks_up_the_row_of_its_key(spark: SparkSession, tmp_path: Path) -> None:
+    app, games, players = games_app(spark, tmp_path)
+    inner, left, totals = hf.memory(), hf.memory(), hf.memory()
+    games.join(players, name="inner", prefix="c_").sink(inner)
+    with_city = games.join(players, how="left", name="left", prefix="c_").sink(left)
+    with_city.to_stream().key_by("c_city").group_by().aggregate(points=hf.sum("points")).store("by-city").sink(totals)
+
+    batches: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
+        ([change(1, "Bern", 1)], [played(1, 3), played(2, 4)]),
+        ([change(9, "Chur", 1)], [played(1, 5)]),
+        ([change(1, "Basel", 2), change(2, "Thun", 2)], [played(1, 6), played(2, 7)]),
+        ([change(1, None, 3, "DELETE")], [played(1, 8), played(2, 9)]),
+    ]
+    for number, (changes, records) in enumerate(batches):
+        write(tmp_path / "changes", number, changes, CHANGE)
+        write(tmp_path / "games", number, [record | {"player": str(record["player"])} for record in records])
+    with app:
+        app.process_all_available()
+        assert app.version == len(batches), "a batch has a file of each source"
+        assert entries_of(app, "by-city") == {"Bern": {"points": 8}, "Basel": {"points": 6}, "Thun": {"points": 16}}
+        assert "inner join with the table players by player" in app.describe()
+    expected: list[list[tuple[Any, ...]]] = [
+        [(1, 3, "Bern"), (2, 4, None)],
+        [(1, 5, "Bern")],
+        [(1, 6, "Basel"), (2, 7, "Thun")],
+        [(1, 8, None), (2, 9, "Thun")],
+    ]
+    assert joined(left) == expected
+    assert joined(inner) == [[row for row in rows if row[2]] for rows in expected]
+
+
+def test_joins_that_cannot_be_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    _, games, players = games_app(spark, tmp_path)
+    with pytest.raises(TopologyError, match=r"both have the column 'at'.*prefix="):
+        games.join(players, name="j")
+    with pytest.raises(TopologyError, match=r"needs a name"):
+        games.join(players, prefix="c_")
+    with pytest.raises(TopologyError, match=r"how='outer' is not known.*inner or left"):
+        games.join(players, how="outer", name="j", prefix="c_")
+    with pytest.raises(TopologyError, match=r"\(at timestamp\) and the table's \(id bigint\) have different types"):
+        games.join(players, name="j", prefix="c_", on="at")
+    recent = games.group_by().count().store("recent", ttl="1h")
+    with pytest.raises(TopologyError, match=r"keeps its rows by time"):
+        games.join(recent, name="j")
