@@ -193,10 +193,16 @@ class Running:
     def press_ctrl_c(self) -> None:
         os.killpg(self.process.pid, signal.SIGINT)
 
+    def wait_until_stopping(self) -> None:
+        """Asks the instance, which must not end before the app does."""
+        while json.load(urllib.request.urlopen(self.address))["state"] != "stopping":
+            time.sleep(0.01)
+
 
 def test_ctrl_c_finishes_the_batch_and_prints_one_line(tmp_path: Path) -> None:
     program = Running(tmp_path)
     program.press_ctrl_c()
+    program.wait_until_stopping()
     (tmp_path / "go").touch()
     assert program.process.wait(TIMEOUT) == 0
     assert program.errors.read() == "holdfast: points stopped at version 1.\n"
@@ -206,8 +212,7 @@ def test_ctrl_c_finishes_the_batch_and_prints_one_line(tmp_path: Path) -> None:
 def test_a_second_ctrl_c_ends_at_once(tmp_path: Path) -> None:
     program = Running(tmp_path)
     program.press_ctrl_c()
-    while json.load(urllib.request.urlopen(program.address))["state"] != "stopping":
-        time.sleep(0.01)
+    program.wait_until_stopping()
     program.press_ctrl_c()
     begun = time.monotonic()
     assert program.process.wait(TIMEOUT) == -signal.SIGINT
