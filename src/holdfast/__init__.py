@@ -65,6 +65,7 @@ if TYPE_CHECKING:
     from holdfast.topology.sink import Sink as Sink
     from holdfast.topology.stream import Stream as Stream
     from holdfast.topology.windowing import WindowedTable as WindowedTable
+    from holdfast.topology.windows import every as every
     from holdfast.topology.windows import hopping as hopping
     from holdfast.topology.windows import session as session
     from holdfast.topology.windows import tumbling as tumbling
@@ -107,7 +108,7 @@ _HOMES = {
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream",),
     "holdfast.topology.windowing": ("WindowedTable",),
-    "holdfast.topology.windows": ("hopping", "session", "tumbling"),
+    "holdfast.topology.windows": ("every", "hopping", "session", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

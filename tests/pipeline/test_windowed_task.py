@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from holdfast.topology.windows import SessionWindows, TimeWindows, Window, hopping, session, tumbling
+from holdfast.errors import TopologyError
+from holdfast.topology.windows import SessionWindows, TimeWindows, Window, every, hopping, session, tumbling
 from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of, results_in, window_of
 
 BATCHES = st.lists(
@@ -40,7 +41,7 @@ TIME_WINDOWS = [
 
 
 @pytest.mark.parametrize("windows", TIME_WINDOWS, ids=str)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(batches=BATCHES)
 def test_tumbling_and_hopping_windows(windows: TimeWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows)
@@ -83,7 +84,7 @@ def test_a_record_is_late_for_the_windows_that_have_closed_alone() -> None:
 
 
 @pytest.mark.parametrize("windows", TIME_WINDOWS[::2], ids=str)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(batches=BATCHES)
 def test_a_final_row_comes_once_in_the_version_after_the_window_has_closed(
     windows: TimeWindows, batches: list[list[Record]]
@@ -149,7 +150,7 @@ SESSIONS = [session("5ms"), session("3ms", grace="10ms"), session("1ms", grace="
 
 
 @pytest.mark.parametrize("windows", SESSIONS, ids=str)
-@settings(max_examples=50)
+@settings(max_examples=25)
 @given(batches=BATCHES)
 def test_sessions(windows: SessionWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows, {"final": True})
@@ -196,3 +197,36 @@ def test_the_documented_example_of_sessions() -> None:
         ("green", 6 * minute, 6 * minute): None,
         ("green", 0, 6 * minute): 3,
     }
+
+
+@pytest.mark.parametrize(
+    "windows", [tumbling("10ms", grace="30ms"), hopping("10ms", every="5ms"), SESSIONS[1]], ids=str
+)
+@settings(max_examples=25)
+@given(batches=BATCHES)
+def test_a_window_is_sent_at_most_once_per_step_and_in_the_end_as_it_is(
+    windows: TimeWindows | SessionWindows, batches: list[list[Record]]
+) -> None:
+    app = WindowedApp(windows, {"emit": every("20ms")})
+    sent: dict[WindowOf, dict[str, object]] = {}
+    steps: set[tuple[WindowOf, int]] = set()
+    far: list[list[Record]] = [[("z", 1_000, 1)], [("z", 2_000, 1)], []]
+    for batch in [*batches, *far]:
+        stored, event = app.stored(), app.event
+        app.run(batch)
+        for row in app.sent[-1]:
+            if row.get("_deleted"):
+                sent.pop(window_of(row), None)
+                continue
+            assert event is not None
+            assert (window_of(row), event // 20) not in steps
+            steps.add((window_of(row), event // 20))
+            sent[window_of(row)] = results_in(row)
+            assert stored[window_of(row)] == results_in(row)
+    assert {w: v for w, v in sent.items() if w[0] != "z"} == {w: v for w, v in app.stored().items() if w[0] != "z"}
+    assert app.waiting <= 1 + windows.overlap * 5
+
+
+def test_a_window_that_waits_to_be_sent_must_be_kept_that_long() -> None:
+    with pytest.raises(TopologyError, match='retention="40s" or more'):
+        WindowedApp(tumbling("10s"), {"emit": every("30s"), "retention": "30s"})

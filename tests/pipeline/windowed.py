@@ -20,6 +20,7 @@ from holdfast.stores.kinds.window import ReadOnlyWindowStore
 from holdfast.stores.layouts.waiting import drops_later
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import count, first, last, mean, min, sum
+from holdfast.topology.derived import TIME
 from holdfast.topology.reducers import bind
 from holdfast.topology.windowing import windowed_spec
 from holdfast.topology.windows import TimeWindows, Windows
@@ -130,7 +131,7 @@ class WindowedApp:
                     rows += aggregate_rows(self.spec, table).to_pylist()
                 elif part.type == OUTPUT:
                     assert part.name == SENT
-                    self.sent[-1] += table.to_pylist()
+                    self.sent[-1] += table.drop_columns(TIME).to_pylist()
         self.state.apply(self.log, result.segments)
         self.waiting = result.counts.get("waiting/games", 0)
         self.late += result.counts.get("late/games", 0)

@@ -1,4 +1,7 @@
-"""Sends windows on when they are due: final results when a window has closed.
+"""Sends windows on when they are due: when a window has closed, or at most once in a while.
+
+Event time is divided into steps of the length that the user gave. A window that was changed waits for the end of the
+step that the event clock is in, so it is sent once per step at most.
 
 The task of version `v` sends what is due by the event clock of `v-1`, as the store had it at `v-1`. Which windows wait
 is an index in the store (`stores.layouts.waiting`).
@@ -14,11 +17,14 @@ import pyarrow as pa
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.task import Part
-from holdfast.stores.access import StoreColumns
+from holdfast.stores.access import BEGINNING, StoreColumns
 from holdfast.stores.layouts.base import part
-from holdfast.stores.layouts.waiting import WaitingRows
+from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.layouts.waiting import EVERY, WaitingRows
 from holdfast.stores.layouts.windowed_rows import Times, split_own_keys, stored_keys
 from holdfast.stores.spec import StoreSpec
+from holdfast.topology.derived import TIME
+from holdfast.topology.outputs import DELETED
 from holdfast.topology.windows import SessionWindows, Windows
 
 if TYPE_CHECKING:
@@ -34,39 +40,63 @@ class Sender:
     def __init__(self, work: "WindowedWork", state: StoreColumns) -> None:
         assert work.waiting is not None
         self._spec, self._windows, self._output = work.store, work.windows, work.waiting
+        self._every: int = work.store.option(EVERY) or 0
         self._state = state
         self.waiting = WaitingRows(state)
 
     def due(self, event: int) -> Iterator[list[Part]]:
         """The parts that send what is due at this event clock, page by page."""
         for rows, own in self.waiting.due(event):
-            closes = closing_times(self._spec, self._windows, own)
-            is_open = closes > event
             parts = [(STATE, self._spec.name, self.waiting.sent(rows))]
-            if is_open.any():  # the grace has grown since: they wait on
-                still = pa.array(is_open)
-                parts.append((STATE, self._spec.name, self.waiting.put(closes[is_open], own.filter(still))))
-                own = own.filter(pa.array(~is_open))
+            if not self._every:
+                closes = closing_times(self._spec, self._windows, own)
+                if (is_open := closes > event).any():  # the grace has grown since: they wait on
+                    still = self.waiting.put(closes[is_open], own.filter(pa.array(is_open)))
+                    parts.append((STATE, self._spec.name, still))
+                    own = own.filter(pa.array(~is_open))
             stored = stored_keys(self._spec, own)
             cells = self._state.get(stored)
             there = cells.is_valid()
-            sent = aggregate_rows(self._spec, part(stored.filter(there), cells.filter(there)))
-            if sent.num_rows:
-                parts.append((OUTPUT, self._output, sent))
-            yield parts
+            yield parts + self._rows(part(stored.filter(there), cells.filter(there)))
+
+    def _rows(self, table: pa.Table) -> list[Part]:
+        """Stored windows as rows of the output, with their event times for derived streams."""
+        if not table.num_rows:
+            return []
+        rows = aggregate_rows(self._spec, table)
+        if not self._every and DELETED in rows.column_names:
+            rows = rows.drop_columns(DELETED)  # final rows are never taken back
+        times = layout_of(self._spec).changed(table).cells.timestamps
+        return [(OUTPUT, self._output, rows.append_column(TIME, times))]
 
     def changed(self, keys: pa.BinaryArray, *, is_new: pa.BooleanArray, event: int) -> list[Part]:
-        """The parts that let changed windows wait: a window that is new waits until it closes."""
+        """The parts that let changed windows wait: of final results, those that are new."""
+        if self._every:
+            return [(STATE, self._spec.name, self.waiting.put_missing(self._ends_of_steps(keys, event), keys))]
         new = keys.filter(is_new)
         if not len(new):
             return []
         closes = closing_times(self._spec, self._windows, new)
         return [(STATE, self._spec.name, self.waiting.put(closes, new))]
 
-    def removed(self, keys: pa.BinaryArray) -> list[Part]:
-        """The parts for windows that no longer exist."""
-        closes = closing_times(self._spec, self._windows, keys)
-        return [(STATE, self._spec.name, self.waiting.remove(closes, keys))] if len(keys) else []
+    def removed(self, keys: pa.BinaryArray, *, event: int) -> list[Part]:
+        """The parts for windows that no longer exist: they don't wait, and sinks that may have them get a delete."""
+        if not len(keys):
+            return []
+        if not self._every:
+            closes = closing_times(self._spec, self._windows, keys)
+            return [(STATE, self._spec.name, self.waiting.remove(closes, keys))]
+        # A row that isn't due yet was put in the step that the clock is still in.
+        gone = self.waiting.remove_if_there(self._ends_of_steps(keys, event), keys)
+        deleted = part(stored_keys(self._spec, keys), pa.nulls(len(keys), pa.binary()))
+        return [(STATE, self._spec.name, gone), *self._rows(deleted)]
+
+    def _ends_of_steps(self, keys: pa.BinaryArray, event: int) -> Times:
+        """When changed windows are due. Before the first event time, that is the end of the step of their start."""
+        every = np.int64(self._every)
+        if event == BEGINNING:
+            return (split_own_keys(self._spec, keys).starts // every + 1) * every
+        return np.full(len(keys), (np.int64(event) // every + 1) * every)
 
 
 def closing_times(spec: StoreSpec, windows: Windows, own: pa.BinaryArray) -> Times:

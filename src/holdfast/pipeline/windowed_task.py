@@ -164,7 +164,7 @@ class WindowedTask:
         parts += [(STATE, spec.name, changes), (STATE, spec.name, deletes(stored_keys(spec, found.gone)))]
         if self._sender is not None:
             parts += self._sender.changed(found.own, is_new=found.is_new, event=self._event)
-            parts += self._sender.removed(found.gone)
+            parts += self._sender.removed(found.gone, event=self._event)
         return parts
 
     def _rows(self, chunk: pa.Table) -> pa.Table:

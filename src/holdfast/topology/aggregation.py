@@ -16,7 +16,7 @@ from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import input_type, key_of, type_of
-from holdfast.topology.outputs import DELETED, AggregateRows, Output
+from holdfast.topology.outputs import DELETED, AggregateRows, ForwardedRows, Output
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
@@ -68,7 +68,7 @@ class Table:
         A row's event time is the latest of the records that its key had.
         """
         output = self.topology.outputs[self.name]
-        assert isinstance(output, AggregateRows)
+        assert isinstance(output, AggregateRows | ForwardedRows)
         return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:

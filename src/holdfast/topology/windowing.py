@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
@@ -12,21 +12,23 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.layouts.registry import layout_of
-from holdfast.stores.layouts.waiting import FINAL
+from holdfast.stores.layouts.waiting import EVERY, FINAL
 from holdfast.stores.layouts.windowed import WINDOW_END, WINDOW_START
-from holdfast.stores.options import Length, check_options
+from holdfast.stores.options import Length, check_options, words
 from holdfast.stores.spec import SESSION, WINDOW, KindOptions, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Aggregation, Table, add_operator, bound, check_unused
-from holdfast.topology.outputs import DELETED, OF_STORE, ForwardedRows, Output
+from holdfast.topology.derived import derive
+from holdfast.topology.outputs import DELETED, OF_STORE, AggregateRows, ForwardedRows, Output
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
-from holdfast.topology.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
+from holdfast.topology.windows import Every, SessionWindows, SlidingWindows, TimeWindows, Windows
 
 if TYPE_CHECKING:
-    from holdfast.topology.stream import Grouped
+    from holdfast.topology.stream import Grouped, Stream
 
 LATE: Final = "late"
 """The output with the records that came too late."""
@@ -42,18 +44,33 @@ class WindowedAggregation(Aggregation):
     windows: Windows
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
-        names = [output_of(subtopology.name, LATE)]
-        if (waiting := self.waiting(subtopology)) is not None:
-            names.append(waiting)
-        return (*super().outputs(subtopology), *(ForwardedRows(name, subtopology.number) for name in names))
+        (rows,) = super().outputs(subtopology)
+        assert isinstance(rows, AggregateRows)
+        name, number = subtopology.name, subtopology.number
+        late = ForwardedRows(output_of(name, LATE), number)
+        match self.waiting(subtopology):
+            case None:
+                return (rows, late)
+            case waiting if waiting == name:
+                return (ForwardedRows(name, number, rows.columns), late)
+            case waiting:
+                shown = tuple(field for field in rows.columns.fields if field.name != DELETED)
+                return (rows, late, ForwardedRows(waiting, number, Schema(shown)))
 
     def waiting(self, subtopology: SubTopology) -> str | None:
         """The output of windows that wait to be sent; None if none do."""
         (store,) = subtopology.stores
+        if store.option(EVERY):
+            return subtopology.name
         return output_of(subtopology.name, FINAL_ROWS) if store.option(FINAL) else None
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"windows {self.windows}"
+        (store,) = subtopology.stores
+        if length := store.option(EVERY):
+            yield f"sends a changed window at most once per {words(length)} of event time"
+        if store.option(FINAL):
+            yield "sends a window when it closes"
         yield from super().lines(subtopology)
 
 
@@ -68,6 +85,18 @@ class TableOutput:
 
     topology: Topology
     name: str
+
+    def to_stream(self, *, key: str | Iterable[str]) -> Stream:
+        """The rows of each version as a stream, with these columns as its key.
+
+        A row's event time is the latest of the records in its window.
+        """
+        output = self.topology.outputs[self.name]
+        assert isinstance(output, ForwardedRows)
+        if not output.columns.fields:
+            raise TopologyError(f"to_stream(): the rows of {self.name!r} are for sinks only, today.")
+        keys = (key,) if isinstance(key, str) else tuple(key)
+        return derive(self.topology, self.name.partition(OF_STORE)[0], self.name, output.columns, keys)
 
     def sink(self, sink: Sink, *, name: str | None = None) -> TableOutput:
         """Sends the rows of every version to `sink`, after the version is committed. Returns this output."""
@@ -86,6 +115,11 @@ class WindowedTable(Table):
 
     def final(self) -> TableOutput:
         """One row per key and window, when the window closes and never before."""
+        if length := self.spec.option(EVERY):
+            raise TopologyError(
+                f"final(): the table {self.name!r} sends its windows every {words(length)}. A table can't do both. "
+                "Leave emit= out, or make a second table for final results."
+            )
         self.topology.change_store(self.name, _with_final)
         return TableOutput(self.topology, output_of(self.name, FINAL_ROWS))
 
@@ -122,6 +156,7 @@ class WindowedAggregates:
         name: str,
         *,
         retention: Length | None = None,
+        emit: Every | None = None,
         engine: str | None = None,
         durable: bool = True,
         profile: str = "balanced",
@@ -132,7 +167,8 @@ class WindowedAggregates:
         """Keeps the aggregates in a window or session store of this name.
 
         `retention="6h"`: how long windows are kept by event time: a day by default, and at least for as long as a
-        window takes records. The other options are those of a processor's store.
+        window takes records. `emit=hf.every("30s")`: sinks get a changed window at most once per 30 s of event time,
+        instead of once per version. The other options are those of a processor's store.
         """
         where = f"store({name!r})"
         check_options(unknown, _STORE_OPTIONS, where)
@@ -141,6 +177,7 @@ class WindowedAggregates:
             windowed_spec,
             name,
             windows,
+            emit=emit,
             codec=ROWS,
             retention=retention,
             engine=engine,
@@ -167,11 +204,26 @@ class WindowedAggregates:
 _STORE_OPTIONS = frozenset(WindowedAggregates.store.__kwdefaults__ or ())
 
 
-def windowed_spec(name: str, windows: Windows, **options: Any) -> StoreSpec:
+def windowed_spec(name: str, windows: Windows, *, emit: Every | None = None, **options: Any) -> StoreSpec:
     """The spec of a store of these windows."""
     kind, own, fixed = _as_store(windows)
     spec = store_spec(name, kind, **own, **options)
+    if emit is not None:
+        _check_emit(emit, name, spec)
+        fixed += ((EVERY, emit.every_ms),)
     return msgspec.structs.replace(spec, fixed=spec.fixed + fixed)
+
+
+def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
+    if not isinstance(emit, Every):
+        raise TopologyError(f"store({name!r}): emit={emit!r} is not possible. Use hf.every('30s'), or leave it out.")
+    least = spec.option("window_ms") + (spec.option("grace_ms") or 0) + emit.every_ms
+    if spec.retention_ms < least:
+        raise TopologyError(
+            f"store({name!r}): retention={words(spec.retention_ms)} is shorter than a window, its grace and "
+            f"emit={emit} together, {words(least)}: windows would expire before they are sent. Use "
+            f'retention="{words(least)}" or more.'
+        )
 
 
 def _as_store(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:

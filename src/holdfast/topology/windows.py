@@ -180,3 +180,22 @@ def session(gap: Length, *, grace: Length = "0s") -> SessionWindows:
     """
     where = "hf.session()"
     return SessionWindows(millis(gap, "gap", where), millis(grace, "grace", where, shortest=0))
+
+
+@dataclass(frozen=True)
+class Every:
+    """Results are sent at most once per so many milliseconds of event time, per key and window."""
+
+    every_ms: int
+
+    def __str__(self) -> str:
+        return f"every {words(self.every_ms)}"
+
+
+def every(length: Length) -> Every:
+    """Sends a changed window at most once per length of event time: `.store(name, emit=hf.every("30s"))`.
+
+    >>> str(every("30s"))
+    'every 30s'
+    """
+    return Every(millis(length, "length", "hf.every()"))

@@ -33,7 +33,7 @@ from holdfast.stores.scans import close
 from holdfast.stores.spec import StoreSpec
 
 FINAL: Final = "final"
-EVERY: Final = "every_ms"
+EVERY: Final = "emit_every_ms"
 """Options of a store whose windows are sent when they close, or at most so often."""
 
 WAITING: Final = NOTE_AREA + b"waiting"
@@ -79,6 +79,18 @@ class WaitingRows:
         """Rows of windows that don't wait yet."""
         self._added += len(own)
         return empty_cells(_keys(due, own))
+
+    def put_missing(self, due: Times, own: pa.BinaryArray) -> pa.Table:
+        """Rows of windows of which some wait already."""
+        rows = _keys(due, own)
+        rows = rows.filter(self._state.get(rows).is_null())
+        self._added += len(rows)
+        return empty_cells(rows)
+
+    def remove_if_there(self, due: Times, own: pa.BinaryArray) -> pa.Table:
+        """Deletes of rows of which some may not be there."""
+        rows = _keys(due, own)
+        return self.sent(rows.filter(self._state.get(rows).is_valid()))
 
     def remove(self, due: Times, own: pa.BinaryArray) -> pa.Table:
         """Deletes of rows that are there."""
