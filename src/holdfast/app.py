@@ -135,7 +135,7 @@ class App:
         self._loaded: LoadedSettings = load(settings, settings_file, os.environ)
         self._spark = spark
         self._clock = clock or SYSTEM_CLOCK
-        self._topology = Topology(self.settings.state.engine)
+        self._topology = Topology(self.settings.state.engine, self.settings.on_error)
         self._states = StateMachine()
         self._restores = ListenerPool[RestoreEvent]("restore")
         self._alerts = ListenerPool[BaseException]("alert")

@@ -20,7 +20,7 @@ from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.results import USER, labelled_counts
+from holdfast.pipeline.results import SKIPPED, USER, labelled_counts
 from holdfast.pipeline.window_sender import WAITING_COUNT
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
@@ -42,6 +42,7 @@ _entries = metrics.counter(
 )
 _waiting = metrics.gauge("holdfast_store_waiting", "Windows that wait to be sent to sinks.", ["store"])
 _of_user = metrics.counter("holdfast_user_count", "What processors counted with ctx.count().", ["name"])
+_skipped = metrics.counter("holdfast_skipped_records", "Records that failed and were skipped.", ["processor"])
 _newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
 _batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
 
@@ -205,6 +206,15 @@ def count_commit(commit: Commit, dead_letters: object) -> None:
     for (what, label), number in labelled_counts(commit.counts).items():
         if what == WAITING_COUNT:
             _waiting.labels(label).set(number)
+            continue
+        if what == SKIPPED:
+            logger.warning(
+                'version %d: processor %s skipped %d record(s) that failed; on_error="dead_letter" keeps them',
+                commit.version,
+                label,
+                number,
+            )
+            _skipped.labels(label).inc(number)
             continue
         counter = _of_user.labels(label) if what == USER else _entries.labels(label, what)
         counter.inc(number)

@@ -32,6 +32,7 @@ from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, 
 from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
 from holdfast.topology.punctuation import fired
+from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -67,13 +68,24 @@ class ProcessingPlanner:
             inputs += [f"{millis_of(stream.timestamp)} AS {TIME}", f"unix_micros({instant}) AS t"]
             inputs += times_of_branches(stream)
             self._order.append("t")
-        inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
-        self._order += [f"s{n}" for n in range(len(stream.position))]
+        position = {column: f"s{n}" for n, column in enumerate(stream.position)}
+        self._order += position.values()
+        if len(stream.branches) > 1:
+            position[SOURCE] = f"s{len(position)}"
+        inputs += [f"{quoted(column)} AS {name}" for column, name in position.items()]
         self._inputs = [F.expr(sql) for sql in inputs]
         clocks = clocks_of(stream)
-        self._columns = RecordColumns(tuple(event.values()), tuple(keys), TIME if stream.timestamp else None, clocks)
         times = [*([TIME] if stream.timestamp else []), *(name for _, name in clocks)]
-        self._carried = list(dict.fromkeys((*self._columns.event, *keys, DEAD, *times)))
+        self._carried = list(dict.fromkeys((*event.values(), *keys, DEAD, *times, *position.values())))
+        if stream.timestamp is not None:
+            position[stream.timestamp] = TIME
+        self._columns = RecordColumns(
+            event=tuple(event.values()),
+            keys=tuple(keys),
+            time=TIME if stream.timestamp else None,
+            clocks=clocks,
+            position=tuple(position.items()),
+        )
         checked = {field.name for field in subtopology.key.fields}
         texts = {name: frame.schema[name].dataType for name in event if name not in checked}
         self._unfit = [*unusable_nulls(self._operator.event, frame.schema), *not_utf8_inside(texts)]
@@ -115,6 +127,7 @@ class ProcessingPlanner:
             columns=self._columns,
             limits=self._limits,
             code=self._code,
+            on_error=self._operator.on_error,
         )
 
     def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:

@@ -6,9 +6,12 @@ nothing else is written, so Spark may run the task twice. It runs in every versi
 by the clock.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -17,13 +20,14 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
-from holdfast.pipeline.results import Tally, TaskResult, of_store, of_user, refused
+from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task import Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, Clocks
 from holdfast.pipeline.task_state import TaskState
+from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import events_of, keys_of, output_table, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
@@ -31,7 +35,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import forwarded_to
-from holdfast.topology.processor import Context, Processor
+from holdfast.topology.processor import Context, OnError, Processor
 from holdfast.topology.punctuation import Punctuation
 from holdfast.words import TaskId, Version
 
@@ -47,6 +51,8 @@ class RecordColumns:
     keys: tuple[str, ...]
     time: str | None
     clocks: Clocks = ()
+    position: tuple[tuple[str, str], ...] = ()
+    """The columns that say where a record is in its source, by their names in the stream."""
 
 
 @dataclass(frozen=True)
@@ -75,6 +81,7 @@ class ProcessingWork:
     """The user's code, as `shipping` sends it."""
     punctuations: tuple[Punctuation, ...] = ()
     """The punctuators that fire in this version."""
+    on_error: OnError = "fail"
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         volatile = [spec.name for _, spec in self.stores if not spec.durable]
@@ -101,7 +108,8 @@ class ProcessingTask:
 
     def __post_init__(self) -> None:
         budget = Budget(self.work.limits.state_bytes)
-        self._states = {spec.name: StoreState(spec.name, self.before, budget) for _, spec in self.work.stores}
+        state = StoreState if self.work.on_error == "fail" else UndoableState
+        self._states = {spec.name: state(spec.name, self.before, budget) for _, spec in self.work.stores}
 
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
         """The parts of each segment. The stores' changes are in the last."""
@@ -117,6 +125,7 @@ class ProcessingTask:
             Context(work.version, work.now, self.id.partition, dict(work.outputs), count_user),
             key=work.key,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
+            on_error=work.on_error,
         )
         gathered: list[Part] = []
         running.begin()
@@ -142,10 +151,7 @@ class ProcessingTask:
         parts: list[Part] = []
         self.tally.records += chunk.num_rows
         if chunk[DEAD].null_count < chunk.num_rows:
-            letters = chunk[DEAD].drop_null()
-            self.tally.add("dead", len(letters))
-            times = pa.array([1] * len(letters), pa.int64())
-            parts.append((DEAD_PART, self.work.name, pa.table({"letter": letters, "times": times})))
+            parts.append(self._dead(chunk[DEAD].drop_null()))
             chunk = chunk.filter(pc.is_null(chunk[DEAD]))
         if chunk.num_rows:
             named = self.work.columns
@@ -154,15 +160,42 @@ class ProcessingTask:
             check_own(self.work.key, key_columns, self.id, self.work.limits.partitions)
             if named.time is not None:
                 times = values_of(whole(chunk[named.time]))
-                for source, name in named.clocks:
-                    self.tally.saw(source, pc.max(chunk[name]).as_py())
             else:
                 times = [self.work.now.wall] * chunk.num_rows
-            events = events_of(self.code.event, [columns[name] for name in named.event], chunk.num_rows)
+            failed: dict[int, str] | None = None if self.work.on_error == "fail" else {}
+            events = events_of(self.code.event, [columns[name] for name in named.event], chunk.num_rows, failed)
             faults.point("state.read")
-            running.work(keys_of(key_columns), events, times)
+            position = partial(position_of, named, chunk)
+            failed = running.work(keys_of(key_columns), events, times, position, failed or {})
             parts += self._forwarded(running)
+            if failed:
+                parts += self._failed(chunk, failed)
+                kept = [place for place in range(chunk.num_rows) if place not in failed]
+                chunk = chunk.take(pa.array(kept, pa.int64()))
+            for source, name in named.clocks:
+                self.tally.saw(source, pc.max(chunk[name]).as_py())
         return parts
+
+    def _dead(self, letters: pa.Array | pa.ChunkedArray) -> Part:
+        self.tally.add("dead", len(letters))
+        times = pa.array([1] * len(letters), pa.int64())
+        return DEAD_PART, self.work.name, pa.table({"letter": letters, "times": times})
+
+    def _failed(self, chunk: pa.Table, failed: Mapping[int, str]) -> list[Part]:
+        """Counts records that failed, or makes dead letters of them. They move no clock."""
+        if self.work.on_error == "skip":
+            self.tally.add(of_skipped(self.work.name), len(failed))
+            return []
+        names = dict(zip(self.code.event.columns, self.work.columns.event, strict=True))
+        names |= {field.name: name for field, name in zip(self.work.key.fields, self.work.columns.keys, strict=True)}
+        names |= dict(self.work.columns.position)
+        rows = chunk.take(sorted(failed))
+        records = zip(*(_shown(rows, name, self.work.columns) for name in names.values()), strict=True)
+        letters = [
+            letter_of(reason, dict(zip(names, values, strict=True)))
+            for (_, reason), values in zip(sorted(failed.items()), records, strict=True)
+        ]
+        return [self._dead(pa.array(letters, pa.string()))]
 
     def _forwarded(self, running: RunningProcessor) -> list[Part]:
         schemas = dict(self.work.outputs)
@@ -178,3 +211,20 @@ class ProcessingTask:
                 parts.append((STATE, name, state.table()))
                 self.tally.add("keys", len(state.changes))
         return parts
+
+
+def position_of(columns: RecordColumns, chunk: pa.Table, place: int) -> str:
+    """Where a record is in its source, for a message: `partition=0, offset=17`."""
+    row = chunk.slice(place, 1)
+    return ", ".join(f"{name}={_shown(row, column, columns)[0]}" for name, column in columns.position)
+
+
+def _shown(rows: pa.Table, column: str, columns: RecordColumns) -> list[Any]:
+    """The values of a column for people: event times are times."""
+    values = whole(rows[column])
+    return values_of(values.cast(pa.timestamp("ms", "UTC")) if column == columns.time else values)
+
+
+def letter_of(reason: str, record: Mapping[str, object]) -> str:
+    """A dead letter, as `unusable.dead_letter` makes them in Spark."""
+    return msgspec.json.encode({"reason": reason, "record": record}, enc_hook=str).decode()

@@ -11,6 +11,7 @@ from holdfast.log.segments import SegmentRef
 from holdfast.words import TaskId
 
 USER = "user"
+SKIPPED = "skipped"
 
 
 class TaskDone(msgspec.Struct, frozen=True, tag="done"):
@@ -83,6 +84,11 @@ def of_store(store: str, name: str) -> str:
 def of_user(name: str) -> str:
     """The name of a user's count in a commit."""
     return f"{USER}/{name}"
+
+
+def of_skipped(processor: str) -> str:
+    """The name of the count of records that a processor skipped because they failed."""
+    return f"{SKIPPED}/{processor}"
 
 
 def labelled_counts(counts: Mapping[str, int]) -> dict[tuple[str, str], int]:

@@ -5,21 +5,24 @@ Tasks pass it chunks of their partition; `holdfast.testing.ProcessorTest` passes
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import USER_ERRORS, ErrorCategory, HoldfastError, cut, shown
+from holdfast.errors import USER_ERRORS, BadKey, BadValue, ErrorCategory, HoldfastError, cut, shown
 from holdfast.pipeline.store_state import StoreState
+from holdfast.pipeline.undoing import Counting, RecordUndo
 from holdfast.retry import is_retryable
 from holdfast.stores.access import BytesAsColumns
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.forwarding import Row
-from holdfast.topology.processor import Context, Processor, stores_of
+from holdfast.topology.processor import Context, OnError, Processor, stores_of
 from holdfast.topology.punctuation import Punctuation
 
 _OWN_CODE = str(Path(__file__).parents[1])
@@ -27,10 +30,41 @@ _LONGEST = 1_000
 """The maximum length of a user's exception in a message: it may contain a whole record."""
 
 
+Position = Callable[[int], str]
+"""The position of a record in its source as text, by its place in the chunk; empty if it isn't known."""
+
+
 class ProcessorFailed(HoldfastError):
     """A user's processor raised. Nothing of the batch was committed."""
 
     category = ErrorCategory.INVALID
+
+
+def concerns_record(error: BaseException) -> bool:
+    """Whether an error is about one record. Others, such as an instance that doesn't answer, are about the app."""
+    if isinstance(error, HoldfastError):
+        return isinstance(error, BadKey | BadValue)
+    return isinstance(error, Exception) and not isinstance(error, MemoryError)
+
+
+@dataclass(frozen=True)
+class Records:
+    """A chunk of records, and why some of them failed, by their places in the chunk."""
+
+    keys: Sequence[Any]
+    events: Sequence[Any]
+    times: Sequence[int]
+    position: Position
+    failed: dict[int, str]
+
+    def __iter__(self) -> Iterator[tuple[Any, Any, int, int]]:
+        return zip(self.keys, self.events, self.times, range(len(self.keys)), strict=True)
+
+    def described(self, place: int) -> str:
+        """A record in a message: its key, its event and its position in the source."""
+        at = self.position(place)
+        position = f", at {at}" if at else ""
+        return f" for the key {shown(self.keys[place])} and the event {shown(self.events[place])}{position}"
 
 
 class RunningProcessor:
@@ -45,8 +79,13 @@ class RunningProcessor:
         *,
         key: Schema,
         count: Callable[[str, str, int], None],
+        on_error: OnError = "fail",
     ) -> None:
         self.context = context
+        counts: list[Counting] = []
+        if on_error != "fail":
+            counts += [Counting(context.counted), Counting(count)]
+            context.counted, count = counts
         self._count = count
         self._states = states
         self._name = processor.__name__
@@ -61,6 +100,7 @@ class RunningProcessor:
             self._bound[attribute] = bound
             if [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
+        self._undo = RecordUndo(self._bound.values(), states, context.outlets, counts) if counts else None
         try:
             self._object = processor()
         except USER_ERRORS as error:
@@ -85,45 +125,91 @@ class RunningProcessor:
         except USER_ERRORS as error:
             raise self._failed("init()", error) from error
 
-    def work(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
-        """Processes a chunk of records, in order."""
+    def work(
+        self,
+        keys: Sequence[Any],
+        events: Sequence[object],
+        times: Sequence[int],
+        position: Position = lambda place: "",
+        failed: Mapping[int, str] = MappingProxyType({}),
+    ) -> dict[int, str]:
+        """Processes a chunk of records, in order.
+
+        Returns why records failed, by their places in the chunk; `failed` has those that are known already. Unless
+        `on_error` is "fail", what such a record did is undone.
+        """
         for state in self._states.values():
             state.forget()
         for bound, state in self._prefetched:
             wanted = bound.prefetch(keys, times)
             state.prefetch(wanted.keys, wanted.ranges)
+        records = Records(keys, events, times, position, dict(failed))
         if self._has_prefetch:
-            self._prefetch_named(keys, events, times)
-        key: Any = None
-        event: Any = None
+            self._prefetch_named(records)
+        if self._undo is None:
+            self._process_all(records)
+        else:
+            self._process_each(records, self._undo)
+        return records.failed
+
+    def _process_all(self, records: Records) -> None:
+        place = 0
         context, process = self.context, self._object.process
         try:
-            for key, event, context.timestamp in zip(keys, events, times, strict=True):
+            for key, event, context.timestamp, place in records:  # noqa: B007  the error names it
                 process(key, event, context)
         except USER_ERRORS as error:
-            raise self._failed("process()", error, (key, event)) from error
+            raise self._failed("process()", error, records.described(place)) from error
 
-    def _prefetch_named(self, keys: Sequence[Any], events: Sequence[object], times: Sequence[int]) -> None:
+    def _process_each(self, records: Records, undo: RecordUndo) -> None:
+        """Processes records of which each can fail by itself."""
+        context, process = self.context, self._object.process
+        for key, event, context.timestamp, place in records:
+            if place in records.failed:
+                continue
+            undo.begin()
+            try:
+                process(key, event, context)
+                undo.check_record()
+            except USER_ERRORS as error:
+                undo.undo()
+                self._note_failure("process()", error, records, place)
+            else:
+                undo.keep()
+
+    def _prefetch_named(self, records: Records) -> None:
         """Prefetches the entries that the processor's own `prefetch` names."""
-        named: dict[int, tuple[list[Any], list[int]]] = {}
-        key: Any = None
-        event: Any = None
+        named: dict[int, list[tuple[Any, int, int]]] = {}
         prefetch = self._object.prefetch
-        try:
-            for key, event, time in zip(keys, events, times, strict=True):
+        for key, event, time, place in records:
+            if place in records.failed:
+                continue
+            try:
                 for store, other in prefetch(key, event):
-                    wanted, when = named.setdefault(id(store), ([], []))
-                    wanted.append(other)
-                    when.append(time)
-        except USER_ERRORS as error:
-            raise self._failed("prefetch()", error, (key, event)) from error
+                    named.setdefault(id(store), []).append((other, time, place))
+            except USER_ERRORS as error:
+                self._note_failure("prefetch()", error, records, place)
         for bound in self._bound.values():
             if id(bound) in named:
+                self._prefetch_keys(bound, named[id(bound)], records)
+
+    def _prefetch_keys(self, bound: Store[Any, Any], named: list[tuple[Any, int, int]], records: Records) -> None:
+        try:
+            known = bound.prefetch([key for key, _, _ in named], [time for _, time, _ in named])
+        except USER_ERRORS:  # a key may have the wrong type for that store
+            for key, time, place in named:
                 try:
-                    known = bound.prefetch(*named[id(bound)])
-                except USER_ERRORS as error:  # the key may have the wrong type for that store
-                    raise self._failed("prefetch()", error) from error
-                self._states[bound.name].prefetch(known.keys, known.ranges)
+                    bound.prefetch([key], [time])
+                except USER_ERRORS as error:
+                    self._note_failure("prefetch()", error, records, place)
+        else:
+            self._states[bound.name].prefetch(known.keys, known.ranges)
+
+    def _note_failure(self, what: str, error: BaseException, records: Records, place: int) -> None:
+        """Notes that a record has failed. Raises if that, or this error, stops the app."""
+        if self._undo is None or not concerns_record(error):
+            raise self._failed(what, error, records.described(place)) from error
+        records.failed[place] = self._reason(what, error)
 
     def punctuate(self, punctuations: Sequence[Punctuation]) -> None:
         """Calls the punctuators that fire in this version, after its records."""
@@ -150,7 +236,10 @@ class RunningProcessor:
         for bound in self._bound.values():
             state = self._states[bound.name]
             state.settle()
-            bound.check_written(state.changes)
+            try:
+                bound.check_written(state.changes)
+            except BadValue as error:
+                raise BadValue(f"{error} Nothing of the batch was committed.") from error
 
     def rewritten(self, entries: int) -> Iterator[tuple[str, pa.Table]]:
         """Some entries of each store, rewritten to the newest schema, from where the last version ended."""
@@ -170,15 +259,18 @@ class RunningProcessor:
                 found[output], outlet.rows = outlet.rows, []
         return found
 
-    def _failed(self, what: str, error: BaseException, record: tuple[object, object] | None = None) -> HoldfastError:
+    def _failed(self, what: str, error: BaseException, record: str = "") -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
-        message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
-        of = "" if record is None else f" for the key {shown(record[0])} and the event {shown(record[1])}"
         return ProcessorFailed(
-            f"{self._name}.{what} raised {message}{_place(error)}{of}. Nothing of the batch was committed. Fix the "
-            "processor, or filter out such records before process(). The app repeats this batch at its next start."
+            f"{self._reason(what, error)}{record}. Nothing of the batch was committed. Fix the processor, or filter "
+            'out such records before process(), or use process(..., on_error="dead_letter"). The app repeats this '
+            "batch at its next start."
         )
+
+    def _reason(self, what: str, error: BaseException) -> str:
+        message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
+        return f"{self._name}.{what} raised {message}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:

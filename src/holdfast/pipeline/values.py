@@ -4,7 +4,7 @@ Row by row, pyarrow takes microseconds per value. Column by column, numpy takes 
 times, which most events consist of.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import UTC
 from typing import Any
 
@@ -12,7 +12,7 @@ import msgspec
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.errors import BadValue, shown
+from holdfast.errors import USER_ERRORS, BadValue, shown
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.events import EventShape
 
@@ -37,18 +37,50 @@ def values_of(column: pa.Array) -> list[Any]:
     return list(column.to_pylist())  # with `maps_as_pydicts` it takes ten times as long
 
 
-def events_of(shape: EventShape, columns: Sequence[pa.Array], rows: int) -> list[object]:
-    """One event per row."""
+def events_of(
+    shape: EventShape, columns: Sequence[pa.Array], rows: int, failed: dict[int, str] | None = None
+) -> list[object]:
+    """One event per row. A row that can't become one raises; with `failed`, its reason is there and its event None."""
     make = shape.maker()
     if not columns:
         return [make() for _ in range(rows)]
     lists = [values_of(column) for column in columns]
+    try:
+        for n, wanted in enumerate(shape.converted):
+            if wanted is not None:
+                # The type allows this null: records with other nulls are dead letters.
+                lists[n] = [None if value is None else msgspec.convert(value, wanted) for value in lists[n]]
+        return list(map(make, *lists))
+    except USER_ERRORS:  # a user's class may have a constructor of its own
+        return _one_by_one(shape, [values_of(column) for column in columns], failed)
+
+
+def _one_by_one(shape: EventShape, lists: Sequence[list[Any]], failed: dict[int, str] | None) -> list[object]:
+    make = shape.maker()
+    events: list[object] = []
+    for place, values in enumerate(zip(*lists, strict=True)):
+        try:
+            events.append(_event(shape, make, values))
+        except BadValue as error:
+            if failed is None:
+                raise
+            failed[place] = str(error)
+            events.append(None)
+    return events
+
+
+def _event(shape: EventShape, make: Callable[..., object], values: Sequence[Any]) -> object:
+    converted = list(values)
     for n, wanted in enumerate(shape.converted):
-        if wanted is not None:
-            column = shape.columns[n]
-            # The type allows this null: records with other nulls are dead letters.
-            lists[n] = [None if value is None else _converted(value, wanted, column) for value in lists[n]]
-    return list(map(make, *lists))
+        if wanted is not None and values[n] is not None:
+            converted[n] = _converted(values[n], wanted, shape.columns[n])
+    try:
+        return make(*converted)
+    except USER_ERRORS as error:
+        raise BadValue(
+            f"The record {shown(dict(zip(shape.columns, converted, strict=True)))} can't become an event: "
+            f"{type(error).__name__}: {error}."
+        ) from error
 
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:

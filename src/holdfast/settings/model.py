@@ -55,6 +55,13 @@ class Settings(Section):
         "the new checkpoint.",
         InKafkaStreams("`auto.offset.reset`"),
     ] = "refuse"
+    on_error: Annotated[
+        Literal["fail", "skip", "dead_letter"],
+        "What happens to a record for which a processor raises: `fail` stops the app, `skip` counts it, `dead_letter` "
+        "keeps it with the error. With the last two, everything the record did is undone. `process(..., on_error=)` "
+        "sets it for one processor.",
+        InKafkaStreams("`processing.exception.handler`"),
+    ] = "fail"
     returned_stores: Annotated[
         OptionMap,
         "What a store does that was removed and comes back: `continue` goes on without the versions it has missed, "

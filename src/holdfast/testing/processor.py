@@ -8,7 +8,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import pyarrow as pa
@@ -18,6 +18,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import output_table
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import DictBytes, Now
@@ -28,12 +29,30 @@ from holdfast.stores.layouts.base import Count
 from holdfast.testing.attributes import AttributeWatch
 from holdfast.topology.events import annotation_of, as_mapping
 from holdfast.topology.forwarding import OutputSchemas
-from holdfast.topology.processor import Context, Processor, check_processor, parse_outputs, specs_of, timed
+from holdfast.topology.processor import (
+    Context,
+    OnError,
+    Processor,
+    check_on_error,
+    check_processor,
+    parse_outputs,
+    specs_of,
+    timed,
+)
 from holdfast.topology.punctuation import Clock, fired, punctuators_of
 from holdfast.words import Version
 
 Forwarded = tuple[object, Mapping[str, object]]
 """A forwarded row: the key and the value."""
+
+
+class DeadLetter(NamedTuple):
+    """A record for which the processor raised, and why."""
+
+    reason: str
+    key: object
+    event: object
+
 
 _PLENTY = 1 << 40
 _START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
@@ -64,6 +83,7 @@ class ProcessorTest:
         event_times: bool = True,
         wall: int | datetime = _START,
         partition: int = 0,
+        on_error: OnError = "fail",
     ) -> None:
         self._processor = check_processor(processor)
         self._event = annotation_of(processor.process)
@@ -71,6 +91,7 @@ class ProcessorTest:
         self._punctuators = punctuators_of(processor)
         self._event_times = event_times
         self._partition = partition
+        self._on_error = check_on_error(on_error)
         self._specs = [(attribute, timed(spec, event_times=event_times)) for attribute, spec in specs_of(processor)]
         self._state = StateInMemory({spec.name: DictBytes() for _, spec in self._specs})
         self._wall = millis(wall)
@@ -83,9 +104,11 @@ class ProcessorTest:
         self._states: dict[str, StoreState] = {}
         self.version = 0
         """The newest committed version."""
+        self.dead_letters: list[DeadLetter] = []
+        """The records that failed, with `on_error="dead_letter"`."""
         self._counts_before: dict[str, int] = {}
         self.counts: dict[str, int] = {}
-        """The processor's counters, and those of its stores as `store/name`."""
+        """The processor's counters, those of its stores as `store/name`, and with `on_error="skip"`: `skipped`."""
 
     def pipe(self, key: object, event: object, *, timestamp: int | datetime | None = None) -> list[Forwarded]:
         """Processes one record and returns what the processor forwarded to its main output, as (key, value) pairs.
@@ -95,12 +118,33 @@ class ProcessorTest:
         """
         running = self._started(key)
         time = self._wall if timestamp is None else millis(timestamp)
-        if self._event_times:
-            self._seen = time if self._seen is None else max(self._seen, time)
+        before = {output: len(rows) for output, rows in self._forwarded.items()}
         with self._rolled_back_on_error(), self._attributes.watched(running.processor, "process()"):
-            running.work([key], [self._event_of(event)], [time])
+            failed = self._work(running, key, event, time)
             self._check_forwarded(running)
+        if failed is not None:
+            for output, rows in self._forwarded.items():
+                del rows[before.get(output, 0) :]
+            self._note_failure(failed, key, event)
+        elif self._event_times:
+            self._seen = time if self._seen is None else max(self._seen, time)
         return self.output()
+
+    def _work(self, running: RunningProcessor, key: object, event: object, time: int) -> str | None:
+        """Processes a record, and returns why it failed, if it did and that doesn't stop an app."""
+        try:
+            made = self._event_of(event)
+        except BadValue as error:
+            if self._on_error == "fail":
+                raise
+            return str(error)
+        return running.work([key], [made], [time]).get(0)
+
+    def _note_failure(self, reason: str, key: object, event: object) -> None:
+        if self._on_error == "skip":
+            self._count("skipped", 1)
+        else:
+            self.dead_letters.append(DeadLetter(reason, key, event))
 
     def output(self, name: str | None = None) -> list[Forwarded]:
         """What was forwarded to an output since the last call, as (key, value) pairs; None: to the main one.
@@ -178,7 +222,8 @@ class ProcessorTest:
         if self._running is None:
             self._counts_before = dict(self.counts)
             budget = Budget(_PLENTY)
-            self._states = {spec.name: StoreState(spec.name, self._state, budget) for _, spec in self._specs}
+            state = StoreState if self._on_error == "fail" else UndoableState
+            self._states = {spec.name: state(spec.name, self._state, budget) for _, spec in self._specs}
             context = _RecordingContext(
                 Version(self.version + 1), self._now, self._partition, self._outputs, self._count, self._forwarded
             )
@@ -189,6 +234,7 @@ class ProcessorTest:
                 context,
                 key=_schema_of(key),
                 count=self._count_of_store,
+                on_error=self._on_error,
             )
             self._running.begin()
         return self._running

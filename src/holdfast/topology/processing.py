@@ -17,7 +17,9 @@ from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, Output, changes_of, forwarded_to
 from holdfast.topology.processor import (
+    OnError,
     Processor,
+    check_on_error,
     check_processor,
     key_as_python,
     name_of,
@@ -44,6 +46,7 @@ class Processing:
     forwards: tuple[tuple[str | None, Schema], ...] = ()
     """The columns of each output by its name; None is the main output."""
     punctuators: tuple[Punctuator, ...] = ()
+    on_error: OnError = "fail"
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         number, declared = subtopology.number, stores_of(self.processor)
@@ -60,6 +63,8 @@ class Processing:
         yield f"processor {subtopology.name} ({self.processor.__name__})"
         for output, columns in self.forwards:
             yield f"forwards {columns}" if output is None else f"forwards to {output}: {columns}"
+        if self.on_error != "fail":
+            yield f"on_error {self.on_error}"
         for each in self.punctuators:
             yield f"punctuator {each.method}, {each.schedule}"
 
@@ -172,6 +177,7 @@ def add_processing(
     output: str | None,
     outputs: Mapping[str, str],
     name: str | None,
+    on_error: OnError | None,
 ) -> Processed:
     """Adds a processor that reads the stream by its key."""
     topology = stream.topology
@@ -194,6 +200,7 @@ def add_processing(
         tuple(attribute for attribute, _ in stores),
         parse_outputs(output, outputs),
         _checked_punctuators(processor, stream),
+        topology.on_error if on_error is None else check_on_error(on_error),
     )
     specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in stores)
     topology.add(chosen, stream, key, specs, operator)

@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final, Literal, cast, get_args
 
 import msgspec
 
-from holdfast.errors import TopologyError
+from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.base import Store
@@ -24,11 +24,16 @@ from holdfast.topology.events import as_mapping
 from holdfast.topology.forwarding import OutputSchemas, outlets_of, unknown_output
 from holdfast.words import Version
 
+OnError = Literal["fail", "skip", "dead_letter"]
+"""What happens to a record for which a user's function raises."""
+
+ON_ERROR: Final = get_args(OnError)
+
 
 class Context:
     """What a processor knows about the current record, and where it forwards rows."""
 
-    __slots__ = ("_count", "now", "outlets", "partition", "timestamp", "version")
+    __slots__ = ("counted", "now", "outlets", "partition", "timestamp", "version")
 
     def __init__(self, version: Version, now: Now, partition: int, outputs: OutputSchemas, count: Count) -> None:
         self.version = version
@@ -42,7 +47,7 @@ class Context:
         In a punctuator: the time of its clock.
         """
         self.outlets = outlets_of(outputs)
-        self._count = count
+        self.counted = count
 
     def forward(self, key: object, value: Mapping[str, object] | object, to: str | None = None) -> None:
         """Sends a row to the processor's output, or to the one that `to` names.
@@ -66,7 +71,7 @@ class Context:
 
     def count(self, name: str, number: int = 1) -> None:
         """Adds to a count of the user's own, which is in the commit and the metrics under this name."""
-        self._count(name, number)
+        self.counted(name, number)
 
 
 class Processor:
@@ -146,6 +151,15 @@ def check_processor(processor: object) -> type[Processor]:
     if processor.process is Processor.process:
         raise TopologyError(f"{processor.__name__} has no process(self, key, event, ctx). Write one.")
     return processor
+
+
+def check_on_error(on_error: object) -> OnError:
+    if on_error not in ON_ERROR:
+        raise TopologyError(
+            f"on_error={on_error!r} is none of {', '.join(ON_ERROR)}. {did_you_mean(str(on_error), ON_ERROR)}It says "
+            "what happens to a record for which the processor raises."
+        )
+    return cast(OnError, on_error)
 
 
 def name_of(processor: type[Processor]) -> str:

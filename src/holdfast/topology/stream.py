@@ -21,7 +21,7 @@ from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
 from holdfast.topology.lookups import Joined, add_lookup
 from holdfast.topology.processing import Processed, add_processing
-from holdfast.topology.processor import Processor, timed
+from holdfast.topology.processor import OnError, Processor, timed
 from holdfast.topology.topology import Branch, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
@@ -169,14 +169,16 @@ class Stream:
         output: str | None = None,
         outputs: Mapping[str, str] | None = None,
         name: str | None = None,
+        on_error: OnError | None = None,
     ) -> Processed:
         """Passes every record to a user's processor, by the stream's key.
 
         `output` names the columns of the rows it forwards, key first: `"player string, n bigint"`. `outputs` does so
         for named outputs, `{"alerts": "player string, n bigint"}`, to which `ctx.forward(..., to="alerts")` sends rows.
-        `name` names the processor and its output; the default is made from the class's name.
+        `name` names the processor and its output; the default is made from the class's name. `on_error` says what
+        happens to a record for which it raises: "fail", "skip" or "dead_letter"; the default is the setting `on_error`.
         """
-        return add_processing(self, processor, output, outputs or {}, name)
+        return add_processing(self, processor, output, outputs or {}, name, on_error)
 
     def join(
         self,

@@ -17,7 +17,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import ROCKSDB, known_engine
 from holdfast.stores.spec import StoreSpec, check_name
 from holdfast.topology.outputs import DeadLetters, Output, default_sink_name
-from holdfast.topology.processor import two_stores
+from holdfast.topology.processor import OnError, two_stores
 from holdfast.topology.sink import Sink
 from holdfast.words import TaskId
 
@@ -115,8 +115,9 @@ class SinkNode:
 class Topology:
     """What an app consists of so far. Its start turns this into tasks, stores and sinks."""
 
-    def __init__(self, engine: str = ROCKSDB) -> None:
+    def __init__(self, engine: str = ROCKSDB, on_error: OnError = "fail") -> None:
         self.engine = known_engine(engine, "the setting state.engine")
+        self.on_error = on_error
         self.sources: list[Source] = []
         self.subtopologies: list[SubTopology] = []
         self.sinks: list[SinkNode] = []

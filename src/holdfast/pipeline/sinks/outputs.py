@@ -54,7 +54,7 @@ def rows_of(output: Output, log: Log, commit: Commit) -> Iterator[Rows]:
             decode = partial(changed_entries, store, output.declared)
             return _decoded(log, commit, STATE, store.name, output.topology, decode)
         case DeadLetters():
-            return _decoded(log, commit, DEAD, None, None, _dead_letters)
+            return _decoded(log, commit, DEAD, None, None, partial(_dead_letters, commit.version))
 
 
 def _decoded(
@@ -126,13 +126,14 @@ class _Letter(msgspec.Struct):
     record: msgspec.Raw
 
 
-def _dead_letters(table: pa.Table) -> pa.Table:
-    """The reason, the record as JSON, and how often it came."""
+def _dead_letters(version: int, table: pa.Table) -> pa.Table:
+    """The reason, the record as JSON, how often it came, and in which version."""
     letters = [msgspec.json.decode(letter, type=_Letter) for letter in table["letter"].to_pylist()]
     columns = {
         "reason": pa.array([letter.reason for letter in letters], pa.string()),
         "record": pa.array([bytes(letter.record).decode() for letter in letters], pa.string()),
         "times": table["times"],
+        "version": pa.repeat(pa.scalar(version, pa.int64()), len(letters)),
     }
     return pa.table(columns)
 

@@ -319,6 +319,19 @@ class Store(View[K, V]):
     def end_of_version(self) -> None:
         """Called by a task on every bound store after the last record of a version."""
 
+    def begin_record(self) -> None:
+        """Called by a task before each record if the processor's `on_error` isn't "fail".
+
+        A kind that keeps something in memory beside its bytes notes it here, and restores it in `undo_record`.
+        """
+
+    def undo_record(self) -> None:
+        """Called by a task if the record has failed, after its bytes were restored."""
+
+    def check_record(self, changes: Mapping[bytes, bytes | None]) -> None:
+        """Called by a task with the changes of such a record: the same as `check_written` for a version."""
+        self.check_written(changes)
+
     def check_written(self, changes: Mapping[bytes, bytes | None]) -> None:
         """Called by a task with the changes of a version: raises for a value that can't be read again.
 
@@ -335,8 +348,8 @@ class Store(View[K, V]):
         plain = Values[Any](codec_for(self._spec, Any), self._values.lead).read(cell)
         raise BadValue(
             f"store {self._name!r}: the value put under the key {shown(self._key_in(key))} can't be read again as "
-            f"{name_of(self._type)}: {error.__cause__ or error}. It was {shown(plain, 200)}. Nothing of the batch was "
-            "committed. Put values whose fields are of their types, or give a field a type that allows what it holds, "
+            f"{name_of(self._type)}: {error.__cause__ or error}. It was {shown(plain, 200)}. "
+            "Put values whose fields are of their types, or give a field a type that allows what it holds, "
             "such as int | None."
         )
 

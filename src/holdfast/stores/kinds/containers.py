@@ -257,6 +257,15 @@ class EntryStore(Store[K, V], EntryView[K, V, R]):
             if number:
                 self._count(what, number)
 
+    def begin_record(self) -> None:
+        self._entries_.begin_record()
+
+    def undo_record(self) -> None:
+        self._entries_.undo_record()
+
+    def check_record(self, changes: Mapping[bytes, bytes | None]) -> None:
+        self.check_written(self._entries_.of_record(changes))
+
     def prefetch(self, keys: Sequence[K], times: Sequence[int]) -> Prefetch:
         return Prefetch(self._entries_.places(self._encode_many(list(dict.fromkeys(keys)))), [])
 

@@ -48,6 +48,12 @@ class TimedStore(Store[K, V], TimedView[K, V]):
         clock = "event time" if spec.clock == "event" else "the wall clock"
         yield f"{kept_as(spec)} {words(spec.retention_ms)} by {clock}, in slices of {words(spec.slice_ms)}"
 
+    def begin_record(self) -> None:
+        self._timed.begin_record()
+
+    def undo_record(self) -> None:
+        self._timed.undo_record()
+
     def _key_in(self, stored: bytes) -> Any:
         own = self._layout.own_key(stored)
         return super()._key_in(stored) if own is stored else self._key_of(own)

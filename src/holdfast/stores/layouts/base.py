@@ -11,7 +11,7 @@ other module knows. It has five users:
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import compress
 from typing import ClassVar, Final, NamedTuple, Protocol, TypeVar, cast
@@ -169,6 +169,16 @@ class Entries(ReadableEntries, ABC):
     def end_of_version(self) -> Ended:
         """Removes entries that there is no room for, and returns how many."""
         return Ended()
+
+    def begin_record(self) -> None:
+        """Called before each record that may be undone: notes what is in memory beside the bytes."""
+
+    def of_record(self, changes: Mapping[bytes, bytes | None]) -> Mapping[bytes, bytes | None]:
+        """The entries that the record has changed, given the changes of its bytes."""
+        return changes
+
+    def undo_record(self) -> None:
+        """Restores what was in memory when the record began. Its bytes are restored already."""
 
     def _shown(self, keys: Sequence[bytes], found: Sequence[bytes]) -> Iterator[Batch]:
         """A batch without expired entries."""

@@ -12,9 +12,10 @@ removed when a version begins.
 
 import heapq
 from collections import OrderedDict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from operator import itemgetter
+from typing import Any, NamedTuple
 
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats.cells import NEVER
@@ -27,6 +28,59 @@ from holdfast.stores.layouts.expiry import AT_MOST, expires_of, index_key
 from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.scans import close, columns
 from holdfast.stores.spec import StoreSpec
+
+
+class Was(NamedTuple):
+    """An entry before a record changed it: its places in the three dictionaries of `BoundedEntries`."""
+
+    touched: bytes | None
+    number: int
+    removed: bool
+    changed: bool
+    before: bytes | None
+
+
+class TouchJournal:
+    """Undoes what the current record did to the touched and removed entries.
+
+    Each touch has a number, because a dictionary doesn't say where an entry was that was moved to its end.
+    """
+
+    def __init__(self, touched: Iterable[bytes]) -> None:
+        self._numbers = {key: n for n, key in enumerate(touched)}
+        self._next = len(self._numbers)
+        self.noted: dict[bytes, Was] = {}
+
+    def begin(self) -> None:
+        self.noted = {}
+
+    def touched(self, key: bytes) -> None:
+        self._numbers[key] = self._next
+        self._next += 1
+
+    def note(
+        self, key: bytes, touched: Mapping[bytes, bytes], removed: Mapping[bytes, None], before: Mapping[bytes, Any]
+    ) -> None:
+        if key not in self.noted:
+            number = self._numbers.get(key, -1)
+            self.noted[key] = Was(touched.get(key), number, key in removed, key in before, before.get(key))
+
+    def undone(
+        self, touched: OrderedDict[bytes, bytes], removed: dict[bytes, None], before: dict[bytes, bytes | None]
+    ) -> OrderedDict[bytes, bytes]:
+        """Restores the removed entries and those before, and returns the touched ones in their former order."""
+        for key, was in self.noted.items():
+            touched.pop(key, None)
+            removed.pop(key, None)
+            before.pop(key, None)
+            if was.touched is not None:
+                touched[key] = was.touched
+                self._numbers[key] = was.number
+            if was.removed:
+                removed[key] = None
+            if was.changed:
+                before[key] = was.before
+        return OrderedDict(sorted(touched.items(), key=lambda entry: self._numbers[entry[0]]))
 
 
 class BoundedEntries(Entries):
@@ -47,6 +101,8 @@ class BoundedEntries(Entries):
         """The cells that touched and removed entries had when the version began."""
         self._dropped = 0
         self._held = (0, 0)
+        self._touches: TouchJournal | None = None
+        """What undoes a record, from the first one on that may be undone."""
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._peek(key)
@@ -192,8 +248,31 @@ class BoundedEntries(Entries):
     def _now(self, key: bytes) -> bytes | None:
         return self._touched.get(key) if key in self._before else self._bytes.get(key)
 
+    def begin_record(self) -> None:
+        if self._touches is None:
+            self._touches = TouchJournal(self._touched)
+        self._touches.begin()
+        self._at_begin = self._dropped, self._held
+
+    def of_record(self, changes: Mapping[bytes, bytes | None]) -> Mapping[bytes, bytes | None]:
+        assert self._touches is not None
+        return {key: self._touched.get(key) for key in self._touches.noted}  # they are written when the version ends
+
+    def undo_record(self) -> None:
+        assert self._touches is not None
+        self._touched = self._touches.undone(self._touched, self._removed, self._before)
+        self._dropped, self._held = self._at_begin
+
+    def _note(self, key: bytes) -> None:
+        """Notes how an entry was before it is changed, if the record may be undone."""
+        if self._touches is not None:
+            self._touches.note(key, self._touched, self._removed, self._before)
+
     def _touch(self, key: bytes, cell: bytes, before: bytes | None) -> None:
         """Puts an entry at the end of the touched ones. `before`: its cell before, unless that is known."""
+        if self._touches is not None:
+            self._note(key)
+            self._touches.touched(key)
         old = self._touched.get(key)
         if old is not None:
             self._touched.move_to_end(key)
@@ -211,6 +290,7 @@ class BoundedEntries(Entries):
 
     def _drop(self, key: bytes) -> None:
         """Drops a touched entry; one that was new in this version leaves no trace."""
+        self._note(key)
         cell = self._touched.pop(key)
         if self._before[key] is None:
             del self._before[key]
@@ -221,6 +301,7 @@ class BoundedEntries(Entries):
 
     def _take(self, key: bytes, cell: bytes) -> None:
         """Removes an entry that this version hasn't changed."""
+        self._note(key)
         self._before[key] = cell
         self._removed[key] = None
         self._hold(1, len(key) + len(cell))

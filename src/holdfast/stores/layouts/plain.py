@@ -61,8 +61,8 @@ class PlainEntries(Entries):
     def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
         super().__init__(spec, bytes_, now)
         self._get = bytes_.get
-        self._due = 0
-        """How many rows of the index this version still has to check."""
+        self._due = self._due_before = 0
+        """How many rows of the index this version still has to check, now and when the record began."""
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._get(key)
@@ -116,6 +116,12 @@ class PlainEntries(Entries):
 
     def end_of_version(self) -> Ended:
         return Ended(removed=self._remove_expired(self._due)) if self._due > 0 else Ended()
+
+    def begin_record(self) -> None:
+        self._due_before = self._due
+
+    def undo_record(self) -> None:
+        self._due = self._due_before
 
     def _remove_expired(self, most: int) -> int:
         """Checks up to `most` rows of expired entries, and returns how many entries were removed."""

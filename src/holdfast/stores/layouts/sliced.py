@@ -96,7 +96,9 @@ class SlicedEntries(Entries):
         super().__init__(spec, bytes_, now)
         self._prefixes = live_prefixes(spec, now.wall)
         self._newest, *self._older = self._prefixes
-        self._due: set[int] = set()
+        self._due: dict[int, None] = {}
+        """The marked seconds, the newest mark last."""
+        self._due_before = 0
 
     def find(self, key: bytes) -> bytes | None:
         cell = self._bytes.get(self._newest + key)
@@ -154,8 +156,15 @@ class SlicedEntries(Entries):
             past = self._bytes.scan(EXPIRY_AREA, index_key(self._wall + 1, b""))
             for mark in [mark for mark, _ in islice(past, AT_MOST)]:
                 self._bytes.delete(mark)
-        self._due.add(second)
+        self._due[second] = None
         self._bytes.put(index_key(second, b""), EMPTY)
+
+    def begin_record(self) -> None:
+        self._due_before = len(self._due)
+
+    def undo_record(self) -> None:
+        while len(self._due) > self._due_before:
+            self._due.popitem()
 
     def remove(self, key: bytes) -> bytes | None:
         places = self.places([key])

@@ -67,6 +67,7 @@ class NotedNumber:
         self._bytes = bytes_
         self._known = False
         self._value: int | None = None
+        self._before: tuple[bool, int | None] = (False, None)
 
     def get(self) -> int | None:
         if not self._known:
@@ -80,6 +81,12 @@ class NotedNumber:
             self._value = value
             self._bytes.put(self._key, number_note(value))
 
+    def begin_record(self) -> None:
+        self._before = self._known, self._value
+
+    def undo_record(self) -> None:
+        self._known, self._value = self._before
+
 
 class TimedEntries(ABC):
     """Entries in slices, by key and time."""
@@ -90,6 +97,17 @@ class TimedEntries(ABC):
         """Entries of this time and earlier are hidden."""
         self._first_slice, self._slice_ms = first_live_slice(spec, now), spec.slice_ms
         self._newest = NotedNumber(NEWEST, bytes_)
+        self._notes = [self._newest]
+
+    def begin_record(self) -> None:
+        """Called before each record that may be undone: notes what is in memory beside the bytes."""
+        for note in self._notes:
+            note.begin_record()
+
+    def undo_record(self) -> None:
+        """Restores what was in memory when the record began. Its bytes are restored already."""
+        for note in self._notes:
+            note.undo_record()
 
     def place(self, time: int, own: bytes) -> bytes:
         """The stored key of an entry of that time."""

@@ -79,6 +79,7 @@ class VersionedEntries(TimedEntries):
     def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
         super().__init__(spec, bytes_, now)
         self._deleted = NotedNumber(DELETED, bytes_)
+        self._notes.append(self._deleted)
 
     def latest(self, encoded: bytes) -> bytes | None:
         return self._bytes.get(encoded)

@@ -80,6 +80,7 @@ class WindowEntries(TimedEntries):
         super().__init__(spec, bytes_, now)
         self._duplicates = bool(spec.option("duplicates"))
         self._puts = NotedNumber(PUTS, bytes_)
+        self._notes.append(self._puts)
         self.at = -16 if self._duplicates else -8
         """Where the start is, counted from the end of a stored key."""
 
