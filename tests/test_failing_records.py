@@ -10,7 +10,6 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.driver import TaskFailed
-from holdfast.states import AppState
 from tests.apps import entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -43,11 +42,9 @@ def odd_app(spark: SparkSession, folder: Path, sink: hf.Sink, **options: Any) ->
 def test_failed_records_stop_the_app_are_kept_or_are_skipped(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, BATCH)
     sink = hf.memory()
-    app = odd_app(spark, tmp_path, sink).start()
-    assert app._states.wait_for(AppState.ERROR, timeout=60), app.state
-    assert isinstance(app.cause, TaskFailed), app.cause
-    assert "at points=3, at=2026-01-01 12:00:00+00:00" in str(app.cause) or "at points=5" in str(app.cause)
-    app.stop()
+    with odd_app(spark, tmp_path, sink) as app:
+        with pytest.raises(TaskFailed, match=r", at points=[35], at=2026-01-01 12:00:00\+00:00\. Nothing"):
+            app.process_all_available()
     assert list(sink.rows()) == []
     with odd_app(spark, tmp_path, sink, on_error="dead_letter") as app:
         assert "on_error dead_letter" in app.describe()

@@ -98,7 +98,7 @@ class RunningProcessor:
             bound = declared[attribute].bind(state, context.now, partial(count, spec.name), spec=spec)
             bound.follow_records(lambda: context.timestamp)
             self._bound[attribute] = bound
-            if [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
+            if not spec.other_key and [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
         self._undo = RecordUndo(self._bound.values(), states, context.outlets, counts) if counts else None
         try:

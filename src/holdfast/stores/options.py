@@ -41,6 +41,7 @@ def common_fields(
     engine: str = ROCKSDB,
     durable: bool = True,
     everywhere: bool = False,
+    other_key: bool = False,
     profile: str = BALANCED,
     rocksdb_options: str | None = None,
 ) -> dict[str, Any]:
@@ -53,6 +54,7 @@ def common_fields(
         "engine": known_engine(engine, where),
         "durable": durable,
         "everywhere": everywhere,
+        "other_key": other_key,
         "profile": one_of(profile, tuple(PROFILES), "profile", where),
         "options_hook": _hook(rocksdb_options, where),
     }

@@ -123,6 +123,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     durable: bool = True
     everywhere: bool = False
     """A global store: every instance has the whole of it."""
+    other_key: bool = False
+    """The key is not that of the stream: an entry is in the partition that wrote it, and two may have the same key."""
     profile: str = "balanced"
     options_hook: str | None = None
     """`module:function` that receives the store's engine options."""

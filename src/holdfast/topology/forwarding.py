@@ -16,11 +16,11 @@ Pick = Callable[[Mapping[str, object]], Row]
 class Outlet:
     """One output of a running processor: its columns, and the rows that were forwarded to it."""
 
-    __slots__ = ("columns", "name", "picks", "rows", "schema")
+    __slots__ = ("columns", "name", "picks", "rows", "schema", "width")
 
     def __init__(self, name: str | None, schema: Schema) -> None:
         self.name = name
-        self.schema, self.columns = schema, schema.names
+        self.schema, self.columns, self.width = schema, schema.names, len(schema.names)
         self.rows: list[Row] = []
         self.picks: dict[int, Pick] = {}
         """By the number of columns that the key fills: what takes the others from a value."""

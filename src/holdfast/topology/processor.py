@@ -33,7 +33,7 @@ ON_ERROR: Final = get_args(OnError)
 class Context:
     """What a processor knows about the current record, and where it forwards rows."""
 
-    __slots__ = ("counted", "now", "outlets", "partition", "timestamp", "version")
+    __slots__ = ("_main", "counted", "now", "outlets", "partition", "timestamp", "version")
 
     def __init__(self, version: Version, now: Now, partition: int, outputs: OutputSchemas, count: Count) -> None:
         self.version = version
@@ -47,6 +47,7 @@ class Context:
         In a punctuator: the time of its clock.
         """
         self.outlets = outlets_of(outputs)
+        self._main = self.outlets.get(None)
         self.counted = count
 
     def forward(self, key: object, value: Mapping[str, object] | object, to: str | None = None) -> None:
@@ -55,7 +56,7 @@ class Context:
         The key fills the first columns, the value the others. A tuple as key fills one column per part, None fills
         none. The value, a mapping, a Struct or a dataclass, has one entry per remaining column.
         """
-        outlet = self.outlets.get(to)
+        outlet = self._main if to is None else self.outlets.get(to)
         if outlet is None:
             raise unknown_output(to, self.outlets)
         parts = key if isinstance(key, tuple) else () if key is None else (key,)
@@ -65,7 +66,7 @@ class Context:
             outlet.rows.append(parts + pick(row))
         except KeyError:
             raise outlet.misfit(parts, row) from None
-        if len(row) + len(parts) != len(outlet.columns):
+        if len(row) + len(parts) != outlet.width:
             outlet.rows.pop()
             raise outlet.misfit(parts, row)
 

@@ -81,6 +81,7 @@ class Options(TypedDict, total=False):
     durable: bool
     profile: str
     everywhere: bool
+    other_key: bool
     rocksdb_options: str | None
 
 
@@ -270,6 +271,8 @@ class Store(View[K, V]):
         yield from (f"  {line}" for line in cls.describe_options(spec))
         if spec.everywhere:
             yield "  everywhere: every instance has the whole of it"
+        if spec.other_key:
+            yield "  other key than the stream: an entry is in the partition that wrote it"
         kept = "durable" if spec.durable else "not durable: in no snapshot, never restored"
         hook = f", options by {spec.options_hook}" if spec.options_hook else ""
         yield f"  {kept}, profile {spec.profile}{hook}, codec {spec.codec}"

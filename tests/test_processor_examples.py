@@ -1,0 +1,79 @@
+"""The examples of processors: each without Spark in detail, and once as a whole app."""
+
+from pathlib import Path
+
+import pytest
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from examples import batching, conversations, wind_turbines
+from examples.batching import Batching, Order
+from examples.conversations import Audited, Chat, User
+from examples.wind_turbines import SILENT_MS, Message, Twins
+from holdfast.testing import ProcessorTest
+from tests.apps import entries_of, settings
+
+
+def test_a_batch_is_sent_when_it_is_full_or_after_30_seconds() -> None:
+    test = ProcessorTest(Batching, output="shop string, orders int, cents bigint", wall=0)
+    orders = [Order(f"o-{n}", 100) for n in range(12)]
+    sent = [test.pipe("tea", order) for order in orders]
+    assert [rows for rows in sent if rows] == [[("tea", {"orders": 10, "cents": 1_000})]]
+    assert test.advance("29s") == []
+    assert test.store("waiting-orders").get("tea") == orders[10:], "they wait in a store, which survives crashes"
+    assert test.advance("1s") == [("tea", {"orders": 2, "cents": 200})]
+    assert test.advance("1h") == [], "an empty buffer is not sent"
+
+
+def test_a_twin_follows_both_states_and_a_silent_turbine_is_noticed_once() -> None:
+    outputs = {"alerts": "turbine string, event string"}
+    test = ProcessorTest(Twins, output="turbine string, power string", outputs=outputs, wall=0)
+    assert test.pipe("t-1", Message("reported", "off")) == []
+    assert test.pipe("t-1", Message("desired", "on")) == [("t-1", {"power": "on"})]
+    assert test.pipe("t-1", Message("reported", "on")) == [], "both states are the same"
+    test.advance(f"{SILENT_MS - 60_000}ms")
+    assert test.output("alerts") == []
+    test.advance("1m")
+    assert test.output("alerts") == [("t-1", {"event": "silent"})]
+    test.advance("1h")
+    assert test.output("alerts") == [], "once"
+    assert test.pipe("t-1", Message("reported", "off")) == [("t-1", {"power": "on"})], "the command is sent again"
+    assert test.output("alerts") == [("t-1", {"event": "back"})]
+
+
+def test_one_message_is_in_four_stores_once() -> None:
+    test = ProcessorTest(Chat, wall=0)
+    for id, minute in (("m-1", 0), ("m-2", 3), ("m-2", 3), ("m-3", 90), ("m-4", 400)):
+        test.pipe("ann", conversations.Message(id, "hello"), timestamp=minute * 60_000)
+    assert test.store("users").get("ann") == User(4, 20)
+    assert [n for _, n in test.store("metrics").fetch("ann", from_=0)] == [2, 1, 1]
+    found = [(session.start, session.end, n) for session, n in test.store("conversations").fetch("ann")]
+    assert found == [(0, 90 * 60_000, 3), (400 * 60_000, 400 * 60_000, 1)]
+    assert test.store("audit").get("m-3") == Audited("ann", 90 * 60_000, 5)
+    assert test.counts["sent twice"] == 1
+    test.advance("31d")
+    assert ("m-3" in test.store("audit"), "ann" in test.store("users")) == (False, True)
+
+
+@pytest.mark.spark
+def test_the_examples_run_as_apps(spark: SparkSession, tmp_path: Path) -> None:
+    own = settings(tmp_path)
+    options = {"partitions": own.partitions, "rest": own.rest, "retry": own.retry}
+    batching.write_orders(tmp_path / "batching/orders")
+    batches = hf.memory()
+    with batching.build(spark, tmp_path / "batching", batches, **options) as app:
+        app.process_all_available()
+        full = [row for row in batches.rows() if row["orders"] == batching.FULL]
+        assert full == [{"shop": "tea", "orders": 10, "cents": sum(range(100, 110))}]
+    wind_turbines.write_messages(tmp_path / "turbines/messages")
+    commands, alerts = hf.memory(), hf.memory()
+    with wind_turbines.build(spark, tmp_path / "turbines", commands, alerts, **options) as app:
+        app.process_all_available()
+        assert entries_of(app, "twins")["t-1"]["reported"] == "on"
+        assert list(commands.rows()) == [{"turbine": "t-1", "power": "on"}]
+    conversations.write_messages(tmp_path / "chat/messages")
+    with conversations.build(spark, tmp_path / "chat", **options) as app:
+        assert "other key than the stream: an entry is in the partition that wrote it" in app.describe()
+        app.process_all_available()
+        assert entries_of(app, "users")["ann"] == {"messages": 4, "characters": 4 * len("this is m-1")}
+        assert sorted(entries_of(app, "audit")) == ["m-1", "m-2", "m-3", "m-4", "m-5"]
