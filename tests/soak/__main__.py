@@ -44,6 +44,7 @@ def soak(folder: Path, minutes: float, seed: int) -> bool:
     history = History(folder / "base" / "soak" / "log" / "commits", lives.release_of, over)
     course = Course(folder, lambda: lives.life.process.pid, stop)
     _disturb(lives, history, course, load, minutes * 60, random.Random(seed))
+    left = course.leftovers()
     stop.set()
     load.join()
     course.join()
@@ -53,7 +54,7 @@ def soak(folder: Path, minutes: float, seed: int) -> bool:
     history.look()
     (folder / "history.json").write_bytes(msgspec.json.encode(history.made()))
     compared = _compare(folder, lives) if finished else []
-    lives.wrong += [*_uncovered(lives, history), *course.growth()]
+    lives.wrong += [*_uncovered(lives, history), *course.growth(), *left]
     _show(lives, history, course, compared)
     return not lives.wrong
 
@@ -80,7 +81,7 @@ def _disturb(lives: Lives, history: History, course: Course, load: Load, seconds
         lives.stop()
         lives.start(EVERYTHING)
         lives.until_a_version(history)
-        course.alone = True
+        course.leave_alone()
         progress.update(bar, total=time.monotonic() - start + seconds * ALONE)
         wait(seconds * ALONE, "left alone")
 
@@ -92,7 +93,8 @@ def _compare(folder: Path, lives: Lives) -> list[Compared]:
         lives.wrong.append(f"the comparison failed: {done.stderr[-3000:]}")
         return []
     found = msgspec.json.decode(done.stdout.strip().splitlines()[-1], type=list[Compared])
-    lives.wrong += [f"{each.what}: {line}" for each in found for line in each.examples]
+    for each in (each for each in found if each.different):
+        lives.wrong.append(f"{each.what}: {each.different} of {each.rows} differ, such as {'; '.join(each.examples)}")
     return found
 
 

@@ -11,11 +11,10 @@ import json
 import sys
 from collections.abc import Sequence
 from functools import reduce
-from itertools import chain
 from pathlib import Path
 
 import msgspec
-from pyspark.sql import Column, DataFrame, SparkSession, Window
+from pyspark.sql import Column, DataFrame, Row, SparkSession, Window
 from pyspark.sql import functions as F
 
 from tests.soak.app import SCHEMA
@@ -34,7 +33,8 @@ class Compared(msgspec.Struct):
 
 
 def main(folder: Path) -> None:
-    spark = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false").getOrCreate()
+    builder = SparkSession.builder.master("local[2]").config("spark.ui.enabled", "false")
+    spark = builder.config("spark.driver.memory", "2g").getOrCreate()
     spark.sparkContext.setLogLevel("ERROR")
     spark.conf.set("spark.sql.shuffle.partitions", "4")
     made = msgspec.json.decode((folder / "history.json").read_bytes(), type=list[Made])
@@ -65,13 +65,14 @@ class Comparison:
         self._records = self._counted().cache()
 
     def all(self) -> list[Compared]:
+        totals = self._totals_by_version().cache()
         return [
             self._history(),
             self._input(),
             self._store("totals", "player", ["games", "points", "best"], self._totals()),
             self._store("levels", "level", ["games"], self._level_counts()),
-            self._sink("out", self._totals_by_version(), "player", F.lit(True)),
-            self._sink("copy", self._totals_by_version(), "player", F.col("copy_stays")),
+            self._sink("out", totals, "player", F.lit(True)),
+            self._sink("copy", totals, "player", F.col("copy_stays")),
             self._sink("levels", self._levels_by_version(), "level", F.col("levels_stay")),
             self._newest_rows(),
         ]
@@ -196,17 +197,22 @@ def _compared(
 ) -> Compared:
     """Compares two tables row by row. A row that only one of them has, unless it is allowed, or has twice differs."""
     same_key = reduce(lambda a, b: a & b, [F.col(f"found.{key}") == F.col(f"truth.{key}") for key in keys])
-    joined = found.alias("found").join(truth.alias("truth"), same_key, "full_outer").cache()
+    joined = found.alias("found").join(truth.alias("truth"), same_key, "full_outer")
     in_both = F.col(f"found.{keys[0]}").isNotNull() & F.col(f"truth.{keys[0]}").isNotNull()
     right = reduce(lambda a, b: a & b, equal, in_both)
-    wrong = joined.where(~F.coalesce(right if allowed is None else right | allowed, F.lit(False)))
-    twice = found.count() - found.select(*keys).distinct().count()
-    different = wrong.count() + twice
-    columns = chain(((f"found.{c}", c) for c in found.columns), ((f"truth.{c}", f"true_{c}") for c in truth.columns))
-    examples = wrong.select(*(F.col(place).alias(alias) for place, alias in columns)).limit(EXAMPLES).collect()
-    rows = joined.where(in_both).count()
-    joined.unpersist()
-    return Compared(what, rows, different, [str(row.asDict()) for row in examples])
+    wrong = ~F.coalesce(right if allowed is None else right | allowed, F.lit(False))
+    [(rows, different)] = joined.agg(F.count_if(in_both), F.count_if(wrong)).collect()
+    examples = [f"{row.asDict()} is there twice" for row in _twice(found, keys)]
+    different += len(examples)
+    if different > len(examples):
+        columns = [F.col(f"found.{c}").alias(c) for c in found.columns]
+        columns += [F.col(f"truth.{c}").alias(f"true_{c}") for c in truth.columns]
+        examples += [str(row.asDict()) for row in joined.where(wrong).select(*columns).limit(EXAMPLES).collect()]
+    return Compared(what, rows, different, examples)
+
+
+def _twice(found: DataFrame, keys: Sequence[str]) -> list[Row]:
+    return found.groupBy(*keys).count().where("count > 1").limit(EXAMPLES).collect()
 
 
 if __name__ == "__main__":

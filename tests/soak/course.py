@@ -1,14 +1,16 @@
 """How memory, open files, the log and the state directory develop over the time of a soak.
 
-Processes are killed and started all the time, so their memory and open files are judged while the app is left alone, in
-the last part of the soak. The log and the state directory outlive processes and are judged over all of it.
+Processes are killed and started all the time, and a release with two stores has twice the tasks and objects of one with
+one store. So growth is judged while the app is left alone, in the last part of the soak. At its end the log has nothing
+left from before, but for what is still named: kills and restarts leave nothing that stays.
 """
 
 import contextlib
 import os
 import threading
+import time
 from collections import Counter, defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from statistics import median
 
@@ -42,12 +44,15 @@ OF_FILES = (
     "files of state",
     "MiB of state",
 )
+LONG_ENOUGH = 120
+"""Seconds alone after which everything from before is cleaned: the retention is 20 s, and snapshots are 5 s old."""
+CLEANED = ("commits/", "segments/", "snapshots/", "sinks/")
 PER_START = ("leaders", "temporary files")
 """They grow with each start or kill, and not with time. They are shown only."""
 
 
 class Course(threading.Thread):
-    """Takes samples until it is stopped."""
+    """Takes samples from when the app is left alone until it is stopped."""
 
     def __init__(self, folder: Path, pid: Callable[[], int], stop: threading.Event) -> None:
         super().__init__(name="course", daemon=True)
@@ -55,14 +60,17 @@ class Course(threading.Thread):
         self._log, self._state = folder / "base" / "soak" / "log", folder / "base" / "soak" / "state"
         self._heap = folder / HEAP
         self.samples: dict[str, list[float]] = defaultdict(list)
-        self.alone = False
-        """Whether the app is left alone now, so that its processes are judged."""
+        self._alone_since: float | None = None
         self.start()
+
+    def leave_alone(self) -> None:
+        """The app is left alone from now on: samples are taken."""
+        self._alone_since = time.time()
 
     def run(self) -> None:
         while not self._stop_asked.wait(EVERY):
-            self._sample_files()
-            if self.alone:
+            if self._alone_since is not None:
+                self._sample_files()
                 self._sample_processes(self._pid())
 
     def _sample_files(self) -> None:
@@ -100,8 +108,17 @@ class Course(threading.Thread):
                 found.append(f"{name} keep growing: {first:.0f}, then {rest[0]:.0f}, then {rest[1]:.0f}")
         return found
 
+    def leftovers(self) -> list[str]:
+        """The objects from before the app was left alone that should have been cleaned since, one sentence each."""
+        if self._alone_since is None or time.time() - self._alone_since < LONG_ENOUGH:
+            return []
+        log = sizes(self._log)
+        named = named_files(self._log, log)
+        old = [name for name in log if _written(self._log / name) < self._alone_since]
+        return [f"{name} is left from before" for name in old if name.startswith(CLEANED) and name not in named]
+
     def table(self) -> Table:
-        table = Table(title="the median of each third of the time", title_justify="left")
+        table = Table(title="the median of each third of the time alone", title_justify="left")
         table.add_column("")
         for column in ("samples", "first", "second", "last", "most"):
             table.add_column(column, justify="right")
@@ -131,19 +148,29 @@ def counted(log: Path, names: dict[str, int]) -> Counter[str]:
     found: Counter[str] = Counter(dict.fromkeys((*OF_FILES[:7], *PER_START), 0))
     plain = {"commits": "commits", "segments": "segments", "sinks": "positions of sinks", "leader": "leaders"}
     plain |= {"app": "app files", ".tmp": "temporary files"}
-    files, named = set[str](), set[str]()
+    named = named_files(log, names)
     for name in names:
         top, _, rest = name.partition("/")
         if top in plain:
             found[plain[top]] += 1
         elif top == "snapshots" and "/files/" in rest:
-            files.add(name)
+            found[f"files of snapshots that {'a manifest names' if name in named else 'none names'}"] += 1
         elif top == "snapshots":
             found["manifests of snapshots"] += 1
-            named |= _files_of(log, name)
-    found["files of snapshots that a manifest names"] = len(files & named)
-    found["files of snapshots that none names"] = len(files - named)
     return found
+
+
+def named_files(log: Path, names: Iterable[str]) -> set[str]:
+    """The files of snapshots that a manifest names."""
+    manifests = [name for name in names if name.startswith("snapshots/") and "/files/" not in name]
+    return {file for manifest in manifests for file in _files_of(log, manifest)}
+
+
+def _written(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:  # cleaned just now
+        return time.time()
 
 
 def _files_of(log: Path, manifest: str) -> set[str]:

@@ -1,13 +1,15 @@
 """What counts as growth in a soak, and how the objects of a log are counted."""
 
+import os
 import shutil
 import threading
+import time
 from collections.abc import Iterable
 from pathlib import Path
 
 import pytest
 
-from tests.soak.course import IN_HEAP, OF_FILES, OF_PROCESSES, Course, counted, sizes
+from tests.soak.course import IN_HEAP, LONG_ENOUGH, OF_FILES, OF_PROCESSES, Course, counted, sizes
 
 JUDGED = (*OF_PROCESSES, IN_HEAP, *OF_FILES)
 
@@ -50,6 +52,24 @@ def test_files_of_snapshots_are_counted_by_whether_a_manifest_names_them(tmp_pat
     assert found["files of snapshots that a manifest names"] == 1
     assert found["files of snapshots that none names"] == 1
     assert found["temporary files"] == 1
+
+
+def test_what_is_left_from_before_the_app_was_left_alone_is_reported(tmp_path: Path) -> None:
+    log = tmp_path / "base" / "soak" / "log"
+    old = ["commits/1.json", "snapshots/0_1/files/a", "snapshots/0_1/files/b", "app/1.json"]
+    for name in [*old, "commits/2.json"]:
+        (log / name).parent.mkdir(parents=True, exist_ok=True)
+        (log / name).write_text("{}")
+    for name in old:
+        os.utime(log / name, (1, 1))
+    (log / "snapshots/0_1/1.json").write_text('{"files": [{"hash": "a"}]}')
+    ended = threading.Event()
+    ended.set()
+    course = Course(tmp_path, lambda: 0, ended)
+    assert course.leftovers() == [], "it was never left alone"
+    course._alone_since = time.time() - LONG_ENOUGH - 60
+    left = ["commits/1.json is left from before", "snapshots/0_1/files/b is left from before"]
+    assert sorted(course.leftovers()) == left
 
 
 def test_folders_that_are_deleted_meanwhile_are_passed_over(tmp_path: Path) -> None:
