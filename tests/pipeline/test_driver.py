@@ -11,14 +11,15 @@ from holdfast.errors import ErrorCategory, StorageUnavailable
 from holdfast.log import names
 from holdfast.log.leadership import Leadership, OutdatedDriver
 from holdfast.log.objects import Put
-from holdfast.pipeline.driver import BatchResult, Driver, TaskFailed, TaskUnavailable
+from holdfast.pipeline.driver import BatchResult, Driver, Step, TaskFailed, TaskUnavailable
 from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.protocol import OtherOffsets
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
-from holdfast.words import Version
-from tests.crash.machine import Machine, _spark_batch
+from holdfast.stores.access import Now
+from holdfast.words import Millis, Version
+from tests.crash.machine import START, Machine, _spark_batch
 from tests.log.making import Watched, alone
 
 BATCH = [("alice", 1)]
@@ -197,3 +198,35 @@ def test_a_permanent_error_is_reported_before_a_temporary_one(tmp_path: Path) ->
         machine.driver.process(_spark_batch(0, BATCH), lambda step: BatchResult([away, bad], {}))
     with pytest.raises(TaskUnavailable, match="Task 0_0: InstanceUnavailable"):
         machine.driver.process(_spark_batch(0, BATCH), lambda step: BatchResult([away], {}))
+
+
+def test_a_version_knows_the_clocks_that_the_one_before_was_computed_with(tmp_path: Path) -> None:
+    """Also after a restart, and after a commit of another driver: punctuators depend on it."""
+    machine = Machine(tmp_path)
+    steps: list[Step] = []
+
+    def process(driver: Driver, batch: int) -> None:
+        def compute(step: Step) -> BatchResult:
+            steps.append(step)
+            return BatchResult([TaskDone("0_0", event_times={"main": 10 * step.version})], {"main": 1})
+
+        machine.clock.advance(1)
+        driver.process(_spark_batch(batch, BATCH), compute)
+
+    for batch in (0, 1):
+        process(machine.driver, batch)
+    machine.restart()
+    process(machine.driver, 2)
+    old, new = machine.driver, list[Driver]()
+    with faults.active({"commit.before": lambda: new.append(machine.new_driver())}):
+        process(old, 3)
+    process(new[0], 3)  # it loses to the put that was under way
+    process(new[0], 4)
+    assert steps[0].before is None
+    assert [step.version for step in steps] == [1, 2, 3, 4, 4, 5]
+    made = {step.version: step for step in reversed(steps)}
+    assert [made[version].before for version in sorted(made)[1:]] == [
+        made[version].now for version in sorted(made)[:-1]
+    ]
+    assert made[Version(5)].now == Now(START + 6_000, 40)
+    assert new[0].next_step == Step(Version(6), Millis(START + 6_000), Millis(50), made[Version(5)].now)

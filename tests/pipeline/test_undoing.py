@@ -1,9 +1,11 @@
 """A failed record leaves nothing behind: the state and outputs are those of the same input without it."""
 
+import datetime as dt
 import json
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -18,6 +20,7 @@ from holdfast.pipeline.running import ProcessorFailed, concerns_record
 from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.store_state import TooMuchState
 from holdfast.pipeline.task import Limits
+from holdfast.pipeline.values import events_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.testing import ProcessorTest
@@ -278,3 +281,39 @@ def test_failed_records_become_dead_letters_with_reason_record_and_position() ->
         "offset": 101,
         "at": "1970-01-01T00:00:01Z",
     }
+
+
+class Reading(msgspec.Struct):
+    at: dt.datetime
+    tags: list[str]
+
+
+@dataclass
+class Checked:
+    points: int
+
+    def __post_init__(self) -> None:
+        if self.points < 0:
+            raise ValueError("less than nothing")
+
+
+def test_a_record_that_cannot_become_an_event_fails_by_itself() -> None:
+    times = pa.array([0, 2**62, 5, 6], pa.timestamp("us", "UTC"))
+    tags = pa.array([["a"], ["b"], [None], ["d"]], pa.list_(pa.string()))
+    shape = EventShape(("at", "tags"), Reading, (None, list[str]), ("at", "tags"))
+    failed: dict[int, str] = {}
+    events = events_of(shape, [times, tags], 4, failed)
+    assert [getattr(event, "tags", None) for event in events[::3]] == [["a"], ["d"]]
+    assert failed.keys() == {1, 2}
+    assert "outside the years 1 to 9999" in failed[1] and "The column 'tags' has [None]" in failed[2]
+    with pytest.raises(BadValue, match="outside the years"):
+        events_of(shape, [times, tags], 4)
+
+
+def test_a_class_of_events_may_refuse_a_record() -> None:
+    shape, points = EventShape(("points",), Checked, (None,)), pa.array([1, -1, 3])
+    failed: dict[int, str] = {}
+    assert events_of(shape, [points], 3, failed) == [Checked(1), None, Checked(3)]
+    assert failed == {1: "The record {'points': -1} can't become an event: ValueError: less than nothing."}
+    with pytest.raises(BadValue, match="can't become an event: ValueError: less than nothing"):
+        events_of(shape, [points], 3)

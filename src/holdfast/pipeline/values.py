@@ -6,6 +6,7 @@ times, which most events consist of.
 
 from collections.abc import Callable, Sequence
 from datetime import UTC
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -44,43 +45,48 @@ def events_of(
     make = shape.maker()
     if not columns:
         return [make() for _ in range(rows)]
-    lists = [values_of(column) for column in columns]
+    lists = [_column_values(shape, n, column, failed) for n, column in enumerate(columns)]
     try:
-        for n, wanted in enumerate(shape.converted):
-            if wanted is not None:
-                # The type allows this null: records with other nulls are dead letters.
-                lists[n] = [None if value is None else msgspec.convert(value, wanted) for value in lists[n]]
         return list(map(make, *lists))
     except USER_ERRORS:  # a user's class may have a constructor of its own
-        return _one_by_one(shape, [values_of(column) for column in columns], failed)
+        return _each(partial(_event, shape), list(zip(*lists, strict=True)), failed)
 
 
-def _one_by_one(shape: EventShape, lists: Sequence[list[Any]], failed: dict[int, str] | None) -> list[object]:
-    make = shape.maker()
-    events: list[object] = []
-    for place, values in enumerate(zip(*lists, strict=True)):
+def _column_values(shape: EventShape, n: int, column: pa.Array, failed: dict[int, str] | None) -> list[Any]:
+    try:
+        values = values_of(column)
+    except BadValue:
+        values = _each(lambda place: values_of(column.slice(place, 1))[0], range(len(column)), failed)
+    wanted = shape.converted[n] if shape.converted else None
+    if wanted is None:
+        return values
+    # The type allows this null: records with other nulls are dead letters.
+    try:
+        return [None if value is None else msgspec.convert(value, wanted) for value in values]
+    except msgspec.ValidationError:
+        return _each(partial(_converted, wanted=wanted, column=shape.columns[n]), values, failed)
+
+
+def _each(convert: Callable[[Any], object], items: Sequence[Any], failed: dict[int, str] | None) -> list[Any]:
+    """Converts items one by one, to find those that can't be. Without `failed` the first of them raises."""
+    found: list[Any] = []
+    for place, item in enumerate(items):
         try:
-            events.append(_event(shape, make, values))
+            found.append(convert(item))
         except BadValue as error:
             if failed is None:
                 raise
-            failed[place] = str(error)
-            events.append(None)
-    return events
+            failed.setdefault(place, str(error))
+            found.append(None)
+    return found
 
 
-def _event(shape: EventShape, make: Callable[..., object], values: Sequence[Any]) -> object:
-    converted = list(values)
-    for n, wanted in enumerate(shape.converted):
-        if wanted is not None and values[n] is not None:
-            converted[n] = _converted(values[n], wanted, shape.columns[n])
+def _event(shape: EventShape, values: Sequence[Any]) -> object:
     try:
-        return make(*converted)
+        return shape.maker()(*values)
     except USER_ERRORS as error:
-        raise BadValue(
-            f"The record {shown(dict(zip(shape.columns, converted, strict=True)))} can't become an event: "
-            f"{type(error).__name__}: {error}."
-        ) from error
+        record = dict(zip(shape.columns, values, strict=True))
+        raise BadValue(f"The record {shown(record)} can't become an event: {type(error).__name__}: {error}.") from error
 
 
 def keys_of(columns: Sequence[pa.Array]) -> list[Any]:
@@ -107,6 +113,8 @@ def _moments(column: pa.Array, *, aware: bool) -> list[Any]:
 
 
 def _converted(value: object, wanted: Any, column: str) -> object:
+    if value is None:
+        return None
     try:
         return msgspec.convert(value, wanted)
     except msgspec.ValidationError as error:
