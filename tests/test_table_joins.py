@@ -9,6 +9,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
+from holdfast.words import Version
 from tests.apps import entries_of, game, read, settings, write
 from tests.test_changelog_tables import CHANGE, COLUMNS, change
 
@@ -81,3 +82,53 @@ def test_joins_that_cannot_be_are_refused(spark: SparkSession, tmp_path: Path) -
     recent = games.group_by().count().store("recent", ttl="1h")
     with pytest.raises(TopologyError, match=r"keeps its rows by time"):
         games.join(recent, name="j")
+
+
+@pytest.mark.parametrize("how", ["inner", "left", "outer"])
+def test_a_join_of_tables_follows_both(spark: SparkSession, tmp_path: Path, how: str) -> None:
+    """The result of each version is what Python makes of both tables at that version."""
+    folders = tmp_path / "cities", tmp_path / "teams"
+    batches = [
+        ([change(1, "Bern", 1), change(2, "Thun", 1)], [change(1, "red", 1)]),
+        ([change(1, "Basel", 2)], [change(3, "blue", 1)]),
+        ([change(2, None, 3, "DELETE")], [change(2, "green", 2)]),
+        ([change(2, "Chur", 4)], [change(1, None, 5, "DELETE")]),
+        ([change(1, "Basel", 2)], [change(4, None, 5, "DELETE")]),
+    ]
+    for number, both in enumerate(batches):
+        for folder, changes in zip(folders, both, strict=True):
+            write(folder, number, changes, CHANGE)
+    app = hf.App(f"tables-{how}", settings=settings(tmp_path), spark=spark)
+    cities, teams = (
+        app.table(
+            read(spark, folder, COLUMNS).selectExpr("id", f"city AS {column}", "op = 'DELETE' AS gone", "at"),
+            folder.name,
+            key="id",
+            timestamp="at",
+            deleted="gone",
+        )
+        for folder, column in zip(folders, ("city", "team"), strict=True)
+    )
+    memory = hf.memory()
+    cities.join(teams, how=how, name="both", prefix="t_").sink(memory)
+    with app:
+        app.process_all_available()
+        assert app.version == len(batches)
+        found = {key: (row["city"], row["t_team"]) for key, row in entries_of(app, "both").items()}
+    sides: tuple[dict[Any, Any], dict[Any, Any]] = ({}, {})
+    before: dict[Any, Any] = {}
+    for number, both in enumerate(batches, 1):
+        for side, changes in zip(sides, both, strict=True):
+            for each in changes:
+                side[each["id"]] = None if each["op"] == "DELETE" else each["city"]
+        left, right = ({key: value for key, value in side.items() if value is not None} for side in sides)
+        keys = {"inner": left.keys() & right.keys(), "left": left.keys(), "outer": left.keys() | right.keys()}[how]
+        now = {key: (left.get(key), right.get(key)) for key in keys}
+        sent = {
+            row["id"]: None if row["_deleted"] else (row["city"], row["t_team"])
+            for row in memory.versions.get(Version(number), [])
+        }
+        changed = {key: now.get(key) for key in now.keys() | before.keys() if now.get(key) != before.get(key)}
+        assert sent == changed, f"version {number}"
+        before = now
+    assert found == before

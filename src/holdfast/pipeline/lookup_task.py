@@ -6,6 +6,7 @@ others are read at `v-1`.
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -13,9 +14,8 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import OUTPUT, STATE, SegmentRef
-from holdfast.pipeline.record_columns import KeyedColumns
+from holdfast.pipeline.record_columns import KeyedColumns, last_per_key
 from holdfast.pipeline.results import Tally, TaskResult, refused
-from holdfast.pipeline.table_task import last_per_key
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
@@ -84,17 +84,24 @@ class LookupWork:
             return
         key = [whole(records[name]) for name in self.columns.keys]
         check_own(self.table.store.key, key, task, self.limits.partitions)
-        found, columns = rows.of(encode_keys(self.table.store.key, key))
-        joined = [*(whole(records[name]) for name in self.columns.values), *columns]
+        found = rows.of(encode_keys(self.table.store.key, key))
+        joined = [*(whole(records[name]) for name in self.columns.values), *found.columns]
         if self.columns.time is None:
             joined.append(pa.repeat(pa.scalar(self.now.wall, pa.int64()), records.num_rows))
         else:
             joined.append(whole(records[self.columns.time]))
         arrays = [array.cast(field.type) for array, field in zip(joined, self.output, strict=True)]
         table = pa.table(arrays, schema=self.output)
-        table = table if self.how == "left" else table.filter(found)
+        table = table if self.how == "left" else table.filter(found.there)
         if table.num_rows:
             yield OUTPUT, self.name, table
+
+
+class FoundRows(NamedTuple):
+    """Which keys have a row, and the columns of the rows."""
+
+    there: pa.BooleanArray
+    columns: Sequence[pa.Array]
 
 
 class TableRows:
@@ -105,8 +112,8 @@ class TableRows:
         self._before = state.of_task(TaskId(table.topology, partition))
         self._changes = table.changes(partition, log)
 
-    def of(self, keys: pa.BinaryArray) -> tuple[pa.BooleanArray, Sequence[pa.Array]]:
-        """Which keys have a row, and the columns of the rows."""
+    def of(self, keys: pa.BinaryArray) -> FoundRows:
+        """The rows of these keys."""
         store = self._store
         cells = self._before.get(store.name, keys)
         if self._changes is not None:
@@ -115,7 +122,7 @@ class TableRows:
         shown = layout_of(store).shown(cells, self._now)
         rows = decode_columns(store, shown.payloads, shown.schemas)
         visible = [column for field, column in zip(store.columns.fields, rows, strict=True) if not field.hidden_in]
-        return pc.is_valid(shown.payloads), visible
+        return FoundRows(pc.is_valid(shown.payloads), visible)
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:

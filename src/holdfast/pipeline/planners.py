@@ -19,7 +19,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
-from holdfast.pipeline.lookup_plan import LookupPlanner
+from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
 from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
@@ -36,6 +36,7 @@ from holdfast.topology.lookups import TableJoin
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
+from holdfast.topology.table_joins import TableTableJoin
 from holdfast.topology.tables import Changelog
 from holdfast.topology.topology import Source
 from holdfast.topology.windowing import WindowedAggregation
@@ -51,6 +52,7 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     Processing: ProcessingPlanner,
     Changelog: TablePlanner,
     TableJoin: LookupPlanner,
+    TableTableJoin: TableJoinPlanner,
 }
 
 _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}
@@ -143,7 +145,7 @@ class _Version:
 
     def _locations(self, subtopology: SubTopology) -> StateLocations:
         """Where its tasks find state; for a join also what the tasks of its table have sealed."""
-        if not isinstance(subtopology.operator, TableJoin):
+        if not isinstance(subtopology.operator, TableJoin | TableTableJoin):
             return self.locations
         done = (result for result in self._all_results() if isinstance(result, TaskDone))
         return replace(self.locations, sealed={each.task: (*each.segments, *each.volatile) for each in done})

@@ -1,13 +1,15 @@
 """The columns of single records in a task, and what is done with every chunk of them."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.pipeline.results import Tally
-from holdfast.pipeline.task import Part
+from holdfast.pipeline.task import READ_ROWS, Part, chunks
 from holdfast.pipeline.task_columns import DEAD, Clocks
 
 
@@ -33,3 +35,29 @@ class KeyedColumns:
         for source, column in self.clocks:
             tally.saw(source, pc.max(chunk[column]).as_py())
         return chunk, parts
+
+    def last_of_each_key(
+        self, batches: Iterable[pa.RecordBatch], rows: int, name: str, tally: Tally
+    ) -> tuple[pa.Table | None, list[Part]]:
+        """The last usable record of each key, None if there is none, and the parts with the dead letters.
+
+        Memory depends on the number of keys, not on that of records.
+        """
+        last: pa.Table | None = None
+        parts: list[Part] = []
+        for chunk in chunks(batches, min(READ_ROWS, rows)):
+            records, dead = self.usable(chunk, name, tally)
+            parts += dead
+            last = last_per_key(records if last is None else pa.concat_tables([last, records]), self.keys)
+        return last if last is not None and last.num_rows else None, parts
+
+
+def last_per_key(records: pa.Table, keys: tuple[str, ...]) -> pa.Table:
+    """The last record of each key, in the order of the records.
+
+    >>> last_per_key(pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]}), ("k",)).to_pylist()
+    [{'k': 'b', 'n': 2}, {'k': 'a', 'n': 3}]
+    """
+    places = pa.table({**{name: records[name] for name in keys}, "_at": np.arange(records.num_rows)})
+    last = places.group_by(list(keys), use_threads=False).aggregate([("_at", "max")])["_at_max"]
+    return records.take(pa.array(np.sort(last.to_numpy())))

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -13,7 +12,7 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
-from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
+from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
@@ -50,12 +49,9 @@ class TableWork:
         return tally.done(task, written)
 
     def _parts(self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally) -> Iterator[Part]:
-        newest: pa.Table | None = None
-        for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
-            usable, dead = self.columns.usable(chunk, self.name, tally)
-            yield from dead
-            newest = last_per_key(usable if newest is None else pa.concat_tables([newest, usable]), self.columns.keys)
-        if newest is None or not newest.num_rows:
+        newest, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
+        yield from dead
+        if newest is None:
             return
         key = [whole(newest[name]) for name in self.columns.keys]
         check_own(self.store.key, key, task, self.limits.partitions)
@@ -84,14 +80,3 @@ def _is_newer(store: StoreSpec, times: pa.Array | None, stored: pa.BinaryArray) 
     if times is None:
         return pa.repeat(pa.scalar(True), len(stored))
     return pc.fill_null(pc.greater_equal(times, decode_rows(store.columns, stored)[-1]), True)
-
-
-def last_per_key(records: pa.Table, keys: tuple[str, ...]) -> pa.Table:
-    """The last record of each key, in the order of the records.
-
-    >>> last_per_key(pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]}), ("k",)).to_pylist()
-    [{'k': 'b', 'n': 2}, {'k': 'a', 'n': 3}]
-    """
-    places = pa.table({**{name: records[name] for name in keys}, "_at": np.arange(records.num_rows)})
-    last = places.group_by(list(keys), use_threads=False).aggregate([("_at", "max")])["_at_max"]
-    return records.take(pa.array(np.sort(last.to_numpy())))

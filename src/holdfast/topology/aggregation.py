@@ -71,6 +71,16 @@ class Table:
         assert isinstance(output, AggregateRows | ForwardedRows)
         return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
 
+    def join(self, other: Table, *, how: str = "inner", name: str | None = None, prefix: str = "") -> Table:
+        """Joins the rows of two tables that have the same key: "inner", "left" or "outer". The result is a table.
+
+        It has the columns of this table, then those of the other one, with `prefix` before their names, and follows
+        every change of either: `players.join(scores, how="left", name="players-with-scores")`.
+        """
+        from holdfast.topology.table_joins import join_tables
+
+        return join_tables(self, other, how, name, prefix, {})
+
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:
         """Sends the changed rows of every version to `sink`, after the version is committed. Returns this table."""
         self.topology.add_sink(self.name, sink, name)

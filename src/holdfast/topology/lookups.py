@@ -75,6 +75,17 @@ class Joined:
         return derive(self.topology, self.name, self.name, operator.output, operator.key)
 
 
+def check_lookup(table: Table, topology: Topology, where: str) -> None:
+    """Raises for a table whose rows a join of this app can't look up."""
+    if table.topology is not topology:
+        raise TopologyError(f"{where}: the table belongs to another app. Join tables and streams of one app.")
+    if not layout_of(table.spec).one_place:
+        raise TopologyError(
+            f"{where}: table {table.name!r} keeps its rows by time (ttl=, history= or windows), and a join looks them "
+            "up by key. Join a table without these options."
+        )
+
+
 def add_lookup(
     stream: Stream, table: Table, how: str, name: str | None, on: str | Iterable[str] | None, prefix: str
 ) -> Joined:
@@ -84,14 +95,8 @@ def add_lookup(
         raise TopologyError(f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(How))}Use inner or left.")
     if name is None:
         raise TopologyError(f"{where} needs a name: the log keeps its sinks' positions under it. Add name='...'.")
-    if table.topology is not stream.topology:
-        raise TopologyError(f"{where}: the table belongs to another app. Join a stream with a table of its own app.")
+    check_lookup(table, stream.topology, where)
     spec = table.spec
-    if not layout_of(spec).one_place:
-        raise TopologyError(
-            f"{where}: the table keeps its rows by time (ttl=, history= or windows), and a join looks them up by key. "
-            "Join a table without these options."
-        )
     key = key_of(stream.frame, (on,) if isinstance(on, str) else tuple(on) if on is not None else stream.key)
     mine, theirs = [field.type for field in key.fields], [field.type for field in spec.key.fields]
     if mine != theirs:

@@ -18,7 +18,7 @@ from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.layouts.base import TOMBSTONES
-from holdfast.stores.spec import KEY_VALUE, RowValues
+from holdfast.stores.spec import KEY_VALUE, RowValues, StoreSpec
 from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.frames import errors_in, key_of, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
@@ -70,17 +70,22 @@ def add_table(stream: Stream, name: str, deleted: str | Column | None, options: 
     check_unused(DELETED, [*stream.key, *columns], name, "sinks see that a key was deleted")
     time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp else ()
     fields = tuple(Field(column, type_of(frame, column)) for column in columns)
+    spec = row_store(stream, name, key, Schema(fields + time), options)
+    stream.topology.check_free(name, (spec,), "Give the table another name.")
+    stream.topology.add(name, stream, key, (spec,), Changelog(columns, deleted))
+    return Table(stream.topology, name)
+
+
+def row_store(stream: Stream, name: str, key: Schema, columns: Schema, options: Mapping[str, Any]) -> StoreSpec:
+    """The spec of a store with one row per key, whose keys can be deleted."""
     made = store_spec(
         name,
         KEY_VALUE,
         key=key,
-        value=RowValues(Schema(fields + time)),
+        value=RowValues(columns),
         codec=ROWS,
         default_engine=stream.topology.engine,
         where=f"table({name!r})",
         **options,
     )
-    spec = msgspec.structs.replace(stream.timed(made), fixed=(*made.fixed, (TOMBSTONES, True)))
-    stream.topology.check_free(name, (spec,), "Give the table another name.")
-    stream.topology.add(name, stream, key, (spec,), Changelog(columns, deleted))
-    return Table(stream.topology, name)
+    return msgspec.structs.replace(stream.timed(made), fixed=(*made.fixed, (TOMBSTONES, True)))

@@ -1,0 +1,84 @@
+"""One task of a join of two tables: the rows of the keys that changed on either side, as columns."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from holdfast.errors import HoldfastError
+from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.segments import STATE
+from holdfast.pipeline.lookup_task import LookedUpTable, TableRows
+from holdfast.pipeline.record_columns import KeyedColumns
+from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.task import Limits, Part, check_own
+from holdfast.pipeline.task_state import TaskState
+from holdfast.stores.access import Now
+from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.keys import encode_keys
+from holdfast.stores.formats.rows import encode_rows
+from holdfast.stores.layouts.plain import PlainWriter
+from holdfast.stores.spec import StoreSpec
+from holdfast.topology.table_joins import HowTables
+from holdfast.words import TaskId, Version
+
+
+@dataclass(frozen=True)
+class TableJoinWork:
+    """What every task of a join of two tables does in one version. The driver sends it to the workers."""
+
+    topology: int
+    version: Version
+    name: str
+    store: StoreSpec
+    left: LookedUpTable
+    right: LookedUpTable
+    how: HowTables
+    columns: KeyedColumns
+    now: Now
+    limits: Limits
+
+    def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
+        tally = Tally()
+        written = WrittenSegments()
+        volatile = () if self.store.durable else (self.store.name,)
+        try:
+            left, right = (TableRows(table, self.now, task.partition, log, state) for table in (self.left, self.right))
+            if parts := list(self._parts(task, batches, state, left, right, tally)):
+                inline = self.limits.inline_limit
+                written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
+        except HoldfastError as error:
+            return refused(task, error)
+        return tally.done(task, written)
+
+    def _parts(
+        self,
+        task: TaskId,
+        batches: Iterable[pa.RecordBatch],
+        state: TaskState,
+        left: TableRows,
+        right: TableRows,
+        tally: Tally,
+    ) -> Iterator[Part]:
+        changed, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
+        yield from dead
+        if changed is None:
+            return
+        key = [whole(changed[name]) for name in self.columns.keys]
+        check_own(self.store.key, key, task, self.limits.partitions)
+        keys = encode_keys(self.store.key, key)
+        mine, theirs = left.of(keys), right.of(keys)
+        there = {
+            "inner": pc.and_(mine.there, theirs.there),
+            "left": mine.there,
+            "outer": pc.or_(mine.there, theirs.there),
+        }[self.how]
+        rows = encode_rows(self.store.columns, [*mine.columns, *theirs.columns])
+        rows = pc.if_else(there, rows, pa.scalar(None, rows.type))
+        times = None if self.columns.time is None else whole(changed[self.columns.time])
+        writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
+        changes = writer.replace(keys, times, rows, lambda stored: pc.fill_null(pc.not_equal(rows, stored), True))
+        if changes is not None:
+            tally.add("keys", changes.num_rows)
+            yield STATE, self.store.name, changes
