@@ -14,7 +14,7 @@ from holdfast.instance import overlay as overlays
 from holdfast.instance import run as runs
 from holdfast.instance.fingerprint import U64, fingerprint, fingerprint_of
 from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
-from holdfast.instance.run import Run
+from holdfast.instance.run import Run, runs_of
 from holdfast.stores.engines.base import Changes
 from holdfast.words import NOTHING, Version
 
@@ -30,6 +30,10 @@ def colliding(keys: pa.Array) -> U64:
 
 def changes(entries: dict[bytes, bytes | None]) -> Changes:
     return Changes(pa.array(list(entries), pa.binary()), pa.array(list(entries.values()), pa.binary()))
+
+
+def with_version(overlay: Overlay, version: int, *parts: Changes) -> Overlay:
+    return overlay.with_version(Version(version), runs_of(Version(version), [("s", part) for part in parts]))
 
 
 @given(st.lists(KEYS, max_size=40), st.integers(0, 5))
@@ -72,7 +76,7 @@ def check_model(
     engine: dict[bytes, bytes | None] = {}
     models: dict[int, dict[bytes, bytes | None]] = {0: {}}
     for number, entries in enumerate(versions, start=1):
-        overlay = overlay.with_version(Version(number), {"s": [changes(entries)]})
+        overlay = with_version(overlay, number, changes(entries))
         if number not in untidy:
             overlay = overlay.tidied().within(budget)
             assert not overlay.untidy
@@ -121,7 +125,7 @@ def test_a_run_scans_in_key_order(
 
 def test_the_later_of_two_parts_of_one_version_wins() -> None:
     parts = [changes({b"a": b"1", b"b": b"1"}), changes({b"b": b"2"})]
-    overlay = Overlay.starting(NOTHING, ["s"]).with_version(Version(1), {"s": parts})
+    overlay = with_version(Overlay.starting(NOTHING, ["s"]), 1, *parts)
     values, known = overlay.lookup("s", pa.array([b"a", b"b", b"c"], pa.binary()))
     assert (values.to_pylist(), known.to_pylist()) == ([b"1", b"2", None], [True, True, False])
 
@@ -130,7 +134,7 @@ def test_the_budget_evicts_the_oldest_entries() -> None:
     overlay = Overlay.starting(NOTHING, ["s"], complete=True)
     for version in range(1, 41):
         entries: dict[bytes, bytes | None] = {b"%04d" % (version * 1000 + n): bytes(30) for n in range(1000)}
-        overlay = overlay.with_version(Version(version), {"s": [changes(entries)]})
+        overlay = with_version(overlay, version, changes(entries))
         overlay = overlay.flushed(overlay.unflushed(), Version(version)).tidied().within(1_500_000)
         assert overlay.nbytes <= 1_500_000
     _, known = overlay.lookup("s", pa.array([b"1000", b"40000", b"40999"], pa.binary()))
@@ -141,7 +145,7 @@ def test_the_budget_evicts_the_oldest_entries() -> None:
 def test_unflushed_entries_are_never_evicted() -> None:
     overlay = Overlay.starting(NOTHING, ["s"])
     for version in range(1, 20):
-        overlay = overlay.with_version(Version(version), {"s": [changes({b"%d" % version: bytes(100)})]})
+        overlay = with_version(overlay, version, changes({b"%d" % version: bytes(100)}))
         overlay = overlay.tidied().within(1)
     assert len(overlay.unflushed()["s"]) == 19
 

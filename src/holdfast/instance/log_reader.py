@@ -251,28 +251,29 @@ class TaskLogReader:
 
     def estimated_bytes(self, commit: Commit) -> int:
         """About how much memory the changes of a version need."""
-        refs = commit.of_task(self._task) + self._volatile(commit)
-        parts = [part for ref in refs for part in ref.of_type(STATE)]
-        return sum(part.bytes + _ROW_OVERHEAD * part.rows for part in parts)
+        parts = [part for ref in commit.of_task(self._task) + self._volatile(commit) for part in ref.parts]
+        return sum(part.bytes + _ROW_OVERHEAD * part.rows for part in parts if part.type == STATE)
 
     def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
         """The changes that a version made to the task's stores, in the order they were written."""
         for ref in commit.of_task(self._task):
             for store, table in self._log.state_parts(ref):
-                yield from self._known(commit, store, table)
+                if table.num_rows and self._has(store, commit):
+                    yield store, as_changes(table)
         for ref in self._volatile(commit):
             for store, table in self._if_there(commit, ref):
-                yield from self._known(commit, store, table)
+                if table.num_rows and self._has(store, commit):
+                    yield store, as_changes(table)
 
-    def _known(self, commit: Commit, store: str, table: pa.Table) -> Iterator[tuple[str, Changes]]:
-        """The changes, if the store is this replica's and has begun. A former store of its name is another one."""
-        if store not in self._after and commit.app > self._app_file:
+    def _has(self, store: str, commit: Commit) -> bool:
+        """Whether a store is this replica's and has begun. A former store of its name is another one."""
+        after = self._after.get(store)
+        if after is None and commit.app > self._app_file:
             raise StoreNotKnown(
                 f"version {commit.version} changes the store {store!r}, which was added after this instance started. "
                 "Restart it."
             )
-        if table.num_rows and commit.version > self._after.get(store, commit.version):
-            yield store, as_changes(table)
+        return after is not None and commit.version > after
 
     def _volatile(self, commit: Commit) -> tuple[SegmentRef, ...]:
         return commit.volatile_of(self._task) if commit.version > self.volatile_after else ()

@@ -19,7 +19,6 @@ import pyarrow as pa
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.fingerprint import fingerprint, fingerprint_of
 from holdfast.instance.run import Run, first_wins, merged
-from holdfast.stores.engines.base import Changes
 from holdfast.words import Version
 
 READABLE = 4
@@ -60,8 +59,8 @@ class Family:
 class Overlay:
     """The changes of the versions after `base`, up to `version`.
 
-    >>> changes = Changes(pa.array([b"k"], pa.binary()), pa.array([b"new"], pa.binary()))
-    >>> overlay = Overlay.starting(Version(6), ["scores"]).with_version(Version(7), {"scores": [changes]})
+    >>> run = Run(pa.array([b"k"], pa.binary()), pa.array([b"new"], pa.binary()), Version(7))
+    >>> overlay = Overlay.starting(Version(6), ["scores"]).with_version(Version(7), {"scores": run})
     >>> values, known = overlay.lookup("scores", pa.array([b"k", b"other"], pa.binary()))
     >>> values.to_pylist(), known.to_pylist()
     ([b'new', None], [True, False])
@@ -84,28 +83,30 @@ class Overlay:
     @property
     def dirty_bytes(self) -> int:
         """The bytes that a flush would write."""
-        waiting = (family.recent + family.dirty for family in self.families.values() if family.recent or family.dirty)
-        return sum(run.nbytes for runs in waiting for run in runs if run.high > self.base)
+        size = 0
+        for family in self.families.values():
+            for runs in (family.recent, family.dirty):
+                for run in runs:
+                    size += run.nbytes if run.high > self.base else 0
+        return size
 
     @property
     def newest_bytes(self) -> int:
         """The bytes of the newest version alone."""
         return sum(run.nbytes for family in self.families.values() for run in family.recent if run.high == self.version)
 
-    def with_version(self, version: Version, changes: Mapping[str, Sequence[Changes]]) -> "Overlay":
-        """The overlay with one more version. Of several changes of one store the later ones win.
+    def with_version(self, version: Version, changes: Mapping[str, Run]) -> "Overlay":
+        """The overlay with one more version, whose changes are one run per store.
 
         Nothing is merged here, so that the version can be read at once; `tidied` merges.
         """
         floor = max(self.floor, Version(version - READABLE + 1))
-
         if not changes:
             return Overlay(self.base, version, floor, self.families)
         families = dict(self.families)
-        for store, parts in changes.items():
-            if runs := [Run(part.keys, part.values, version) for part in parts if len(part.keys)]:
-                family = families[store]
-                families[store] = replace(family, recent=(merged(runs[::-1]), *family.recent))
+        for store, run in changes.items():
+            family = families[store]
+            families[store] = Family((run, *family.recent), family.dirty, family.clean, family.complete)
         return Overlay(self.base, version, floor, families)
 
     @property

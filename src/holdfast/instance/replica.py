@@ -9,7 +9,7 @@ readers keep the view that was pinned before.
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
@@ -22,6 +22,7 @@ from holdfast.instance.read_views import ReadView, StoreBytes, VersionNotAvailab
 from holdfast.instance.replica_disk import VersionStamp
 from holdfast.instance.replica_state import ReplicaSettings, ReplicaState
 from holdfast.instance.restore_reporter import RestoreReporter
+from holdfast.instance.run import Run, index_together, runs_of
 from holdfast.instance.state_dir import GarbledStateFile, TaskDirectory, remove, usable
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
@@ -35,7 +36,7 @@ __all__ = ["Replica", "ReplicaSettings", "VersionUnreachable"]
 _LOG = logging.getLogger(__name__)
 _ROOM = 16 << 20
 _LOOK = 0.05
-_TIDY = 8
+TIDY = 8
 """A replica tidies itself every time it has applied this many versions, even if no loop does."""
 _ASIDE_SECONDS = 60.0
 """A snapshot that could not be used is tried again by a catch-up that starts this much later: it may be back."""
@@ -186,45 +187,52 @@ class Replica(ReplicaState):
 
     def _apply_to_overlay(self, commit: Commit, report: RestoreReporter) -> None:
         """Puts a version into the overlay, which is flushed first when it is full."""
-        changes: dict[str, list[Changes]] = {}
-        for store, part in self._source.changes(commit):
-            changes.setdefault(store, []).append(part)
+        runs = self.changes_of(commit)
+        index_together(list(runs.values()))
         if (overlay := self.published.overlay) is not None and not self._has_room(overlay, 0):
             self.flush_overlay()
-        self._publish(commit, changes)
-        version = self._at
-        if version % _TIDY == 0:
+        self._publish(commit, runs)
+        if self._at % TIDY == 0:
             self.tidy()
         if report.under_way:
-            report.batch(version, {store: sum(len(part) for part in parts) for store, parts in changes.items()})
+            report.batch(self._at, {store: len(run) for store, run in runs.items()})
 
-    def _publish(self, commit: Commit, changes: Mapping[str, Sequence[Changes]]) -> None:
+    def changes_of(self, commit: Commit) -> dict[str, Run]:
+        """What a version changes in the task's stores."""
+        return runs_of(Version(commit.version), self._source.changes(commit))
+
+    def _publish(self, commit: Commit, runs: Mapping[str, Run]) -> None:
         version = Version(commit.version)
         with self._publishing:
             overlay = self.published.overlay
             assert overlay is not None
             assert self._disk is not None
-            stamp = VersionStamp.of(commit, self.applied_bytes + (commit.state_bytes(self.task) if changes else 0))
+            stamp = VersionStamp.of(commit, self.applied_bytes + (commit.state_bytes(self.task) if runs else 0))
             self._disk.know(version, stamp)
-            self.published.advance(overlay.with_version(version, changes), stamp.now)
+            self.published.advance(overlay.with_version(version, runs), stamp.now)
             self._at, self._commit, self.applied_bytes = version, commit.id, stamp.applied_bytes
 
-    def pass_unchanged(self, commit: Commit) -> bool:
-        """Moves past a version that changed nothing in this task; False if `catch_up` has to decide what to do.
-
-        Of many tasks most change nothing in a version. This takes a quarter of the time of a catch-up.
-        """
-        if commit.changes(self.task) or not self._advancing.acquire(blocking=False):
+    def can_follow(self, commit: Commit) -> bool:
+        """Whether the commit is the next version of a replica that is up to date, and fits into its overlay."""
+        overlay = self.published.overlay
+        if overlay is None or not self._is_next(commit):
             return False
-        try:
-            engines, at = self._engines, self._at
-            follows = commit.version == at + 1 and commit.previous == self._commit
-            if not follows or engines is None or engines.target > at or self.published.version != at:
-                return False
-            self._publish(commit, {})
-            return True
-        finally:
-            self._advancing.release()
+        small = self._source.estimated_bytes(commit) <= self.settings.overlay_bytes // 2
+        return small and self._has_room(overlay, 0)
+
+    def follow(self, commit: Commit, runs: Mapping[str, Run]) -> None:
+        """Publishes the next version, with its changes. A replica that has moved on meanwhile stays as it is."""
+        if self._advancing.acquire(blocking=False):
+            try:
+                if self._is_next(commit):
+                    self._publish(commit, runs)
+            finally:
+                self._advancing.release()
+
+    def _is_next(self, commit: Commit) -> bool:
+        engines, at = self._engines, self._at
+        follows = commit.version == at + 1 and commit.previous == self._commit
+        return follows and engines is not None and engines.target <= at and self.published.version == at
 
     def _apply_to_engines(self, commits: list[Commit], to: Version, report: RestoreReporter) -> None:
         """Writes versions straight to the engines; readers see the last of them when it is complete.

@@ -6,7 +6,7 @@ the oldest first, so the coldest half of a run is its first half.
 """
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -26,7 +26,7 @@ _STEPS_PER_RANGE = 256
 """Looking up a range costs about as much as turning this many keys into Python's bytes."""
 _CHANGES = 32_768
 _SMALL = 1_024
-"""The index of a run of this many rows takes 70 us, most of it for calls whatever the number of rows."""
+"""The fingerprints of a run of this many rows take 45 us, half of it for calls whatever the number of rows."""
 
 
 @dataclass(frozen=True)
@@ -112,15 +112,13 @@ class Run:
         self.keys = keys
         self.values = values
         self.high = high
-        self.nbytes = int(keys.nbytes + values.nbytes + _index_bytes(len(keys)))
+        self.nbytes: int = keys.get_total_buffer_size() + values.get_total_buffer_size() + _index_bytes(len(keys))
         if index is not None:
             self.index = index
-        elif len(keys) > _SMALL:
-            _ = self.index  # computed now, so that no reader waits for it
 
     @cached_property
     def index(self) -> Index:
-        """Where each key is. That of a small run is computed at the first lookup or merge: many are never looked at."""
+        """Where each key is, computed at the first lookup unless `index_together` was called before."""
         return Index.of(fingerprint(self.keys))
 
     def __len__(self) -> int:
@@ -212,6 +210,19 @@ class Run:
         return low
 
 
+def index_together(runs: Sequence[Run]) -> None:
+    """Computes the indexes of runs, so that no reader waits for them; 128 runs of 80 rows take 0.8 ms, alone 4."""
+    small = [run for run in runs if len(run) <= _SMALL]
+    if small:
+        prints = fingerprint(pa.concat_arrays([run.keys for run in small]))
+        first = 0
+        for run in small:
+            run.index = Index.of(prints[first : first + len(run)])
+            first += len(run)
+    for run in runs:
+        _ = run.index
+
+
 def merged(runs: Sequence[Run]) -> Run:
     """Merges runs, the newest first: the newest value per key. Rows stay the oldest first.
 
@@ -257,6 +268,15 @@ def _outdated(prints: U64, rows: Rows, keys: pa.Array) -> npt.NDArray[np.bool_]:
                 outdated[place] = key in seen
                 seen.add(key)
     return outdated
+
+
+def runs_of(version: Version, changes: Iterable[tuple[str, Changes]]) -> dict[str, Run]:
+    """What a version changes in each store, as one run. Of several changes of one store the later ones win."""
+    runs: dict[str, list[Run]] = {}
+    for store, part in changes:
+        if len(part.keys):
+            runs.setdefault(store, []).append(Run(part.keys, part.values, version))
+    return {store: merged(some[::-1]) for store, some in runs.items()}
 
 
 def first_wins(

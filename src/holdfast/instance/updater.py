@@ -11,6 +11,7 @@ import heapq
 import itertools
 import logging
 import threading
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance.config import Phase
 from holdfast.instance.events import Events, TaskEvent, described, report_problem
+from holdfast.instance.following import follow
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.replica import Replica
 from holdfast.instance.restore_reporter import RestoreReporter
@@ -159,29 +161,59 @@ class ReplicaUpdater:
             self._look = False
         target = self._newest()
         if target is not None:
-            self._pass_unchanged(target)
+            self._target = target
+            self._follow(target)
         with self._lock:
-            if target is not None and not self._stopping:
-                self._target = target
-                for progress in self._tasks.values():
-                    if not progress.busy and now >= progress.retry_at and progress.behind(target):
-                        progress.busy = True
-                        self._wait_for_turn(progress)
-                for _ in range(min(len(self._waiting), self._restore.parallel_tasks - self._workers)):
-                    self._workers += 1
-                    self._pool.submit(self._work)
+            if target is not None:
+                ready = [p for p in self._tasks.values() if not p.busy and now >= p.retry_at]
+                self._queue([progress for progress in ready if progress.behind(target)])
             pauses = [p.retry_at - now for p in self._tasks.values() if p.retry_at > now and not p.busy]
         return max(0.0, min([self._poll_seconds, *pauses]))
 
-    def _pass_unchanged(self, target: Version) -> None:
-        """Brings the running replicas forward that the newest version changes nothing of, without a turn."""
+    def _follow(self, target: Version) -> None:
+        """Brings the running replicas to the newest version together, those for which it is the next one.
+
+        Those whose changes are in the commit itself move on this thread. The others have objects to read, which takes
+        a while on object storage: as many threads as restore read a share each.
+        """
         with self._lock:
             running = [each for each in self._tasks.values() if each.phase is Phase.RUNNING and not each.busy]
-        if not any(each.replica.version < target for each in running):
+        if not any(each.replica.version < target for each in running) or (commit := self._kept(target)) is None:
             return
-        if (commit := self._kept(target)) is not None:
-            for progress in running:
-                progress.replica.pass_unchanged(commit)
+        apart = commit.tasks_with_objects()
+        self._follow_together([each for each in running if str(each.replica.task) not in apart], commit)
+        reading = [each for each in running if str(each.replica.task) in apart and each.replica.can_follow(commit)]
+        with self._lock:
+            for each in reading:
+                each.busy = True
+        shares = min(len(reading), self._restore.parallel_tasks)
+        for number in range(shares):
+            self._pool.submit(self._follow_share, reading[number::shares], commit)
+
+    def _follow_share(self, share: Sequence[TaskProgress], commit: Commit) -> None:
+        self._follow_together(share, commit)
+        with self._lock:
+            for each in share:
+                each.busy = False
+            self._queue([each for each in share if each.behind(self._target)])
+            self._turn_ended.notify_all()
+
+    def _follow_together(self, tasks: Sequence[TaskProgress], commit: Commit) -> None:
+        try:
+            follow([each.replica for each in tasks], commit)
+        except BaseException as error:  # noqa: BLE001  the tasks that didn't follow get their turns
+            report_problem(self._events, None, error)
+
+    def _queue(self, behind: Sequence[TaskProgress]) -> None:
+        """Has these tasks wait for a turn, and starts as many threads as may take one."""
+        if self._stopping:
+            return
+        for progress in behind:
+            progress.busy = True
+            self._wait_for_turn(progress)
+        for _ in range(min(len(self._waiting), self._restore.parallel_tasks - self._workers)):
+            self._workers += 1
+            self._pool.submit(self._work)
 
     def _kept(self, version: Version) -> Commit | None:
         try:

@@ -78,7 +78,7 @@ class LocalStorage:
         return self._attempt(name, lambda: self._path(name).read_bytes())
 
     def get_range(self, name: str, start: int, length: int) -> bytes:
-        return self._attempt(name, lambda: _read_range(self._path(name), start, length))
+        return self._attempt(name, lambda: _read_range(self._file(name), start, length))
 
     def exists(self, name: str) -> bool:
         return self._attempt(name, lambda: _is_there(self._path(name)))
@@ -95,12 +95,14 @@ class LocalStorage:
             self._attempt(name, lambda name=name: self._path(name).unlink(missing_ok=True))  # type: ignore[misc]
 
     def _path(self, name: str) -> Path:
-        parts = name.split("/")
-        if any(part in ("", ".", "..") for part in parts):
+        return Path(self._file(name))
+
+    def _file(self, name: str) -> str:
+        if not {"", ".", ".."}.isdisjoint(name.split("/")):
             raise StorageRefused(
                 f"{name!r} is not the name of an object: it is outside of {self.place} or names a folder."
             )
-        return self._root.joinpath(*parts)
+        return f"{self._root}/{name}"
 
     def _create(self, path: Path, chunks: Callable[[], Iterable[bytes]]) -> Put:
         try:
@@ -233,7 +235,7 @@ def _chunks(path: Path) -> Iterator[bytes]:
             yield chunk
 
 
-def _read_range(path: Path, start: int, length: int) -> bytes:
+def _read_range(path: str, start: int, length: int) -> bytes:
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         found = os.pread(descriptor, length, start)

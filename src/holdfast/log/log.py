@@ -229,8 +229,8 @@ class Log:
         wanted = ref.of_type(type_)
         if not wanted:
             return
-        start = min(part.offset for part in wanted)
-        data = memoryview(self._bytes(ref, start, max(part.offset + part.length for part in wanted) - start))
+        start = wanted[0].offset  # parts are in the order of their offsets
+        data = memoryview(self._bytes(ref, start, wanted[-1].offset + wanted[-1].length - start))
         for part in wanted:
             piece = data[part.offset - start : part.offset - start + part.length]
             yield part.name, open_part(piece, part, place=self._place_of(ref))

@@ -1,0 +1,85 @@
+"""Replicas that are up to date follow a commit together; the others are left to their turns."""
+
+import random
+
+import pytest
+
+from holdfast.instance.following import follow
+from holdfast.instance.overlay import READABLE
+from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.log.commits import Commit
+from holdfast.words import TaskId, Version
+from tests.instance.app_log import AppLog, Place, key_of, new_url, shown
+from tests.log.making import overwrite
+
+TASKS = [TaskId(0, number) for number in range(3)]
+
+
+def commit_of(app: AppLog, version: Version) -> Commit:
+    found = app.log.commit(version)
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("inline_limit", [0, 4_096])
+def test_replicas_that_follow_equal_the_model_at_every_readable_version(place: Place, inline_limit: int) -> None:
+    app = AppLog(new_url(), partitions=3, inline_limit=inline_limit)
+    chance = random.Random(3)
+    app.random_commit(chance)
+    replicas = [place.replica(app, task=task) for task in TASKS]
+    for replica in replicas:
+        replica.catch_up(app.version)
+    for _ in range(20):
+        version = app.random_commit(chance)
+        follow(replicas, commit_of(app, version))
+        for replica in replicas:
+            assert replica.version == version
+            for shows in range(max(1, version - READABLE + 1), version + 1):
+                assert shown(replica, Version(shows)) == app.state(Version(shows), replica.task)
+
+
+def test_a_replica_that_cannot_follow_stays_where_it_is(place: Place) -> None:
+    app = AppLog(new_url(), partitions=3, inline_limit=0)
+    app.grow(4, seed=1)
+    well, damaged, behind = (place.replica(app, task=task) for task in TASKS)
+    for replica, version in ((well, 4), (damaged, 4), (behind, 3)):
+        replica.catch_up(Version(version))
+    version = app.commit({task: {"counts": {key_of(1): b"5"}} for task in TASKS})
+    commit = commit_of(app, version)
+    (ref,) = commit.of_task(damaged.task)
+    assert ref.name is not None
+    overwrite(app.log.storage, ref.name, b"garbage")
+    follow([damaged, behind, well], commit)
+    assert [replica.version for replica in (well, damaged, behind)] == [5, 4, 3]
+    for replica in (well, damaged, behind):
+        assert shown(replica) == app.state(replica.version, replica.task)
+
+
+def test_a_version_is_followed_once_and_only_by_its_own_history(place: Place) -> None:
+    app = AppLog(new_url(), partitions=1)
+    app.grow(2, seed=1)
+    replica = place.caught_up(app)
+    version = app.commit({TASKS[0]: {"counts": {key_of(1): b"3"}}})
+    commit = commit_of(app, version)
+    runs = replica.changes_of(commit)
+    for _ in range(2):
+        replica.follow(commit, runs)
+        assert shown(replica) == app.state()
+    assert replica.applied_bytes == sum(commit_of(app, Version(each)).state_bytes(TASKS[0]) for each in (1, 2, 3))
+    other = AppLog(new_url(), partitions=1)
+    other.grow(4, seed=2)
+    assert not replica.can_follow(commit_of(other, Version(4)))
+
+
+def test_a_full_overlay_is_left_to_a_turn(place: Place) -> None:
+    app = AppLog(new_url(), partitions=1)
+    app.grow(1, seed=1)
+    replica: Replica = place.caught_up(app, ReplicaSettings(overlay_bytes=2_000))
+    while True:
+        commit = commit_of(app, app.commit({TASKS[0]: {"counts": {key_of(app.version): bytes(300)}}}))
+        if not replica.can_follow(commit):
+            break
+        follow([replica], commit)
+    assert replica.version == app.version - 1
+    replica.catch_up(app.version)
+    assert shown(replica) == app.state()
