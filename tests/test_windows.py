@@ -94,6 +94,7 @@ def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSessi
         "tumbling": hf.tumbling("10s", grace="1h"),
         "hopping": hf.hopping("10s", every="4s", grace="1h"),
         "session": hf.session("3s", grace="1h"),
+        "sliding": hf.sliding("3s", grace="1h"),
     }
     sinks = {name: Memory() for name in tables}
 
@@ -123,6 +124,12 @@ def test_windows_equal_those_of_spark_sql_whatever_the_batches(spark: SparkSessi
         )
         expected = {row[:3]: row[3:] for row in seconds(utc(spark.sql(query, frame=frame).collect()), *columns)}
         assert {row[:3]: row[3:] for row in seconds(rows_left(sinks[name]), *columns)} == expected, name
+    counts = {}
+    for player in {record["player"] for record in records}:
+        times = [round((r["at"] - NOON) / timedelta(microseconds=1)) // 1000 for r in records if r["player"] == player]
+        for start, end in tables["sliding"].windows(times):
+            counts[player, start / 1000, end / 1000] = sum(start <= time <= end for time in times)
+    assert {row[:3]: row[3] for row in seconds(rows_left(sinks["sliding"]), "games")} == counts
 
 
 def rows_left(sink: Memory) -> list[Record]:

@@ -68,6 +68,7 @@ if TYPE_CHECKING:
     from holdfast.topology.windows import every as every
     from holdfast.topology.windows import hopping as hopping
     from holdfast.topology.windows import session as session
+    from holdfast.topology.windows import sliding as sliding
     from holdfast.topology.windows import tumbling as tumbling
 
 _HOMES = {
@@ -108,7 +109,7 @@ _HOMES = {
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream",),
     "holdfast.topology.windowing": ("WindowedTable",),
-    "holdfast.topology.windows": ("every", "hopping", "session", "tumbling"),
+    "holdfast.topology.windows": ("every", "hopping", "session", "sliding", "tumbling"),
 }
 _HOME_OF = {name: home for home, names in _HOMES.items() for name in names}
 

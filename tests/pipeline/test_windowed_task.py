@@ -7,7 +7,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.errors import TopologyError
-from holdfast.topology.windows import SessionWindows, TimeWindows, Window, every, hopping, session, tumbling
+from holdfast.topology.windows import (
+    SessionWindows,
+    SlidingWindows,
+    TimeWindows,
+    Window,
+    every,
+    hopping,
+    session,
+    sliding,
+    tumbling,
+)
 from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of, results_in, window_of
 
 BATCHES = st.lists(
@@ -173,7 +183,7 @@ def test_sessions(windows: SessionWindows, batches: list[list[Record]]) -> None:
     assert sent == expected
     assert app.late == late
     event = app.event
-    assert final == {w: v for w, v in expected.items() if event and windows.closes(Window(*w[1:])) <= event}
+    assert final == {w: v for w, v in expected.items() if event is not None and windows.closes(Window(*w[1:])) <= event}
     assert app.waiting == len(expected) - len(final)
 
 
@@ -230,3 +240,61 @@ def test_a_window_is_sent_at_most_once_per_step_and_in_the_end_as_it_is(
 def test_a_window_that_waits_to_be_sent_must_be_kept_that_long() -> None:
     with pytest.raises(TopologyError, match='retention="40s" or more'):
         WindowedApp(tumbling("10s"), {"emit": every("30s"), "retention": "30s"})
+
+
+def sliding_after(
+    windows: SlidingWindows, batches: Sequence[Sequence[Record]]
+) -> tuple[dict[WindowOf, list[tuple[int, int]]], int]:
+    """Record by record, as Kafka Streams does it, with the clock of the batch before."""
+    found: dict[WindowOf, list[tuple[int, int]]] = {}
+    taken: dict[str, list[tuple[int, int]]] = {}
+    late, event = 0, None
+    for batch in batches:
+        for key, time, value in batch:
+            if event is not None and time + 1 + windows.size_ms + windows.grace_ms <= event:
+                late += 1
+                continue
+            taken.setdefault(key, []).append((time, value))
+            for window in windows.windows(each for each, _ in taken[key]):
+                inside = [pair for pair in taken[key] if window.start <= pair[0] <= window.end]
+                if event is None or windows.closes(window) > event:
+                    found[(key, *window)] = inside
+        event = max([time for _, time, _ in batch] + ([] if event is None else [event]), default=None)
+    return found, late
+
+
+@pytest.mark.parametrize(
+    "windows", [sliding("10ms"), sliding("7ms", grace="9ms"), sliding("20ms", grace="300ms")], ids=str
+)
+@settings(max_examples=25)
+@given(batches=BATCHES)
+def test_sliding_windows(windows: SlidingWindows, batches: list[list[Record]]) -> None:
+    app = WindowedApp(windows, {"final": True})
+    sent: dict[WindowOf, dict[str, object]] = {}
+    final: dict[WindowOf, dict[str, object]] = {}
+    for batch in [*batches, []]:
+        sent |= {window_of(row): results_in(row) for row in app.run(batch)}
+        for row in app.sent[-1]:
+            assert window_of(row) not in final
+            final[window_of(row)] = results_in(row)
+    values, late = sliding_after(windows, batches)
+    expected = {window: result_of(records) for window, records in values.items()}
+    assert app.stored() == expected
+    assert sent == expected
+    assert app.late == late
+    event = app.event
+    assert final == {w: v for w, v in expected.items() if event is not None and windows.closes(Window(*w[1:])) <= event}
+
+
+def test_the_documented_example_of_sliding_windows() -> None:
+    """Kafka Streams: records of 8000, 9200 and 12400 ms, with a time difference of 5000 ms, are in five windows."""
+    app = WindowedApp(sliding("5s", grace="30s"))
+    app.run([("ann", 8_000, 1), ("ann", 9_200, 1)])
+    app.run([("ann", 12_400, 1)])
+    assert {window[1:]: value["n"] for window, value in app.stored().items()} == {
+        (3_000, 8_000): 1,
+        (4_200, 9_200): 2,
+        (7_400, 12_400): 3,
+        (8_001, 13_001): 2,
+        (9_201, 14_201): 1,
+    }

@@ -12,24 +12,19 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.pipeline.key_ranges import beginnings_of, ranges_of_keys
 from holdfast.pipeline.session_merging import Union
-from holdfast.pipeline.task_state import Range, TaskState
-from holdfast.stores.formats.byte_columns import cut, offsets_of, whole
+from holdfast.pipeline.task_state import TaskState
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import Cells, unpack_many
 from holdfast.stores.formats.rows import decode_rows
-from holdfast.stores.formats.times import time_bytes
-from holdfast.stores.layouts.base import read_note
-from holdfast.stores.layouts.slices import slice_prefix, split_sliced_keys
-from holdfast.stores.layouts.timed import AFTER_TIMES, NEWEST, noted_number
+from holdfast.stores.layouts.slices import split_sliced_keys
 from holdfast.stores.layouts.windowed_rows import Times, own_keys, split_own_keys
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Reducer
 from holdfast.topology.row_merging import reduced
 from holdfast.topology.windows import SessionWindows
-
-_TIMES = np.int32(16)
-"""The bytes of end and start in an own key."""
 
 
 class StoredSessions(NamedTuple):
@@ -69,7 +64,7 @@ class SessionMerger:
 
     def changed(self, key: list[pa.Array], times: Times, rows: pa.Table) -> ChangedSessions:
         """The sessions that rows with these keys and times change."""
-        beginnings = _beginnings(own_keys(self.spec, key, times, times)).dictionary_encode()
+        beginnings = beginnings_of(self.spec, own_keys(self.spec, key, times, times)).dictionary_encode()
         keys = beginnings.indices.to_numpy().astype(np.int64)
         stored = self._stored(beginnings.dictionary, keys, times)
         union = Union.of(
@@ -108,11 +103,11 @@ class SessionMerger:
         np.minimum.at(earliest, keys, times - gap)
         np.maximum.at(latest, keys, times + gap)
         earliest = np.maximum(earliest, np.int64(self.event) - gap - np.int64(self.windows.grace_ms))
-        found = self.state.scan_many(self.spec.name, self._ranges(beginnings, earliest))
+        found = self.state.scan_many(self.spec.name, ranges_of_keys(self.spec, self.state, beginnings, earliest))
         own = split_sliced_keys(whole(found["key"]))[1]
         cells = unpack_many(whole(found["value"]))
         parts = split_own_keys(self.spec, own)
-        of_key = pc.index_in(_beginnings(own), value_set=beginnings).to_numpy().astype(np.int64)
+        of_key = pc.index_in(beginnings_of(self.spec, own), value_set=beginnings).to_numpy().astype(np.int64)
         near = (parts.ends >= earliest[of_key]) & (parts.starts <= latest[of_key])
         chosen = pa.array(near)
         cells = Cells(*(column.filter(chosen) for column in cells))
@@ -121,22 +116,3 @@ class SessionMerger:
         fields = [field.name for reducer in self.reducers for field in reducer.fields]
         rows = pa.table({name: named[name] for name in fields})
         return StoredSessions(own.filter(chosen), of_key[near], parts.starts[near], parts.ends[near], rows)
-
-    def _ranges(self, beginnings: pa.BinaryArray, earliest: Times) -> list[Range]:
-        """Per key, its sessions that end at its earliest time or later, in every slice that may have some."""
-        newest = noted_number(read_note(self.state.store(self.spec.name), NEWEST))
-        if newest is None or not len(beginnings):
-            return []
-        size = self.spec.slice_ms
-        prefixes = {number: slice_prefix(number) for number in range(int(earliest.min()) // size, newest + 1)}
-        ranges = []
-        for beginning, time in zip(beginnings.to_pylist(), earliest.tolist(), strict=True):
-            start, stop = beginning + time_bytes(time), beginning + AFTER_TIMES
-            ranges += [(prefixes[n] + start, prefixes[n] + stop) for n in range(time // size, newest + 1)]
-        return sorted(ranges)
-
-
-def _beginnings(own: pa.BinaryArray) -> pa.BinaryArray:
-    """Own keys without their times."""
-    offsets = offsets_of(own)
-    return cut(own, offsets[:-1], offsets[1:] - _TIMES)

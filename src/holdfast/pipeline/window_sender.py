@@ -79,6 +79,14 @@ class Sender:
         closes = closing_times(self._spec, self._windows, new)
         return [(STATE, self._spec.name, self.waiting.put(closes, new))]
 
+    def changed_again(self, keys: pa.BinaryArray, *, event: int) -> list[Part]:
+        """The same for windows of which it isn't known whether they are new."""
+        if self._every:
+            due = self._ends_of_steps(keys, event)
+        else:
+            due = closing_times(self._spec, self._windows, keys)
+        return [(STATE, self._spec.name, self.waiting.put_missing(due, keys))]
+
     def removed(self, keys: pa.BinaryArray, *, event: int) -> list[Part]:
         """The parts for windows that no longer exist: they don't wait, and sinks that may have them get a delete."""
         if not len(keys):

@@ -22,6 +22,7 @@ from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, nam
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.session_task import SessionMerger
+from holdfast.pipeline.sliding_task import SlidingMerger
 from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_columns import LATE, TaskColumns
 from holdfast.pipeline.task_state import TaskState
@@ -148,7 +149,32 @@ class WindowedTask:
             case SessionWindows():
                 return parts + self._in_sessions(work.windows, key, chunk)
             case SlidingWindows():
-                raise NotImplementedError
+                return parts + self._in_sliding(work.windows, chunk)
+
+    def _in_sliding(self, windows: SlidingWindows, chunk: pa.Table) -> list[Part]:
+        spec, columns = self._work.store, self._work.columns
+        late = _times(chunk, columns.pane) + np.int64(windows.size_ms + 1 + windows.grace_ms) <= self._event
+        parts = self._late(chunk.filter(pa.array(late))) if late.any() else []
+        chunk = chunk.filter(pa.array(~late)) if late.any() else chunk
+        if not chunk.num_rows:
+            return parts
+        merger = SlidingMerger(spec, windows, self._reducers, TIME_FIELD, self._state, self._event)
+        with naming_overflow(spec):
+            key = [whole(chunk[name]) for name in columns.keys]
+            found = merger.changed(key, _times(chunk, columns.pane), self._rows(chunk))
+        points = self._writer.put_points(
+            found.points, self._encoded(found.point_rows), whole(found.point_rows[TIME_FIELD])
+        )
+        changes = self._writer.put(found.own, self._encoded(found.rows), whole(found.rows[TIME_FIELD]))
+        parts += [(STATE, spec.name, points), (STATE, spec.name, changes)]
+        if self._sender is not None:
+            parts += self._sender.changed_again(found.own, event=self._event)
+        return parts
+
+    def _encoded(self, rows: pa.Table) -> pa.BinaryArray:
+        """Rows as the store keeps them."""
+        spec = self._work.store
+        return encode_rows(spec.columns, [whole(rows[name]) for name in spec.columns.names])
 
     def _in_sessions(self, windows: SessionWindows, key: list[pa.Array], chunk: pa.Table) -> list[Part]:
         spec = self._work.store
@@ -159,8 +185,7 @@ class WindowedTask:
         parts = self._late(chunk.filter(pa.array(found.late))) if found.late.any() else []
         if not len(found.own):
             return parts
-        cells = encode_rows(spec.columns, [whole(found.rows[name]) for name in spec.columns.names])
-        changes = self._writer.put(found.own, cells, whole(found.rows[TIME_FIELD]))
+        changes = self._writer.put(found.own, self._encoded(found.rows), whole(found.rows[TIME_FIELD]))
         parts += [(STATE, spec.name, changes), (STATE, spec.name, deletes(stored_keys(spec, found.gone)))]
         if self._sender is not None:
             parts += self._sender.changed(found.own, is_new=found.is_new, event=self._event)
@@ -224,7 +249,7 @@ class WindowedTask:
         held = pa.table(decode_rows(spec.columns, payloads), names=list(spec.columns.names))
         with naming_overflow(spec):
             after = merged(self._work.reducers, held, rows)
-        return encode_rows(spec.columns, [whole(after[name]) for name in spec.columns.names])
+        return self._encoded(after)
 
     def _late(self, chunk: pa.Table) -> list[Part]:
         """Counts late rows. Returns the records themselves if anyone takes them."""

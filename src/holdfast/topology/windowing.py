@@ -241,10 +241,10 @@ def _as_store(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:
 
 def window(grouped: Grouped, windows: Windows) -> WindowedGroup:
     """A group with windows. Raises if its stream has no event time."""
-    if not isinstance(windows, TimeWindows | SessionWindows):
+    if not isinstance(windows, TimeWindows | SlidingWindows | SessionWindows):
         raise TopologyError(
-            f"window({windows!r}): not a window. Use hf.tumbling('60s'), hf.hopping('5m', every='1m') or "
-            "hf.session('30m')."
+            f"window({windows!r}): not a window. Use hf.tumbling('60s'), hf.hopping('5m', every='1m'), "
+            "hf.sliding('5m') or hf.session('30m')."
         )
     if grouped.stream.timestamp is None:
         raise TopologyError(

@@ -2,6 +2,7 @@
 
     window    0x02 | slice of its start | 0x01 | key | start; with duplicates, the number of the put follows
     session   0x02 | slice of its end   | 0x01 | key | end | start
+    point     0x02 | slice of its time  | 0x00 | 0x01 | key | time, of sliding windows of an aggregate alone
 
 A window is kept while its start is later than the store's clock minus the retention, and a session until its end is
 earlier. Sessions are in the order of their ends, so a search for sessions that overlap a span starts at the earliest
@@ -15,6 +16,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.stores.access import Now, OrderedBytes
 from holdfast.stores.formats.cells import unpack_many
@@ -23,7 +25,7 @@ from holdfast.stores.layouts.areas import EXPIRY_AREA, NOTE_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import Changed, Counted, Layout, rows_in
 from holdfast.stores.layouts.slices import first_live_slice, slice_prefix, split_sliced, split_sliced_keys
 from holdfast.stores.layouts.timed import AFTER_TIME, NotedNumber, TimedEntries
-from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, split_own_keys
+from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, are_points, split_own_keys
 from holdfast.stores.scans import FIRST_ROWS, Closing, batches, chained, close
 from holdfast.stores.spec import StoreSpec
 
@@ -47,7 +49,11 @@ class WindowedLayout(Layout):
 
     def changed(self, part: pa.Table) -> Changed:
         keys, cells = rows_in(part, SLICE_AREA)
-        return Changed(split_sliced_keys(keys)[1], unpack_many(cells))
+        own = split_sliced_keys(keys)[1]
+        if self.spec.option("sliding"):
+            windows = pc.invert(are_points(own))
+            own, cells = own.filter(windows), cells.filter(windows)
+        return Changed(own, unpack_many(cells))
 
     def key_columns(self, keys: pa.BinaryArray) -> dict[str, pa.Array]:
         found = split_own_keys(self.spec, keys)

@@ -9,15 +9,16 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.stores.access import Now, StoreColumns
-from holdfast.stores.formats.byte_columns import numbers_at, offsets_of
+from holdfast.stores.formats.byte_columns import cut, numbers_at, offsets_of
 from holdfast.stores.formats.cells import Cells, pack_many, unpack_many
 from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.layouts.areas import unflip_signs
 from holdfast.stores.layouts.base import BatchWriter, Count, Merge, latest, note_part, part, read_note
-from holdfast.stores.layouts.slices import sliced_keys, slices_of
+from holdfast.stores.layouts.slices import sliced_keys, slices_of, split_sliced_keys
 from holdfast.stores.layouts.timed import NEWEST, noted_number, number_note
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import SESSION, StoreSpec
@@ -27,6 +28,13 @@ Times = npt.NDArray[np.int64]
 
 _START, _END = Field("$start", "bigint"), Field("$end", "bigint")
 _TIME_BYTES: Final = 8
+_NOTHING = pa.scalar(b"", pa.binary())
+
+
+POINT: Final = b"\x00"
+"""Begins the key of a point in a slice, before the own key: sliding windows are made of the points of their records."""
+
+_POINT = pa.scalar(POINT, pa.binary())
 
 
 class WindowKeys(NamedTuple):
@@ -58,6 +66,26 @@ def stored_keys(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
     return sliced_keys(slices_of(times, spec.slice_ms), own)
 
 
+def stored_points(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
+    """The stored keys of points: of a key and a time, in the slice of that time."""
+    return sliced_keys(slices_of(_times(own), spec.slice_ms), pc.binary_join_element_wise(_POINT, own, _NOTHING))
+
+
+def own_keys_of_points(stored: pa.BinaryArray) -> pa.BinaryArray:
+    """The key and time of each point."""
+    own = split_sliced_keys(stored)[1]
+    offsets = offsets_of(own)
+    return cut(own, offsets[:-1] + np.int32(1), offsets[1:])
+
+
+def are_points(own: pa.BinaryArray) -> pa.BooleanArray:
+    return pc.starts_with(own, POINT)
+
+
+def _times(own: pa.BinaryArray) -> Times:
+    return unflip_signs(numbers_at(own, offsets_of(own)[1:] - np.int32(_TIME_BYTES), ">u8"))
+
+
 def _schema(spec: StoreSpec) -> Schema:
     return Schema((*spec.key.fields, *((_END, _START) if spec.kind == SESSION else (_START,))))
 
@@ -84,8 +112,14 @@ class WindowedWriter(BatchWriter):
 
     def put(self, keys: pa.BinaryArray, rows: pa.BinaryArray, timestamps: pa.Array | None) -> pa.Table:
         """A state part that sets these windows."""
-        stored = stored_keys(self._spec, keys)
-        if len(keys):
+        return self._put(stored_keys(self._spec, keys), rows, timestamps)
+
+    def put_points(self, own: pa.BinaryArray, rows: pa.BinaryArray, timestamps: pa.Array) -> pa.Table:
+        """A state part that sets these points."""
+        return self._put(stored_points(self._spec, own), rows, timestamps)
+
+    def _put(self, stored: pa.BinaryArray, rows: pa.BinaryArray, timestamps: pa.Array | None) -> pa.Table:
+        if len(stored):
             newest = int(unflip_signs(numbers_at(stored, offsets_of(stored)[:-1] + np.int32(1), ">u8")).max())
             self._newest = newest if self._newest is None else max(self._newest, newest)
         return part(stored, pack_many(rows, timestamps, schema=self._spec.schema))
