@@ -57,6 +57,9 @@ if TYPE_CHECKING:
     from holdfast.topology.aggregates import min as min
     from holdfast.topology.aggregates import sum as sum
     from holdfast.topology.aggregation import Table as Table
+    from holdfast.topology.join_windows import JoinWindow as JoinWindow
+    from holdfast.topology.join_windows import join_window as join_window
+    from holdfast.topology.joined import Joined as Joined
     from holdfast.topology.processing import Processed as Processed
     from holdfast.topology.processor import Context as Context
     from holdfast.topology.processor import Processor as Processor
@@ -103,6 +106,8 @@ _HOMES = {
     "holdfast.stores.schema.declared": ("schema", "upcast"),
     "holdfast.topology.aggregates": ("avg", "count", "first", "last", "max", "mean", "min", "sum"),
     "holdfast.topology.aggregation": ("Table",),
+    "holdfast.topology.join_windows": ("JoinWindow", "join_window"),
+    "holdfast.topology.joined": ("Joined",),
     "holdfast.topology.processing": ("Processed",),
     "holdfast.topology.processor": ("Context", "Processor"),
     "holdfast.topology.punctuation": ("punctuate",),

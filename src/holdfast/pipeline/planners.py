@@ -19,6 +19,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
+from holdfast.pipeline.join_plan import JoinPlanner
 from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
 from holdfast.pipeline.planning import Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
@@ -32,6 +33,7 @@ from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.joining import StreamJoin
 from holdfast.topology.lookups import TableJoin
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.processing import Processing
@@ -53,6 +55,7 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     Changelog: TablePlanner,
     TableJoin: LookupPlanner,
     TableTableJoin: TableJoinPlanner,
+    StreamJoin: JoinPlanner,
 }
 
 _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}

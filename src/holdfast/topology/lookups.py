@@ -18,10 +18,10 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.topology.aggregation import Table
-from holdfast.topology.derived import derive
 from holdfast.topology.frames import key_of
+from holdfast.topology.join_windows import JoinWindow
+from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output
-from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
 
 if TYPE_CHECKING:
@@ -56,25 +56,6 @@ class TableJoin:
         return None
 
 
-@dataclass(frozen=True)
-class Joined:
-    """The rows of a join."""
-
-    topology: Topology
-    name: str
-
-    def sink(self, sink: Sink, *, name: str | None = None) -> Joined:
-        """Sends the rows of every version to `sink`, after the version is committed. Returns this join."""
-        self.topology.add_sink(self.name, sink, name)
-        return self
-
-    def to_stream(self) -> Stream:
-        """The rows of every version as a stream, by the key of the joined stream; `key_by` gives it another one."""
-        operator = self.topology.subtopology(self.name).operator
-        assert isinstance(operator, TableJoin)
-        return derive(self.topology, self.name, self.name, operator.output, operator.key)
-
-
 def check_lookup(table: Table, topology: Topology, where: str) -> None:
     """Raises for a table whose rows a join of this app can't look up."""
     if table.topology is not topology:
@@ -87,10 +68,21 @@ def check_lookup(table: Table, topology: Topology, where: str) -> None:
 
 
 def add_lookup(
-    stream: Stream, table: Table, how: str, name: str | None, on: str | Iterable[str] | None, prefix: str
+    stream: Stream,
+    table: Table,
+    within: JoinWindow | None,
+    how: str,
+    name: str | None,
+    on: str | Iterable[str] | None,
+    prefix: str,
 ) -> Joined:
     """Adds a join of a stream with a table."""
     where = f"join({table.name!r})"
+    if within is not None:
+        raise TopologyError(
+            f"{where}: within= is for a join of two streams. A record is joined with the row that the table has when "
+            "it arrives. Leave within= out."
+        )
     if how not in get_args(How):
         raise TopologyError(f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(How))}Use inner or left.")
     if name is None:
@@ -121,4 +113,4 @@ def add_lookup(
         (),
         TableJoin(table.name, "left" if how == "left" else "inner", columns, Schema((*own, *added)), stream.key),
     )
-    return Joined(stream.topology, name)
+    return Joined(stream.topology, name, Schema((*own, *added)), stream.key)

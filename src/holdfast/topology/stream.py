@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Never
+from typing import TYPE_CHECKING, Never, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
@@ -19,7 +19,10 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
-from holdfast.topology.lookups import Joined, add_lookup
+from holdfast.topology.join_windows import JoinWindow
+from holdfast.topology.joined import Joined
+from holdfast.topology.joining import add_join
+from holdfast.topology.lookups import add_lookup
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, timed
 from holdfast.topology.topology import Branch, StatelessStep, Topology
@@ -180,21 +183,46 @@ class Stream:
         """
         return add_processing(self, processor, output, outputs or {}, name, on_error)
 
+    @overload
     def join(
         self,
-        table: Table,
+        other: Table,
         *,
+        how: str = ...,
+        name: str | None = ...,
+        on: str | Iterable[str] | None = ...,
+        prefix: str = ...,
+    ) -> Joined: ...
+
+    @overload
+    def join(
+        self, other: Stream, *, within: JoinWindow, how: str = ..., name: str | None = ..., prefix: str = ...
+    ) -> Joined: ...
+
+    def join(
+        self,
+        other: Table | Stream,
+        *,
+        within: JoinWindow | None = None,
         how: str = "inner",
         name: str | None = None,
         on: str | Iterable[str] | None = None,
         prefix: str = "",
     ) -> Joined:
-        """Joins each record with the table's row of its key, or of the columns `on`.
+        """Joins each record with a table's row of its key, or with the records of another stream that are near in time.
 
-        `how` is "inner", or "left" to keep records without a row. The result has the columns of the stream, then those
-        of the table, with `prefix` before their names: `games.join(players, how="left", name="with-city")`.
+        `games.join(players, how="left", name="with-city")`: `how` is "inner", or "left" to keep records without a row.
+        `on` names the columns to look up, instead of the key.
+
+        `orders.join(payments, within=hf.join_window("10m"), how="left", name="paid")`: both streams have the same key.
+        With "left" a record of this stream without a match comes out too, once, when its window has closed; with
+        "outer" one of either stream does.
+
+        A row has the columns of this stream, then those of the other one, with `prefix` before their names.
         """
-        return add_lookup(self, table, how, name, on, prefix)
+        if isinstance(other, Stream):
+            return add_join(self, other, within, how, name, on, prefix)
+        return add_lookup(self, other, within, how, name, on, prefix)
 
     def timed(self, spec: StoreSpec) -> StoreSpec:
         """The spec of a store of this stream: its retention is measured by event time if the stream has one."""

@@ -1,0 +1,79 @@
+"""How a join of two streams runs on Spark: both streams as one, and a shuffle by key. The task does the rest.
+
+Unusable records are JSON in the column `_dead`, as in `processing_plan`.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
+from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.join_task import JoinWork
+from holdfast.pipeline.planning import BY_BYTES, collect, columns_of_records, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.task import Limits
+from holdfast.pipeline.task_columns import DEAD, TIME
+from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.topology.joining import LEFT, RIGHT, StreamJoin
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.topology.topology import SubTopology
+    from holdfast.words import Millis
+
+
+class JoinPlanner:
+    """Runs a join in every version: windows close by the clock, also without records."""
+
+    every_version: ClassVar[bool] = True
+
+    def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
+        assert isinstance(subtopology.operator, StreamJoin)
+        self._subtopology, self._limits, self._operator = subtopology, limits, subtopology.operator
+        stream = subtopology.stream
+        assert stream.timestamp is not None
+        self._keys = tuple(f"k{n}" for n in range(len(subtopology.key.fields)))
+        keys = zip(subtopology.key.names, self._keys, strict=True)
+        inputs = [f"{quoted(column)} AS {name}" for column, name in keys]
+        inputs += [f"{millis_of(stream.timestamp)} AS {TIME}", *times_of_branches(stream), LEFT, RIGHT]
+        self._inputs = [F.expr(sql) for sql in inputs]
+        self._texts = not_utf8_inside({name: stream.frame.schema[name].dataType for name in (LEFT, RIGHT)})
+
+    def used(self) -> list[Expression]:
+        return [*columns_of_records(self._subtopology), LEFT, RIGHT]
+
+    def unusable(self, wall: Millis) -> list[Case]:
+        fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
+        return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._texts]
+
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        session, work = records.sparkSession, self._work(step)
+        configure(session, BY_BYTES)
+        with steps.labels("plan").time():
+            frame = records.select(*self._inputs, dead_letter(self.unusable(step.wall)).alias(DEAD))
+            frame = frame.repartition(self._limits.partitions, *self._keys)
+        with steps.labels("tasks").time():
+            # Spark runs no task where it knows that a frame is empty.
+            return collect(with_tasks(frame, work, locations)) or self.run_idle(session, step, locations)
+
+    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
+        return run_idle_tasks(session, self._limits.partitions, self._work(step), locations)
+
+    def _work(self, step: Step) -> JoinWork:
+        return JoinWork(
+            topology=self._subtopology.number,
+            version=step.version,
+            now=step.now,
+            name=self._subtopology.name,
+            key=self._subtopology.key,
+            join=self._operator,
+            stores=self._subtopology.stores,
+            keys=self._keys,
+            clocks=clocks_of(self._subtopology.stream),
+            limits=self._limits,
+        )
