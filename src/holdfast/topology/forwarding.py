@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from operator import itemgetter
+from typing import Any
 
 from holdfast.errors import BadValue, TopologyError, did_you_mean, shown
 from holdfast.stores.formats.types import Schema
@@ -9,21 +10,47 @@ from holdfast.stores.formats.types import Schema
 OutputSchemas = Mapping[str | None, Schema]
 """The columns of each output of a processor by its name; None is the main output."""
 
-Row = tuple[object, ...]
+Row = tuple[Any, ...]
 Pick = Callable[[Mapping[str, object]], Row]
+
+
+_PLAIN: Mapping[str, tuple[type | None, int]] = {
+    "string": (str, 0),
+    "double": (float, 0),
+    "boolean": (bool, 0),
+    "int": (int, 1 << 31),
+    "bigint": (int, 1 << 63),
+}
+"""Types of columns whose Python values are checked without Arrow; of whole numbers also the first that is too large."""
 
 
 class Outlet:
     """One output of a running processor: its columns, and the rows that were forwarded to it."""
 
-    __slots__ = ("columns", "name", "picks", "rows", "schema", "width")
+    __slots__ = ("columns", "name", "picks", "plain", "rows", "schema", "width")
 
     def __init__(self, name: str | None, schema: Schema) -> None:
         self.name = name
         self.schema, self.columns, self.width = schema, schema.names, len(schema.names)
+        self.plain = [_PLAIN.get(field.type, (None, 0)) for field in schema.fields]
         self.rows: list[Row] = []
         self.picks: dict[int, Pick] = {}
         """By the number of columns that the key fills: what takes the others from a value."""
+
+    def surely_fits(self, row: Row) -> bool:
+        """Whether the values of a row are of the types of the columns; false where that isn't plain to see.
+
+        >>> outlet = Outlet(None, Schema.of(player="string", n="int"))
+        >>> outlet.surely_fits(("ann", 3)), outlet.surely_fits(("ann", 2**40)), outlet.surely_fits(("ann", "x"))
+        (True, False, False)
+        """
+        for value, (kind, most) in zip(row, self.plain, strict=True):
+            if value is None:
+                continue
+            given: object = type(value)
+            if given is not kind or (kind is str and not value.isascii()) or (most and not -most <= value < most):
+                return False
+        return True
 
     def picker(self, parts: int) -> Pick:
         """Takes the columns after the first `parts` from a value."""

@@ -56,6 +56,9 @@ LATE = "late"
 CHECKED_CODECS = (MESSAGE_PACK, JSON)
 """The codecs that write the fields of a value unchecked. The others check each field, or are the user's own."""
 
+PLAIN_TYPES = (int, str, float, bool, bytes)
+"""Types without fields, of which a put checks everything."""
+
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _SIGN = 1 << 63
@@ -340,7 +343,8 @@ class Store(View[K, V]):
 
         A put checks the class of a value, not its fields: checking them costs less here, for all values at once.
         """
-        if self.KIND is None or self._type is Any or self._spec.codec not in CHECKED_CODECS:
+        plain = self._spec.codec == MESSAGE_PACK and self._type in PLAIN_TYPES
+        if self.KIND is None or self._type is Any or self._spec.codec not in CHECKED_CODECS or plain:
             return
         areas = self._layout.entry_areas
         written = [row for row in changes.items() if row[1] is not None and row[0][:1] in areas]
