@@ -165,3 +165,31 @@ def test_final_rows_come_when_windows_close_also_without_records(spark: SparkSes
     assert sorted(seconds(final.rows(), "count")) == [("ann", 0, 60, 1), ("bob", 0, 60, 2)]
     assert len(rows.rows()) == 5
     assert made == 4
+
+
+def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, tmp_path: Path) -> None:
+    updates, final = Memory(), Memory()
+
+    def build(stream: hf.Stream) -> None:
+        windows = stream.group_by().window(hf.hopping("60s", every="30s"))
+        windows.aggregate(games=hf.count(), last=hf.last("points")).store("games", emit="updates").sink(updates)
+        table = windows.count().store("every", emit=hf.every("60s"))
+        table.sink(final)
+
+    batches = [[game("ann", 40, 2), game("ann", 5, 1), game("ann", 6, 3)], [game("ann", 50, 4)], [game("bob", 200)]]
+    app, _ = run(spark, tmp_path, batches, build)
+    with app:
+        app.process_all_available()
+        eventually(lambda: len([row for row in final.rows() if row["player"] == "ann"]) == 3)
+    first, second, _ = (updates.versions[version] for version in sorted(updates.versions))
+    assert seconds(first, "games", "last") == [
+        ("ann", -30, 30, 1, 1),
+        ("ann", 0, 60, 1, 1),
+        ("ann", -30, 30, 2, 3),
+        ("ann", 0, 60, 2, 3),
+        ("ann", 0, 60, 3, 2),
+        ("ann", 30, 90, 1, 2),
+    ]
+    assert seconds(second, "games", "last") == [("ann", 0, 60, 4, 4), ("ann", 30, 90, 2, 4)]
+    rows = sorted(row for row in seconds(final.rows(), "count") if row[0] == "ann")
+    assert rows == [("ann", -30, 30, 2), ("ann", 0, 60, 4), ("ann", 30, 90, 2)]

@@ -298,3 +298,22 @@ def test_the_documented_example_of_sliding_windows() -> None:
         (8_001, 13_001): 2,
         (9_201, 14_201): 1,
     }
+
+
+@pytest.mark.parametrize("windows", [tumbling("10ms", grace="30ms"), hopping("10ms", every="4ms")], ids=str)
+@settings(max_examples=25)
+@given(batches=BATCHES)
+def test_each_record_has_a_result_of_its_own(windows: TimeWindows, batches: list[list[Record]]) -> None:
+    app = WindowedApp(windows, {"updates": True})
+    values: dict[WindowOf, list[tuple[int, int]]] = {}
+    for batch in batches:
+        event, expected = app.event, []
+        for key, time, value in sorted(batch, key=lambda record: record[1]):
+            for window in windows.windows_of(time):
+                if event is None or windows.closes(window) > event:
+                    inside = values.setdefault((key, *window), [])
+                    inside.append((time, value))
+                    expected.append(((key, *window), result_of(inside)))
+        app.run(batch)
+        assert [(window_of(row), results_in(row)) for row in app.sent[-1]] == expected
+    assert app.stored() == {window: result_of(records) for window, records in values.items()}

@@ -1,7 +1,7 @@
 """Windowed aggregations without Spark: real tasks over a log in memory, batch after batch, and an oracle."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -98,6 +98,7 @@ class WindowedApp:
     """The changed rows of each version, as sinks get them."""
 
     def __post_init__(self) -> None:
+        self.updates = bool(self.options.pop("updates", False))
         self.spec = spec_of(self.windows, **self.options)
         self.log = log_of(self.spec)
         self.state = ReplicaState(self.spec.name)
@@ -111,11 +112,12 @@ class WindowedApp:
             version=Version(self.version),
             store=self.spec,
             reducers=REDUCERS,
-            columns=GROUPED,
+            columns=replace(GROUPED, record="_record") if self.updates else GROUPED,
             now=Now(wall=self.version, event=self.event),
             limits=Limits(1, 1_000, 0),
             windows=self.windows,
             waiting=SENT if drops_later(self.spec) else None,
+            updates=SENT if self.updates else None,
         )
 
     def run(self, records: Sequence[Record]) -> list[dict[str, Any]]:
@@ -142,13 +144,14 @@ class WindowedApp:
 
     def rows(self, records: Sequence[Record]) -> pa.RecordBatch:
         """One row per key and pane, as Spark's aggregation makes it."""
-        groups: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        for key, time, value in records:
+        groups: dict[tuple[str, int, int], list[tuple[int, int]]] = {}
+        for number, (key, time, value) in enumerate(records):
             pane = time - time % self.windows.pane_ms if isinstance(self.windows, TimeWindows) else time
-            groups.setdefault((key, pane), []).append((time, value))
+            groups.setdefault((key, pane, number if self.updates else 0), []).append((time, value))
         partials = [partials_of(values) for values in groups.values()]
-        columns = {"k0": pa.array([key for key, _ in groups], pa.string())}
-        columns["_pane"] = pa.array([pane for _, pane in groups], pa.int64())
+        columns = {"k0": pa.array([key for key, _, _ in groups], pa.string())}
+        columns["_pane"] = pa.array([pane for _, pane, _ in groups], pa.int64())
+        columns["_record"] = pa.array([number for _, _, number in groups], pa.int64())
         columns["_time"] = pa.array([max(time for time, _ in values) for values in groups.values()], pa.int64())
         fields = [partial for reducer in REDUCERS for partial in reducer.partials]
         for n, partial in enumerate(fields):

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 DEAD, LATE, ROWS, TIME, PANE, MICROS = "_dead", "_late", "_rows", "_time", "_pane", "t"
+RECORD = "_record"
 
 Clocks = tuple[tuple[str, str], ...]
 """The columns by which the clocks of sources move: (source, column with event times in milliseconds)."""
@@ -40,6 +41,8 @@ class TaskColumns:
     """For raw records: the column each reducer aggregates, None for one that counts rows."""
     pane: str | None = None
     """In a windowed aggregation: the time by which records are grouped besides their key."""
+    record: str | None = None
+    """Where each record is a row of its own: its number, by which records of the same time are ordered."""
     late: bool = False
     """Whether late records have a column, as unusable ones have in `dead`."""
     order: tuple[str, ...] = ()

@@ -6,6 +6,8 @@ is in many windows. Of sliding windows and sessions it is the record's own milli
 
 Rows go to tasks by the key alone, so all windows of a key are in one partition. Spark's aggregation shuffles by key and
 pane, so a second shuffle follows it, of the aggregated rows. The raw plan has one shuffle.
+
+Where sinks get one result per record, each record is a group of its own.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from holdfast.pipeline.aggregation_plan import AggregationFrames, AggregationPla
 from holdfast.pipeline.clock_columns import millis_of
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import LATE, PANE, BatchPlan
+from holdfast.pipeline.task_columns import LATE, PANE, RECORD, BatchPlan
 from holdfast.pipeline.unusable import above, is_unusable
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import Now
@@ -55,6 +57,7 @@ class WindowedPlanner(AggregationPlanner):
             windows=operator.windows,
             late=late if self._subtopology.stream.topology.is_read(late) else None,
             waiting=operator.waiting(self._subtopology),
+            updates=self._subtopology.name if operator.updates else None,
         )
 
 
@@ -70,8 +73,14 @@ class WindowedFrames(AggregationFrames):
         # Asked at the start of the app, when all sinks are known.
         self._is_late_read = subtopology.stream.topology.is_read(output_of(subtopology.name, LATE_OUTPUT))
         self.columns = {
-            plan: replace(columns, pane=PANE, late=self._is_late_read and plan is BatchPlan.WITH_DEAD_LETTERS)
+            plan: replace(
+                columns,
+                pane=PANE,
+                record=RECORD if self.operator.updates else None,
+                late=self._is_late_read and plan is BatchPlan.WITH_DEAD_LETTERS,
+            )
             for plan, columns in self.columns.items()
+            if plan is not BatchPlan.RAW or not self.operator.updates
         }
 
     def rows(self, records: DataFrame, step: Step, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
@@ -82,6 +91,8 @@ class WindowedFrames(AggregationFrames):
 
     def _groups(self, plan: BatchPlan) -> tuple[str, ...]:
         groups = (*super()._groups(plan), PANE)
+        if self.columns[plan].record is not None:
+            groups = (*groups, RECORD)
         return (*groups, LATE) if self.columns[plan].late else groups
 
     def _columns(self, step: Step, plan: BatchPlan) -> list[Column]:
@@ -90,6 +101,8 @@ class WindowedFrames(AggregationFrames):
             return columns  # the task computes panes from times
         good = ~is_unusable(self.unusable(step.wall))
         columns.append(F.when(good, F.expr(_pane(self._windows, self._millis))).alias(PANE))
+        if self.columns[plan].record is not None:
+            columns.append(F.monotonically_increasing_id().alias(RECORD))
         if self.columns[plan].late:
             late = F.lit(False) if step.event is None else F.expr(_may_be_late(self._windows, self._millis, step.event))
             columns.append(F.when(good & late, F.struct("*")).alias(LATE))

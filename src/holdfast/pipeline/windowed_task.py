@@ -22,6 +22,7 @@ from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, nam
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.session_task import SessionMerger
+from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sliding_task import SlidingMerger
 from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
 from holdfast.pipeline.task_columns import LATE, TaskColumns
@@ -29,15 +30,18 @@ from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.window_sender import WAITING_COUNT, Sender
 from holdfast.stores.access import BEGINNING
 from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.rows import decode_rows, encode_rows
 from holdfast.stores.kinds.base import LATE as LATE_COUNT
-from holdfast.stores.layouts.base import Merge
+from holdfast.stores.layouts.base import Merge, part
 from holdfast.stores.layouts.expiring import deletes
 from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, own_keys, stored_keys
+from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.aggregates import max
+from holdfast.topology.derived import TIME as EVENT_TIME
 from holdfast.topology.reducers import Overflow, bind
-from holdfast.topology.row_merging import merged, reduced, rows_of
+from holdfast.topology.row_merging import merged, reduced, rows_of, running
 from holdfast.topology.windows import SessionWindows, SlidingWindows, TimeWindows, Windows
 from holdfast.words import TaskId
 
@@ -57,6 +61,8 @@ class WindowedWork(AggregationWork):
     """The output that late records are sent to, if anyone takes them."""
     waiting: str | None = None
     """The output of windows that wait to be sent."""
+    updates: str | None = None
+    """The output of one result per record."""
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         running = WindowedTask(self, task, state)
@@ -128,7 +134,7 @@ class WindowedTask:
                 _with_panes(work.windows, columns, timed(columns, batches)),
                 work.limits.chunk_rows,
             )
-        if work.windows.overlap:
+        if work.windows.overlap or work.updates is not None:
             # A window has rows of several panes, which must be merged before they are written.
             return chunks(batches, ALL, ALL)
         return chunks(batches, min(READ_ROWS, work.limits.chunk_rows))
@@ -202,7 +208,9 @@ class WindowedTask:
         is_late = np.ones(chunk.num_rows, dtype=bool)
         is_late[rows] = False
         parts = self._late(chunk.filter(pa.array(is_late))) if is_late.any() else []
-        if len(rows):
+        if len(rows) and self._work.updates is not None:
+            parts += self._updated(chunk, rows, starts)
+        elif len(rows):
             keys, times, merge = (
                 self._several(chunk, rows, starts) if windows.overlap else self._alone(chunk, rows, starts)
             )
@@ -221,6 +229,33 @@ class WindowedTask:
             (STATE, name, changes),
             *self._sender.changed(keys, is_new=before.payloads.is_null(), event=self._event),
         ]
+
+    def _updated(self, chunk: pa.Table, rows: Times, starts: Times) -> list[Part]:
+        """The changes where each row is a record, and the results of its windows after each record."""
+        spec, columns = self._work.store, self._work.columns
+        at = pa.array(rows)
+        own = own_keys(spec, [whole(chunk[name]).take(at) for name in columns.keys], starts)
+        encoded = own.dictionary_encode()
+        codes = encoded.indices.to_numpy().astype(np.int64)
+        times, numbers = _times(chunk, columns.time)[rows], _times(chunk, columns.record)[rows]
+        order = np.lexsort((numbers, times, codes))
+        before = self._writer.read(encoded.dictionary)
+        held = decode_rows(spec.columns, newest_rows(spec, before.payloads, before.schemas))
+        stored = pa.table([*held, before.timestamps], names=[*spec.columns.names, TIME_FIELD])
+        with naming_overflow(spec):
+            so_far = running(self._reducers, self._rows(chunk).take(pa.array(rows[order])), codes[order])
+            after = merged(self._reducers, stored.take(pa.array(codes[order])), so_far)
+        last = np.flatnonzero(np.diff(codes[order], append=-1))
+        newest = after.take(pa.array(last))
+        changes = self._writer.put(encoded.dictionary, self._encoded(newest), whole(newest[TIME_FIELD]))
+        in_time = np.lexsort((starts[order], numbers[order], times[order]))
+        sent, keys = after.take(pa.array(in_time)), own.take(pa.array(order[in_time]))
+        cells = pack_many(self._encoded(sent), whole(sent[TIME_FIELD]), schema=spec.schema)
+        table = aggregate_rows(spec, part(stored_keys(spec, keys), cells)).append_column(EVENT_TIME, sent[TIME_FIELD])
+        parts = [(STATE, spec.name, changes), (OUTPUT, self._work.updates or "", table)]
+        if self._sender is not None:
+            parts += self._sender.changed(encoded.dictionary, is_new=before.payloads.is_null(), event=self._event)
+        return parts
 
     def _alone(self, chunk: pa.Table, rows: Times, starts: Times) -> tuple[pa.BinaryArray, pa.Array, Merge]:
         """Windows where each row is in one window of its own: their keys, their latest times, and how they merge."""

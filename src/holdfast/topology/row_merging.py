@@ -62,6 +62,26 @@ def reduced(reducers: Sequence[Reducer], rows: pa.Table, groups: Groups) -> pa.T
         groups = groups[~second]
 
 
+def running(reducers: Sequence[Reducer], rows: pa.Table, groups: Groups) -> pa.Table:
+    """Each row merged with all rows before it in its group.
+
+    >>> from holdfast.topology.aggregates import count
+    >>> from holdfast.topology.reducers import bind
+    >>> counts = pa.table({"n": [1, 2, 4, 8]})
+    >>> running([bind("n", count(), None)], counts, np.array([0, 5, 5, 5]))["n"].to_pylist()
+    [1, 2, 6, 14]
+    """
+    places, step = _places(starts_of(groups)), 1
+    while (later := np.flatnonzero(places >= step)).size:
+        # Each row has the `step` rows up to it so far. Rows before these are added.
+        longer = merged(reducers, rows.take(pa.array(later - step)), rows.take(pa.array(later)))
+        earlier = np.flatnonzero(places < step)
+        order = np.argsort(np.concatenate([earlier, later]), kind="stable")
+        rows = pa.concat_tables([rows.take(pa.array(earlier)), longer]).take(pa.array(order))
+        step *= 2
+    return rows
+
+
 def starts_of(groups: Groups) -> npt.NDArray[np.bool_]:
     """Where a new group starts."""
     first = np.ones(len(groups), dtype=bool)

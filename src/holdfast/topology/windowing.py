@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Never
+from typing import TYPE_CHECKING, Any, Final, Literal, Never
 
 import msgspec
 
@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 LATE: Final = "late"
 """The output with the records that came too late."""
 
+UPDATES: Final = "updates"
+
 FINAL_ROWS: Final = "final"
 """The output with the windows that have closed."""
 
@@ -42,20 +44,23 @@ class WindowedAggregation(Aggregation):
     """Named aggregates per key and window."""
 
     windows: Windows
+    updates: bool = False
+    """Whether sinks get one result per record."""
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         (rows,) = super().outputs(subtopology)
         assert isinstance(rows, AggregateRows)
         name, number = subtopology.name, subtopology.number
         late = ForwardedRows(output_of(name, LATE), number)
+        sent = ForwardedRows(name, number, rows.columns) if self.updates else rows
         match self.waiting(subtopology):
             case None:
-                return (rows, late)
+                return (sent, late)
             case waiting if waiting == name:
                 return (ForwardedRows(name, number, rows.columns), late)
             case waiting:
                 shown = tuple(field for field in rows.columns.fields if field.name != DELETED)
-                return (rows, late, ForwardedRows(waiting, number, Schema(shown)))
+                return (sent, late, ForwardedRows(waiting, number, Schema(shown)))
 
     def waiting(self, subtopology: SubTopology) -> str | None:
         """The output of windows that wait to be sent; None if none do."""
@@ -69,6 +74,8 @@ class WindowedAggregation(Aggregation):
         (store,) = subtopology.stores
         if length := store.option(EVERY):
             yield f"sends a changed window at most once per {words(length)} of event time"
+        if self.updates:
+            yield "sends one result per record"
         if store.option(FINAL):
             yield "sends a window when it closes"
         yield from super().lines(subtopology)
@@ -156,7 +163,7 @@ class WindowedAggregates:
         name: str,
         *,
         retention: Length | None = None,
-        emit: Every | None = None,
+        emit: Every | Literal["updates"] | None = None,
         engine: str | None = None,
         durable: bool = True,
         profile: str = "balanced",
@@ -168,16 +175,22 @@ class WindowedAggregates:
 
         `retention="6h"`: how long windows are kept by event time: a day by default, and at least for as long as a
         window takes records. `emit=hf.every("30s")`: sinks get a changed window at most once per 30 s of event time,
-        instead of once per version. The other options are those of a processor's store.
+        instead of once per version. `emit="updates"`: they get one row per record, with the results after it. The other
+        options are those of a processor's store.
         """
         where = f"store({name!r})"
         check_options(unknown, _STORE_OPTIONS, where)
+        if emit == UPDATES and not isinstance(self.group.windows, TimeWindows):
+            raise TopologyError(
+                f"{where}: emit='updates' is for tumbling and hopping windows, and these are {self.group.windows}. "
+                "Leave it out: sinks then get a changed window once per version."
+            )
         stream, windows = self.group.grouped.stream, self.group.windows
         make = partial(
             windowed_spec,
             name,
             windows,
-            emit=emit,
+            emit=None if emit == UPDATES else emit,
             codec=ROWS,
             retention=retention,
             engine=engine,
@@ -190,7 +203,7 @@ class WindowedAggregates:
         )
         spec, plain = bound(stream, self.group.grouped.columns, self.aggregates, make)
         self._check_columns(spec)
-        add_operator(stream, spec, WindowedAggregation(plain.aggregates, plain.reducers, windows))
+        add_operator(stream, spec, WindowedAggregation(plain.aggregates, plain.reducers, windows, emit == UPDATES))
         return WindowedTable(stream.topology, name)
 
     def _check_columns(self, spec: StoreSpec) -> None:
@@ -216,7 +229,9 @@ def windowed_spec(name: str, windows: Windows, *, emit: Every | None = None, **o
 
 def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
     if not isinstance(emit, Every):
-        raise TopologyError(f"store({name!r}): emit={emit!r} is not possible. Use hf.every('30s'), or leave it out.")
+        raise TopologyError(
+            f"store({name!r}): emit={emit!r} is not possible. Use 'updates' or hf.every('30s'), or leave it out."
+        )
     least = spec.option("window_ms") + (spec.option("grace_ms") or 0) + emit.every_ms
     if spec.retention_ms < least:
         raise TopologyError(
