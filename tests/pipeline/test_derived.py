@@ -25,12 +25,22 @@ class Points(hf.Processor):
         ctx.forward(key, {"parity": self.points[key] % 2, "points": self.points[key]})
 
 
+class Days(hf.Processor):
+    """Keeps the event time of forwarded rows."""
+
+    seconds = hf.KeyValueStore("seconds", key=int, value=int)
+
+    def process(self, key: int, event: Any, ctx: hf.Context) -> None:
+        self.seconds[key] = ctx.timestamp
+
+
 def derived_app(spark: SparkSession, folder: Path, memory: Memory) -> hf.App:
     app = hf.App("derived", settings=settings(folder), spark=spark)
     stream = app.stream(read(spark, folder / "input"), key="player", timestamp="at")
     points = stream.process(Points, output="player string, parity int, points bigint")
     forwarded = points.to_stream(key="parity")
     forwarded.group_by().aggregate(n=hf.count(), most=hf.max("points"), who=hf.last("player")).store("parities")
+    forwarded.process(Days)
     players = stream.group_by().aggregate(games=hf.count()).store("players")
     players.to_stream().key_by("games").group_by().count().store("by-games").sink(memory)
     return app
@@ -48,6 +58,8 @@ def test_forwarded_rows_and_changes_of_tables_are_streams(spark: SparkSession, t
             0: {"n": 2, "most": 6, "who": "bob"},
             1: {"n": 2, "most": 5, "who": "ann"},
         }
+        noon = round(NOON.timestamp() * 1000)
+        assert entries_of(app, "seconds") == {0: noon, 1: noon + 1_000}, "rows have the time of their record"
         assert entries_of(app, "by-games") == {1: {"count": 1}, 2: {"count": 1}, 3: {"count": 1}}
         newest = app._started().driver.newest
         assert newest is not None and newest.counts["records"] == 1, "derived records are not the source's"

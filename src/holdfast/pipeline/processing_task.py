@@ -33,6 +33,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
+from holdfast.topology.derived import TIME
 from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import forwarded_to
 from holdfast.topology.processor import Context, OnError, Processor
@@ -200,8 +201,12 @@ class ProcessingTask:
     def _forwarded(self, running: RunningProcessor) -> list[Part]:
         schemas = dict(self.work.outputs)
         return [
-            (OUTPUT, forwarded_to(self.work.name, output), output_table(schemas[output], rows))
-            for output, rows in running.take_forwarded().items()
+            (
+                OUTPUT,
+                forwarded_to(self.work.name, output),
+                output_table(schemas[output], rows).append_column(TIME, pa.array(times, pa.int64())),
+            )
+            for output, (rows, times) in running.take_forwarded().items()
         ]
 
     def _changed(self) -> list[Part]:

@@ -251,12 +251,13 @@ class RunningProcessor:
                 self._count(bound.name, "rewritten", step.rewritten)
             yield bound.name, step.part
 
-    def take_forwarded(self) -> dict[str | None, list[Row]]:
-        """The rows forwarded since the last call by output, without outputs that got none."""
+    def take_forwarded(self) -> dict[str | None, tuple[list[Row], list[int]]]:
+        """The rows forwarded since the last call and their times, by output, without outputs that got none."""
         found = {}
         for output, outlet in self.context.outlets.items():
             if outlet.rows:
-                found[output], outlet.rows = outlet.rows, []
+                found[output] = outlet.rows, outlet.times
+                outlet.rows, outlet.times = [], []
         return found
 
     def _failed(self, what: str, error: BaseException, record: str = "") -> HoldfastError:

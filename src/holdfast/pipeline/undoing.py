@@ -147,5 +147,6 @@ class RecordUndo:
             store.undo_record()
         for outlet, before in zip(self._outlets, self._forwarded, strict=True):
             del outlet.rows[before:]
+            del outlet.times[before:]
         for count in self._counts:
             count.end_record(undo=True)

@@ -241,7 +241,7 @@ class ProcessorTest:
 
     def _check_forwarded(self, running: RunningProcessor) -> None:
         """Rejects a forwarded value that isn't of its column's type, as a task does."""
-        for output, rows in running.take_forwarded().items():
+        for output, (rows, _) in running.take_forwarded().items():
             output_table(self._outputs[output], rows)
 
     def _event_of(self, event: object) -> object:

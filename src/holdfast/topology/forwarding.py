@@ -27,13 +27,15 @@ _PLAIN: Mapping[str, tuple[type | None, int]] = {
 class Outlet:
     """One output of a running processor: its columns, and the rows that were forwarded to it."""
 
-    __slots__ = ("columns", "name", "picks", "plain", "rows", "schema", "width")
+    __slots__ = ("columns", "name", "picks", "plain", "rows", "schema", "times", "width")
 
     def __init__(self, name: str | None, schema: Schema) -> None:
         self.name = name
         self.schema, self.columns, self.width = schema, schema.names, len(schema.names)
         self.plain = [_PLAIN.get(field.type, (None, 0)) for field in schema.fields]
         self.rows: list[Row] = []
+        self.times: list[int] = []
+        """The event time of each row: that of the record for which it was forwarded."""
         self.picks: dict[int, Pick] = {}
         """By the number of columns that the key fills: what takes the others from a value."""
 

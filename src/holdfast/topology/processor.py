@@ -69,6 +69,7 @@ class Context:
         if len(row) + len(parts) != outlet.width:
             outlet.rows.pop()
             raise outlet.misfit(parts, row)
+        outlet.times.append(self.timestamp)
 
     def count(self, name: str, number: int = 1) -> None:
         """Adds to a count of the user's own, which is in the commit and the metrics under this name."""
