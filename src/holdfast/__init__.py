@@ -48,9 +48,12 @@ if TYPE_CHECKING:
     from holdfast.stores.kinds.window import WindowStore as WindowStore
     from holdfast.stores.schema.declared import schema as schema
     from holdfast.stores.schema.declared import upcast as upcast
+    from holdfast.topology.aggregates import approx_count_distinct as approx_count_distinct
+    from holdfast.topology.aggregates import approx_quantile as approx_quantile
     from holdfast.topology.aggregates import avg as avg
     from holdfast.topology.aggregates import count as count
     from holdfast.topology.aggregates import first as first
+    from holdfast.topology.aggregates import frequent as frequent
     from holdfast.topology.aggregates import last as last
     from holdfast.topology.aggregates import max as max
     from holdfast.topology.aggregates import mean as mean
@@ -104,7 +107,19 @@ _HOMES = {
     "holdfast.stores.kinds.versioned": ("ReadOnlyVersionedKeyValueStore", "VersionedKeyValueStore", "VersionedRecord"),
     "holdfast.stores.kinds.window": ("ReadOnlyWindowStore", "WindowStore", "Windowed"),
     "holdfast.stores.schema.declared": ("schema", "upcast"),
-    "holdfast.topology.aggregates": ("avg", "count", "first", "last", "max", "mean", "min", "sum"),
+    "holdfast.topology.aggregates": (
+        "approx_count_distinct",
+        "approx_quantile",
+        "avg",
+        "count",
+        "first",
+        "frequent",
+        "last",
+        "max",
+        "mean",
+        "min",
+        "sum",
+    ),
     "holdfast.topology.aggregation": ("Table",),
     "holdfast.topology.join_windows": ("JoinWindow", "join_window"),
     "holdfast.topology.joined": ("Joined",),

@@ -39,14 +39,15 @@ from holdfast.pipeline.planning import (
 )
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
+from holdfast.pipeline.sketch_expressions import sketch_of
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, MICROS, ROWS, TIME, BatchPlan, TaskColumns
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
 from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
-from holdfast.stores.formats.types import Field
-from holdfast.topology.aggregates import Aggregate, Function
+from holdfast.topology.aggregates import SKETCHES, Aggregate, Function
 from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.reducers import Reducer
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -249,7 +250,7 @@ class AggregationFrames:
             for (_, aggregate), reducer, (column, _) in zip(
                 self.operator.aggregates, self.operator.reducers, inputs, strict=True
             )
-            for partial in _partials(aggregate, reducer.partials, column, order)
+            for partial in _partials(aggregate, reducer, column, order)
         ]
         columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
         named = self.columns[BatchPlan.WITH_DEAD_LETTERS]
@@ -301,7 +302,7 @@ def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, E
     texts: dict[str, Expression] = {}
     for (name, aggregate), reducer in zip(operator.aggregates, operator.reducers, strict=True):
         column = aggregate.column
-        if column is not None and reducer.fields[0].type == "string":
+        if column is not None and _keeps_text(reducer):
             texts[column if isinstance(column, str) else name] = column
         if aggregate.needs_time:
             order = zip(position, reducer.partials[1:-1], strict=True)
@@ -309,8 +310,15 @@ def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, E
     return texts
 
 
-def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str | None, order: tuple[str, ...]) -> list[str]:
+def _keeps_text(reducer: Reducer) -> bool:
+    if reducer.function in SKETCHES:
+        return reducer.function is Function.FREQUENT and reducer.input == "string"
+    return reducer.fields[0].type == "string"
+
+
+def _partials(aggregate: Aggregate, reducer: Reducer, column: str | None, order: tuple[str, ...]) -> list[str]:
     """The SQL of the partial aggregates before the shuffle, in the order of the reducer's partials."""
+    fields = reducer.partials
     match aggregate.function:
         case Function.COUNT:
             return ["count(1)" if aggregate.column is None else f"count({column})"]
@@ -326,3 +334,5 @@ def _partials(aggregate: Aggregate, fields: tuple[Field, ...], column: str | Non
             pick = "max" if aggregate.function is Function.LAST else "min"
             in_order = [*order, str(column)]
             return [f"{pick}(struct({', '.join(in_order)})).{name}" for name in in_order]
+        case Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
+            return [sketch_of(reducer, str(column))]

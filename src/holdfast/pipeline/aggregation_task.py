@@ -19,7 +19,7 @@ from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import SEGMENT_BYTES, STATE
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
-from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
+from holdfast.pipeline.task import READ_LARGE_ROWS, READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, TaskColumns
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now, StoreColumns
@@ -66,6 +66,12 @@ class AggregationWork:
             return refused(task, error)
         return tally.done(task, written)
 
+    @property
+    def read_rows(self) -> int:
+        """How many keys are read at once."""
+        most = READ_LARGE_ROWS if any(reducer.is_large for reducer in self.reducers) else READ_ROWS
+        return min(most, self.limits.chunk_rows)
+
     def _writer(self, before: StoreColumns, tally: Tally) -> BatchWriter:
         def counted(what: str, number: int) -> None:
             tally.add(of_store(self.store.name, what), number)
@@ -83,7 +89,7 @@ def _segments(
     """
     gathered: dict[tuple[str, str], list[pa.Table]] = {}
     rows = size = 0
-    for chunk in chunks(batches, min(READ_ROWS, work.limits.chunk_rows)):
+    for chunk in chunks(batches, work.read_rows):
         for kind, name, table in _parts(work, task, chunk, writer, tally):
             gathered.setdefault((kind, name), []).append(table)
             size += table.nbytes

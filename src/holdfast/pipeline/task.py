@@ -16,6 +16,9 @@ Part = tuple[str, str, pa.Table]
 READ_ROWS = 200_000
 """How many keys a task reads at once."""
 
+READ_LARGE_ROWS = 20_000
+"""The same where rows have sketches of some kilobytes."""
+
 READ_BYTES = 64 << 20
 """How many bytes of rows a task processes at once: large values come in smaller chunks."""
 

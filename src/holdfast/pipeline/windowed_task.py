@@ -24,7 +24,7 @@ from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_st
 from holdfast.pipeline.session_task import SessionMerger
 from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sliding_task import SlidingMerger
-from holdfast.pipeline.task import READ_ROWS, Part, check_own, chunks
+from holdfast.pipeline.task import Part, check_own, chunks
 from holdfast.pipeline.task_columns import LATE, TaskColumns
 from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.window_sender import WAITING_COUNT, Sender
@@ -137,7 +137,7 @@ class WindowedTask:
         if work.windows.overlap or work.updates is not None:
             # A window has rows of several panes, which must be merged before they are written.
             return chunks(batches, ALL, ALL)
-        return chunks(batches, min(READ_ROWS, work.limits.chunk_rows))
+        return chunks(batches, work.read_rows)
 
     def _parts(self, chunk: pa.Table) -> list[Part]:
         work, columns = self._work, self._work.columns

@@ -7,15 +7,19 @@ They are plain values. `topology.reducers` turns an aggregate into columns once 
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import TYPE_CHECKING
 
+from holdfast.errors import TopologyError
 from holdfast.stores.schema.row_history import UNSTABLE_INPUT
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+MOST_FREQUENT = 1000
+"""The largest `n` of frequent values."""
 
 _COLUMN = re.compile(r"Column<'([\w.]+)'>")
 """The text of a Spark Column that is only a name."""
@@ -29,6 +33,13 @@ class Function(Enum):
     MEAN = "mean"
     FIRST = "first"
     LAST = "last"
+    APPROX_COUNT_DISTINCT = "approx_count_distinct"
+    APPROX_QUANTILE = "approx_quantile"
+    FREQUENT = "frequent"
+
+
+SKETCHES = frozenset({Function.APPROX_COUNT_DISTINCT, Function.APPROX_QUANTILE, Function.FREQUENT})
+"""The functions whose results are estimates from a sketch."""
 
 
 @dataclass(frozen=True)
@@ -41,6 +52,10 @@ class Aggregate:
     """Whether it may be added to a table that already has records. It leaves out those records."""
     name: str = field(default="", compare=False)
     """What the user calls the function, if that isn't its name."""
+    parameters: tuple[float, ...] = ()
+    """The ranks of quantiles, or how many values are wanted."""
+    several: bool = False
+    """Whether quantiles were asked for as a list, so that the result is one, too."""
 
     @property
     def needs_time(self) -> bool:
@@ -62,10 +77,17 @@ class Aggregate:
         else:
             found = _COLUMN.fullmatch(str(self.column))
             column = found[1] if found else UNSTABLE_INPUT
-        return f"{self.function.value}({column})"
+        return f"{self.function.value}({column}{self._further()})"
 
     def __str__(self) -> str:
-        return f"{self.name or self.function.value}({'*' if self.column is None else self.column})"
+        column = "*" if self.column is None else self.column
+        return f"{self.name or self.function.value}({column}{self._further()})"
+
+    def _further(self) -> str:
+        if not self.parameters:
+            return ""
+        numbers = ", ".join(f"{number:g}" for number in self.parameters)
+        return f", [{numbers}]" if self.several else f", {numbers}"
 
 
 def count(column: str | Column | None = None, *, from_now: bool = False) -> Aggregate:
@@ -114,3 +136,33 @@ def first(column: str | Column, *, from_now: bool = False) -> Aggregate:
 def last(column: str | Column, *, from_now: bool = False) -> Aggregate:
     """The value of the latest record by event time, then by source position. It may be null, as in Spark."""
     return Aggregate(Function.LAST, column, from_now)
+
+
+def approx_count_distinct(column: str | Column, *, from_now: bool = False) -> Aggregate:
+    """About how many different values there are: a standard error of 1.6 %. Nulls don't count."""
+    return Aggregate(Function.APPROX_COUNT_DISTINCT, column, from_now)
+
+
+def approx_quantile(column: str | Column, ranks: float | Iterable[float], *, from_now: bool = False) -> Aggregate:
+    """About the value below which this share of the values lies: a double, or for several ranks a JSON list of them.
+
+    Its rank is wrong by 0.7 % at most in 99 of 100 cases. Nulls and NaN don't count; without a value it is null.
+
+    >>> str(approx_quantile("ms", 0.99)), str(approx_quantile("ms", [0.5, 0.99]))
+    ('approx_quantile(ms, 0.99)', 'approx_quantile(ms, [0.5, 0.99])')
+    """
+    several = not isinstance(ranks, int | float)
+    chosen = tuple(float(rank) for rank in (ranks if isinstance(ranks, Iterable) else (ranks,)))
+    if not chosen or not all(0 <= rank <= 1 for rank in chosen):
+        raise TopologyError(f"approx_quantile({column!r}, {ranks!r}): a rank is a number from 0 to 1, such as 0.99.")
+    return Aggregate(Function.APPROX_QUANTILE, column, from_now, parameters=chosen, several=several)
+
+
+def frequent(column: str | Column, n: int, *, from_now: bool = False) -> Aggregate:
+    """About the `n` most frequent values with their counts, as JSON: `[{"value": "a", "count": 7}]`. Nulls don't count.
+
+    Exact up to about 256 different values per key. With more, a count may be too small by up to 0.7 % of the records.
+    """
+    if not 1 <= n <= MOST_FREQUENT:
+        raise TopologyError(f"frequent({column!r}, {n!r}): n is a whole number from 1 to {MOST_FREQUENT}.")
+    return Aggregate(Function.FREQUENT, column, from_now, parameters=(n,))

@@ -2,7 +2,8 @@
 
 A reducer works on whole Arrow columns: `old` comes from the store (null where the key is new), `new` was pre-aggregated
 from the batch by Spark. Every merge is associative and commutative over records, so batch boundaries never change the
-final state. That is why `first` and `last` break the last tie by the value itself.
+final state. That is why `first` and `last` break the last tie by the value itself. Sketches are the exception: their
+results are estimates, which may differ within their error.
 
 A store's row has the results first, under the user's names, and then hidden columns that only the merges need.
 """
@@ -17,7 +18,8 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.formats.types import Field, FieldType
-from holdfast.topology.aggregates import Aggregate, Function
+from holdfast.topology import sketches
+from holdfast.topology.aggregates import SKETCHES, Aggregate, Function
 from holdfast.topology.columns import add, beats, larger, quotient, smaller
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -42,6 +44,15 @@ class Reducer:
     function: Function
     fields: tuple[Field, ...]
     partials: tuple[Field, ...]
+    input: str = ""
+    """The type of the values, of a sketch."""
+    parameters: tuple[float, ...] = ()
+    several: bool = False
+
+    @property
+    def is_large(self) -> bool:
+        """Whether it keeps kilobytes per key."""
+        return self.function in SKETCHES
 
     def merge(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
         """The row's columns after the batch. `old` is in the order of `fields`, `new` in that of `partials`."""
@@ -60,11 +71,17 @@ class Reducer:
                 return [quotient(total, number, self.fields[0].field_type.arrow), total, number]
             case Function.FIRST | Function.LAST:
                 return self._pick(old, new)
+            case Function.APPROX_COUNT_DISTINCT:
+                return sketches.distinct(old[1], new[0])
+            case Function.APPROX_QUANTILE:
+                return sketches.quantiles(old[1], new[0], self.parameters, several=self.several)
+            case Function.FREQUENT:
+                return sketches.frequent(old[1], new[0], int(self.parameters[0]))
 
     def as_partials(self, row: Sequence[pa.Array]) -> list[pa.Array]:
         """The columns of a row, in the order of `fields`, as partial results: so two rows can be merged."""
         match self.function:
-            case Function.MEAN:
+            case Function.MEAN | Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
                 return list(row[1:])
             case Function.FIRST | Function.LAST:
                 return [*row[1:], row[0]]
@@ -104,6 +121,11 @@ def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequ
         total, result = _mean_types(name, aggregate, input_type)
         hidden = (_hidden(name, "sum", total), _hidden(name, "count", "bigint"))
         return Reducer(name, function, (Field(name, result), *hidden), hidden)
+    if function in SKETCHES:
+        result, what = _sketch_types(name, aggregate, input_type)
+        sketch = _hidden(name, what, "binary")
+        fields = (Field(name, result), sketch)
+        return Reducer(name, function, fields, (sketch,), input_type, aggregate.parameters, aggregate.several)
     kept = Field(name, _storable(name, aggregate, input_type))
     order = (
         _hidden(name, "time", "bigint"),
@@ -141,6 +163,25 @@ def _mean_types(name: str, aggregate: Aggregate, text: str) -> tuple[str, str]:
         precision, scale = decimal
         return f"decimal({min(38, precision + 10)},{scale})", f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
     raise _not_a_number(name, aggregate, text)
+
+
+def _sketch_types(name: str, aggregate: Aggregate, text: str) -> tuple[str, str]:
+    """The type of the result, and the name of the sketch. It says how values become inputs, so a change is seen."""
+    kind = FieldType.parse(_storable(name, aggregate, text)).name
+    match aggregate.function:
+        case Function.APPROX_COUNT_DISTINCT:
+            return "bigint", f"hll_{'bigint' if kind in _WHOLE else 'double' if kind in _FLOATING else kind}"
+        case Function.APPROX_QUANTILE:
+            if kind not in (*_WHOLE, *_FLOATING, "decimal"):
+                raise _not_a_number(name, aggregate, text)
+            return "string" if aggregate.several else "double", "kll"
+        case _:
+            if kind in ("binary", "timestamp", "timestamp_ntz"):
+                raise TopologyError(
+                    f"{name}={aggregate}: the values of its result are texts, and a {text} has no fixed text. Cast it "
+                    "to a string as you want to see it."
+                )
+            return "string", "items"
 
 
 def _storable(name: str, aggregate: Aggregate, text: str) -> str:
