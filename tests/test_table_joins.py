@@ -1,5 +1,6 @@
 """Joins of streams with tables, on real Spark."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -33,6 +34,17 @@ def games_app(spark: SparkSession, folder: Path) -> tuple[hf.App, hf.Stream, hf.
     return app, games, players
 
 
+def assert_drawn(drawing: str) -> None:
+    """Every line that connects two nodes connects nodes that the drawing has."""
+    assert drawing.startswith("flowchart LR\n")
+    lines = [line.strip() for line in drawing.splitlines()[1:]]
+    nodes = {re.match(r"\w+", line.split("--> ")[-1].split("--- ")[-1])[0] for line in lines if "[" in line}  # type: ignore[index]
+    edges = [re.split(r" (?:-->|---|-\. looked up \.->) ", line) for line in lines if "--" in line or "-." in line]
+    assert {re.match(r"\w+", end)[0] for edge in edges for end in edge} <= nodes  # type: ignore[index]
+    assert 'source0[/"players"/]' in lines and 'sub0store0[("players (key-value)")]' in drawing
+    assert "sub0 -. looked up .-> sub1" in lines and "sub2 --> sub3" in lines
+
+
 def joined(memory: Memory) -> list[list[tuple[Any, ...]]]:
     """Player, points and city of each version."""
     return [sorted((r["player"], r["points"], r["c_city"]) for r in rows) for rows in memory.versions.values()]
@@ -59,6 +71,7 @@ def test_a_record_looks_up_the_row_of_its_key(spark: SparkSession, tmp_path: Pat
         assert app.version == len(batches), "a batch has a file of each source"
         assert entries_of(app, "by-city") == {"Bern": {"points": 8}, "Basel": {"points": 6}, "Thun": {"points": 16}}
         assert "inner join with the table players by player" in app.describe()
+        assert_drawn(app.describe(format="mermaid"))
     expected: list[list[tuple[Any, ...]]] = [
         [(1, 3, "Bern"), (2, 4, None)],
         [(1, 5, "Bern")],

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
+from holdfast.drawing import mermaid
 from holdfast.embedded import EmbeddedInstances
 from holdfast.ending import Ending, signals
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, SettingsError, TopologyError
@@ -238,8 +239,15 @@ class App:
         """
         self._alerts.add(hook)
 
-    def describe(self) -> str:
-        """The app as text: its streams, stores, sinks and the places of its data."""
+    def describe(self, format: str = "text") -> str:
+        """The app as text: its streams, stores, sinks and the places of its data.
+
+        With `format="mermaid"` its topology as a flowchart, which GitHub and most wikis draw.
+        """
+        if format == "mermaid":
+            return mermaid(self._topology)
+        if format != "text":
+            raise TopologyError(f"describe(format={format!r}) is not known. Use 'text' or 'mermaid'.")
         return describe(self.id, self.settings, self._topology)
 
     def plan(self) -> StartPlan:
