@@ -88,10 +88,10 @@ class JoinedApp:
 
 def batches_of(records: Sequence[Record]) -> list[pa.RecordBatch]:
     """Records as tasks get them, in batches of three."""
-    return [_batch(records[n : n + 3]) for n in range(0, len(records), 3)]
+    return [batch_of(records[n : n + 3]) for n in range(0, len(records), 3)]
 
 
-def _batch(records: Sequence[Record]) -> pa.RecordBatch:
+def batch_of(records: Sequence[Record]) -> pa.RecordBatch:
     left = [{"a": each.value, "text": str(each.value)} if each.left else None for each in records]
     right = [None if each.left else {"b": each.value} for each in records]
     columns = {
