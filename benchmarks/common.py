@@ -93,9 +93,10 @@ def write_batches(
     batches: int,
     files: int = 2,
     columns: Columns = only_key,
+    seed: int = 42,
 ) -> None:
     """Writes Parquet files, `files` per batch. Their names and dates have the order in which Spark must read them."""
-    dice = np.random.default_rng(42)
+    dice = np.random.default_rng(seed)
     folder.mkdir(parents=True)
     for batch in track(range(batches), description=f"writing {folder.name} data", console=console, transient=True):
         drawn = keys(kind, keys_in_all, records, dice)

@@ -1,0 +1,143 @@
+"""Joining two streams within ten minutes: Holdfast against Spark's own join with watermarks, on the same files.
+
+    spark      an inner join with watermarks, on RocksDB with changelog checkpointing, without a sink
+    holdfast   an inner join, with both streams' records in stores, snapshots, the log on disk, and a Parquet sink
+
+A batch has the events of a minute of both streams, in random order, so the state has those of the last ten. A record
+has one match on average. The time of each micro-batch is Spark's `triggerExecution`. The first third of the batches is
+left out, results are medians over the others, and the order alternates from repeat to repeat.
+"""
+
+import argparse
+import logging
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
+
+import holdfast as hf
+from benchmarks.common import (
+    FSYNC,
+    SPARK_ON_ROCKSDB,
+    START,
+    console,
+    finish,
+    median,
+    read,
+    run_query,
+    scratch,
+    seconds_of,
+    show,
+    spark_session,
+    write_batches,
+)
+
+KEYS, RECORDS = 1_000_000, 100_000
+"""Keys in all, and records per batch and stream."""
+PARTITIONS, FILES = 2, 2
+SCHEMA = "key long, at timestamp, amount long"
+
+
+def columns(drawn: npt.NDArray[np.int64], batch: int, dice: np.random.Generator) -> pa.Table:
+    micros = (START + batch * 60) * 1_000_000 + dice.integers(0, 60_000_000, len(drawn))
+    at = pa.array(micros).cast(pa.timestamp("us", "UTC"))
+    return pa.table({"key": drawn, "at": at, "amount": dice.integers(0, 100_000, len(drawn))})
+
+
+def run_spark(spark: SparkSession, data: Path, work: Path) -> list[float]:
+    left = read(spark, data / "left", FILES, SCHEMA).withWatermark("at", "1 minute").alias("l")
+    right = read(spark, data / "right", FILES, SCHEMA).withWatermark("at", "1 minute").alias("r")
+    near = F.expr("r.at BETWEEN l.at - INTERVAL 10 MINUTES AND l.at + INTERVAL 10 MINUTES")
+    joined = left.join(right, (F.col("l.key") == F.col("r.key")) & near)
+    return run_query(joined.writeStream.outputMode("append").format("noop"), work)
+
+
+def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
+    settings = hf.Settings(
+        base_dir=str(work),
+        partitions=PARTITIONS,
+        log=hf.LogSettings(fsync=FSYNC),
+        rest=hf.RestSettings(port=0),
+        snapshots=hf.SnapshotSettings(bytes="16MiB"),
+    )
+    app = hf.App("bench", settings=settings, spark=spark)
+    left, right = (
+        app.stream(read(spark, data / side, FILES, SCHEMA), key="key", timestamp="at", name=side)
+        for side in ("left", "right")
+    )
+    joined = left.join(right, within=hf.join_window("10m", grace="1m"), name="pairs", prefix="right_")
+    joined.sink(hf.files(str(work / "out")))
+    with app:
+        app.process_all_available()
+        return seconds_of(app.query)
+
+
+CONTENDERS: dict[str, Callable[[SparkSession, Path, Path], list[float]]] = {
+    "spark": run_spark,
+    "holdfast": run_holdfast,
+}
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--quick", action="store_true", help="one repeat of 9 batches with fewer records")
+    parser.add_argument("--contenders", default=",".join(CONTENDERS))
+    arguments = parser.parse_args()
+    logging.basicConfig(level=logging.WARNING)
+    repeats, batches = (1, 9) if arguments.quick else (3, 24)
+    share = 4 if arguments.quick else 1
+    keys, records = KEYS // share, RECORDS // share
+    warm = batches // 3
+    spark = spark_session(
+        **{
+            **SPARK_ON_ROCKSDB,
+            "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.streaming.numRecentProgressUpdates": "1000",
+        }
+    )
+    chosen = arguments.contenders.split(",")
+    taken: dict[str, list[float]] = {name: [] for name in chosen}
+    with scratch("join") as folder:
+        for n, side in enumerate(("left", "right")):
+            write_batches(
+                folder / side,
+                "uniform",
+                keys_in_all=keys,
+                records=records,
+                batches=batches,
+                files=FILES,
+                columns=columns,
+                seed=42 + n,
+            )
+        for repeat in range(repeats):
+            for name in chosen if repeat % 2 == 0 else chosen[::-1]:
+                work = folder / f"work-{name}-{repeat}"
+                seconds = CONTENDERS[name](spark, folder, work)
+                console.print(f"  {name}: median {median(seconds[warm:]):.2f} s per batch")
+                taken[name] += seconds[warm:]
+                shutil.rmtree(work, ignore_errors=True)
+    found = {name: median(values) for name, values in taken.items()}
+    show(
+        f"two streams, {keys:,} keys, batches of 2 x {records:,} records",
+        ["contender", "s per batch", "records/s"],
+        [[name, seconds, f"{2 * records / seconds:,.0f}"] for name, seconds in found.items()],
+    )
+    ratio = {"vs_spark": found["spark"] / found["holdfast"]} if len(found) == len(CONTENDERS) else {}
+    finish(
+        **ratio,
+        **{f"{name}_seconds": seconds for name, seconds in found.items()},
+        repeats=repeats,
+        batches=batches,
+        records=records,
+        fsync=FSYNC,
+        quick=arguments.quick,
+    )
+
+
+if __name__ == "__main__":
+    main()
