@@ -12,6 +12,7 @@ partition of the user who sent the message.
 """
 
 import tempfile
+import urllib.request
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -93,4 +94,6 @@ if __name__ == "__main__":
         spark = SparkSession.builder.master("local[2]").getOrCreate()
         with build(spark, Path(folder)) as app:
             app.process_all_available()
-            print(app.describe())
+            for path in ("users/keys/ann", "conversations/sessions/ann", "audit/keys/m-3"):
+                with urllib.request.urlopen(f"{app.address}/v1/stores/{path}") as answer:
+                    print(path, answer.read().decode())

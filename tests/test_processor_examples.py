@@ -1,17 +1,10 @@
-"""The examples of processors: each without Spark in detail, and once as a whole app."""
+"""The examples of processors without Spark. `tests/test_programs.py` runs them as programs."""
 
-from pathlib import Path
-
-import pytest
-from pyspark.sql import SparkSession
-
-import holdfast as hf
-from examples import batching, conversations, wind_turbines
+from examples import conversations
 from examples.batching import Batching, Order
 from examples.conversations import Audited, Chat, User
 from examples.wind_turbines import SILENT_MS, Message, Twins
 from holdfast.testing import ProcessorTest
-from tests.apps import entries_of, settings
 
 
 def test_a_batch_is_sent_when_it_is_full_or_after_30_seconds() -> None:
@@ -53,27 +46,3 @@ def test_one_message_is_in_four_stores_once() -> None:
     assert test.counts["sent twice"] == 1
     test.advance("31d")
     assert ("m-3" in test.store("audit"), "ann" in test.store("users")) == (False, True)
-
-
-@pytest.mark.spark
-def test_the_examples_run_as_apps(spark: SparkSession, tmp_path: Path) -> None:
-    own = settings(tmp_path)
-    options = {"partitions": own.partitions, "rest": own.rest, "retry": own.retry}
-    batching.write_orders(tmp_path / "batching/orders")
-    batches = hf.memory()
-    with batching.build(spark, tmp_path / "batching", batches, **options) as app:
-        app.process_all_available()
-        full = [row for row in batches.rows() if row["orders"] == batching.FULL]
-        assert full == [{"shop": "tea", "orders": 10, "cents": sum(range(100, 110))}]
-    wind_turbines.write_messages(tmp_path / "turbines/messages")
-    commands, alerts = hf.memory(), hf.memory()
-    with wind_turbines.build(spark, tmp_path / "turbines", commands, alerts, **options) as app:
-        app.process_all_available()
-        assert entries_of(app, "twins")["t-1"]["reported"] == "on"
-        assert list(commands.rows()) == [{"turbine": "t-1", "power": "on"}]
-    conversations.write_messages(tmp_path / "chat/messages")
-    with conversations.build(spark, tmp_path / "chat", **options) as app:
-        assert "other key than the stream: an entry is in the partition that wrote it" in app.describe()
-        app.process_all_available()
-        assert entries_of(app, "users")["ann"] == {"messages": 4, "characters": 4 * len("this is m-1")}
-        assert sorted(entries_of(app, "audit")) == ["m-1", "m-2", "m-3", "m-4", "m-5"]

@@ -50,5 +50,21 @@ def test_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) 
     runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
 
 
+PROCESSORS = {
+    "batching": ["{'shop': 'tea', 'orders': 10, 'cents': 1045}"],
+    "wind_turbines": ["commands: [{'turbine': 't-1', 'power': 'on'}]"],
+    "conversations": ['"messages":4', '"user":"bob"'],
+}
+
+
+@pytest.mark.parametrize("name", PROCESSORS)
+def test_examples_of_processors_run_and_print_results(
+    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
+    printed = capsys.readouterr().out
+    assert [text for text in PROCESSORS[name] if text not in printed] == [], printed
+
+
 def test_the_programs_were_found() -> None:
     assert any(block.page.name == "README.md" for block in PROGRAMS)
