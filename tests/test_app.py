@@ -543,7 +543,7 @@ def test_an_invalid_app_is_refused_where_it_is_written(spark: SparkSession, tmp_
         fine.sink("folder/")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="two stores"):
         stream.group_by().count().store("fine")
-    with pytest.raises(TopologyError, match="second DataFrame"):
+    with pytest.raises(TopologyError, match="this is another DataFrame. Name it"):
         app.stream(read(spark, tmp_path / "input"), key="player")
 
 
