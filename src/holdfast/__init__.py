@@ -51,6 +51,7 @@ if TYPE_CHECKING:
     from holdfast.topology.aggregates import approx_count_distinct as approx_count_distinct
     from holdfast.topology.aggregates import approx_quantile as approx_quantile
     from holdfast.topology.aggregates import avg as avg
+    from holdfast.topology.aggregates import collect as collect
     from holdfast.topology.aggregates import count as count
     from holdfast.topology.aggregates import first as first
     from holdfast.topology.aggregates import frequent as frequent
@@ -111,6 +112,7 @@ _HOMES = {
         "approx_count_distinct",
         "approx_quantile",
         "avg",
+        "collect",
         "count",
         "first",
         "frequent",

@@ -47,6 +47,7 @@ from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
 from holdfast.topology.aggregates import SKETCHES, Aggregate, Function
 from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.collecting import items_of
 from holdfast.topology.reducers import Reducer
 
 if TYPE_CHECKING:
@@ -304,7 +305,7 @@ def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, E
         column = aggregate.column
         if column is not None and _keeps_text(reducer):
             texts[column if isinstance(column, str) else name] = column
-        if aggregate.needs_time:
+        if aggregate.function in (Function.FIRST, Function.LAST):
             order = zip(position, reducer.partials[1:-1], strict=True)
             texts |= {column: quoted(column) for column, field in order if field.type == "string"}
     return texts
@@ -313,6 +314,8 @@ def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, E
 def _keeps_text(reducer: Reducer) -> bool:
     if reducer.function in SKETCHES:
         return reducer.function is Function.FREQUENT and reducer.input == "string"
+    if reducer.function is Function.COLLECT:
+        return reducer.input == "string"
     return reducer.fields[0].type == "string"
 
 
@@ -336,3 +339,5 @@ def _partials(aggregate: Aggregate, reducer: Reducer, column: str | None, order:
             return [f"{pick}(struct({', '.join(in_order)})).{name}" for name in in_order]
         case Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
             return [sketch_of(reducer, str(column))]
+        case Function.COLLECT:
+            return [items_of(order, str(column), int(reducer.parameters[0]))]

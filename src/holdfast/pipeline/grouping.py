@@ -59,8 +59,8 @@ def _can_reduce(reducer: Reducer) -> bool:
             return reducer.partials[0].type in ("bigint", "double")
         case Function.MIN | Function.MAX:
             return reducer.partials[0].type in _ORDERED
-        case Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
-            return False  # Spark makes sketches in the JVM
+        case _:
+            return False  # Spark makes sketches and lists in the JVM
 
 
 class _Groups(NamedTuple):

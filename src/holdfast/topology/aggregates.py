@@ -18,6 +18,9 @@ from holdfast.stores.schema.row_history import UNSTABLE_INPUT
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+MOST_COLLECTED = 10_000
+"""The largest limit of collected values."""
+
 MOST_FREQUENT = 1000
 """The largest `n` of frequent values."""
 
@@ -36,6 +39,7 @@ class Function(Enum):
     APPROX_COUNT_DISTINCT = "approx_count_distinct"
     APPROX_QUANTILE = "approx_quantile"
     FREQUENT = "frequent"
+    COLLECT = "collect"
 
 
 SKETCHES = frozenset({Function.APPROX_COUNT_DISTINCT, Function.APPROX_QUANTILE, Function.FREQUENT})
@@ -60,7 +64,7 @@ class Aggregate:
     @property
     def needs_time(self) -> bool:
         """Whether the result depends on the records' event times."""
-        return self.function in (Function.FIRST, Function.LAST)
+        return self.function in (Function.FIRST, Function.LAST, Function.COLLECT)
 
     @property
     def meaning(self) -> str:
@@ -166,3 +170,16 @@ def frequent(column: str | Column, n: int, *, from_now: bool = False) -> Aggrega
     if not 1 <= n <= MOST_FREQUENT:
         raise TopologyError(f"frequent({column!r}, {n!r}): n is a whole number from 1 to {MOST_FREQUENT}.")
     return Aggregate(Function.FREQUENT, column, from_now, parameters=(n,))
+
+
+def collect(column: str | Column, limit: int = 100, *, from_now: bool = False) -> Aggregate:
+    """The last `limit` values by event time, then by source position, as a JSON list, earliest first.
+
+    Nulls don't count.
+
+    >>> str(collect("points", limit=5))
+    'collect(points, 5)'
+    """
+    if not 1 <= limit <= MOST_COLLECTED:
+        raise TopologyError(f"collect({column!r}, limit={limit!r}): limit is a number from 1 to {MOST_COLLECTED}.")
+    return Aggregate(Function.COLLECT, column, from_now, parameters=(limit,))

@@ -20,6 +20,7 @@ from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
 from holdfast.stores.formats.types import Field, FieldType
 from holdfast.topology import sketches
 from holdfast.topology.aggregates import SKETCHES, Aggregate, Function
+from holdfast.topology.collecting import collected
 from holdfast.topology.columns import add, beats, larger, quotient, smaller
 
 _WHOLE = ("tinyint", "smallint", "int", "bigint")
@@ -45,14 +46,14 @@ class Reducer:
     fields: tuple[Field, ...]
     partials: tuple[Field, ...]
     input: str = ""
-    """The type of the values, of a sketch."""
+    """The type of the values, of a sketch or of collected values."""
     parameters: tuple[float, ...] = ()
     several: bool = False
 
     @property
     def is_large(self) -> bool:
         """Whether it keeps kilobytes per key."""
-        return self.function in SKETCHES
+        return self.function in SKETCHES or self.function is Function.COLLECT
 
     def merge(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
         """The row's columns after the batch. `old` is in the order of `fields`, `new` in that of `partials`."""
@@ -77,16 +78,19 @@ class Reducer:
                 return sketches.quantiles(old[1], new[0], self.parameters, several=self.several)
             case Function.FREQUENT:
                 return sketches.frequent(old[1], new[0], int(self.parameters[0]))
+            case Function.COLLECT:
+                limit, width = map(int, self.parameters)
+                return collected(old[1], new[0], limit, width)
 
     def as_partials(self, row: Sequence[pa.Array]) -> list[pa.Array]:
         """The columns of a row, in the order of `fields`, as partial results: so two rows can be merged."""
         match self.function:
-            case Function.MEAN | Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
-                return list(row[1:])
+            case Function.COUNT | Function.SUM | Function.MIN | Function.MAX:
+                return list(row)
             case Function.FIRST | Function.LAST:
                 return [*row[1:], row[0]]
             case _:
-                return list(row)
+                return list(row[1:])
 
     def _pick(self, old: Sequence[pa.Array], new: Sequence[pa.Array]) -> list[pa.Array]:
         # The order of a record is (event time, source position ..., value); the row holds value, time, position ...
@@ -126,6 +130,11 @@ def bind(name: str, aggregate: Aggregate, input_type: str | None, position: Sequ
         sketch = _hidden(name, what, "binary")
         fields = (Field(name, result), sketch)
         return Reducer(name, function, fields, (sketch,), input_type, aggregate.parameters, aggregate.several)
+    if function is Function.COLLECT:
+        _check_collected(name, aggregate, input_type, position)
+        items = _hidden(name, "items", "string")
+        parameters = (*aggregate.parameters, 1 + len(position))
+        return Reducer(name, function, (Field(name, "string"), items), (items,), input_type, parameters)
     kept = Field(name, _storable(name, aggregate, input_type))
     order = (
         _hidden(name, "time", "bigint"),
@@ -163,6 +172,20 @@ def _mean_types(name: str, aggregate: Aggregate, text: str) -> tuple[str, str]:
         precision, scale = decimal
         return f"decimal({min(38, precision + 10)},{scale})", f"decimal({min(38, precision + 4)},{min(38, scale + 4)})"
     raise _not_a_number(name, aggregate, text)
+
+
+def _check_collected(name: str, aggregate: Aggregate, text: str, position: Sequence[str]) -> None:
+    if text not in (*_WHOLE, *_FLOATING, "string", "boolean", "date"):
+        raise TopologyError(
+            f"{name}={aggregate}: its result is a JSON list, and values of type {text} have no fixed text there. Cast "
+            "the column to a string as you want to see it."
+        )
+    for kind in position:
+        if kind not in (*_WHOLE, "date"):
+            raise TopologyError(
+                f"{name}={aggregate} orders records by their source position, and a column of it is of type {kind}. "
+                "Use whole numbers or dates as position, such as Kafka's partition and offset."
+            )
 
 
 def _sketch_types(name: str, aggregate: Aggregate, text: str) -> tuple[str, str]:

@@ -1,0 +1,64 @@
+"""The latest values of a key, as JSON: what a batch brings, and how it is merged with what the row keeps.
+
+Both are a list of items such as `{"0": 1767225600000000, "1": 17, "v": "a"}`: the order of the record, which is its
+event time and its source position, and its value. Spark leaves out parts of the order that are null.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pyarrow as pa
+
+from holdfast.stores.formats.rows import DamagedRow
+
+VALUE = "v"
+
+Item = dict[str, Any]
+
+
+def items_of(order: tuple[str, ...], column: str, limit: int) -> str:
+    """The SQL of a batch's latest values.
+
+    >>> items_of(("t",), "x", 5)
+    "to_json(slice(sort_array(collect_list(IF(x IS NULL, NULL, named_struct('0', t, 'v', x))), false), 1, 5))"
+    """
+    parts = [f"'{n}', {name}" for n, name in enumerate(order)]
+    item = f"named_struct({', '.join(parts)}, '{VALUE}', {column})"
+    found = f"collect_list(IF({column} IS NULL, NULL, {item}))"
+    return f"to_json(slice(sort_array({found}, false), 1, {limit}))"
+
+
+def collected(old: pa.Array, new: pa.Array, limit: int, width: int) -> list[pa.Array]:
+    """The values of the latest items, earliest first, and the items. `width` is the length of an order.
+
+    >>> results, _ = collected(pa.array(['[{"0":5,"v":"b"}]']), pa.array(['[{"0":7,"v":"c"},{"0":1,"v":"a"}]']), 2, 1)
+    >>> results.to_pylist()
+    ['["b","c"]']
+    """
+    results: list[str] = []
+    kept: list[str] = []
+    for row, pair in enumerate(zip(old.to_pylist(), new.to_pylist(), strict=True)):
+        items = [item for text in pair if text is not None for item in _parsed(row, text)]
+        items.sort(key=lambda item: [*(_place(item.get(str(n))) for n in range(width)), _place(item[VALUE])])
+        items = items[-limit:]
+        results.append(_text([item[VALUE] for item in items]))
+        kept.append(_text(items))
+    return [pa.array(results, pa.string()), pa.array(kept, pa.string())]
+
+
+def _place(value: Any) -> tuple[int, Any]:
+    """Null is smallest, and NaN, a text in JSON, is larger than every number."""
+    return (0, 0) if value is None else (2, value) if isinstance(value, str) else (1, value)
+
+
+def _parsed(row: int, text: str) -> list[Item]:
+    try:
+        return msgspec.json.decode(text, type=list[Item])
+    except msgspec.MsgspecError as error:
+        raise DamagedRow(row, f"Its collected values can't be read: {error}.") from error
+
+
+def _text(value: object) -> str:
+    return msgspec.json.encode(value).decode()
