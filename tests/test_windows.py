@@ -10,6 +10,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.words import Version
 from tests import apps
@@ -193,3 +194,65 @@ def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, 
     assert seconds(second, "games", "last") == [("ann", 0, 60, 4, 4), ("ann", 30, 90, 2, 4)]
     rows = sorted(row for row in seconds(final.rows(), "count") if row[0] == "ann")
     assert rows == [("ann", -30, 30, 2), ("ann", 0, 60, 4), ("ann", 30, 90, 2)]
+
+
+def test_late_records_of_sessions_and_final_rows_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Final rows of one table are the records of another, in the same version."""
+    late, busy = Memory(), Memory()
+
+    def build(stream: hf.Stream) -> None:
+        table = stream.group_by().window(hf.session("10s")).aggregate(games=hf.count()).store("sessions")
+        table.late.sink(late)
+        sessions = table.final().to_stream(key="player")
+        sessions.group_by().aggregate(sessions=hf.count(), longest=hf.max("games")).store("busy").sink(busy)
+
+    batches = [
+        [game("ann", 0), game("ann", 10), game("bob", 3)],
+        [game("ann", 50), game("bob", 50)],
+        [game("ann", 1, 7), game("ann", 1, 7), game("bob", 41)],  # two late ones; bob's extends the session at 50
+        [game("ann", 90)],
+        [game("ann", 91)],
+    ]
+    app, _ = run(spark, tmp_path, batches, build)
+    with app:
+        app.process_all_available()
+        eventually(lambda: len(rows_by_player(busy)) == 2 and rows_by_player(busy)["bob"]["sessions"] == 2)
+    # The columns that the app uses: it has no use for points.
+    assert late.rows() == [{"player": "ann", "at": NOON + timedelta(seconds=1)}] * 2
+    assert {player: (row["sessions"], row["longest"]) for player, row in rows_by_player(busy).items()} == {
+        "ann": (2, 2),
+        "bob": (2, 2),
+    }
+
+
+def rows_by_player(sink: Memory) -> dict[Any, Record]:
+    return {row["player"]: row for row in sink.rows()}
+
+
+def test_impossible_windows_are_errors_when_the_app_is_built(spark: SparkSession, tmp_path: Path) -> None:
+    (tmp_path / "input").mkdir()
+    app = hf.App("windows", settings=settings(tmp_path), spark=spark)
+    frame = read(spark, tmp_path / "input")
+    group = app.stream(frame, key="player", timestamp="at").group_by()
+    with pytest.raises(TopologyError, match="windows are spans of event time, and the stream has none"):
+        app.stream(frame, key="player").group_by().window(hf.tumbling("1m"))
+    with pytest.raises(TopologyError, match="not a window. Use hf.tumbling"):
+        group.window("1m")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="records between two windows would be in none"):
+        hf.hopping("1m", every="2m")
+    with pytest.raises(TopologyError, match="a record would be in 60,000 windows"):
+        hf.hopping("1m", every="1ms")
+    minutes = group.window(hf.tumbling("1m", grace="10s"))
+    with pytest.raises(TopologyError, match='retention="1m10s" or more'):
+        minutes.count().store("games", retention="1m")
+    with pytest.raises(TopologyError, match="a column is named 'window_start'"):
+        minutes.aggregate(window_start=hf.count()).store("games")
+    with pytest.raises(TopologyError, match='ttl="1h" is for single entries'):
+        minutes.count().store("games", ttl="1h")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="emit='always' is not possible"):
+        minutes.count().store("games", emit="always")  # type: ignore[arg-type]
+    with pytest.raises(TopologyError, match="for tumbling and hopping windows"):
+        group.window(hf.session("1m")).count().store("games", emit="updates")
+    table = minutes.count().store("games", emit=hf.every("10s"), retention="2m")
+    with pytest.raises(TopologyError, match="A table can't do both"):
+        table.final()

@@ -117,7 +117,7 @@ class WindowedTable(Table):
 
     @property
     def late(self) -> TableOutput:
-        """The records that came too late for each of their windows, with the columns of the stream."""
+        """The records that came too late for each of their windows, with the columns that the app uses."""
         return TableOutput(self.topology, output_of(self.name, LATE))
 
     def final(self) -> TableOutput:
