@@ -44,7 +44,7 @@ def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: p
         assert expected in printed
 
 
-@pytest.mark.parametrize("name", ["leaderboard", "sqlite_upsert"])
+@pytest.mark.parametrize("name", ["leaderboard", "sqlite_upsert", "patient_monitoring"])
 def test_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", [f"examples/{name}.py"])
     runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")

@@ -18,7 +18,7 @@ from tests.apps import NOON, write
 from tests.soak.app import RECORD
 from tests.soak.release import EVERYTHING, Release
 
-pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(1800)]
+pytestmark = [pytest.mark.spark, pytest.mark.crash, pytest.mark.slow, pytest.mark.timeout(900)]
 
 FILES, ROWS = 110, 10
 """Files per stage, which are three batches, and rows per file."""

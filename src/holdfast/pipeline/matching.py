@@ -51,7 +51,7 @@ class Matches:
     def __init__(self, left: JoinRecords, right: JoinRecords, before: int, after: int) -> None:
         self._order = np.lexsort((right.times, right.keys))
         # A key and the rank of a time in one number: it has room for any times.
-        known = np.sort(right.times)
+        known = np.unique(right.times)
         width = np.int64(len(known) + 1)
         places = right.keys[self._order] * width + np.searchsorted(known, right.times[self._order])
         earliest = np.searchsorted(known, left.times - np.int64(before), side="left")

@@ -25,9 +25,6 @@ TASK: Final = "_task"
 ROW: Final = "_row"
 """Task and row: the position of a derived record, which orders records of the same time."""
 
-DERIVED: Final = (TIME, TASK, ROW)
-"""The columns that a derived stream has besides those of the output."""
-
 
 def frame_schema(columns: Schema) -> str:
     """The columns of a derived stream, as Spark writes them.
@@ -46,7 +43,7 @@ def derive(topology: Topology, name: str, output: str, columns: Schema, key: tup
 
     of = topology.subtopology(name).stream
     session = of.frame.sparkSession
-    reserved = set(DERIVED) & set(columns.names)
+    reserved = {TIME, TASK, ROW} & set(columns.names)
     if reserved:
         raise TopologyError(
             f"to_stream(): the output {output!r} has a column {min(reserved)!r}, which a derived stream needs for "

@@ -25,12 +25,11 @@ from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.options import ROCKSDB, one_of
 from holdfast.stores.spec import KEY_VALUE, WINDOW, RowValues, StoreSpec, check_name
-from holdfast.topology.derived import DERIVED
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output
-from holdfast.topology.topology import OutputOf, SubTopology
+from holdfast.topology.topology import SubTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -173,14 +172,11 @@ def _common_key(left: Stream, right: Stream, where: str) -> Schema:
 
 
 def _columns_of(stream: Stream, where: str) -> Schema:
-    """The columns of a stream that a join keeps: all but the key, and but those that make a derived stream one."""
-    is_derived = any(isinstance(branch.origin, OutputOf) for branch in stream.branches)
+    """The columns of a stream that a join keeps: all but the key."""
     fields = []
-    for name in stream.frame.columns:
-        if name in stream.key or (is_derived and name in DERIVED):
+    for name in stream.columns:
+        if name in stream.key:
             continue
-        if name in DERIVED:
-            raise TopologyError(f"{where}: a column is named {name!r}, which the rows of a join need. Rename it.")
         try:
             fields.append(Field(name, type_of(stream.frame, name)))
         except TopologyError as error:

@@ -18,7 +18,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.topology.aggregation import Table
-from holdfast.topology.frames import key_of
+from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output
@@ -97,14 +97,14 @@ def add_lookup(
             "different partitions. Cast the stream's columns, or name others: join(..., on='column')."
         )
     rows = [field for field in spec.columns.fields if not field.hidden_in]
-    columns = tuple(stream.frame.columns)
+    columns = tuple(stream.columns)
     added = [Field(prefix + field.name, field.type) for field in rows]
     if twice := sorted({field.name for field in added} & set(columns)):
         raise TopologyError(
             f"{where}: the stream and the table both have the column {twice[0]!r}. Give the table's columns a prefix: "
             "join(..., prefix='...')."
         )
-    own = [Field(each.name, str(FieldType.parse(each.dataType.simpleString()))) for each in stream.frame.schema.fields]
+    own = [Field(column, str(FieldType.parse(type_of(stream.frame, column)))) for column in columns]
     stream.topology.check_free(name, (), "Give the join another name: join(..., name='...').")
     stream.topology.add(
         name,

@@ -18,6 +18,7 @@ from holdfast.stores.options import Length, check_options, millis
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
+from holdfast.topology.derived import ROW, TASK, TIME
 from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
@@ -25,7 +26,7 @@ from holdfast.topology.joining import add_join
 from holdfast.topology.lookups import add_lookup
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, timed
-from holdfast.topology.topology import Branch, StatelessStep, Topology
+from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
 
@@ -69,6 +70,12 @@ class Stream:
     def frame(self) -> DataFrame:
         """A streaming DataFrame with the stream's columns and types."""
         return self.branches[0].frame
+
+    @property
+    def columns(self) -> list[str]:
+        """The columns of its records, without the event time and position that a derived stream has of itself."""
+        own = {TIME, TASK, ROW} if any(isinstance(each.origin, OutputOf) for each in self.branches) else set()
+        return [column for column in self.frame.columns if column not in own]
 
     def transform(self, step: StatelessStep) -> Stream:
         """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
