@@ -13,7 +13,10 @@ limits of its release 0.3.29:
 - a write that RocksDB delays would hold Python's GIL meanwhile, and after a full disk for ever: RocksDB's recovery
   wants to flush and queues behind the write that waits for a flush. So RocksDB refuses such a write (`no_slowdown`),
   and Python tries it again;
-- iterators and family handles keep a closed database open, so `close` releases all of them.
+- iterators and family handles keep a closed database open, so `close` releases all of them. An error keeps the local
+  variables of the functions it came through, and an engine that failed is opened again while its error is handled. So
+  no function that an error leaves has an iterator or a family handle: `translated` clears those that it calls, and
+  those that use `translated` have names of families and `Rdict`s, which `close` closes wherever they are.
 """
 
 import contextlib
@@ -47,7 +50,7 @@ from holdfast.stores.engines.profiles import MIB
 from holdfast.stores.engines.reclaim import Range, Reclaimer
 from holdfast.stores.engines.rocksdb_errors import BadOptions, is_write_stall, translated
 from holdfast.stores.engines.rocksdb_options import rejected_options, written_options
-from holdfast.stores.engines.rocksdb_views import RocksView
+from holdfast.stores.engines.rocksdb_views import RocksView, is_empty
 from holdfast.stores.engines.tuning import Tuning
 from holdfast.stores.formats.byte_columns import as_type, read_in_key_order
 from holdfast.stores.spec import StoreSpec
@@ -155,19 +158,19 @@ class RocksEngine:
             self._outdate_views()
             faults.point("apply.before")
             before, last_changes = self.mark(), self._last_changes()
-            changed: dict[str, rd.ColumnFamily] = {}
+            changed: list[str] = []
             self._marks = FamilyMark(mark_before_changes(before, mark), last_changes)
             for family, change in changes:
-                handle = self._handle(family)
+                self._family(family)
                 if family not in changed:
-                    changed[family] = handle
+                    changed.append(family)
                     self._marks_counted[family] += 2
-                    self._write_batch(db, partial(_marks, [handle], self._marks))
+                    self._write_batch(db, partial(self._mark_batch, [family], self._marks))
                 for keys, values in change.in_key_order().chunks():
-                    self._write_batch(db, partial(_chunk, handle, keys, values))
+                    self._write_batch(db, partial(self._chunk, family, keys, values))
                     faults.point("apply.middle")
             after = FamilyMark(mark_after_changes(before, mark), last_changes | dict.fromkeys(changed, mark.version))
-            self._write_batch(db, partial(_marks, list(changed.values()), after, engine=True))
+            self._write_batch(db, partial(self._mark_batch, changed, after, engine=True))
             self._marks = after
             faults.point("apply.after")
         self._flush_large_buffers()
@@ -207,14 +210,10 @@ class RocksEngine:
         start = max(start, FIRST_KEY)
         with self._lock, translated(self._path):
             db, store = self._open_db(), self._family(family)
-            at = store.iter()
-            at.seek(start)
-            if not (at.valid() and at.key() < stop):
-                at.status()
-                return  # an empty range costs one seek, and no range delete that slows readers down
-            del at  # the iterator would keep the files of the range
+            if is_empty(store, start, stop):
+                return  # it costs one seek, and no range delete that slows readers down
             self._outdate_views()
-            self._write_batch(db, partial(_range_deletion, self._handle(family), start, stop))
+            self._write_batch(db, partial(self._range_deletion, family, start, stop))
         self._reclaimer.add((family, start, stop))
 
     def _compact(self, range_: Range) -> None:
@@ -342,33 +341,26 @@ class RocksEngine:
         self._open_db()
         return family_of(self._families, name)
 
-    def _handle(self, name: str) -> rd.ColumnFamily:
-        self._family(name)
-        return self._handles[name]
+    def _chunk(self, family: str, keys: Sequence[bytes], values: Sequence[bytes | None]) -> rd.WriteBatch:
+        batch = rd.WriteBatch(raw_mode=True)
+        batch.set_default_column_family(self._handles[family])
+        for key, value in zip(keys, values, strict=True):
+            if value is None:
+                del batch[key]
+            else:
+                batch[key] = value
+        return batch
 
+    def _mark_batch(self, families: Iterable[str], mark: FamilyMark, *, engine: bool = False) -> rd.WriteBatch:
+        """Writes a mark to some families and, with `engine`, as the engine's own."""
+        batch, data = rd.WriteBatch(raw_mode=True), pack_mark(mark)
+        for family in families:
+            batch.put(MARK_KEY, data, self._handles[family])
+        if engine:
+            batch.put(ENGINE_MARK_KEY, data)
+        return batch
 
-def _chunk(handle: rd.ColumnFamily, keys: Sequence[bytes], values: Sequence[bytes | None]) -> rd.WriteBatch:
-    batch = rd.WriteBatch(raw_mode=True)
-    batch.set_default_column_family(handle)
-    for key, value in zip(keys, values, strict=True):
-        if value is None:
-            del batch[key]
-        else:
-            batch[key] = value
-    return batch
-
-
-def _marks(families: Iterable[rd.ColumnFamily], mark: FamilyMark, *, engine: bool = False) -> rd.WriteBatch:
-    """Writes a mark to some families and, with `engine`, as the engine's own."""
-    batch, data = rd.WriteBatch(raw_mode=True), pack_mark(mark)
-    for family in families:
-        batch.put(MARK_KEY, data, family)
-    if engine:
-        batch.put(ENGINE_MARK_KEY, data)
-    return batch
-
-
-def _range_deletion(handle: rd.ColumnFamily, start: bytes, stop: bytes) -> rd.WriteBatch:
-    batch = rd.WriteBatch(raw_mode=True)
-    batch.delete_range(start, stop, handle)
-    return batch
+    def _range_deletion(self, family: str, start: bytes, stop: bytes) -> rd.WriteBatch:
+        batch = rd.WriteBatch(raw_mode=True)
+        batch.delete_range(start, stop, self._handles[family])
+        return batch

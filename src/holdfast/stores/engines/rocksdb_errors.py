@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import traceback
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -30,19 +31,18 @@ class NoDirectIO(StateError):
 
 @contextlib.contextmanager
 def translated(path: Path, *, opening: bool = False) -> Iterator[None]:
-    """Raises Holdfast's error instead of rocksdict's exception."""
+    """Raises Holdfast's error instead of rocksdict's exception.
+
+    The local variables of functions that the block called are cleared: an iterator among them would keep the database
+    open for as long as the error exists.
+    """
     try:
         yield
-    except OSError as error:
-        raise _translation(path, error, opening) from error
-    except DamagedObject as error:
-        raise DamagedState(path, error) from error
-    except rd.DbClosedError as error:
-        raise Closed(f"the engine of {path} is closed. Open it again.") from error
-    except Exception as error:
-        if type(error) is not Exception:  # rocksdict raises plain Exceptions, and no others
+    except BaseException as error:
+        traceback.clear_frames(error.__traceback__)
+        if (translation := _translation(path, error, opening)) is None:
             raise
-        raise _translation(path, error, opening) from error
+        raise translation from error
 
 
 def is_write_stall(error: Exception) -> bool:
@@ -50,7 +50,17 @@ def is_write_stall(error: Exception) -> bool:
     return str(error).startswith("Result incomplete: Write stall")
 
 
-def _translation(path: Path, error: Exception, opening: bool) -> HoldfastError:
+def _translation(path: Path, error: BaseException, opening: bool) -> HoldfastError | None:
+    if isinstance(error, DamagedObject):
+        return DamagedState(path, error)
+    if isinstance(error, rd.DbClosedError):
+        return Closed(f"the engine of {path} is closed. Open it again.")
+    if isinstance(error, OSError) or type(error) is Exception:  # rocksdict raises plain Exceptions, and no others
+        return _from_text(path, error, opening)
+    return None
+
+
+def _from_text(path: Path, error: Exception, opening: bool) -> HoldfastError:
     # RocksDB's status is available only as text: RocksDB's own words, and the system's texts of error numbers.
     text = str(error)
     if os.strerror(errno.ENOSPC) in text:

@@ -32,10 +32,20 @@ Items = Iterator[Any]
 class _Pinned:
     """One family as it was when the view was made: an iterator, which several readers move in turn."""
 
-    def __init__(self, at: rd.RdictIter) -> None:
-        self.at = at
+    def __init__(self, path: Path, at: rd.RdictIter) -> None:
+        self._path = path
+        self._at: rd.RdictIter | None = at
         self.lock = threading.Lock()
         self.reader: object = None
+
+    def at(self) -> rd.RdictIter:
+        if self._at is None:
+            raise _closed(self._path)
+        return self._at
+
+    def close(self) -> None:
+        with self.lock:
+            self._at = None
 
 
 class RocksView:
@@ -55,19 +65,14 @@ class RocksView:
         self._scans: weakref.WeakSet[_Scan] = weakref.WeakSet()
         self.opened = OPEN_VIEWS.add_view(str(path))
         weakref.finalize(self, OPEN_VIEWS.close, self.opened)
-        self._pinned: dict[str, _Pinned] | None = {name: _Pinned(each.iter()) for name, each in families.items()}
+        self._pinned: dict[str, _Pinned] | None = {name: _Pinned(path, each.iter()) for name, each in families.items()}
 
     def get(self, family: str, key: bytes) -> bytes | None:
         pinned = self.pinned(family)
         self.count_reads(family, 1)
         with pinned.lock, translated(self._path):
-            at = pinned.at
             pinned.reader = None
-            at.seek(key)
-            if at.valid():
-                return at.value() if at.key() == key else None
-            at.status()
-            return None
+            return _value_at(pinned.at(), key)
 
     def scan(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
         self.pinned(family)
@@ -87,8 +92,10 @@ class RocksView:
         return found if self._sequence_number() == self._made_at else None
 
     def close(self) -> None:
-        self._pinned = None
+        pinned, self._pinned = self._pinned, None
         self._families = {}
+        for each in (pinned or {}).values():
+            each.close()
         for scan in list(self._scans):
             scan.release_items()
         OPEN_VIEWS.close(self.opened)
@@ -96,7 +103,7 @@ class RocksView:
     def pinned(self, family: str) -> _Pinned:
         pinned = self._pinned
         if pinned is None:
-            raise Closed(f"a view of {self._path} was used after it, or its engine, was closed. Take a new one.")
+            raise _closed(self._path)
         return family_of(pinned, family)
 
 
@@ -163,26 +170,30 @@ class _Scan:
 
     def _read_iterator(self, rows: int) -> list[Entry]:
         pinned = self._view.pinned(self._family)
-        batch: list[Entry] = []
         with pinned.lock, translated(self._path):
-            at = pinned.at
-            if pinned.reader is not self._me:
-                self._seek(at)
-                pinned.reader = self._me
-            valid, key_at, value_at = at.valid, at.key, at.value
-            step: Callable[[], None] = at.prev if self._reverse else at.next
-            start, stop, reverse = self._start, self._stop, self._reverse
-            while len(batch) < rows:
-                if not valid():
-                    at.status()  # raises if this isn't the end but a damaged block
-                    break
-                key: bytes = key_at()
-                if key < start if reverse else stop is not None and key >= stop:
-                    break
-                batch.append((key, value_at()))
-                step()
+            is_there = pinned.reader is self._me
+            pinned.reader = self._me
+            batch = self._step_through(pinned.at(), rows, is_there=is_there)
         if batch:
             self._last = batch[-1][0]
+        return batch
+
+    def _step_through(self, at: rd.RdictIter, rows: int, *, is_there: bool) -> list[Entry]:
+        batch: list[Entry] = []
+        if not is_there:
+            self._seek(at)
+        valid, key_at, value_at = at.valid, at.key, at.value
+        step: Callable[[], None] = at.prev if self._reverse else at.next
+        start, stop, reverse = self._start, self._stop, self._reverse
+        while len(batch) < rows:
+            if not valid():
+                at.status()  # raises if this isn't the end but a damaged block
+                break
+            key: bytes = key_at()
+            if key < start if reverse else stop is not None and key >= stop:
+                break
+            batch.append((key, value_at()))
+            step()
         return batch
 
     def _seek(self, at: rd.RdictIter) -> None:
@@ -197,3 +208,25 @@ class _Scan:
         at.seek_for_prev(before)
         if at.valid() and at.key() == before:
             at.prev()
+
+
+def is_empty(family: rd.Rdict, start: bytes, stop: bytes) -> bool:
+    """Whether a family has no entry with start <= key < stop. The caller uses `translated`."""
+    at = family.iter()
+    at.seek(start)
+    if at.valid():
+        return bool(at.key() >= stop)
+    at.status()
+    return True
+
+
+def _value_at(at: rd.RdictIter, key: bytes) -> bytes | None:
+    at.seek(key)
+    if at.valid():
+        return at.value() if at.key() == key else None
+    at.status()
+    return None
+
+
+def _closed(path: Path) -> Closed:
+    return Closed(f"a view of {path} was used after it, or its engine, was closed. Take a new one.")
