@@ -11,8 +11,9 @@ from holdfast.ending import Ending
 from holdfast.idle import IdleVersions
 from holdfast.pipeline.driver import BatchResult
 from holdfast.stores.layouts.due import Due
+from holdfast.topology.windows import Windows
 from tests.crash.machine import Crash, Record, crash_at, reached
-from tests.crash.window_machine import WindowMachine
+from tests.crash.window_machine import WINDOWS, WindowMachine
 
 BATCHES: list[list[Record]] = [
     [("alice", 1), ("bob", 2), ("carol", 11), ("alice", 3)],
@@ -36,29 +37,49 @@ FINAL = [
 ]
 
 
+@pytest.fixture(scope="module", params=WINDOWS.values(), ids=list(WINDOWS))
+def windows(request: pytest.FixtureRequest) -> Windows:
+    chosen: Windows = request.param
+    return chosen
+
+
 @pytest.fixture(scope="module")
-def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> WindowMachine:
-    machine = WindowMachine(tmp_path_factory.mktemp("undisturbed"))
+def undisturbed(windows: Windows, tmp_path_factory: pytest.TempPathFactory) -> WindowMachine:
+    machine = WindowMachine(tmp_path_factory.mktemp("undisturbed"), windows)
     machine.run(BATCHES)
     return machine
 
 
 @pytest.fixture(scope="module")
-def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
-    return reached(BATCHES, WindowMachine(tmp_path_factory.mktemp("counts")))
+def counts(windows: Windows, tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
+    return reached(BATCHES, WindowMachine(tmp_path_factory.mktemp("counts"), windows))
 
 
 def test_without_a_crash_each_window_that_closed_was_sent_once(undisturbed: WindowMachine) -> None:
-    assert undisturbed.sent() == sorted(FINAL)
-    assert undisturbed.state() == {("frank", 1_030, 1)}
+    sent = undisturbed.sent()
+    assert len({(player, start) for player, start, _ in sent}) == len(sent)
+    if undisturbed.windows is WINDOWS["tumbling"]:
+        assert sent == sorted(FINAL)
+        assert undisturbed.state() == {("frank", 1_030, 1_040, 1)}
+    elif undisturbed.windows is WINDOWS["session"]:
+        assert [row for row in sent if row[0] == "alice"] == [("alice", 1, 2), ("alice", 14, 2), ("alice", 1_000, 1)]
+        assert undisturbed.state() == {("frank", 1_030, 1_030, 1)}
+    else:
+        # The window from 0 to 5 had closed when the second record came, and the one right after the first had not.
+        assert [row for row in sent if row[0] == "bob"] == [
+            ("bob", -3, 1),
+            ("bob", 2, 1),
+            ("bob", 19, 1),
+            ("bob", 996, 1),
+        ]
 
 
 @pytest.mark.parametrize("point", faults.POINTS)
 def test_crashes_at_any_point_change_no_window_and_no_final_row(
-    point: str, counts: dict[str, int], undisturbed: WindowMachine, tmp_path: Path
+    point: str, windows: Windows, counts: dict[str, int], undisturbed: WindowMachine, tmp_path: Path
 ) -> None:
     """A crash when the point is first reached, another one later, and then the state directory is lost."""
-    machine = WindowMachine(tmp_path / "first")
+    machine = WindowMachine(tmp_path / "first", windows)
     with faults.active(crash_at(point, 1)), pytest.raises(Crash):
         machine.run(BATCHES)
     machine.restart()
@@ -72,7 +93,7 @@ def test_crashes_at_any_point_change_no_window_and_no_final_row(
 
 def test_windows_close_when_nothing_arrives(tmp_path: Path) -> None:
     """The driver makes one version that sends them, and no other."""
-    machine = WindowMachine(tmp_path)
+    machine = WindowMachine(tmp_path, WINDOWS["tumbling"])
     machine.run(BATCHES[:3])
     idle = IdleVersions(
         driver=machine.driver,
