@@ -61,6 +61,7 @@ if TYPE_CHECKING:
     from holdfast.topology.aggregates import min as min
     from holdfast.topology.aggregates import sum as sum
     from holdfast.topology.aggregation import Table as Table
+    from holdfast.topology.cogrouping import cogroup as cogroup
     from holdfast.topology.join_windows import JoinWindow as JoinWindow
     from holdfast.topology.join_windows import join_window as join_window
     from holdfast.topology.joined import Joined as Joined
@@ -68,6 +69,7 @@ if TYPE_CHECKING:
     from holdfast.topology.processor import Context as Context
     from holdfast.topology.processor import Processor as Processor
     from holdfast.topology.punctuation import punctuate as punctuate
+    from holdfast.topology.reducing import ReducedTable as ReducedTable
     from holdfast.topology.sink import Rows as Rows
     from holdfast.topology.sink import Sink as Sink
     from holdfast.topology.stream import Stream as Stream
@@ -123,11 +125,13 @@ _HOMES = {
         "sum",
     ),
     "holdfast.topology.aggregation": ("Table",),
+    "holdfast.topology.cogrouping": ("cogroup",),
     "holdfast.topology.join_windows": ("JoinWindow", "join_window"),
     "holdfast.topology.joined": ("Joined",),
     "holdfast.topology.processing": ("Processed",),
     "holdfast.topology.processor": ("Context", "Processor"),
     "holdfast.topology.punctuation": ("punctuate",),
+    "holdfast.topology.reducing": ("ReducedTable",),
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream",),
     "holdfast.topology.windowing": ("WindowedTable",),

@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 from holdfast.log.segments import SegmentRef
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskDone, TaskResult
+from holdfast.pipeline.shipping import ship, unship
 from holdfast.pipeline.sinks.outputs import is_part_of, timed_rows
 from holdfast.pipeline.worker import log_of
 from holdfast.topology.derived import ROW, TASK, TIME, frame_schema
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 class SealedRows:
     """What a worker needs to read the rows of an output."""
 
-    output: DerivedOutput
+    output: bytes
+    """The output, as `shipping` sends it: a store's values may be of a user's class."""
     tasks: tuple[tuple[int, tuple[SegmentRef, ...]], ...]
     """Partition and segments of each task that has rows."""
     time: Millis
@@ -40,14 +42,14 @@ class SealedRows:
 
     def read(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """The body of `mapInArrow`: numbers of tasks in, their rows out."""
-        log = log_of(self.locations)
+        log, output = log_of(self.locations), unship(self.output)
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 partition, refs = self.tasks[number]
                 at = 0
                 for ref in refs:
-                    for part in filter(partial(is_part_of, self.output), ref.parts):
-                        rows = self._columns(timed_rows(self.output, log.read_part(ref, part)), partition, at)
+                    for part in filter(partial(is_part_of, output), ref.parts):
+                        rows = self._columns(timed_rows(output, log.read_part(ref, part)), partition, at)
                         at += rows.num_rows
                         yield from rows.to_batches()
 
@@ -79,5 +81,5 @@ def sealed_frame(
                 found.append((TaskId.parse(done.task).partition, own))
     if not found:
         return None
-    rows = SealedRows(output, tuple(found), time, locations)
+    rows = SealedRows(ship(output), tuple(found), time, locations)
     return session.range(0, len(found), 1, len(found)).mapInArrow(rows.read, frame_schema(output.columns))

@@ -86,6 +86,15 @@ def as_mapping(value: object) -> Mapping[str, object]:
     )
 
 
+def event_of(columns: tuple[str, ...], values: Mapping[str, Any]) -> object:
+    """An event with these columns as attributes.
+
+    >>> event_of(("player", "points"), {"player": "ann", "points": 3})
+    Event(player='ann', points=3)
+    """
+    return _struct(columns)(*map(values.__getitem__, columns))
+
+
 @lru_cache(maxsize=256)
 def _struct(columns: tuple[str, ...]) -> type[msgspec.Struct]:
     return msgspec.defstruct("Event", [(column, Any) for column in columns], frozen=True, gc=False)

@@ -92,6 +92,12 @@ class ChangedEntries:
     store: StoreSpec
     declared: Store[Any, Any]
 
+    @property
+    def columns(self) -> Schema:
+        types = {"value": "string", "timestamp": "bigint"}
+        values = tuple(Field(name, types[name]) for name in self.declared.SINK_COLUMNS)
+        return Schema(self.store.key.fields + values + (Field(DELETED, "boolean"),))
+
 
 @dataclass(frozen=True)
 class DeadLetters:
@@ -100,7 +106,7 @@ class DeadLetters:
     name: str = DEAD_LETTERS
 
 
-DerivedOutput = AggregateRows | ForwardedRows
+DerivedOutput = AggregateRows | ForwardedRows | ChangedEntries
 """The outputs that can be streams again."""
 
 Output = AggregateRows | ForwardedRows | ChangedEntries | DeadLetters

@@ -178,8 +178,9 @@ def add_processing(
     outputs: Mapping[str, str],
     name: str | None,
     on_error: OnError | None,
+    used: Iterable[str] | None = None,
 ) -> Processed:
-    """Adds a processor that reads the stream by its key."""
+    """Adds a processor that reads the stream by its key. `used` are the columns of its events, if not all."""
     topology = stream.topology
     check_processor(processor)
     chosen = name or name_of(processor)
@@ -194,6 +195,8 @@ def add_processing(
         # Raises here, and not in a task, if a codec is missing.
         declared[attribute].bind(DictBytes(), Now(wall=0), lambda name, number: None, spec=spec)
     columns = {field.name: field.dataType.simpleString() for field in stream.frame.schema.fields}
+    if used is not None:
+        columns = {column: columns[column] for column in used}
     operator = Processing(
         processor,
         shape_of(processor.process, columns),

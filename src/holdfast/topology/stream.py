@@ -6,10 +6,10 @@ streaming DataFrame at once, so that a wrong column is an error on its own line,
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Never, overload
+from typing import TYPE_CHECKING, Any, Never, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
@@ -26,6 +26,7 @@ from holdfast.topology.joining import add_join
 from holdfast.topology.lookups import add_lookup
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, timed
+from holdfast.topology.reducing import Reduced, aggregate_with, reduce
 from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
@@ -265,6 +266,30 @@ class Grouped:
     def count(self) -> Aggregated:
         """Counts the records per key, as `count`."""
         return self.aggregate(count=count())
+
+    def reduce(self, function: Callable[[Any, Any], Any], *, of: str, on_error: OnError | None = None) -> Reduced:
+        """Combines the values of a column by a function of yours, two at a time: `.reduce(max, of="points")`.
+
+        It gets the former result of the key and the new value. The first value is the first result; nulls are left
+        out. Returning None deletes the key, and sinks get `_deleted`. `on_error` is that of a processor.
+        """
+        return reduce(self, function, of, on_error)
+
+    def aggregate_with(
+        self,
+        initializer: Callable[[], Any],
+        adder: Callable[[Any, Any], Any],
+        *,
+        value: Any,
+        on_error: OnError | None = None,
+    ) -> Reduced:
+        """Adds each record to the value of its key by a function of yours.
+
+        `.aggregate_with(dict, add, value=dict[str, int])`: `initializer()` is the value of a new key, and
+        `add(value, event)` returns the next one. `value` is its type, as of a processor's store. Returning None deletes
+        the key, and sinks get `_deleted`. `on_error` is that of a processor.
+        """
+        return aggregate_with(self, initializer, adder, value, on_error)
 
     def window(self, windows: Windows) -> WindowedGroup:
         """Groups by windows of event time too: `.window(hf.tumbling("60s", grace="5s"))`."""

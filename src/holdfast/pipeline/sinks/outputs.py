@@ -68,7 +68,7 @@ def _decoded(
 def is_part_of(output: DerivedOutput, part: Part) -> bool:
     """Whether a part has rows of an output."""
     match output:
-        case AggregateRows(store=store):
+        case AggregateRows(store=store) | ChangedEntries(store=store):
             return part.type == STATE and part.name == store.name
         case ForwardedRows(name=name):
             return part.type == OUTPUT and part.name == name
@@ -82,6 +82,10 @@ def timed_rows(output: DerivedOutput, table: pa.Table) -> pa.Table:
             return aggregate_rows(store, table).append_column(TIME, times)
         case ForwardedRows():
             return table if TIME in table.column_names else table.append_column(TIME, pa.nulls(len(table), pa.int64()))
+        case ChangedEntries(store=store):
+            rows = changed_entries(store, output.declared, table)
+            times = rows["timestamp"] if "timestamp" in rows.column_names else pa.nulls(len(rows), pa.int64())
+            return rows.append_column(TIME, times)
 
 
 def _without_time(table: pa.Table) -> pa.Table:

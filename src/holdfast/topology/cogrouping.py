@@ -1,0 +1,127 @@
+"""Several streams that keep one value per key together, each by a function of its own.
+
+    carts  ─► key, event time, 0, {columns}, null ─┐
+                                                   ├─ merged ─► one adder per stream ─► one value per key
+    orders ─► key, event time, 1, null, {columns} ─┘
+
+The streams become one of a common shape, as in a join, so each record moves the clock of its own source.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Final
+
+import msgspec
+
+from holdfast.errors import TopologyError
+from holdfast.stores.formats.types import Schema
+from holdfast.topology.events import event_of
+from holdfast.topology.frames import key_of
+from holdfast.topology.reducing import Reduced, check_callable, event_class
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from holdfast.topology.processor import OnError
+    from holdfast.topology.stream import Grouped, Stream
+
+Adder = Callable[[Any, Any], Any]
+
+_TIME: Final = "_at"
+_NUMBER: Final = "_stream"
+"""The position of a merged record: of two records of the same time, that of the stream named first comes first."""
+
+
+@dataclass(frozen=True)
+class Cogrouped:
+    """Grouped streams, each with the function that adds its records to the value of their key."""
+
+    parts: tuple[tuple[Grouped, Adder], ...]
+
+    def aggregate_with(self, initializer: Callable[[], Any], *, value: Any, on_error: OnError | None = None) -> Reduced:
+        """Adds each record to the value of its key, by its stream's function.
+
+        `initializer()` is the value of a new key, and `value` is its type, as in `group_by().aggregate_with()`.
+        Returning None from a function deletes the key.
+        """
+        check_callable("aggregate_with", initializer, 0)
+        key = _common_key([grouped for grouped, _ in self.parts])
+        columns = tuple(f"_{number}" for number in range(len(self.parts)))
+        makers = tuple(_maker(grouped.stream, adder) for grouped, adder in self.parts)
+        adders = tuple(adder for _, adder in self.parts)
+
+        def update(old: Any, event: Any) -> Any:
+            for column, make, adder in zip(columns, makers, adders, strict=True):
+                fields = getattr(event, column)
+                if fields is not None:
+                    return adder(initializer() if old is None else old, make(fields))
+            raise AssertionError("a merged record belongs to one of the streams")
+
+        first, *others = [_shaped(self.parts, number, key) for number in range(len(self.parts))]
+        merged = first.merge(*others)
+        return Reduced(merged.group_by(), "Cogroup", update, value, None, columns, on_error)
+
+
+def cogroup(*parts: tuple[Grouped, Adder]) -> Cogrouped:
+    """Aggregates several streams into one value per key, each by a function of its own.
+
+        hf.cogroup(
+            (carts.group_by(), add_item), (orders.group_by(), add_order)
+        ).aggregate_with(Customer, value=Customer).store("customers")
+
+    A function is called as `add_item(value, event)` and returns the next value, or None to delete the key.
+    """
+    if len(parts) < 2:
+        raise TopologyError("cogroup() needs at least two streams: hf.cogroup((a.group_by(), f), (b.group_by(), g)).")
+    for _, adder in parts:
+        check_callable("cogroup", adder, 2)
+    return Cogrouped(parts)
+
+
+def _common_key(groups: list[Grouped]) -> Schema:
+    """The key of all streams, under the names that it has in the first."""
+    keys = [key_of(grouped.stream.frame, grouped.columns) for grouped in groups]
+    for other in keys[1:]:
+        if [field.type for field in other.fields] != [field.type for field in keys[0].fields]:
+            raise TopologyError(
+                f"cogroup(): one stream is grouped by ({keys[0]}) and another by ({other}). Group all of them by "
+                "columns of the same types, or cast one with with_column()."
+            )
+    if len({grouped.stream.timestamp is None for grouped in groups}) > 1:
+        raise TopologyError(
+            "cogroup(): some of the streams have an event time and others don't. Name its column in all of them: "
+            "app.stream(df, key=..., timestamp=...)."
+        )
+    return keys[0]
+
+
+def _maker(stream: Stream, adder: Adder) -> Callable[[dict[str, Any]], Any]:
+    """What makes an event of a record's columns: of the class that the function names, or of all columns."""
+    wanted, columns = event_class(adder), tuple(stream.frame.columns)
+    if wanted is None:
+        return lambda fields: event_of(columns, fields)
+    return lambda fields: msgspec.convert(fields, wanted)
+
+
+def _shaped(parts: tuple[tuple[Grouped, Adder], ...], own: int, key: Schema) -> Stream:
+    """A stream in the common shape: key, event time, its number, and a column per stream, null for the others."""
+    grouped, _ = parts[own]
+    stream = grouped.stream
+
+    def step(df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        def column(number: int, other: Stream) -> Column:
+            kind = other.frame.schema.simpleString()
+            found = F.struct("*") if number == own else F.lit(None)
+            return found.cast(kind).alias(f"_{number}")
+
+        keys = [F.col(f"`{name}`").alias(field.name) for name, field in zip(grouped.columns, key.fields, strict=True)]
+        time = [] if stream.timestamp is None else [F.col(f"`{stream.timestamp}`").cast("timestamp").alias(_TIME)]
+        sides = [column(number, other.stream) for number, (other, _) in enumerate(parts)]
+        return df.select(*keys, *time, F.lit(own).alias(_NUMBER), *sides)
+
+    moment = None if stream.timestamp is None else _TIME
+    return replace(stream.transform(step), key=tuple(key.names), timestamp=moment, position=(_NUMBER,))
