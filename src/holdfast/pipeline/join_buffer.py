@@ -153,7 +153,7 @@ class Buffer:
         cells = self._writer.read(own_keys(self._spec, self._keys.take(keys), starts))
         there = np.flatnonzero(cells.payloads.is_valid().to_numpy(zero_copy_only=False))
         (buckets,) = decode_rows(RECORDS, cells.payloads.drop_null())
-        return there, decode_buckets(buckets)
+        return there, decode_buckets(buckets, self._spec.name)
 
     def _put(self, places: Numbers, nth: Numbers, buckets: pa.BinaryArray) -> pa.Table:
         starts = self._entry_buckets[places] * self._bucket_ms + nth

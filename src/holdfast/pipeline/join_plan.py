@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 
 class JoinPlanner:
-    """Runs a join in every version: windows close by the clock, also without records."""
+    """Runs a join where it has records. Where windows may have closed, `StreamJoin.next_due` says so."""
 
-    every_version: ClassVar[bool] = True
+    every_version: ClassVar[bool] = False
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         assert isinstance(subtopology.operator, StreamJoin)

@@ -51,7 +51,7 @@ class Waiting:
                 return
             stored = whole(page["key"])
             _, *keys = decode_keys(self._spec.key, stored)
-            buckets = _buckets(whole(page["value"]))
+            buckets = self._buckets(whole(page["value"]))
             owners = pa.array(buckets.owners)
             everything = np.ones(len(buckets.times), dtype=bool)
             gone = part(stored, pa.nulls(len(stored), pa.binary()))
@@ -76,7 +76,7 @@ class Waiting:
         gone = part(stored.take(ended), pa.nulls(len(ended), pa.binary()))
         if not len(arrived):
             return gone
-        before = _buckets(cells.drop_null())
+        before = self._buckets(cells.drop_null())
         entries = there[before.owners]
         kept = ~is_matched[entries]
         kept &= np.isin(entries, places[len(matched) :])
@@ -88,7 +88,6 @@ class Waiting:
         put = part(stored.take(pa.array(changed)), pack_many(encode_rows(RECORDS, [buckets])))
         return pa.concat_tables([gone, put])
 
-
-def _buckets(cells: pa.BinaryArray) -> Buckets:
-    (buckets,) = decode_rows(RECORDS, unpack_many(cells).payloads)
-    return decode_buckets(buckets)
+    def _buckets(self, cells: pa.BinaryArray) -> Buckets:
+        (buckets,) = decode_rows(RECORDS, unpack_many(cells).payloads)
+        return decode_buckets(buckets, self._spec.name)

@@ -57,7 +57,8 @@ def encode_buckets(spilled: Numbers, counts: Numbers, times: Numbers, rows: pa.B
     """One bucket per count. `times` and `rows` have the rows of the first bucket, then those of the second ...
 
     >>> rows = pa.array([b"a", b"bc", b"d"], pa.binary())
-    >>> found = decode_buckets(encode_buckets(np.array([0, 7]), np.array([2, 1]), np.array([5, 6, -1]), rows))
+    >>> stored = encode_buckets(np.array([0, 7]), np.array([2, 1]), np.array([5, 6, -1]), rows)
+    >>> found = decode_buckets(stored, "pairs-left")
     >>> found.spilled.tolist(), found.owners.tolist(), found.times.tolist(), found.rows(found.times > 0).to_pylist()
     ([0, 7], [0, 0, 1], [5, 6, -1], [b'a', b'bc'])
     """
@@ -79,15 +80,15 @@ def encode_buckets(spilled: Numbers, counts: Numbers, times: Numbers, rows: pa.B
     return join_rows(heads, from_offsets(places, pa.py_buffer(b"") if body is None else body))
 
 
-def decode_buckets(array: pa.BinaryArray) -> Buckets:
-    """Takes a column of buckets apart. None of them is null."""
+def decode_buckets(array: pa.BinaryArray, store: str) -> Buckets:
+    """Takes a column of buckets apart. None of them is null. `store` is named where one can't be read."""
     offsets = offsets_of(array).astype(np.int64)
     starts, stops = offsets[:-1], offsets[1:]
     if ((stops - starts) < _HEADER).any() or (bytes_of(array)[starts] != FORMAT).any():
-        raise _damaged(f"it doesn't begin with {FORMAT} and {_HEADER - 1} bytes more")
+        raise _damaged(store, f"it doesn't begin with {FORMAT} and {_HEADER - 1} bytes more")
     spilled, counts = _numbers(array, starts + 1, "<u4"), _numbers(array, starts + 5, "<u4")
     if (starts + _HEADER + _PER_ROW * counts > stops).any():
-        raise _damaged("it has fewer bytes than its times and lengths take")
+        raise _damaged(store, "it has fewer bytes than its times and lengths take")
     owners, nth = _members(counts)
     at = starts[owners] + _HEADER
     times = _numbers(array, at + 8 * nth, "<i8")
@@ -97,7 +98,7 @@ def decode_buckets(array: pa.BinaryArray) -> Buckets:
     row_starts = starts[owners] + _HEADER + _PER_ROW * counts[owners] + before
     sizes = np.bincount(owners, weights=lengths, minlength=len(counts)).astype(np.int64)
     if (starts + _HEADER + _PER_ROW * counts + sizes != stops).any():
-        raise _damaged("its rows don't end where it does")
+        raise _damaged(store, "its rows don't end where it does")
     return Buckets(array, spilled, counts, owners, times, row_starts, row_starts + lengths)
 
 
@@ -126,5 +127,5 @@ def _numbers(array: pa.BinaryArray, places: Numbers, dtype: str) -> Numbers:
     return numbers_at(array, places.astype(np.int32), dtype).astype(np.int64)
 
 
-def _damaged(fact: str) -> DamagedObject:
-    return DamagedObject(f"a stored bucket of a join can't be read: {fact}. {RESTORE_AGAIN}")
+def _damaged(store: str, fact: str) -> DamagedObject:
+    return DamagedObject(f"a bucket of store {store!r} can't be read: {fact}. {RESTORE_AGAIN}")
