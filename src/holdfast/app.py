@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
@@ -37,6 +37,7 @@ from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateListener, StateMachine
 from holdfast.topology.aggregation import Table
 from holdfast.topology.outputs import DEAD_LETTERS
+from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.sink import Sink
 from holdfast.topology.stream import Stream, open_stream
 from holdfast.topology.tables import add_table
@@ -189,11 +190,12 @@ class App:
         """
         from pyspark.sql import DataFrame
 
-        if not isinstance(df, DataFrame):
+        if not isinstance(df, DataFrame | PlainFrame):
             raise TopologyError(f"app.stream() takes a streaming DataFrame, not {type(df).__name__}.")
-        if self._spark is None:
+        if self._spark is None and isinstance(df, DataFrame):
             self._spark = df.sparkSession
-        return open_stream(self._topology, df, key, timestamp, position, name, whole_dead_letters)
+        frame = cast("DataFrame", df)
+        return open_stream(self._topology, frame, key, timestamp, position, name, whole_dead_letters)
 
     def table(
         self,

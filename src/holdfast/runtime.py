@@ -30,7 +30,7 @@ from holdfast.instance.events import RestoreEvent
 from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
-from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
+from holdfast.log.appfile import AppSpec
 from holdfast.log.chain import CommitChain
 from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
@@ -50,7 +50,7 @@ from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_che
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.spark import check_name, check_session, polling_every
-from holdfast.pipeline.task import Limits
+from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
@@ -261,8 +261,7 @@ def _storage(app: Description) -> Storage:
 
 def _opened_log(app: Description) -> Log:
     opened = Log.create_or_open(_storage(app), spec_of(app), rules=rules_of(app.settings))
-    numbers = {each.name: each.number for each in opened.app.subtopologies}
-    app.topology.adopt(numbers, lambda spec: effective(opened.app, spec))
+    adopt(opened, app.topology)
     return opened
 
 
@@ -330,17 +329,8 @@ def _cleaner(app: Description, log: Log, leadership: Leadership) -> Cleaner:
 
 
 def _batch_tasks(app: Description) -> BatchTasks:
-    batch, subtopologies, partitions = app.settings.batch, app.topology.subtopologies, app.settings.partitions
-    limits = Limits(
-        partitions=partitions,
-        chunk_rows=batch.segment_rows,
-        # All tasks share the bytes that a commit may have inline.
-        inline_limit=app.settings.log.inline_bytes // (partitions * len(subtopologies)),
-        max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
-        state_bytes=batch.state_bytes,
-        rewrite_entries=batch.rewrite_entries,
-    )
-    return BatchTasks(subtopologies, limits)
+    subtopologies = app.topology.subtopologies
+    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)))
 
 
 def rules_of(settings: Settings) -> ChangeRules:
@@ -350,15 +340,7 @@ def rules_of(settings: Settings) -> ChangeRules:
 
 def spec_of(app: Description) -> AppSpec:
     """The app for its file in the log."""
-    return AppSpec(
-        id=app.id,
-        partitions=app.settings.partitions,
-        stores=app.topology.stores,
-        subtopologies=tuple(
-            SubTopologySpec(each.name, each.number, tuple(sorted(store.name for store in each.stores)))
-            for each in app.topology.subtopologies
-        ),
-    )
+    return app_spec(app.id, app.settings.partitions, app.topology)
 
 
 def _everywhere(log: Log) -> list[TaskId]:

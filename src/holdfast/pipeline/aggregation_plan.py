@@ -16,8 +16,10 @@ import contextlib
 import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
@@ -26,10 +28,14 @@ from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
+from holdfast.pipeline.local_aggregation import LocalAggregation
+from holdfast.pipeline.local_records import LocalRows, dead_letters
 from holdfast.pipeline.plan_chooser import PlanChooser
 from holdfast.pipeline.planning import (
     BY_BYTES,
     BY_ROWS,
+    NOTHING_SEALED,
+    Sealed,
     collect,
     columns_of_records,
     configure,
@@ -70,19 +76,39 @@ class AggregationPlanner:
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         self._subtopology = subtopology
         self._limits = limits
-        self._frames = self._frames_of(subtopology)
-        self._chooser = PlanChooser(can_be_raw=BatchPlan.RAW in self._frames.columns)
+        assert isinstance(subtopology.operator, Aggregation)
+        self._operator = subtopology.operator
+        self._columns = self._columns_of(subtopology)
+        self._chooser = PlanChooser(can_be_raw=BatchPlan.RAW in self._columns)
 
-    def _frames_of(self, subtopology: SubTopology) -> AggregationFrames:
-        return AggregationFrames(subtopology, self._limits.partitions, self._limits.max_ahead_millis)
+    def _columns_of(self, subtopology: SubTopology) -> dict[BatchPlan, TaskColumns]:
+        return columns_of(subtopology, self._operator)
+
+    @cached_property
+    def _frames(self) -> AggregationFrames:
+        return AggregationFrames(self._subtopology, self._limits.partitions, self._limits.max_ahead_millis)
 
     def used(self) -> list[Expression]:
-        columns = (aggregate.column for _, aggregate in self._frames.operator.aggregates)
-        inputs = (F.expr(column) if isinstance(column, str) else column for column in columns if column is not None)
-        return [*columns_of_records(self._subtopology), *inputs]
+        columns = (aggregate.column for _, aggregate in self._operator.aggregates)
+        return [*columns_of_records(self._subtopology), *(column for column in columns if column is not None)]
 
     def unusable(self, wall: Millis) -> list[Case]:
-        return self._frames.unusable(wall)
+        fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
+        return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._not_utf8]
+
+    @cached_property
+    def _not_utf8(self) -> list[Case]:
+        return not_utf8(_stored_texts(self._operator, self._subtopology.stream.position))
+
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        columns = self._columns[BatchPlan.WITH_DEAD_LETTERS]
+        dead = dead_letters(self.unusable(step.wall), records)
+        return LocalRows(
+            LocalAggregation(self._subtopology, columns, _partials).rows(records, dead, step), columns.keys
+        )
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TaskWork:
+        return self._work(step, BatchPlan.WITH_DEAD_LETTERS)
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         chosen = self._chooser.plan
@@ -122,14 +148,14 @@ class AggregationPlanner:
             topology=self._subtopology.number,
             version=step.version,
             store=store,
-            reducers=self._frames.operator.reducers,
-            columns=self._frames.columns[plan],
+            reducers=self._operator.reducers,
+            columns=self._columns[plan],
             now=Now(step.wall, step.event),
             limits=self._limits,
         )
 
     def _by(self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan) -> list[TaskResult]:
-        work, columns = self._work(step, plan), self._frames.columns[plan]
+        work, columns = self._work(step, plan), self._columns[plan]
         configure(records.sparkSession, BY_ROWS if columns.bounded else BY_BYTES)
         with steps.labels("plan").time():
             tasks = with_tasks(self._frames.rows(records, step, plan), work, locations)
@@ -158,7 +184,7 @@ def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPla
     columns = {BatchPlan.WITH_DEAD_LETTERS: with_dead_letters}
     columns[BatchPlan.GROUPED] = replace(with_dead_letters, dead=False)
     if can_group(subtopology.key, operator.reducers):
-        inputs = tuple(name for name, _ in _inputs(operator, BatchPlan.RAW))
+        inputs = tuple(name for name, _, _ in _inputs(operator, BatchPlan.RAW))
         order = _order_of(subtopology.stream, operator)
         columns[BatchPlan.RAW] = replace(with_dead_letters, dead=False, inputs=inputs, order=order)
     return columns
@@ -179,7 +205,8 @@ class AggregationFrames:
         self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(self._fields)]
         self._time = {plan: self._time_inputs(columns) for plan, columns in self.columns.items()}
         self._values = {
-            plan: {name: value for name, value in _inputs(self.operator, plan) if name} for plan in self.columns
+            plan: {name: _value(column, counted) for name, column, counted in _inputs(self.operator, plan) if name}
+            for plan in self.columns
         }
         self._aggregates = self._partial_aggregates()
         self._not_utf8 = not_utf8(_stored_texts(self.operator, self._stream.position))
@@ -248,7 +275,7 @@ class AggregationFrames:
         inputs = _inputs(self.operator, BatchPlan.GROUPED)
         partials = [
             partial
-            for (_, aggregate), reducer, (column, _) in zip(
+            for (_, aggregate), reducer, (column, _, _) in zip(
                 self.operator.aggregates, self.operator.reducers, inputs, strict=True
             )
             for partial in _partials(aggregate, reducer, column, order)
@@ -279,23 +306,28 @@ def _order_of(stream: Stream, operator: Aggregation) -> tuple[str, ...]:
     return (MICROS, *(f"s{n}" for n in range(len(stream.position))))
 
 
-def _inputs(operator: Aggregation, plan: BatchPlan) -> list[tuple[str | None, Column]]:
+def _inputs(operator: Aggregation, plan: BatchPlan) -> list[tuple[str | None, Expression | None, bool]]:
     """The column that each aggregate reads: x0, x1 ..., one per distinct input, or None for a count of rows.
 
-    A count in the task needs no value, only whether there is one.
+    With the expression of its value, and whether only its presence counts: a count in the task needs no value.
     """
-    inputs: list[tuple[str | None, Column]] = []
+    inputs: list[tuple[str | None, Expression | None, bool]] = []
     names: dict[tuple[object, bool], str] = {}
     for _, aggregate in operator.aggregates:
         column = aggregate.column
         if column is None:
-            inputs.append((None, F.lit(None)))
+            inputs.append((None, None, False))
             continue
         counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
         name = names.setdefault((column if isinstance(column, str) else id(column), counted), f"x{len(names)}")
-        value = F.expr(column) if isinstance(column, str) else column
-        inputs.append((name, F.when(value.isNotNull(), True) if counted else value))
+        inputs.append((name, column, counted))
     return inputs
+
+
+def _value(column: Expression | None, counted: bool) -> Column:
+    value = F.expr(column) if isinstance(column, str) else column
+    assert value is not None
+    return F.when(value.isNotNull(), True) if counted else value
 
 
 def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, Expression]:

@@ -242,15 +242,15 @@ def _picked(function: Function, groups: _Groups, order: Sequence[pa.Array]) -> l
     if len(candidates) > size:
         shared = np.bincount(numbers, minlength=size)[numbers] > 1
         candidates, numbers = candidates[shared], numbers[shared]
-        ascending = _ascending([column.take(pa.array(candidates)) for column in order[1:]])
-        in_order = ascending if last else ascending[::-1]
+        rising = ascending([column.take(pa.array(candidates)) for column in order[1:]])
+        in_order = rising if last else rising[::-1]
         settled = _last_rows(size, numbers[in_order], candidates[in_order])
         rows = np.where(settled < 0, rows, settled)
     taken = pa.array(rows)
     return [column.take(taken) for column in order]
 
 
-def _ascending(columns: Sequence[pa.Array]) -> Numbers:
+def ascending(columns: Sequence[pa.Array]) -> Numbers:
     """The order of tuples: column by column, null smallest and NaN largest."""
     keys: dict[str, pa.Array] = {}
     for n, column in enumerate(columns):

@@ -5,23 +5,36 @@ Unusable records are JSON in the column `_dead`, as in `processing_plan`.
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.join_task import JoinWork
-from holdfast.pipeline.planning import BY_BYTES, collect, columns_of_records, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, times_of
+from holdfast.pipeline.planning import (
+    BY_BYTES,
+    NOTHING_SEALED,
+    Sealed,
+    collect,
+    columns_of_records,
+    configure,
+    run_idle_tasks,
+    with_tasks,
+)
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.joining import LEFT, RIGHT, StreamJoin
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
@@ -41,8 +54,12 @@ class JoinPlanner:
         keys = zip(subtopology.key.names, self._keys, strict=True)
         inputs = [f"{quoted(column)} AS {name}" for column, name in keys]
         inputs += [f"{millis_of(stream.timestamp)} AS {TIME}", *times_of_branches(stream), LEFT, RIGHT]
-        self._inputs = [F.expr(sql) for sql in inputs]
+        self._sql = inputs
         self._texts = not_utf8_inside({name: stream.frame.schema[name].dataType for name in (LEFT, RIGHT)})
+
+    @cached_property
+    def _inputs(self) -> list[Column]:
+        return [F.expr(sql) for sql in self._sql]
 
     def used(self) -> list[Expression]:
         return [*columns_of_records(self._subtopology), LEFT, RIGHT]
@@ -52,7 +69,7 @@ class JoinPlanner:
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._texts]
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        session, work = records.sparkSession, self._work(step)
+        session, work = records.sparkSession, self.work(step)
         configure(session, BY_BYTES)
         with steps.labels("plan").time():
             frame = records.select(*self._inputs, dead_letter(self.unusable(step.wall)).alias(DEAD))
@@ -62,9 +79,19 @@ class JoinPlanner:
             return collect(with_tasks(frame, work, locations)) or self.run_idle(session, step, locations)
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        return run_idle_tasks(session, self._limits.partitions, self._work(step), locations)
+        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
 
-    def _work(self, step: Step) -> JoinWork:
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        stream = self._subtopology.stream
+        keys = zip(self._subtopology.key.names, self._keys, strict=True)
+        rows = {name: whole(records[column]) for column, name in keys}
+        rows |= times_of(stream, records)
+        rows |= {name: whole(records[name]) for name in (LEFT, RIGHT)}
+        times = dict.fromkeys((TIME, *(name for _, name in clocks_of(stream))))
+        dead = dead_letters(self.unusable(step.wall), records)
+        return LocalRows(in_order(rows, dead, (), (*self._keys, *times, LEFT, RIGHT, DEAD)), self._keys)
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> JoinWork:
         return JoinWork(
             topology=self._subtopology.number,
             version=step.version,

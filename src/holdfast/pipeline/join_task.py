@@ -32,7 +32,8 @@ from holdfast.stores.kinds.base import LATE
 from holdfast.stores.layouts.windowed_rows import WindowedWriter
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import TIME as ROW_TIME
-from holdfast.topology.joining import JoinSide, StreamJoin
+from holdfast.topology.join_shape import JoinSide
+from holdfast.topology.joining import StreamJoin
 from holdfast.words import TaskId, Version
 
 

@@ -4,9 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
+
 from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.local_records import LocalRows
 from holdfast.pipeline.lookup_task import LookedUpTable, LookupWork, output_schema
-from holdfast.pipeline.planning import BY_BYTES, collect, columns_of_records, configure, with_tasks
+from holdfast.pipeline.planning import (
+    BY_BYTES,
+    NOTHING_SEALED,
+    Sealed,
+    collect,
+    columns_of_records,
+    configure,
+    with_tasks,
+)
 from holdfast.pipeline.record_frames import RecordFrames
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
@@ -47,19 +58,22 @@ class LookupPlanner:
         configure(records.sparkSession, BY_BYTES)
         with steps.labels("plan").time():
             rows = self._frames.rows(records, step.wall)
-            tasks = with_tasks(rows, self._work(step, locations), locations)
+            tasks = with_tasks(rows, self.work(step, locations.sealed), locations)
         with steps.labels("tasks").time():
             return collect(tasks)
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
         return []
 
-    def _work(self, step: Step, locations: StateLocations) -> LookupWork:
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        return self._frames.local(records, step.wall)
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> LookupWork:
         return LookupWork(
             topology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
-            table=looked_up(self._table, locations),
+            table=looked_up(self._table, sealed),
             how=self._operator.how,
             output=output_schema(self._operator.output.arrow),
             columns=self._frames.columns,
@@ -89,16 +103,19 @@ class TableJoinPlanner:
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         configure(records.sparkSession, BY_BYTES)
         with steps.labels("plan").time():
-            tasks = with_tasks(self._frames.rows(records, step.wall), self._work(step, locations), locations)
+            tasks = with_tasks(self._frames.rows(records, step.wall), self.work(step, locations.sealed), locations)
         with steps.labels("tasks").time():
             return collect(tasks)
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
         return []
 
-    def _work(self, step: Step, locations: StateLocations) -> TableJoinWork:
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        return self._frames.local(records, step.wall)
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TableJoinWork:
         (store,) = self._subtopology.stores
-        left, right = (looked_up(table, locations) for table in self._tables)
+        left, right = (looked_up(table, sealed) for table in self._tables)
         return TableJoinWork(
             topology=self._subtopology.number,
             version=step.version,
@@ -113,10 +130,10 @@ class TableJoinPlanner:
         )
 
 
-def looked_up(table: SubTopology, locations: StateLocations) -> LookedUpTable:
+def looked_up(table: SubTopology, sealed: Sealed) -> LookedUpTable:
     """A table as the tasks of a join read it."""
     (store,) = table.stores
-    tasks = ((TaskId.parse(name), refs) for name, refs in locations.sealed.items())
+    tasks = ((TaskId.parse(name), refs) for name, refs in sealed.items())
     return LookedUpTable(
         table.number, store, tuple((task.partition, refs) for task, refs in tasks if task.topology == table.number)
     )

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from msgspec import inspect
 from pyspark.sql.types import ArrayType, DataType, MapType, StructType
 
-from holdfast.pipeline.unusable import Case, quoted
+from holdfast.pipeline.unusable import Case, is_null, quoted
 
 if TYPE_CHECKING:
     from holdfast.topology.events import EventShape
@@ -25,8 +25,7 @@ def unusable_nulls(event: EventShape, columns: StructType) -> list[Case]:
         return []
     name = event.type.__name__
     cases = [
-        Case(f"{quoted(column)} IS NULL", f"no value: {column} is null, and {name}.{column} can't be None")
-        for column in event.required
+        is_null(column, f"no value: {column} is null, and {name}.{column} can't be None") for column in event.required
     ]
     for column, wanted in zip(event.columns, event.converted, strict=True):
         if wanted is not None and (info := _info(wanted)) is not None:

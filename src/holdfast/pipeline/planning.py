@@ -6,9 +6,12 @@ from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
+import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
 
+from holdfast.log.segments import SegmentRef
 from holdfast.pipeline.driver import Step
+from holdfast.pipeline.local_records import LocalRows
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult, decode
 from holdfast.pipeline.task import READ_ROWS, Limits
@@ -40,6 +43,11 @@ ROW_BY_ROW = {
 }
 """For a processor whose records may be large: it can start on a small batch while Spark prepares the next."""
 
+Sealed = Mapping[str, tuple[SegmentRef, ...]]
+"""Task → the segments that it has written in this version."""
+
+NOTHING_SEALED: Sealed = {}
+
 _RESULT = StructType([StructField("result", BinaryType())])
 
 
@@ -62,6 +70,12 @@ class Planner(Protocol):
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
         """Runs its tasks in a version without a batch: they remove what has expired, and call punctuators."""
+
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        """The rows that its tasks get, made from Arrow columns in this process: for tests without Spark."""
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TaskWork:
+        """What its tasks do in a version, with rows of `local` or with none."""
 
 
 def columns_of_records(subtopology: SubTopology) -> list[Expression]:

@@ -6,16 +6,21 @@ query finds the task that has the key. Unusable records are JSON in the column `
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, positions_of, times_of
 from holdfast.pipeline.nulls import unusable_nulls
 from holdfast.pipeline.planning import (
     BY_ROWS,
+    NOTHING_SEALED,
     ROW_BY_ROW,
+    Sealed,
     collect,
     columns_of_records,
     configure,
@@ -29,13 +34,14 @@ from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
 from holdfast.topology.punctuation import fired
 from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame, SparkSession
 
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
@@ -73,7 +79,7 @@ class ProcessingPlanner:
         if len(stream.branches) > 1:
             position[SOURCE] = f"s{len(position)}"
         inputs += [f"{quoted(column)} AS {name}" for column, name in position.items()]
-        self._inputs = [F.expr(sql) for sql in inputs]
+        self._sql = inputs
         clocks = clocks_of(stream)
         times = [*([TIME] if stream.timestamp else []), *(name for _, name in clocks)]
         self._carried = list(dict.fromkeys((*event.values(), *keys, DEAD, *times, *position.values())))
@@ -93,6 +99,10 @@ class ProcessingPlanner:
         bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
         self._arrow = BY_ROWS if bounded else ROW_BY_ROW
 
+    @cached_property
+    def _inputs(self) -> list[Column]:
+        return [F.expr(sql) for sql in self._sql]
+
     def used(self) -> list[Expression]:
         return [*columns_of_records(self._subtopology), *map(quoted, self._operator.event.columns)]
 
@@ -101,7 +111,7 @@ class ProcessingPlanner:
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        session, work = records.sparkSession, self._work(step)
+        session, work = records.sparkSession, self.work(step)
         configure(session, self._arrow)
         with steps.labels("plan").time():
             frame = self._partitioned(records, step.wall)
@@ -112,9 +122,21 @@ class ProcessingPlanner:
             )
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        return run_idle_tasks(session, self._limits.partitions, self._work(step), locations)
+        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
 
-    def _work(self, step: Step) -> ProcessingWork:
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        stream, columns = self._subtopology.stream, self._columns
+        named = zip(self._operator.event.columns, columns.event, strict=True)
+        rows = {name: whole(records[column]) for column, name in named}
+        for name, field in zip(columns.keys, self._subtopology.key.fields, strict=True):
+            rows[name] = whole(records[field.name]).cast(field.field_type.arrow)
+        rows |= times_of(stream, records)
+        rows |= positions_of(stream, records)
+        rows |= {name: whole(records[column]) for column, name in columns.position if column == SOURCE}
+        dead = dead_letters(self.unusable(step.wall), records)
+        return LocalRows(in_order(rows, dead, self._order, self._carried), columns.keys)
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> ProcessingWork:
         return ProcessingWork(
             topology=self._subtopology.number,
             version=step.version,

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.log.log import Log
 from holdfast.log.segments import SegmentRef
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskDone, TaskResult
@@ -46,22 +47,30 @@ class SealedRows:
         for batch in batches:
             for number in batch.column(0).to_pylist():
                 partition, refs = self.tasks[number]
-                at = 0
-                for ref in refs:
-                    for part in filter(partial(is_part_of, output), ref.parts):
-                        rows = self._columns(timed_rows(output, log.read_part(ref, part)), partition, at)
-                        at += rows.num_rows
-                        yield from rows.to_batches()
+                for rows in _rows_of_task(output, partition, refs, self.time, log):
+                    yield from rows.to_batches()
 
-    def _columns(self, rows: pa.Table, partition: int, first: int) -> pa.Table:
-        """The rows with their event time and their position."""
-        times = pc.fill_null(rows[TIME], self.time)
-        rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, pc.cast(times, pa.timestamp("ms", "UTC")))
-        rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, rows[TIME].cast(pa.timestamp("us", "UTC")))
-        numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
-        return rows.append_column(TASK, pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)).append_column(
-            ROW, numbers
-        )
+
+def _rows_of_task(
+    output: DerivedOutput, partition: int, refs: Sequence[SegmentRef], time: Millis, log: Log
+) -> Iterator[pa.Table]:
+    at = 0
+    for ref in refs:
+        for part in filter(partial(is_part_of, output), ref.parts):
+            rows = _columns(timed_rows(output, log.read_part(ref, part)), time, partition, at)
+            at += rows.num_rows
+            yield rows
+
+
+def _columns(rows: pa.Table, time: Millis, partition: int, first: int) -> pa.Table:
+    """The rows with their event time and their position."""
+    times = pc.fill_null(rows[TIME], time)
+    rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, pc.cast(times, pa.timestamp("ms", "UTC")))
+    rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, rows[TIME].cast(pa.timestamp("us", "UTC")))
+    numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
+    return rows.append_column(TASK, pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)).append_column(
+        ROW, numbers
+    )
 
 
 def sealed_frame(
@@ -72,6 +81,22 @@ def sealed_frame(
     locations: StateLocations,
 ) -> DataFrame | None:
     """The rows of an output that these tasks have sealed; None if there are none."""
+    found = _tasks_with(output, results)
+    if not found:
+        return None
+    rows = SealedRows(ship(output), tuple(found), time, locations)
+    return session.range(0, len(found), 1, len(found)).mapInArrow(rows.read, frame_schema(output.columns))
+
+
+def sealed_table(output: DerivedOutput, results: Sequence[TaskResult], time: Millis, log: Log) -> pa.Table | None:
+    """The same in this process."""
+    found = _tasks_with(output, results)
+    tables = [table for partition, refs in found for table in _rows_of_task(output, partition, refs, time, log)]
+    return pa.concat_tables(tables) if tables else None
+
+
+def _tasks_with(output: DerivedOutput, results: Sequence[TaskResult]) -> list[tuple[int, tuple[SegmentRef, ...]]]:
+    """The partitions whose tasks have sealed rows of an output, and the segments with them."""
     found = []
     for done in results:
         if isinstance(done, TaskDone) and done.task.startswith(f"{output.topology}_"):
@@ -79,7 +104,4 @@ def sealed_frame(
             own = tuple(ref for ref in refs if any(is_part_of(output, part) for part in ref.parts))
             if own:
                 found.append((TaskId.parse(done.task).partition, own))
-    if not found:
-        return None
-    rows = SealedRows(ship(output), tuple(found), time, locations)
-    return session.range(0, len(found), 1, len(found)).mapInArrow(rows.read, frame_schema(output.columns))
+    return found

@@ -20,11 +20,13 @@ from typing import TYPE_CHECKING
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.column_pruning import columns_used
+from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
-from holdfast.pipeline.unusable import is_unusable, quoted
+from holdfast.pipeline.unusable import Expression, is_unusable, quoted
 from holdfast.topology.frames import is_repeatable
+from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.stream import Filter
-from holdfast.topology.topology import Source
+from holdfast.topology.topology import OutputOf, Source
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -57,7 +59,11 @@ class Reader:
         frame = self.branch.frame
         if isinstance(self.branch.origin, Source) and self.branch.origin.whole_dead_letters:
             return frame.columns
-        return columns_used(frame.sparkSession, frame.schema, lambda df: df.select(*self.planner.used()))
+        if isinstance(frame, PlainFrame) or isinstance(self.branch.origin, OutputOf):
+            names = [name_in(each) for each in self.planner.used()]
+            if None not in names:
+                return [name for name in frame.columns if name in names]
+        return columns_used(frame.sparkSession, frame.schema, lambda df: df.select(*as_columns(self.planner.used())))
 
     def select(self, frame: DataFrame) -> DataFrame:
         """The columns that the planner uses."""
@@ -77,12 +83,7 @@ class SourceReaders:
     def __init__(self, source: Source, readers: Sequence[Reader]) -> None:
         self.readers = readers
         self._shared = shared_steps([reader.steps for reader in readers])
-        # A reader with fewer steps gets more records, so it reports first.
-        by_steps = sorted(readers, key=lambda reader: (not reader.repeatable, len(reader.steps)))
-        self._earlier = {
-            reader: [o for o in by_steps[:n] if o.repeatable and _same(_base(o.steps), _base(reader.steps))]
-            for n, reader in enumerate(by_steps)
-        }
+        self._earlier = earlier_readers(readers)
         counting = min(readers, key=lambda reader: len(reader.steps))
         self.counting = counting if len(counting.steps) == len(self._shared) else None
         """A reader that gets all records of the source."""
@@ -106,7 +107,7 @@ class SourceReaders:
 
     def _used(self, shared: DataFrame, reader: Reader) -> list[str]:
         own = reader.steps[len(self._shared) :]
-        used = reader.planner.used()
+        used = as_columns(reader.planner.used())
         return columns_used(shared.sparkSession, shared.schema, lambda df: applied(df, own).select(*used))
 
     def records(self, selected: DataFrame, reader: Reader, wall: Millis) -> DataFrame:
@@ -116,6 +117,19 @@ class SourceReaders:
             reported = reduce(or_, (other.unusable(wall, reader.steps) for other in earlier))
             frame = frame.where(~(reader.unusable(wall, reader.steps) & reported))
         return reader.select(frame)
+
+
+def earlier_readers(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
+    """For each reader, those that report the unusable records which both get. One with fewer steps gets more."""
+    by_steps = sorted(readers, key=lambda reader: (not reader.repeatable, len(reader.steps)))
+    return {
+        reader: [o for o in by_steps[:n] if o.repeatable and _same(base(o.steps), base(reader.steps))]
+        for n, reader in enumerate(by_steps)
+    }
+
+
+def as_columns(expressions: Sequence[Expression]) -> list[Column]:
+    return [F.expr(each) if isinstance(each, str) else each for each in expressions]
 
 
 def shared_steps(chains: Sequence[Steps]) -> Steps:
@@ -139,7 +153,7 @@ def applied(frame: DataFrame, steps: Steps) -> DataFrame:
     return frame
 
 
-def _base(steps: Steps) -> Steps:
+def base(steps: Steps) -> Steps:
     """The steps up to the last one that isn't a filter. They determine the columns."""
     last = max((n for n, step in enumerate(steps) if not isinstance(step, Filter)), default=-1)
     return steps[: last + 1]

@@ -4,8 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, ClassVar
 
+import pyarrow as pa
+
 from holdfast.pipeline.driver import Step, steps
-from holdfast.pipeline.planning import BY_BYTES, collect, columns_of_records, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.local_records import LocalRows
+from holdfast.pipeline.planning import (
+    BY_BYTES,
+    NOTHING_SEALED,
+    Sealed,
+    collect,
+    columns_of_records,
+    configure,
+    run_idle_tasks,
+    with_tasks,
+)
 from holdfast.pipeline.record_frames import RecordFrames
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
@@ -35,7 +47,7 @@ class TablePlanner:
         self._frames = RecordFrames(subtopology, limits, values, self._operator.columns)
 
     def used(self) -> list[Expression]:
-        return [*columns_of_records(self._subtopology), *self._frames.values]
+        return [*columns_of_records(self._subtopology), *self._frames.values.values()]
 
     def unusable(self, wall: Millis) -> list[Case]:
         return self._frames.unusable(wall)
@@ -43,14 +55,17 @@ class TablePlanner:
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         configure(records.sparkSession, BY_BYTES)
         with steps.labels("plan").time():
-            tasks = with_tasks(self._frames.rows(records, step.wall), self._work(step), locations)
+            tasks = with_tasks(self._frames.rows(records, step.wall), self.work(step), locations)
         with steps.labels("tasks").time():
             return collect(tasks)
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        return run_idle_tasks(session, self._limits.partitions, self._work(step), locations)
+        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
 
-    def _work(self, step: Step) -> TableWork:
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        return self._frames.local(records, step.wall)
+
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TableWork:
         (store,) = self._subtopology.stores
         return TableWork(
             topology=self._subtopology.number,

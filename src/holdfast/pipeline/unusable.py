@@ -7,11 +7,13 @@ The check takes about 30 ns per text in the JVM: up to 8 % of a batch of 1M reco
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from functools import reduce
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial, reduce
 from operator import or_
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
+import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
@@ -28,6 +30,9 @@ _KEEP_NULLS = "map('ignoreNullFields', 'false')"
 BYTES = "_bytes"
 """The field of a dead letter's record with the bytes that aren't UTF-8."""
 
+Check: TypeAlias = Callable[[pa.Table], pa.BooleanArray]
+"""For which records, of a table of them, a condition is true; null counts as false."""
+
 Expression: TypeAlias = "str | Column"
 """SQL, or a Column where a user gave one. SQL is preferred: a Column takes several calls into the JVM."""
 
@@ -39,22 +44,52 @@ class Case(NamedTuple):
     reason: str
     not_text: Expression | None = None
     """The value that isn't UTF-8, whose bytes the dead letter keeps."""
+    check: Check | None = None
+    """The same condition on Arrow columns, for a test driver. Without one, it asks Spark."""
 
 
 def cases_of(fields: Sequence[Field], timestamp: str | None, wall: int, max_ahead_millis: int) -> list[Case]:
     """The cases of a record without a key, or without an event time that is not too far ahead of the wall clock."""
     missing = " OR ".join(f"{quoted(field.name)} IS NULL" for field in fields)
     names = ", ".join(field.name for field in fields)
-    cases = [Case(missing, f"no key: {'one of ' if len(fields) > 1 else ''}{names} is null")]
-    if sizes := [f"octet_length({quoted(field.name)})" for field in fields if field.field_type.is_variable]:
-        cases.append(Case(f"{' + '.join(sizes)} > {LONGEST_KEY}", f"the key is longer than {LONGEST_KEY} bytes"))
+    columns = [field.name for field in fields]
+    reason = f"no key: {'one of ' if len(fields) > 1 else ''}{names} is null"
+    cases = [Case(missing, reason, check=partial(_has_null, columns))]
+    if long := [field.name for field in fields if field.field_type.is_variable]:
+        sizes = " + ".join(f"octet_length({quoted(name)})" for name in long)
+        reason = f"the key is longer than {LONGEST_KEY} bytes"
+        cases.append(Case(f"{sizes} > {LONGEST_KEY}", reason, check=partial(_is_long, long)))
     cases += not_utf8({field.name: quoted(field.name) for field in fields if field.field_type.name == "string"})
     if timestamp is not None:
-        cases.append(Case(f"{quoted(timestamp)} IS NULL", f"no event time: {timestamp} is null"))
+        cases.append(is_null(timestamp, f"no event time: {timestamp} is null"))
         ahead = f"event time is more than batch.max_ahead ({max_ahead_millis} ms) ahead of the clock"
         millis = f"unix_millis(CAST({quoted(timestamp)} AS timestamp))"
-        cases.append(Case(above(millis, wall + max_ahead_millis), ahead))
+        latest = wall + max_ahead_millis
+        cases.append(Case(above(millis, latest), ahead, check=partial(_is_after, timestamp, latest)))
     return cases
+
+
+def is_null(column: str, reason: str) -> Case:
+    """The case of a column that is null."""
+    return Case(f"{quoted(column)} IS NULL", reason, check=partial(_has_null, [column]))
+
+
+def _has_null(columns: Sequence[str], records: pa.Table) -> pa.BooleanArray:
+    return reduce(pc.or_, (records[name].is_null().combine_chunks() for name in columns))
+
+
+def _is_long(columns: Sequence[str], records: pa.Table) -> pa.BooleanArray:
+    sizes = (pc.binary_length(records[name]).combine_chunks().cast(pa.int64()) for name in columns)
+    return pc.greater(reduce(pc.add, sizes), LONGEST_KEY)
+
+
+def _is_after(timestamp: str, latest: int, records: pa.Table) -> pa.BooleanArray:
+    micros = records[timestamp].cast(pa.timestamp("us")).cast(pa.int64()).combine_chunks()
+    return pc.greater_equal(micros, (latest + 1) * 1000)
+
+
+def _never(records: pa.Table) -> pa.BooleanArray:
+    return pa.repeat(pa.scalar(False), records.num_rows)
 
 
 def above(sql: str, number: int) -> str:
@@ -81,7 +116,7 @@ def not_utf8(texts: Mapping[str, Expression]) -> list[Case]:
             condition: Expression = f"coalesce(NOT is_valid_utf8({text}), false)"
         else:
             condition = F.coalesce(~F.is_valid_utf8(text), F.lit(False))
-        cases.append(Case(condition, f"not UTF-8: {name}", text))
+        cases.append(Case(condition, f"not UTF-8: {name}", text, check=_never))  # Python's texts are UTF-8
     return cases
 
 
@@ -92,7 +127,7 @@ def not_utf8_inside(columns: Mapping[str, DataType]) -> list[Case]:
     'coalesce(exists(`tags`, x0 -> NOT is_valid_utf8(x0)), false)'
     """
     found = ((name, " OR ".join(_invalid(quoted(name), kind))) for name, kind in columns.items())
-    return [Case(f"coalesce({sql}, false)", f"not UTF-8: {name}", quoted(name)) for name, sql in found if sql]
+    return [Case(f"coalesce({sql}, false)", f"not UTF-8: {name}", quoted(name), _never) for name, sql in found if sql]
 
 
 def _invalid(sql: str, kind: DataType, depth: int = 0) -> Iterator[str]:

@@ -13,15 +13,16 @@ Where sinks get one result per record, each record is a group of its own.
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.aggregation_plan import AggregationFrames, AggregationPlanner
+from holdfast.pipeline.aggregation_plan import AggregationFrames, AggregationPlanner, columns_of
 from holdfast.pipeline.clock_columns import millis_of
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import LATE, PANE, RECORD, BatchPlan
+from holdfast.pipeline.task_columns import LATE, PANE, RECORD, BatchPlan, TaskColumns
 from holdfast.pipeline.unusable import above, is_unusable
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import Now
@@ -38,8 +39,12 @@ if TYPE_CHECKING:
 class WindowedPlanner(AggregationPlanner):
     """Runs a windowed aggregation."""
 
-    def _frames_of(self, subtopology: SubTopology) -> WindowedFrames:
-        return WindowedFrames(subtopology, self._limits)
+    @cached_property
+    def _frames(self) -> WindowedFrames:
+        return WindowedFrames(self._subtopology, self._limits)
+
+    def _columns_of(self, subtopology: SubTopology) -> dict[BatchPlan, TaskColumns]:
+        return windowed_columns(subtopology)
 
     def _work(self, step: Step, plan: BatchPlan) -> WindowedWork:
         operator = self._subtopology.operator
@@ -51,7 +56,7 @@ class WindowedPlanner(AggregationPlanner):
             version=step.version,
             store=store,
             reducers=operator.reducers,
-            columns=self._frames.columns[plan],
+            columns=self._columns[plan],
             now=Now(step.wall, step.event),
             limits=self._limits,
             windows=operator.windows,
@@ -59,6 +64,23 @@ class WindowedPlanner(AggregationPlanner):
             waiting=operator.waiting(self._subtopology),
             updates=self._subtopology.name if operator.updates else None,
         )
+
+
+def windowed_columns(subtopology: SubTopology) -> dict[BatchPlan, TaskColumns]:
+    """The columns of the tasks in each possible plan. Asked at the start of the app, when all sinks are known."""
+    assert isinstance(subtopology.operator, WindowedAggregation)
+    is_late_read = subtopology.stream.topology.is_read(output_of(subtopology.name, LATE_OUTPUT))
+    updates = subtopology.operator.updates
+    return {
+        plan: replace(
+            columns,
+            pane=PANE,
+            record=RECORD if updates else None,
+            late=is_late_read and plan is BatchPlan.WITH_DEAD_LETTERS,
+        )
+        for plan, columns in columns_of(subtopology, subtopology.operator).items()
+        if plan is not BatchPlan.RAW or not updates
+    }
 
 
 class WindowedFrames(AggregationFrames):
@@ -70,18 +92,7 @@ class WindowedFrames(AggregationFrames):
         assert subtopology.stream.timestamp is not None
         self._windows = self.operator.windows
         self._millis = millis_of(subtopology.stream.timestamp)
-        # Asked at the start of the app, when all sinks are known.
-        self._is_late_read = subtopology.stream.topology.is_read(output_of(subtopology.name, LATE_OUTPUT))
-        self.columns = {
-            plan: replace(
-                columns,
-                pane=PANE,
-                record=RECORD if self.operator.updates else None,
-                late=self._is_late_read and plan is BatchPlan.WITH_DEAD_LETTERS,
-            )
-            for plan, columns in self.columns.items()
-            if plan is not BatchPlan.RAW or not self.operator.updates
-        }
+        self.columns = windowed_columns(subtopology)
 
     def rows(self, records: DataFrame, step: Step, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
         return super().rows(records, step, plan, shuffle=plan is not BatchPlan.RAW)

@@ -6,6 +6,7 @@ event time and its source position, and its value. Spark leaves out parts of the
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -28,6 +29,20 @@ def items_of(order: tuple[str, ...], column: str, limit: int) -> str:
     item = f"named_struct({', '.join(parts)}, '{VALUE}', {column})"
     found = f"collect_list(IF({column} IS NULL, NULL, {item}))"
     return f"to_json(slice(sort_array({found}, false), 1, {limit}))"
+
+
+def items_of_records(order: Sequence[pa.Array], values: pa.Array) -> list[str]:
+    """The same for single records without Spark, one text each.
+
+    >>> items_of_records([pa.array([7, 8])], pa.array(["a", None]))
+    ['[{"0":7,"v":"a"}]', '[]']
+    """
+    texts = []
+    for *place, value in zip(*(column.to_pylist() for column in (*order, values)), strict=True):
+        known = {str(n): part for n, part in enumerate(place) if part is not None}
+        shown = str(value).replace("nan", "NaN") if value != value else value
+        texts.append(_text([] if value is None else [{**known, VALUE: shown}]))
+    return texts
 
 
 def collected(old: pa.Array, new: pa.Array, limit: int, width: int) -> list[pa.Array]:

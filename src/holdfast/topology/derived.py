@@ -7,10 +7,13 @@ The second sub-topology belongs to the same version: either both of them are com
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
 
 from holdfast.errors import TopologyError
 from holdfast.topology.frames import type_of
+from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.topology import Branch, OutputOf
 
 if TYPE_CHECKING:
@@ -37,19 +40,26 @@ def frame_schema(columns: Schema) -> str:
     return ", ".join([*fields, f"{TIME} timestamp", f"{TASK} int", f"{ROW} bigint"])
 
 
+def arrow_columns(columns: Schema) -> pa.Schema:
+    """The same as Arrow columns."""
+    own = [(TIME, pa.timestamp("us", "UTC")), (TASK, pa.int32()), (ROW, pa.int64())]
+    return pa.schema([*columns.arrow, *(pa.field(*each) for each in own)])
+
+
 def derive(topology: Topology, name: str, output: str, columns: Schema, key: tuple[str, ...]) -> Stream:
     """The rows of an output of the sub-topology `name` as a stream."""
     from holdfast.topology.stream import Stream
 
     of = topology.subtopology(name).stream
-    session = of.frame.sparkSession
     reserved = {TIME, TASK, ROW} & set(columns.names)
     if reserved:
         raise TopologyError(
             f"to_stream(): the output {output!r} has a column {min(reserved)!r}, which a derived stream needs for "
             "itself. Give your column another name."
         )
-    frame = session.createDataFrame([], frame_schema(columns))
+    frame: Any = PlainFrame.of_arrow(arrow_columns(columns))
+    if not isinstance(of.frame, PlainFrame):
+        frame = of.frame.sparkSession.createDataFrame([], frame_schema(columns))
     for column in key:
         type_of(frame, column)
     time = TIME if of.timestamp else None

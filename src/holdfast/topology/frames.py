@@ -12,10 +12,11 @@ import pyarrow as pa
 from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.types import Field, Schema
+from holdfast.topology.plain_frames import PlainFrame, spark_frame
 
 if TYPE_CHECKING:
     from pyspark.errors import AnalysisException
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
     from holdfast.topology.aggregates import Aggregate
 
@@ -24,9 +25,16 @@ def input_type(frame: DataFrame, label: str, aggregate: Aggregate) -> str | None
     """The type of what an aggregate is applied to; None for whole rows."""
     if aggregate.column is None:
         return None
-    column = aggregate.column
-    with errors_in(frame, f"{label}={aggregate}"):
-        chosen = frame.selectExpr(column) if isinstance(column, str) else frame.select(column)
+    return expression_type(frame, aggregate.column, f"{label}={aggregate}")
+
+
+def expression_type(frame: DataFrame, value: str | Column, where: str) -> str:
+    """The type of a column, of SQL or of a Spark Column. `where` names the call in the error."""
+    if isinstance(value, str) and value in frame.columns and value.isidentifier():
+        return type_of(frame, value)
+    with errors_in(frame, where):
+        given = spark_frame(frame)
+        chosen = given.selectExpr(value) if isinstance(value, str) else given.select(value)
     return chosen.schema.fields[0].dataType.simpleString()
 
 
@@ -68,6 +76,8 @@ def _unlogged() -> Iterator[None]:
 
 def is_repeatable(frame: DataFrame) -> bool:
     """Whether its steps give the same records each time. A filter such as `rand() < 0.5` does not."""
+    if isinstance(frame, PlainFrame):
+        return True
     return bool(frame._jdf.queryExecution().analyzed().deterministic())
 
 

@@ -26,14 +26,13 @@ from holdfast.stores.kinds import store_spec
 from holdfast.stores.options import ROCKSDB, one_of
 from holdfast.stores.spec import KEY_VALUE, WINDOW, RowValues, StoreSpec, check_name
 from holdfast.topology.frames import key_of, type_of
+from holdfast.topology.join_shape import JoinShape, JoinSide
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.topology import SubTopology
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
     from holdfast.topology.stream import Stream
 
 How = Literal["inner", "left", "outer"]
@@ -49,22 +48,6 @@ WAIT_TIME: Final = "$time"
 """The first key column of records that wait: their event time."""
 
 LEAST_BUCKET_MS: Final = 1_000
-
-
-@dataclass(frozen=True)
-class JoinSide:
-    """One of the two streams in a join."""
-
-    column: str
-    """The column of the merged stream with its columns."""
-    columns: Schema
-    """The columns that its rows have, without the key."""
-    window: JoinWindow
-    """Seen from its own records."""
-    buffer: str
-    """The name of the store with its records."""
-    unmatched: str | None
-    """The name of the store with its records that wait for the end of their windows, if these come out unmatched."""
 
 
 @dataclass(frozen=True)
@@ -240,22 +223,7 @@ def _merged(left: Stream, right: Stream, key: Schema, join: StreamJoin) -> Strea
 def _shaped(stream: Stream, sides: tuple[JoinSide, JoinSide], own: int, key: Schema, time: str) -> Stream:
     """A stream in the shape of a join: key, event time, and a column per side, null for the other side."""
 
-    def step(df: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        def column(side: JoinSide) -> Column:
-            if side is sides[own]:
-                return F.struct(*(F.col(_quoted(name)) for name in side.columns.names))
-            fields = ", ".join(f"{_quoted(field.name)}: {field.type}" for field in side.columns.fields)
-            return F.lit(None).cast(f"struct<{fields}>")
-
-        keys = [F.col(_quoted(name)).alias(field.name) for name, field in zip(stream.key, key.fields, strict=True)]
-        assert stream.timestamp is not None
-        moment = F.col(_quoted(stream.timestamp)).cast("timestamp").alias(time)
-        return df.select(*keys, moment, *(column(side).alias(side.column) for side in sides))
-
+    assert stream.timestamp is not None
+    keys = tuple(zip(stream.key, key.names, strict=True))
+    step = JoinShape(keys, (stream.timestamp, time), sides, sides[own])
     return replace(stream.transform(step), key=tuple(key.names), timestamp=time, position=())
-
-
-def _quoted(name: str) -> str:
-    return "`" + name.replace("`", "``") + "`"

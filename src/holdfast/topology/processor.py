@@ -175,7 +175,7 @@ def name_of(processor: type[Processor]) -> str:
     return name
 
 
-def parse_output(text: str | Schema) -> Schema:
+def parse_output(text: str | Schema, what: str = "output") -> Schema:
     """The columns of an output, written as in Spark.
 
     >>> print(parse_output("player string, paid decimal(10, 2), n long"))
@@ -188,8 +188,8 @@ def parse_output(text: str | Schema) -> Schema:
         name, _, kind = part.strip().replace(":", " ", 1).partition(" ")
         if not name or not kind.strip():
             raise TopologyError(
-                f"output={text!r} can't be read at {part.strip()!r}. Write a name and a type for each column, such as "
-                "output='player string, n bigint'."
+                f"{what}={text!r} can't be read at {part.strip()!r}. Write a name and a type for each column, such as "
+                f"{what}='player string, n bigint'."
             )
         fields.append(Field(name.strip("`"), kind.strip()))
     return Schema(tuple(fields))

@@ -24,8 +24,10 @@ from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.joining import add_join
 from holdfast.topology.lookups import add_lookup
+from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, timed
+from holdfast.topology.projection import Projection
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
 from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
@@ -95,7 +97,13 @@ class Stream:
 
     def select(self, *columns: str | Column) -> Stream:
         """Keeps these columns or expressions. Key and event time must be among them."""
-        return self._with(lambda df: df.select(*columns), f"select({', '.join(map(repr, columns))})")
+        names = [column for column in columns if isinstance(column, str) and column.isidentifier()]
+        where = f"select({', '.join(map(repr, columns))})"
+        if len(names) < len(columns):
+            return self._with(lambda df: df.select(*columns), where)
+        for name in names:
+            type_of(self.frame, name)
+        return self._with(Projection(tuple((name, name) for name in names)), where)
 
     def with_column(self, name: str, value: str | Column) -> Stream:
         """Adds or replaces a column; a string is a SQL expression."""
@@ -109,7 +117,7 @@ class Stream:
 
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
-        return self.transform(lambda df: df.drop(*columns))
+        return self.transform(Projection(tuple((name, name) for name in self.frame.columns if name not in columns)))
 
     def flat_map(self, values: str | Column, name: str) -> Stream:
         """One record per item of an array, in a column of this name: `stream.flat_map("split(text, ' ')", "word")`.
@@ -139,6 +147,7 @@ class Stream:
         """
         from pyspark.sql import functions as F
 
+        _ = spark_frame(self.frame)  # the next line needs Spark
         parts, taken = [], F.lit(False)
         for condition in conditions:
             matches = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))

@@ -20,6 +20,7 @@ from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.derived import ROW, TASK, TIME
 from holdfast.topology.lookups import check_lookup
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
+from holdfast.topology.projection import Projection
 from holdfast.topology.tables import row_store
 from holdfast.topology.topology import SubTopology
 
@@ -86,7 +87,4 @@ def join_tables(
 def _keys(table: Table, names: Schema) -> Stream:
     """The keys whose rows change, under the names of the left table's key columns."""
     keys = zip(table.spec.key.names, names.names, strict=True)
-    columns = [f"`{own}` AS `{name}`" for own, name in keys]
-
-    stream = table.to_stream()
-    return stream.transform(lambda df: df.selectExpr(*columns, TIME, TASK, ROW)).key_by(*names.names)
+    return table.to_stream().transform(Projection((*keys, (TIME, TIME), (TASK, TASK), (ROW, ROW)))).key_by(*names.names)

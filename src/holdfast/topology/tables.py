@@ -20,7 +20,7 @@ from holdfast.stores.kinds import store_spec
 from holdfast.stores.layouts.base import TOMBSTONES
 from holdfast.stores.spec import KEY_VALUE, RowValues, StoreSpec
 from holdfast.topology.aggregation import Table, check_unused
-from holdfast.topology.frames import errors_in, key_of, type_of
+from holdfast.topology.frames import expression_type, key_of, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
 from holdfast.topology.topology import SubTopology
 
@@ -57,12 +57,11 @@ def add_table(stream: Stream, name: str, deleted: str | Column | None, options: 
     """Adds a table with the newest row per key of a stream, in a store with these options."""
     frame, key = stream.frame, key_of(stream.frame, stream.key)
     if deleted is not None:
-        with errors_in(frame, f"table({name!r}, deleted={deleted!r})"):
-            kind = (frame.selectExpr(deleted) if isinstance(deleted, str) else frame.select(deleted)).schema.fields[0]
-        if kind.dataType.simpleString() != "boolean":
+        where = f"table({name!r}, deleted={deleted!r})"
+        if (kind := expression_type(frame, deleted, where)) != "boolean":
             raise TopologyError(
-                f"table({name!r}, deleted={deleted!r}): the condition is of type {kind.dataType.simpleString()}, and "
-                "must be true or false, such as deleted=\"op = 'DELETE'\"."
+                f"{where}: the condition is of type {kind}, and must be true or false, such as "
+                "deleted=\"op = 'DELETE'\"."
             )
     columns = tuple(column for column in frame.columns if column not in (*stream.key, deleted))
     if not columns:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 from holdfast.errors import TopologyError
 from holdfast.stores.access import Now
@@ -17,7 +17,9 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import ROCKSDB, known_engine
 from holdfast.stores.spec import StoreSpec, check_name
 from holdfast.topology.outputs import DeadLetters, Output, default_sink_name
+from holdfast.topology.plain_frames import PlainFrame, spark_frame
 from holdfast.topology.processor import OnError, two_stores
+from holdfast.topology.projection import PlainStep
 from holdfast.topology.sink import Sink
 from holdfast.words import TaskId
 
@@ -63,7 +65,11 @@ class Branch:
 
     def after(self, step: StatelessStep) -> Branch:
         """The branch with one more step."""
-        return Branch(self.origin, step(self.frame), (*self.steps, step))
+        if isinstance(self.frame, PlainFrame) and isinstance(step, PlainStep):
+            frame = cast("DataFrame", step.plain(self.frame))
+        else:
+            frame = step(spark_frame(self.frame))
+        return Branch(self.origin, frame, (*self.steps, step))
 
 
 class Operator(Protocol):

@@ -1,0 +1,40 @@
+"""An app's topology and settings, as its log and its tasks need them."""
+
+from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
+from holdfast.log.log import Log
+from holdfast.pipeline.task import Limits
+from holdfast.settings.model import Settings
+from holdfast.topology.topology import Topology
+
+
+def app_spec(id: str, partitions: int, topology: Topology) -> AppSpec:
+    """The app for its file in the log."""
+    return AppSpec(
+        id=id,
+        partitions=partitions,
+        stores=topology.stores,
+        subtopologies=tuple(
+            SubTopologySpec(each.name, each.number, tuple(sorted(store.name for store in each.stores)))
+            for each in topology.subtopologies
+        ),
+    )
+
+
+def adopt(log: Log, topology: Topology) -> None:
+    """Lets a topology take over what its log has recorded."""
+    numbers = {each.name: each.number for each in log.app.subtopologies}
+    topology.adopt(numbers, lambda spec: effective(log.app, spec))
+
+
+def limits_of(settings: Settings, subtopologies: int) -> Limits:
+    """The limits of an app's tasks."""
+    batch, partitions = settings.batch, settings.partitions
+    return Limits(
+        partitions=partitions,
+        chunk_rows=batch.segment_rows,
+        # All tasks share the bytes that a commit may have inline.
+        inline_limit=settings.log.inline_bytes // (partitions * subtopologies),
+        max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
+        state_bytes=batch.state_bytes,
+        rewrite_entries=batch.rewrite_entries,
+    )

@@ -1,0 +1,71 @@
+"""Records of a test: what stands in for a streaming DataFrame, and Python rows as columns."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from holdfast.errors import BadValue, TopologyError, did_you_mean, shown
+from holdfast.topology.events import as_mapping
+from holdfast.topology.plain_frames import PlainFrame, arrow_schema
+from holdfast.topology.processor import parse_output
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+    from pyspark.sql.types import StructType
+
+
+def records(columns: str | StructType) -> PlainFrame:
+    """Stands in for a streaming DataFrame: `app.stream(records("player string, at timestamp"), key="player")`.
+
+    The text has the columns' types as Spark names them. For arrays, maps and structs give a `StructType`.
+
+    >>> records("player string, points bigint").columns
+    ['player', 'points']
+    """
+    if isinstance(columns, str):
+        return PlainFrame.of_arrow(parse_output(columns, "columns").arrow)
+    return PlainFrame(columns)
+
+
+def as_table(frame: DataFrame | PlainFrame, rows: Iterable[object], source: str) -> pa.Table:
+    """Python rows as columns. A column that a row doesn't have is null."""
+    schema = arrow_schema(frame)
+    given = [_checked(row, schema, source) for row in rows]
+    columns = [_column(field, [row.get(field.name) for row in given], source) for field in schema]
+    return pa.table(columns, schema=schema)
+
+
+def _checked(row: object, schema: pa.Schema, source: str) -> Mapping[str, Any]:
+    found = as_mapping(row)
+    for name in found:
+        if name not in schema.names:
+            raise TopologyError(
+                f"pipe({source!r}): the record {shown(found)} has {name!r}, and the source has no such column. "
+                f"{did_you_mean(name, schema.names)}It has {', '.join(schema.names)}."
+            )
+    return found
+
+
+def _column(field: pa.Field, values: list[Any], source: str) -> pa.Array:
+    if pa.types.is_timestamp(field.type):
+        values = [_moment(value) for value in values]
+    try:
+        return pa.array(values, field.type)
+    except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
+        raise BadValue(
+            f"pipe({source!r}): a value of the column {field.name!r} can't be {field.type}: {error}. Values are "
+            f"{shown(values)}."
+        ) from error
+
+
+def _moment(value: Any) -> Any:
+    """A time, also given as text or in milliseconds since 1970. Without a time zone it is UTC."""
+    if isinstance(value, str):
+        return dt.datetime.fromisoformat(value)
+    if isinstance(value, int):
+        return dt.datetime.fromtimestamp(0, dt.UTC) + dt.timedelta(milliseconds=value)
+    return value

@@ -1,0 +1,65 @@
+"""A store of an app in a test: all partitions together, with the methods of its read-only view."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from holdfast.stores.access import DictBytes, Now
+from holdfast.stores.kinds import view_of
+from holdfast.stores.scans import Closing
+from holdfast.topology.processing import Processing
+from holdfast.topology.processor import stores_of
+from holdfast.topology.topology import SubTopology
+
+_ALL: dict[str, tuple[None, ...]] = {"items": (), "fetch_all": (), "find_keys": (None, None)}
+"""The methods that return everything, with their arguments: of key-value, window and session stores."""
+
+
+class StoreInTest:
+    """Reads a store in all partitions: `get(key)`, `items()`, and whatever else the store's kind can answer.
+
+    Results that are many come as a list, in the order of keys within a partition.
+    """
+
+    def __init__(self, subtopology: SubTopology, place: int, partitions: Sequence[DictBytes], now: Now) -> None:
+        spec, operator = subtopology.stores[place], subtopology.operator
+        if isinstance(operator, Processing):
+            declared = stores_of(operator.processor)[operator.attributes[place]]
+            self._views: list[Any] = [declared.bind(each, now, spec=spec).read_only() for each in partitions]
+            self._hidden: frozenset[str] = frozenset()
+        else:
+            self._views = [view_of(spec, each, now) for each in partitions]
+            self._hidden = frozenset(field.name for field in spec.columns.fields if field.hidden_in)
+
+    def get(self, *key: Any) -> Any:
+        """What the store has for a key, None if nothing."""
+        return self._ask("get", *key)
+
+    def items(self) -> list[tuple[Any, Any]]:
+        """All entries, windows and sessions as (key, value)."""
+        for method, args in _ALL.items():
+            if hasattr(self._views[0], method):
+                found: list[tuple[Any, Any]] = self._ask(method, *args)
+                return sorted(found, key=lambda entry: str(entry[0]))
+        raise AttributeError(f"A store of the kind {type(self._views[0]).__name__} has no method that returns all.")
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return lambda *args, **options: self._ask(name, *args, **options)
+
+    def _ask(self, method: str, *args: Any, **options: Any) -> Any:
+        """Asks every partition. A key is in one of them."""
+        answers = [getattr(view, method)(*args, **options) for view in self._views]
+        if isinstance(answers[0], Closing | Iterator):
+            return [self._shown(each) for answer in answers for each in answer]
+        return self._shown(next((answer for answer in answers if answer is not None), None))
+
+    def _shown(self, value: Any) -> Any:
+        """A value without the columns that only merges need."""
+        if isinstance(value, dict):
+            return {name: each for name, each in value.items() if name not in self._hidden}
+        if type(value) is tuple:
+            return tuple(self._shown(each) for each in value)
+        return value

@@ -1,0 +1,63 @@
+"""Columns of records that come without Spark: what stands in for a streaming DataFrame in a test.
+
+A topology asks a DataFrame for little more than its columns and their types, which need no Spark session. Where it has
+a stateless step or a SQL expression, Spark is started, on this machine, for an empty DataFrame with the same columns.
+"""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING, ClassVar
+
+import pyarrow as pa
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
+
+
+class PlainFrame:
+    """Columns and types under the names that a DataFrame has for them."""
+
+    isStreaming: ClassVar[bool] = True  # noqa: N815  PySpark's name
+
+    def __init__(self, schema: StructType) -> None:
+        self.schema = schema
+        self.columns: list[str] = list(schema.names)
+
+    @classmethod
+    def of_arrow(cls, schema: pa.Schema) -> PlainFrame:
+        from pyspark.sql.pandas.types import from_arrow_schema
+
+        return cls(from_arrow_schema(schema, prefer_timestamp_ntz=True))
+
+    @property
+    def sparkSession(self) -> SparkSession:  # noqa: N802  PySpark's name
+        return local_session()
+
+    @cached_property
+    def dataframe(self) -> DataFrame:
+        """An empty DataFrame with these columns. Starts Spark."""
+        return self.sparkSession.createDataFrame([], self.schema)
+
+
+def spark_frame(frame: DataFrame | PlainFrame) -> DataFrame:
+    """A DataFrame with the columns of a frame."""
+    return frame.dataframe if isinstance(frame, PlainFrame) else frame
+
+
+def arrow_schema(frame: DataFrame | PlainFrame) -> pa.Schema:
+    """The columns of a frame as Arrow columns, timestamps in UTC."""
+    from pyspark.sql.pandas.types import to_arrow_type
+
+    return pa.schema([(field.name, to_arrow_type(field.dataType, timezone="UTC")) for field in frame.schema.fields])
+
+
+def local_session() -> SparkSession:
+    """The Spark session of this process, or a small one on this machine."""
+    from pyspark.sql import SparkSession
+
+    builder = SparkSession.builder.master("local[1]").appName("holdfast-test")
+    for name, value in {"spark.ui.enabled": "false", "spark.ui.showConsoleProgress": "false"}.items():
+        builder = builder.config(name, value)
+    return SparkSession.getActiveSession() or builder.getOrCreate()

@@ -1,0 +1,279 @@
+"""The test driver: whole topologies in one process, without Spark."""
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from pyspark import SparkContext
+from pyspark.sql import SparkSession
+
+import holdfast as hf
+from holdfast.errors import BadValue, TopologyError
+from holdfast.pipeline.driver import TaskFailed
+from holdfast.testing import TestDriver, records
+
+GAMES = "player string, points bigint, at timestamp"
+START = datetime(2030, 1, 1, tzinfo=UTC)
+
+
+@pytest.fixture(autouse=True)
+def without_spark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever asks for Spark fails, also while another test's session is there."""
+
+    def refuse() -> None:
+        raise AssertionError("this starts Spark")
+
+    monkeypatch.setattr(SparkContext, "_active_spark_context", None)
+    monkeypatch.setattr(SparkSession, "getActiveSession", refuse)
+
+
+def at(seconds: float) -> datetime:
+    return START + timedelta(seconds=seconds)
+
+
+def game(player: str | None, points: int | None, seconds: float) -> dict[str, object]:
+    return {"player": player, "points": points, "at": at(seconds)}
+
+
+def city(player: str, name: str, seconds: float) -> dict[str, object]:
+    return {"player": player, "city": name, "at": at(seconds)}
+
+
+def games_app() -> tuple[hf.App, "hf.Stream"]:
+    app = hf.App("games")
+    return app, app.stream(records(GAMES), key="player", timestamp="at", name="games")
+
+
+class Totals(hf.Processor):
+    totals = hf.KeyValueStore("totals", value=int)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        total = self.totals.get(key, 0) + event.points
+        self.totals[key] = total
+        ctx.forward(key, {"total": total})
+        if total > 9:
+            ctx.forward(key, {"total": total}, to="alerts")
+
+
+def test_aggregates_over_several_versions_need_no_spark() -> None:
+    app, games = games_app()
+    games.group_by().aggregate(
+        n=hf.count(),
+        some=hf.count("points"),
+        total=hf.sum("points"),
+        low=hf.min("points"),
+        best=hf.max("points"),
+        mean=hf.mean("points"),
+        first=hf.first("points"),
+        last=hf.last("points"),
+        name=hf.max("player"),
+    ).store("players")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 3, 2), game("bob", 1, 1), game("ann", 5, 1)])
+    driver.pipe("games", [game("ann", None, 3)])
+    ann = {"n": 3, "some": 2, "total": 8, "low": 3, "best": 5, "mean": 4.0, "first": 5, "last": None, "name": "ann"}
+    assert driver.store("players").get("ann") == ann
+    assert [key for key, _ in driver.store("players").items()] == ["ann", "bob"]
+    assert [row["player"] for row in driver.output("players")].count("ann") == 2
+    assert driver.output("players") == []
+    assert driver.version == 2
+    assert driver.now.event == at(3).timestamp() * 1000
+
+
+def test_a_record_that_cant_be_used_is_a_dead_letter() -> None:
+    app, games = games_app()
+    games.group_by().count().store("players")
+    driver = TestDriver(app)
+    driver.pipe("games", [game(None, 3, 2), game("ann", 1, 7200), game("bob", 1, 1)])
+    letters = driver.dead_letters()
+    assert [letter["reason"] for letter in letters] == [
+        "no key: player is null",
+        "event time is more than batch.max_ahead (3600000 ms) ahead of the clock",
+    ]
+    assert letters[0]["record"] == {"player": None, "at": "2030-01-01T00:00:02.000Z"}
+    assert driver.store("players").items() == [("bob", {"count": 1})]
+    assert driver.counts["dead"] == 2
+
+
+def test_processors_outputs_and_derived_streams() -> None:
+    app, games = games_app()
+    totals = games.process(
+        Totals, output="player string, total bigint", outputs={"alerts": "player string, total bigint"}
+    )
+    totals.to_stream(key="total").group_by().count().store("by-total")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 8, 2), game("bob", 8, 1)])
+    driver.pipe("games", [game("ann", 4, 3)])
+    assert driver.store("totals").items() == [("ann", 12), ("bob", 8)]
+    assert dict(driver.store("by-total").items()) == {8: {"count": 2}, 12: {"count": 1}}
+    assert driver.output("alerts") == [{"player": "ann", "total": 12}]
+    assert len(driver.output("totals")) == 3
+
+
+def test_a_processor_that_raises_refuses_the_batch() -> None:
+    app, games = games_app()
+    games.process(Totals, output="player string, total bigint")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 1)])
+    with pytest.raises(TaskFailed, match="there is no such output"):
+        driver.pipe("games", [game("ann", 100, 2)])
+    assert driver.store("totals").get("ann") == 1
+    driver.pipe("games", [game("ann", 2, 2)])
+    assert driver.store("totals").get("ann") == 3
+
+
+def test_windows_close_when_stream_time_passes() -> None:
+    app, games = games_app()
+    windowed = games.group_by().window(hf.tumbling("60s", grace="5s")).count().store("minutes")
+    windowed.final()
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 1), game("ann", 1, 2), game("bob", 1, 59)])
+    assert driver.output("final") == []
+    driver.advance(stream="10s")
+    rows = driver.output("final")
+    assert {(row["player"], row["count"]) for row in rows} == {("ann", 2), ("bob", 1)}
+    driver.pipe("games", [game("ann", 1, 3), game("ann", 1, 3)])
+    assert len(driver.output("late")) == 2
+    assert [value for _, value in driver.store("minutes").items()] == [{"count": 2}, {"count": 1}]
+
+
+def test_sessions_and_hopping_windows() -> None:
+    app, games = games_app()
+    games.group_by().window(hf.session("30s", grace="1m")).aggregate(n=hf.count(), last=hf.last("points")).store(
+        "sessions"
+    )
+    games.group_by().window(hf.hopping("60s", every="30s", grace="1m")).aggregate(total=hf.sum("points")).store("hops")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 0), game("ann", 2, 40)])
+    driver.pipe("games", [game("ann", 3, 20)])
+    ((key, value),) = driver.store("sessions").items()
+    assert key.key == "ann" and value == {"n": 3, "last": 2}
+    assert sorted(value["total"] for _, value in driver.store("hops").items()) == [2, 4, 6]
+
+
+def test_tables_and_joins() -> None:
+    app, games = games_app()
+    cities = app.table(
+        records("player string, city string, gone boolean, at timestamp"),
+        "cities",
+        key="player",
+        timestamp="at",
+        deleted="gone",
+    )
+    joined = games.join(cities, how="left", name="with-city", prefix="city_")
+    joined.to_stream().key_by("city_city").group_by("city_city").count().store("by-city")
+    driver = TestDriver(app)
+    driver.pipe("cities", [city("ann", "Bern", 0), city("bob", "Ulm", 0)])
+    driver.pipe("games", [game("ann", 1, 1), game("cid", 1, 1)])
+    driver.pipe_all({"games": [game("bob", 2, 2)], "cities": [{"player": "bob", "gone": True, "at": at(1)}]})
+    assert [(row["player"], row["city_city"]) for row in driver.output("with-city")] == [
+        ("ann", "Bern"),
+        ("cid", None),
+        ("bob", None),
+    ]
+    assert driver.store("by-city").items() == [("Bern", {"count": 1})]
+    assert driver.store("cities").get("bob") is None
+
+
+def test_tables_joined_with_each_other() -> None:
+    app, games = games_app()
+    counts = games.group_by().count().store("counts")
+    cities = app.table(records("player string, city string, at timestamp"), "cities", key="player", timestamp="at")
+    counts.join(cities, how="outer", name="both")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 1)])
+    driver.pipe("cities", [city("ann", "Bern", 2), city("bob", "Ulm", 2)])
+    assert dict(driver.store("both").items()) == {
+        "ann": {"count": 1, "city": "Bern", "at": at(2)},
+        "bob": {"count": None, "city": "Ulm", "at": at(2)},
+    }
+
+
+def test_streams_joined_within_a_window() -> None:
+    app, games = games_app()
+    chats = app.stream(records("player string, text string, at timestamp"), key="player", timestamp="at", name="chats")
+    games.join(chats, within=hf.join_window("10s"), how="left", name="talk", prefix="chat_")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 0), game("bob", 2, 0)])
+    driver.pipe(
+        "chats", [{"player": "ann", "text": "hi", "at": at(5)}, {"player": "bob", "text": "late", "at": at(11)}]
+    )
+    assert [(row["player"], row["chat_text"]) for row in driver.output("talk")] == [("ann", "hi")]
+    driver.advance(stream="1m")
+    assert [(row["player"], row["chat_text"]) for row in driver.output("talk")] == [("bob", None)]
+
+
+def test_sliding_windows_updates_and_collected_values() -> None:
+    app, games = games_app()
+    games.group_by().window(hf.sliding("10s", grace="1m")).count().store("sliding")
+    games.group_by().window(hf.tumbling("1m")).aggregate(total=hf.sum("points")).store("updates", emit="updates")
+    games.group_by().aggregate(last=hf.collect("points", limit=2)).store("recent")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 3, 20), game("ann", 1, 0), game("ann", 2, 5)])
+    assert [row["total"] for row in driver.output("updates")] == [1, 3, 6]
+    assert driver.store("recent").get("ann") == {"last": "[2,3]"}
+    assert sorted(value["count"] for _, value in driver.store("sliding").items()) == [1, 1, 1, 2]
+
+
+class Silent(hf.Processor):
+    seen = hf.KeyValueStore("seen", value=int, ttl="1m")
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.seen[key] = event.points
+
+    @hf.punctuate(every="10s", time="wall")
+    def look(self, now: int, ctx: hf.Context) -> None:
+        for key in self.seen.keys():  # noqa: SIM118  a store is no dictionary
+            ctx.forward(key, {"second": now // 1000 % 60})
+
+
+def test_wall_clock_time_passes_without_records() -> None:
+    app, games = games_app()
+    games.process(Silent, output="player string, second bigint")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 0)])
+    driver.advance("30s")
+    assert [row["second"] for row in driver.output("silent")] == [10, 20, 30]
+    assert driver.now.wall == at(30).timestamp() * 1000
+    driver.advance("40s")
+    assert driver.store("seen").items() == []
+
+
+def test_merged_streams_have_clocks_per_source() -> None:
+    app, games = games_app()
+    others = app.stream(records(GAMES), key="player", timestamp="at", name="others")
+    games.merge(others).group_by().aggregate(n=hf.count(), last=hf.last("points")).store("players")
+    driver = TestDriver(app)
+    driver.pipe_all({"games": [game("ann", 1, 10)], "others": [game("ann", 2, 5)]})
+    assert driver.store("players").get("ann") == {"n": 2, "last": 1}
+    assert driver.now.event == at(5).timestamp() * 1000
+
+
+def test_a_crash_loses_nothing() -> None:
+    app, games = games_app()
+    games.process(Totals, output="player string, total bigint", outputs={"alerts": "player string, total bigint"})
+    games.group_by().count().store("players")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 1)])
+    driver.crash().pipe("games", [game("ann", 2, 2)])
+    assert driver.store("totals").get("ann") == 3
+    assert driver.store("players").get("ann") == {"count": 2}
+    assert [row["total"] for row in driver.output("totals")] == [1, 3]
+
+
+def test_mistakes_are_named() -> None:
+    app, games = games_app()
+    games.group_by().count().store("players")
+    driver = TestDriver(app)
+    with pytest.raises(TopologyError, match="no such source. Did you mean 'games'"):
+        driver.pipe("game", [])
+    with pytest.raises(TopologyError, match="Did you mean 'points'"):
+        driver.pipe("games", [{"player": "ann", "point": 1}])
+    with pytest.raises(BadValue, match="'points' can't be int64"):
+        driver.pipe("games", [{"player": "ann", "points": "many"}])
+    with pytest.raises(TopologyError, match="no output has this name"):
+        driver.output("alerts")
+    with pytest.raises(TopologyError, match="Did you mean 'players'"):
+        driver.store("player")
+    with pytest.raises(TopologyError, match="Pipe one first"):
+        driver.advance(stream="1s")
