@@ -16,6 +16,8 @@ from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.topology.joining import How
 from tests.apps import NOON, entries_of, get, read, settings, write
+from tests.pipeline.joined import Oracle
+from tests.pipeline.joined import Record as PlainRecord
 
 pytestmark = pytest.mark.spark
 
@@ -47,13 +49,13 @@ def wait_until_alone(app: hf.App, store: str, player: str) -> None:
 
 
 def test_joins_equal_those_of_spark_sql(spark: SparkSession, tmp_path: Path) -> None:
-    """Random records out of order, over several batches, of which none is late."""
+    """Random records out of order, over several batches. With a long grace none is late; with a short one many are."""
     dice = Random(5)
     records = [
         record(dice.choice(["left", "right"]), dice.randrange(600) / 10, str(n), f"p{dice.randrange(20)}")
         for n in range(600)
     ]
-    batches = [records[:50], records[50:51], records[51:400], records[400:], [record("left", 1_000, "z", "last")]]
+    batches = [records[:50], records[50:51], records[51:400], records[400:], [record("left", 1_000, "-1", "last")]]
     for number, batch in enumerate(batches):
         write(tmp_path / "input", number, batch, RECORD)
     app = hf.App("joins", settings=settings(tmp_path, batch=QUICK), spark=spark)
@@ -64,9 +66,16 @@ def test_joins_equal_those_of_spark_sql(spark: SparkSession, tmp_path: Path) -> 
     sinks = {how: hf.memory() for how in HOWS}
     for how, sink in sinks.items():
         left.drop("kind").join(right, within=window, how=how, name=f"by-{how}", prefix="right_").sink(sink)
+    short, late = hf.join_window("3s", grace="20s"), hf.memory()
+    left.drop("kind").join(right, within=short, how="outer", name="short", prefix="right_").sink(late)
     with app:
         app.process_all_available()
         wait_until_alone(app, "by-outer-left-unmatched", "last")
+        wait_until_alone(app, "short-left-unmatched", "last")
+    oracle = Oracle(short, "outer")
+    pairs = [row for batch in [*batches, []] for row in oracle.run([plain(each) for each in batch])]
+    assert oracle.late > 50
+    assert sorted(map(repr, map(values, late.rows()))) == sorted(repr(row[:3]) for row in pairs)
     spark.read.parquet(str(tmp_path / "input")).createOrReplaceTempView("records")
     for how, sink in sinks.items():
         query = f"""
@@ -78,6 +87,16 @@ def test_joins_equal_those_of_spark_sql(spark: SparkSession, tmp_path: Path) -> 
         """
         expected = [comparable(row.asDict()) for row in spark.sql(query).collect()]
         assert sorted(map(comparable, sink.rows())) == sorted(expected)
+
+
+def plain(each: Record) -> PlainRecord:
+    """A record as the oracle takes it."""
+    return PlainRecord(each["kind"] == "left", each["player"], round(each["at"].timestamp() * 1000), int(each["value"]))
+
+
+def values(row: dict[str, Any]) -> tuple[str, int | None, int | None]:
+    one, other = row["value"], row["right_value"]
+    return row["player"], None if one is None else int(one), None if other is None else int(other)
 
 
 def comparable(row: dict[str, Any]) -> str:
