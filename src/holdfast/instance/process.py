@@ -23,6 +23,7 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.memory import give_back_freed_memory
 
 _STANDARD_INPUT, _STANDARD_OUTPUT = 0, 1
+_STOPS = (signal.SIGTERM, signal.SIGINT)
 _LOOK_MILLIS = 500
 _LOG = logging.getLogger(__name__)
 _SWITCH_SECONDS = 0.0005
@@ -45,8 +46,7 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
     give_back_freed_memory()
     sys.setswitchinterval(_SWITCH_SECONDS)
     instance = Instance(config)
-    for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, lambda *_: instance.request_stop())
+    call_on_signals(instance.request_stop)
     instance.start()
     running = None
     try:
@@ -66,6 +66,26 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
         instance.stop()
     logging.shutdown()
     os._exit(0)
+
+
+def call_on_signals(request_stop: Callable[[], None]) -> None:
+    """Calls `request_stop` on SIGTERM or SIGINT, on a thread of its own.
+
+    A handler in Python can't: it runs on the main thread between any two steps, so also inside the wait for that very
+    request, and would then wait for the lock that its own thread has. The system's handler only writes to a pipe.
+    """
+    reading, writing = os.pipe()
+    os.set_blocking(writing, False)
+    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    for number in _STOPS:
+        signal.signal(number, lambda *_: None)
+    threading.Thread(target=_wait_for_signal, args=(reading, request_stop), name="signals", daemon=True).start()
+
+
+def _wait_for_signal(reading: int, request_stop: Callable[[], None]) -> None:
+    while os.read(reading, 1)[0] not in _STOPS:
+        pass  # a user's module may have handlers for other signals
+    request_stop()
 
 
 def say_ready(config: InstanceConfig, line: Mapping[str, object]) -> None:
