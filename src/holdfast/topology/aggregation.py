@@ -22,6 +22,7 @@ from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
 
 if TYPE_CHECKING:
+    from holdfast.topology.reducing import ReducedTable
     from holdfast.topology.stream import Stream
 
 Aggregates = tuple[tuple[str, Aggregate], ...]
@@ -80,6 +81,16 @@ class Table:
         from holdfast.topology.table_joins import join_tables
 
         return join_tables(self, other, how, name, prefix, {})
+
+    def top(self, n: int, *, by: str, name: str, per: str | Iterable[str] | None = None) -> ReducedTable:
+        """The `n` rows with the largest values in the column `by`, in a store of this name: a leaderboard.
+
+        `totals.top(3, by="points", per="game", name="top3")`: per group, by columns of the table's key; without `per`
+        of the whole table, under the key `all`. A value is a list of rows, the best one first.
+        """
+        from holdfast.topology.ranking import add_top
+
+        return add_top(self, n, by, per, name)
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Table:
         """Sends the changed rows of every version to `sink`, after the version is committed. Returns this table."""

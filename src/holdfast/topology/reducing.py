@@ -37,15 +37,14 @@ Update = Callable[[Any, Any], Any]
 
 @dataclass(frozen=True)
 class ReducedTable:
-    """A table whose values are computed by a user's function: a store that the stream keeps up to date."""
+    """A table whose values are computed in Python, one record at a time: a store that the stream keeps up to date."""
 
     topology: Topology
     name: str
 
     @property
     def spec(self) -> StoreSpec:
-        (store,) = self.topology.subtopology(self.name).stores
-        return store
+        return next(store for store in self.topology.subtopology(self.name).stores if store.name == self.name)
 
     def to_stream(self) -> Stream:
         """The changed entries of each version as a stream, by the table's key; `key_by` gives it another one.

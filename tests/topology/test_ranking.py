@@ -1,0 +1,45 @@
+"""The processor of a leaderboard, without Spark: equal to sorting all rows after each version."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.stores.formats.types import Field, Schema
+from holdfast.testing import ProcessorTest
+from holdfast.topology.ranking import Columns, ranking_of
+
+COLUMNS = Columns(Schema.of(game="string"), Schema.of(player="string"), Field("points", "bigint"))
+
+changes = st.lists(
+    st.lists(
+        st.tuples(st.sampled_from("xy"), st.sampled_from("abcde"), st.none() | st.integers(-3, 3), st.booleans()),
+        max_size=6,
+    ),
+    max_size=8,
+)
+
+
+def best_of(rows: dict[tuple[str, str], int], game: str) -> list[dict[str, Any]] | None:
+    own = sorted(((points, player) for (of, player), points in rows.items() if of == game), reverse=True)
+    return [{"player": player, "points": points} for points, player in own[:2]] or None
+
+
+@pytest.mark.filterwarnings("ignore::holdfast.testing.attributes.AttributeLost")
+@given(changes)
+def test_the_best_rows_follow_every_change(versions: list[list[tuple[str, str, int | None, bool]]]) -> None:
+    test = ProcessorTest(ranking_of("top", 2, COLUMNS))
+    rows: dict[tuple[str, str], int] = {}
+    for version in versions:
+        for game, player, points, deleted in version:
+            test.pipe(game, {"player": player, "points": points, "_deleted": deleted}, timestamp=1)
+            rows.pop((game, player), None)
+            if points is not None and not deleted:
+                rows[game, player] = points
+        test.commit()
+        for game in "xy":
+            found = test.store("top").get(game)
+            assert (None if found is None else found.value) == best_of(rows, game)
+    assert dict(test.store("top-scores").scan()) == rows
+    assert len(list(test.store("top-ranking").scan())) == len(rows), "no entry of a former score is left"
