@@ -49,6 +49,7 @@ from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_checkpoint, version_of
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
+from holdfast.pipeline.source_order import SourceRemoved, ordered
 from holdfast.pipeline.spark import check_name, check_session, polling_every
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.retry import retrying
@@ -190,8 +191,11 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     def locations() -> StateLocations:
         return _locations(app, log, instances)
 
-    tasks = _batch_tasks(app)
-    batches = BatchRunner(_checkpoint(app), driver, tasks, locations, settings, ending, clock)
+    checkpoint = _checkpoint(app)
+    checkpoint = replace(checkpoint, sources=ordered(topology.used_sources, found, checkpoint.query_id()))
+    checkpoint.make_room()
+    tasks = _batch_tasks(app, checkpoint.sources)
+    batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock)
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
@@ -241,7 +245,7 @@ def plan(app: Description) -> StartPlan:
     refusals = planned.refusals
     try:
         _check_checkpoint(app, newest)
-    except (MissingVersions, NewCheckpoint) as error:
+    except (MissingVersions, NewCheckpoint, SourceRemoved) as error:
         refusals = (*refusals, str(error))
     return replace(planned, warnings=(*planned.warnings, *_notes(app, chain, newest)), refusals=refusals)
 
@@ -282,7 +286,9 @@ def _checked_newest(app: Description, log: Log) -> Commit | None:
 def _check_checkpoint(app: Description, newest: Commit | None) -> None:
     checkpoint = _checkpoint(app)
     done = newest is None and checkpoint.has_done_batches()
-    check_checkpoint(newest, checkpoint.query_id(), _restarts_sources(app), done)
+    query = checkpoint.query_id()
+    check_checkpoint(newest, query, _restarts_sources(app), done)
+    ordered(app.topology.used_sources, newest, query)
 
 
 def _checkpoint(app: Description) -> Checkpoint:
@@ -328,9 +334,9 @@ def _cleaner(app: Description, log: Log, leadership: Leadership) -> Cleaner:
     return Cleaner(log, retention=retention, sinks=lambda: sinks, clock=app.clock, check_leads=leadership.check)
 
 
-def _batch_tasks(app: Description) -> BatchTasks:
+def _batch_tasks(app: Description, sources: Sequence[str]) -> BatchTasks:
     subtopologies = app.topology.subtopologies
-    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)))
+    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)), sources)
 
 
 def rules_of(settings: Settings) -> ChangeRules:

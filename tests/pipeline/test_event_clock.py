@@ -49,6 +49,13 @@ def test_an_idle_source_that_returns_is_behind_and_moves_nothing_back() -> None:
     assert after(TWO, back, 102, {"games": 99}).clocks.event == 95, "chats holds it again"
 
 
+def test_an_added_source_holds_it_until_it_is_idle() -> None:
+    first = after(TWO, None, 1, {"games": 90, "chats": 40})
+    three = EventClock(["games", "chats", "bets"], 60)
+    assert three.moves_at(first.clocks) is None
+    assert after(three, first, 2, {"games": 91, "chats": 91}).clocks.event == 40
+
+
 def test_a_removed_source_does_not_hold_it_back() -> None:
     first = after(TWO, None, 1, {"games": 90, "chats": 40})
     assert after(ONE, first, 2, {"games": 91}).clocks.event == 91

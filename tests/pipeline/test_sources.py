@@ -10,6 +10,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.errors import TopologyError
+from holdfast.pipeline.source_order import SourceRemoved
 from tests.apps import NOON, entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -137,3 +138,26 @@ def test_streams_that_cannot_be_merged_or_split_are_refused(spark: SparkSession,
         games.branch("rand() < 0.5")
     with pytest.raises(TopologyError, match=r"no column 'playr'.*'player'"):
         games.key_by("playr")
+
+
+def test_a_source_can_be_added_and_moved_but_not_removed(spark: SparkSession, tmp_path: Path) -> None:
+    def start(*names: str) -> dict[str, dict[str, Any]]:
+        app = hf.App("more", settings=settings(tmp_path), spark=spark)
+        for name in names:
+            stream = app.stream(read(spark, tmp_path / name), key="player", timestamp="at", name=name)
+            stream.group_by().aggregate(points=hf.sum("points")).store(f"of-{name}")
+        with app:
+            app.process_all_available()
+            return {name: entries_of(app, f"of-{name}") for name in names}
+
+    for name, points in {"games": 1, "chats": 10, "bets": 100}.items():
+        write(tmp_path / name, 1, [game("ann", points)])
+    assert start("games") == {"games": {"ann": {"points": 1}}}
+    write(tmp_path / "games", 2, [game("ann", 2)])
+    assert start("chats", "games") == {"chats": {"ann": {"points": 10}}, "games": {"ann": {"points": 3}}}
+    write(tmp_path / "chats", 2, [game("ann", 20)])
+    found = start("bets", "games", "chats")
+    assert {name: rows["ann"]["points"] for name, rows in found.items()} == {"bets": 100, "games": 3, "chats": 30}
+    with pytest.raises(SourceRemoved, match=r"no longer reads the source 'chats'.*games, chats, bets in this order"):
+        start("games", "bets")
+    assert start("games", "chats", "bets")["chats"] == {"ann": {"points": 30}}

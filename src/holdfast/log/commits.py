@@ -43,6 +43,8 @@ class SparkBatch(msgspec.Struct, frozen=True, omit_defaults=True):
     offsets: str
     files: tuple[str, ...] = ()
     """Per source, a checksum of the files of a file source, whose offset is only a number; "" for other sources."""
+    sources: tuple[str, ...] = ()
+    """The names of the sources in the order of the entry."""
     earlier: dict[str, int] = {}
     """By query id, the last batch of each former checkpoint of this log."""
 

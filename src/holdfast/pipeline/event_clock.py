@@ -55,7 +55,9 @@ class EventClock:
     def _slowest(self, clocks: Mapping[str, int], heard: Mapping[str, int], wall: int) -> int | None:
         """None if every source is idle, or if one that isn't has no clock yet."""
         several = len(self.sources) > 1
-        active = [name for name in self.sources if not several or wall - heard[name] <= self.idle_after_millis]
+        active = [
+            name for name in self.sources if not several or wall - heard.get(name, wall) <= self.idle_after_millis
+        ]
         if not active or any(name not in clocks for name in active):
             return None
         return min(clocks[name] for name in active)

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import SparkBatch
 from holdfast.log.documents import checksum
+from holdfast.pipeline.source_order import with_room
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -31,6 +32,8 @@ class Checkpoint:
 
     session: SparkSession
     location: str
+    sources: tuple[str, ...] = ()
+    """The names of the query's sources in the order of its entries."""
 
     def query_id(self) -> str | None:
         """The query's id; None where there is no checkpoint yet."""
@@ -57,7 +60,18 @@ class Checkpoint:
                 f"Spark runs batch {number} and {self.location} has no entry of it: was the folder removed while the "
                 "app ran? Start the app again."
             )
-        return SparkBatch(query=query, batch=number, offsets=offsets, files=self.files_of(offsets))
+        files = self.files_of(offsets)
+        return SparkBatch(query=query, batch=number, offsets=offsets, files=files, sources=self.sources)
+
+    def make_room(self) -> None:
+        """Adds an empty position per source that the newest entries lack. Only while no query runs on the checkpoint.
+
+        Spark reads the last two entries when it starts.
+        """
+        for number in self.numbers("offsets")[-2:]:
+            entry = self.read(f"offsets/{number}")
+            if entry is not None and (changed := with_room(entry, len(self.sources))) is not None:
+                self.write(f"offsets/{number}", changed)
 
     def files_of(self, entry: str) -> tuple[str, ...]:
         """Per source of an entry, a checksum of the files behind its offset; "" for a source that isn't of files."""

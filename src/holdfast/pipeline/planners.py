@@ -79,7 +79,8 @@ class BatchTasks:
     A sub-topology that reads the output of another runs after it, over the rows that its tasks have sealed.
     """
 
-    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
+    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits, sources: Sequence[str]) -> None:
+        """`sources` are the names of the sources in the order of Spark's checkpoint."""
         self._partitions = limits.partitions
         self._planners = [(each, PLANNERS[type(each.operator)](each, limits)) for each in subtopologies]
         self._outputs = {output.name: output for each in subtopologies for output in each.outputs}
@@ -91,7 +92,8 @@ class BatchTasks:
                 if isinstance(origin := reader.branch.origin, Source):
                     readers.setdefault(origin, []).append(reader)
         self._sources = {source: SourceReaders(source, own) for source, own in readers.items()}
-        self._union = TaggedUnion([(source.name, readers.selected) for source, readers in self._sources.items()])
+        selected = {source.name: readers.selected for source, readers in self._sources.items()}
+        self._union = TaggedUnion([(name, selected[name]) for name in sources])
 
     @property
     def query_frame(self) -> DataFrame:

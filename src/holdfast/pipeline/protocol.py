@@ -7,7 +7,7 @@ before it, so the newest commit alone says how far Spark is.
 """
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,6 +15,7 @@ import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import Commit, SparkBatch
+from holdfast.pipeline.source_order import EMPTY
 from holdfast.words import NOTHING, Millis, Version
 
 REPAIR: Final = "`holdfast checkpoint repair <app>`"
@@ -96,7 +97,16 @@ def following(newest: Commit | None, batch: SparkBatch) -> SparkBatch:
 
 def same_input(one: SparkBatch, other: SparkBatch) -> bool:
     """Whether two plans of a batch read the same records: equal offsets per source, and equal files."""
-    return inputs_of(one.offsets) == inputs_of(other.offsets) and one.files == other.files
+    mine, theirs = (_trimmed(inputs_of(batch.offsets), EMPTY) for batch in (one, other))
+    return mine == theirs and _trimmed(one.files, "") == _trimmed(other.files, "")
+
+
+def _trimmed(values: Sequence[object], empty: str) -> list[object]:
+    """Without empty positions at the end: of sources that were added later."""
+    kept = list(values)
+    while kept and kept[-1] == empty:
+        kept.pop()
+    return kept
 
 
 def inputs_of(entry: str) -> list[object]:

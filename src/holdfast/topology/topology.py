@@ -141,6 +141,12 @@ class Topology:
         return {output.name: output for output in found}
 
     @property
+    def used_sources(self) -> list[str]:
+        """The sources that are read, in the order of declaration."""
+        used = {branch.origin for each in self.subtopologies for branch in each.stream.branches}
+        return [source.name for source in self.sources if source in used]
+
+    @property
     def timed_sources(self) -> list[str]:
         """The sources whose event times are used, in the order of declaration."""
         used = {
