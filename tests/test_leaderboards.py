@@ -1,8 +1,10 @@
 """Leaderboards on real Spark: the best rows of a table, per group and of all, from version to version."""
 
+import json
 import shutil
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import pytest
 from pyspark.sql import SparkSession
@@ -10,7 +12,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
-from tests.apps import entries_of, game, read, settings, write
+from tests.apps import entries_of, game, get, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -39,7 +41,16 @@ def test_the_best_rows_follow_the_table(spark: SparkSession, tmp_path: Path) -> 
         app.process_all_available()
         assert entries_of(app, "best") == {"all": [rated("cleo", 7), rated("bob", 4)]}, "ann is gone, bob moves up"
         assert entries_of(app, "champions") == {0: [champion("bob", 4)], 1: [champion("cleo", 10)]}
+        assert [rank(app, "best", "all", player) for player in ("cleo", "bob", "ann")] == [1, 2, None]
+        assert rank(app, "champions", 1, "ann") == 2
     assert [row["_deleted"] for row in memory.rows()] == [False, False], "one row per version"
+
+
+def rank(app: hf.App, name: str, *row: object) -> int | None:
+    status, found = get(app, f"/v1/stores/{name}-scores/rank/{quote(json.dumps(row))}")
+    assert status == 200, found
+    places: list[int] = [each["rank"] for each in found["rank"]]
+    return places[0] if places else None
 
 
 def rated(player: str, points: int) -> dict[str, Any]:

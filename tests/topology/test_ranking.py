@@ -41,5 +41,9 @@ def test_the_best_rows_follow_every_change(versions: list[list[tuple[str, str, i
         for game in "xy":
             found = test.store("top").get(game)
             assert (None if found is None else found.value) == best_of(rows, game)
-    assert dict(test.store("top-scores").scan()) == rows
+    scores = test.store("top-scores")
+    assert dict(scores.scan()) == rows
+    for game, player in rows:
+        better = [each for of, each in rows if of == game and (rows[of, each], each) > (rows[game, player], player)]
+        assert scores.rank((game, player)) == 1 + len(better)
     assert len(list(test.store("top-ranking").scan())) == len(rows), "no entry of a former score is left"

@@ -1,0 +1,66 @@
+"""The scores of a leaderboard's rows: a key-value store that knows the rank of a row in its group.
+
+A key is the group's columns, then the row's. `GET /v1/stores/{store}/rank/{key}` reads all scores of the group.
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar
+
+from holdfast.stores.kinds.base import K, V, View
+from holdfast.stores.kinds.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
+from holdfast.stores.kinds.queries import Item, Query
+from holdfast.stores.spec import StoreSpec
+
+
+class ReadOnlyScoreStore(ReadOnlyKeyValueStore[K, V]):
+    """Reads the scores of a leaderboard."""
+
+    def rank(self, key: Any) -> int | None:
+        """The rank of a row in its group, 1 for the best one; None for a row without a score.
+
+        >>> from holdfast.stores.access import DictBytes, Now
+        >>> scores = ScoreStore("scores", key=(str, str), value=int, group=1).bind(DictBytes(), Now(wall=0))
+        >>> scores.update({("chess", "ann"): 7, ("chess", "bob"): 9, ("go", "cleo"): 8})
+        >>> scores.rank(("chess", "ann")), scores.rank(("go", "cleo")), scores.rank(("go", "ann"))
+        (2, 1, None)
+        """
+        score: Any = self.get(key)
+        if score is None:
+            return None
+        own = _order(score, key)
+        group = key[: self._spec.option("group")]
+        return 1 + sum(_order(other, row) > own for row, other in self.prefix(group))
+
+
+def _order(score: Any, row: Any) -> tuple[bool, Any, Any]:
+    """NaN is larger than every number; of equal scores the larger key comes first, as in the index."""
+    is_nan = score != score
+    return is_nan, 0 if is_nan else score, row
+
+
+def _rank(view: ReadOnlyScoreStore[Any, Any], key: Any) -> Iterator[Item]:
+    rank = view.rank(key)
+    if rank is not None:
+        yield {"rank": rank, "value": view.get(key)}
+
+
+class ScoreStore(KeyValueStore[K, V], ReadOnlyScoreStore[K, V]):
+    """The score of each row of a leaderboard. `group=` is the number of the key's columns that are the group's."""
+
+    VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyScoreStore
+    KIND: ClassVar[str | None] = None
+    QUERIES: ClassVar[tuple[Query, ...]] = (Query("rank", _rank),)
+
+    def __init__(self, name: str, *, value: Any, key: Any, group: int, **options: Any):
+        options["group"] = group
+        super().__init__(name, key=key, value=value, **options)
+
+    @classmethod
+    def options(cls, where: str, *, group: int = 1, **others: Any) -> dict[str, Any]:
+        fields = super().options(where, **others)
+        return {**fields, "fixed": (*fields["fixed"], ("group", group))}
+
+    @classmethod
+    def describe_options(cls, spec: StoreSpec) -> Iterator[str]:
+        yield from super().describe_options(spec)
+        yield f"ranks within groups: the first {spec.option('group')} columns of the key"
