@@ -160,6 +160,7 @@ def test_two_sources_with_keys_of_other_names_and_a_table_of_the_rows(spark: Spa
         }
     ]
     assert newest is not None and newest.clocks.sources.keys() == {"orders", "payments"}
+    assert newest.counts["records"] == 3, "each record once, though two joins read payments"
 
 
 def test_joins_that_are_not_possible(spark: SparkSession, tmp_path: Path) -> None:

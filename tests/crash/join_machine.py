@@ -56,7 +56,7 @@ class JoinMachine(Machine):
             join=JOIN,
             stores=STORES,
             keys=("k0",),
-            clocks=(("main", "_time"),),
+            sources=("main",),
             limits=Limits(PARTITIONS, 2, 0),
         )
 

@@ -62,7 +62,7 @@ class JoinedApp:
             join=self.join,
             stores=self.stores,
             keys=("k0",),
-            clocks=(("main", "_time"),),
+            sources=("main",),
             limits=Limits(1, 1_000, 0),
         )
 
@@ -97,6 +97,7 @@ def batch_of(records: Sequence[Record]) -> pa.RecordBatch:
     columns = {
         "k0": pa.array([each.key for each in records], pa.string()),
         "_time": pa.array([each.time for each in records], pa.int64()),
+        "_of": pa.array([0] * len(records), pa.int32()),
         "_left": pa.array(left, STRUCTS[0]),
         "_right": pa.array(right, STRUCTS[1]),
         "_dead": pa.nulls(len(records), pa.string()),

@@ -17,11 +17,18 @@ if TYPE_CHECKING:
     from holdfast.topology.stream import Stream
 
 
+def sources_of(stream: Stream) -> tuple[str, ...]:
+    """The sources whose clocks a stream's records move.
+
+    Records of an output come from records that have moved the clock already.
+    """
+    return tuple(dict.fromkeys(each.origin.name for each in stream.branches if isinstance(each.origin, Source)))
+
+
 def clocks_of(stream: Stream) -> Clocks:
     if stream.timestamp is None:
         return ()
-    # Records of an output come from records that have moved the clock already.
-    names = dict.fromkeys(branch.origin.name for branch in stream.branches if isinstance(branch.origin, Source))
+    names = sources_of(stream)
     if len(stream.branches) == 1:
         return tuple((name, TIME) for name in names)
     return tuple((name, f"{TIME}{n}") for n, name in enumerate(names))

@@ -5,15 +5,17 @@ Unusable records are JSON in the column `_dead`, as in `processing_plan`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
 import pyarrow as pa
+import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
+from holdfast.pipeline.clock_columns import millis_of, sources_of
 from holdfast.pipeline.driver import Step, steps
-from holdfast.pipeline.join_task import JoinWork
+from holdfast.pipeline.join_task import OF_SOURCE, JoinWork
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, times_of
 from holdfast.pipeline.planning import (
     BY_BYTES,
@@ -32,6 +34,7 @@ from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.joining import LEFT, RIGHT, StreamJoin
+from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -53,7 +56,13 @@ class JoinPlanner:
         self._keys = tuple(f"k{n}" for n in range(len(subtopology.key.fields)))
         keys = zip(subtopology.key.names, self._keys, strict=True)
         inputs = [f"{quoted(column)} AS {name}" for column, name in keys]
-        inputs += [f"{millis_of(stream.timestamp)} AS {TIME}", *times_of_branches(stream), LEFT, RIGHT]
+        self._sources = sources_of(stream)
+        inputs += [
+            f"{millis_of(stream.timestamp)} AS {TIME}",
+            f"{_number_of(self._sources)} AS {OF_SOURCE}",
+            LEFT,
+            RIGHT,
+        ]
         self._sql = inputs
         self._texts = not_utf8_inside({name: stream.frame.schema[name].dataType for name in (LEFT, RIGHT)})
 
@@ -87,9 +96,9 @@ class JoinPlanner:
         rows = {name: whole(records[column]) for column, name in keys}
         rows |= times_of(stream, records)
         rows |= {name: whole(records[name]) for name in (LEFT, RIGHT)}
-        times = dict.fromkeys((TIME, *(name for _, name in clocks_of(stream))))
+        rows[OF_SOURCE] = pc.index_in(whole(records[SOURCE]), pa.array(self._sources, pa.string()))
         dead = dead_letters(self.unusable(step.wall), records)
-        return LocalRows(in_order(rows, dead, (), (*self._keys, *times, LEFT, RIGHT, DEAD)), self._keys)
+        return LocalRows(in_order(rows, dead, (), (*self._keys, TIME, OF_SOURCE, LEFT, RIGHT, DEAD)), self._keys)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> JoinWork:
         return JoinWork(
@@ -101,6 +110,16 @@ class JoinPlanner:
             join=self._operator,
             stores=self._subtopology.stores,
             keys=self._keys,
-            clocks=clocks_of(self._subtopology.stream),
+            sources=self._sources,
             limits=self._limits,
         )
+
+
+def _number_of(sources: Sequence[str]) -> str:
+    """The SQL of a source's place among these; null for a record of an output.
+
+    >>> _number_of(["games", "chats"])
+    "CASE _source WHEN 'games' THEN 0 WHEN 'chats' THEN 1 END"
+    """
+    cases = " ".join(f"WHEN '{name}' THEN {n}" for n, name in enumerate(sources))
+    return f"CASE {SOURCE} {cases} END" if sources else "CAST(NULL AS int)"

@@ -7,6 +7,7 @@ that arrives after its window has closed is late: it is counted, and does nothin
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -21,7 +22,7 @@ from holdfast.pipeline.join_waiting import Waiting
 from holdfast.pipeline.matching import NONE, Flags, JoinRecords, Matches, Numbers
 from holdfast.pipeline.results import Tally, TaskResult, of_store, refused
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own
-from holdfast.pipeline.task_columns import DEAD, TIME, Clocks
+from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.formats.byte_columns import whole
@@ -35,6 +36,9 @@ from holdfast.topology.derived import TIME as ROW_TIME
 from holdfast.topology.join_shape import JoinSide
 from holdfast.topology.joining import StreamJoin
 from holdfast.words import TaskId, Version
+
+OF_SOURCE: Final = "_of"
+"""The column with the number of a record's source, null for a record of an output."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +54,8 @@ class JoinWork:
     stores: tuple[StoreSpec, ...]
     keys: tuple[str, ...]
     """The key's columns in the task."""
-    clocks: Clocks
+    sources: tuple[str, ...]
+    """The sources of the records, by their numbers in the column `OF_SOURCE`."""
     limits: Limits
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
@@ -104,8 +109,8 @@ class JoinTask:
         yield from dead
         if not chunk.num_rows:
             return
-        for source, name in self._work.clocks:
-            self.tally.saw(source, pc.max(chunk[name]).as_py())
+        for source, own in self._by_source(chunk):
+            self.tally.saw(source, pc.max(own[TIME]).as_py())
         columns = [whole(chunk[name]) for name in self._work.keys]
         check_own(self._work.key, columns, self._task, self._work.limits.partitions)
         encoded = encode_keys(self._work.key, columns).dictionary_encode()
@@ -118,6 +123,8 @@ class JoinTask:
 
     def _usable(self, chunk: pa.Table) -> tuple[list[Part], pa.Table]:
         self.tally.records += chunk.num_rows
+        for source, own in self._by_source(chunk):
+            self.tally.read(source, own.num_rows)
         if chunk[DEAD].null_count == chunk.num_rows:
             return [], chunk
         letters = chunk[DEAD].drop_null()
@@ -125,6 +132,12 @@ class JoinTask:
         times = pa.array(np.ones(len(letters), dtype=np.int64))
         table = pa.table({"letter": letters, "times": times})
         return [(DEAD_PART, self._work.name, table)], chunk.filter(pc.is_null(chunk[DEAD]))
+
+    def _by_source(self, chunk: pa.Table) -> Iterator[tuple[str, pa.Table]]:
+        """The event times of each source."""
+        times = chunk.select([TIME])
+        for number, source in enumerate(self._work.sources):
+            yield source, times.filter(pc.equal(chunk[OF_SOURCE], number))
 
     def _arrived(self, chunk: pa.Table, numbers: Numbers, side: JoinSide) -> _Arrived:
         """The records of one side. Counts late ones."""

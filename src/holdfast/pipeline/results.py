@@ -26,6 +26,8 @@ class TaskDone(msgspec.Struct, frozen=True, tag="done"):
     """Source → the largest event time of its records."""
     volatile: tuple[SegmentRef, ...] = ()
     """Segments of stores that aren't durable."""
+    sources: dict[str, int] | None = None
+    """Source → how many of its records it read; None where that isn't counted per source."""
 
 
 class TaskRefused(msgspec.Struct, frozen=True, tag="refused"):
@@ -59,6 +61,7 @@ class Tally:
     counts: dict[str, int] = field(default_factory=dict)
     event_times: dict[str, int] = field(default_factory=dict)
     """Source → the largest event time of its records."""
+    sources: dict[str, int] | None = None
 
     def add(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
@@ -68,8 +71,15 @@ class Tally:
         if moment is not None:
             self.event_times[source] = max(moment, self.event_times.get(source, moment))
 
+    def read(self, source: str, number: int) -> None:
+        """Counts records of a source."""
+        self.sources = self.sources or {}
+        self.sources[source] = self.sources.get(source, 0) + number
+
     def done(self, task: TaskId, written: WrittenSegments) -> TaskDone:
-        return TaskDone(str(task), written.segments, self.records, self.counts, self.event_times, written.volatile)
+        return TaskDone(
+            str(task), written.segments, self.records, self.counts, self.event_times, written.volatile, self.sources
+        )
 
 
 def of_store(store: str, name: str) -> str:
