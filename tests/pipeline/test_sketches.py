@@ -7,6 +7,7 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 from datasketches import frequent_strings_sketch, hll_sketch, kll_doubles_sketch, tgt_hll_type
@@ -17,12 +18,16 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import DamagedRow
+from holdfast.stores.formats.types import Schema
+from holdfast.stores.schema.row_history import unreadable
+from holdfast.stores.spec import StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.row_merging import merged as merged_rows
 from holdfast.topology.sketches import HLL_SIZE, KLL_SIZE
 from tests import apps
 from tests.apps import entries_of, game, get, write
+from tests.pipeline.tables import spec_with
 
 DISTINCT, QUANTILES, FREQUENT = (
     bind("x", aggregate, kind)
@@ -131,6 +136,19 @@ def test_wrong_arguments_are_refused() -> None:
         bind("q", hf.approx_quantile("x", 0.5), "string")
     with pytest.raises(TopologyError, match="has no fixed text"):
         bind("f", hf.frequent("x", 3), "timestamp")
+
+
+def test_a_sketch_of_other_values_can_not_go_on_with_the_stored_one() -> None:
+    def store(aggregate: Aggregate, kind: str) -> StoreSpec:
+        spec = spec_with(Schema(bind("x", aggregate, kind).fields))
+        return msgspec.structs.replace(spec, aggregates=(("x", aggregate.meaning),))
+
+    counted = hf.approx_count_distinct("x")
+    assert unreadable(store(counted, "int"), store(counted, "bigint")) == [], "both are whole numbers in the sketch"
+    (line,) = unreadable(store(counted, "int"), store(counted, "string"))
+    assert "has x in the log without x#hll_string" in line
+    (line,) = unreadable(store(hf.approx_quantile("x", 0.5), "int"), store(hf.approx_quantile("x", 0.9), "int"))
+    assert "has x as approx_quantile(x, 0.5) in the log and as approx_quantile(x, 0.9)" in line
 
 
 def sketched(spark: SparkSession, folder: Path) -> hf.App:
