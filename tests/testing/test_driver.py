@@ -3,6 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import msgspec
 import pytest
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -201,6 +202,42 @@ def test_streams_joined_within_a_window() -> None:
     assert [(row["player"], row["chat_text"]) for row in driver.output("talk")] == [("ann", "hi")]
     driver.advance(stream="1m")
     assert [(row["player"], row["chat_text"]) for row in driver.output("talk")] == [("bob", None)]
+
+
+class Player(msgspec.Struct):
+    points: int = 0
+    city: str = ""
+
+
+def scored(player: Player, event: Any) -> Player:
+    return Player(player.points + event.points, player.city)
+
+
+def moved(player: Player, event: Any) -> Player | None:
+    return None if event.city == "" else Player(player.points, event.city)
+
+
+def test_several_streams_keep_one_value_per_key() -> None:
+    app, games = games_app()
+    moves = app.stream(records("who string, city string, at timestamp"), key="who", timestamp="at", name="moves")
+    both = hf.cogroup((games.group_by(), scored), (moves.group_by(), moved))
+    both.aggregate_with(Player, value=Player).store("players")
+    games.group_by().reduce(max, of="points").store("best")
+    driver = TestDriver(app)
+    home = [{"who": "ann", "city": "Bern", "at": at(2)}, {"who": "bob", "city": "", "at": at(2)}]
+    driver.pipe_all({"games": [game("ann", 3, 1), game("bob", 5, 1)], "moves": home})
+    assert [(key, found.value) for key, found in driver.store("players").items()] == [("ann", Player(3, "Bern"))]
+    assert [key for key, _ in driver.store("best").items()] == ["ann", "bob"]
+
+
+def test_a_leaderboard() -> None:
+    app, games = games_app()
+    best = games.group_by().aggregate(best=hf.max("points")).store("best")
+    best.top(2, by="best", name="top2")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 3, 1), game("bob", 5, 1), game("cid", 4, 1)])
+    ((_, found),) = driver.store("top2").items()
+    assert "bob" in str(found) and "cid" in str(found) and "ann" not in str(found)
 
 
 def test_sliding_windows_updates_and_collected_values() -> None:

@@ -7,6 +7,7 @@ driver calls. What both need is here. An expression that is more than the name o
 from __future__ import annotations
 
 import datetime as dt
+import math
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -133,8 +134,20 @@ def _letter(reason: str, record: Mapping[str, Any]) -> str:
 
 
 def _as_spark_writes(value: object) -> object:
-    if isinstance(value, dt.datetime):
-        return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    """A value for JSON, as Spark's `to_json` has it.
+
+    >>> _as_spark_writes({"x": float("nan"), "at": [dt.datetime(2030, 1, 1, tzinfo=dt.UTC)]})
+    {'x': 'NaN', 'at': ['2030-01-01T00:00:00.000Z']}
+    """
+    match value:
+        case dt.datetime():
+            return value.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        case float() if not math.isfinite(value):
+            return "NaN" if math.isnan(value) else "Infinity" if value > 0 else "-Infinity"
+        case dict():
+            return {name: _as_spark_writes(each) for name, each in value.items()}
+        case list():
+            return [_as_spark_writes(each) for each in value]
     return value
 
 

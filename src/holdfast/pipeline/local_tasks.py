@@ -29,7 +29,7 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import arrow_schema, local_session
-from holdfast.topology.projection import PlainStep
+from holdfast.topology.steps import PlainStep
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import Source
 from holdfast.words import TaskId

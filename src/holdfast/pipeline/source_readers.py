@@ -25,7 +25,7 @@ from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.unusable import Expression, is_unusable, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame
-from holdfast.topology.stream import Filter
+from holdfast.topology.steps import Filter
 from holdfast.topology.topology import OutputOf, Source
 
 if TYPE_CHECKING:

@@ -5,8 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
-from holdfast.stores.access import DictBytes, Now
+import pyarrow as pa
+
+from holdfast.stores.access import ENTRY_SCHEMA, DictBytes, Now
 from holdfast.stores.kinds import view_of
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.scans import Closing
 from holdfast.topology.processing import Processing
 from holdfast.topology.processor import stores_of
@@ -24,6 +27,7 @@ class StoreInTest:
 
     def __init__(self, subtopology: SubTopology, place: int, partitions: Sequence[DictBytes], now: Now) -> None:
         spec, operator = subtopology.stores[place], subtopology.operator
+        self._spec, self._partitions = spec, partitions
         if isinstance(operator, Processing):
             declared = stores_of(operator.processor)[operator.attributes[place]]
             self._views: list[Any] = [declared.bind(each, now, spec=spec).read_only() for each in partitions]
@@ -42,7 +46,18 @@ class StoreInTest:
             if hasattr(self._views[0], method):
                 found: list[tuple[Any, Any]] = self._ask(method, *args)
                 return sorted(found, key=lambda entry: str(entry[0]))
-        raise AttributeError(f"A store of the kind {type(self._views[0]).__name__} has no method that returns all.")
+        latest = ((key, self.get(key)) for key in self._keys())
+        return sorted(((key, value) for key, value in latest if value is not None), key=lambda entry: str(entry[0]))
+
+    def _keys(self) -> Iterator[Any]:
+        """The keys that a store without a method for it has: a versioned store."""
+        layout = layout_of(self._spec)
+        for entries in self._partitions:
+            rows = list(entries.scan(b"", None))
+            table = pa.table([[key for key, _ in rows], [cell for _, cell in rows]], schema=ENTRY_SCHEMA)
+            columns = layout.key_columns(layout.changed(table).keys).values()
+            keys = zip(*(column.to_pylist() for column in columns), strict=True)
+            yield from (key[0] if len(key) == 1 else key for key in keys)
 
     def __getattr__(self, name: str) -> Callable[..., Any]:
         if name.startswith("_"):

@@ -14,12 +14,16 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Final
 
 import msgspec
+import pyarrow as pa
 
 from holdfast.errors import TopologyError
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.events import event_of
 from holdfast.topology.frames import key_of
+from holdfast.topology.plain_frames import PlainFrame, arrow_schema
 from holdfast.topology.reducing import Reduced, check_callable, event_class
+from holdfast.topology.steps import PlainStep, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -110,18 +114,48 @@ def _shaped(parts: tuple[tuple[Grouped, Adder], ...], own: int, key: Schema) -> 
     grouped, _ = parts[own]
     stream = grouped.stream
 
-    def step(df: DataFrame) -> DataFrame:
-        from pyspark.sql import functions as F
-
-        def column(number: int, other: Stream) -> Column:
-            kind = other.frame.schema.simpleString()
-            found = F.struct("*") if number == own else F.lit(None)
-            return found.cast(kind).alias(f"_{number}")
-
-        keys = [F.col(f"`{name}`").alias(field.name) for name, field in zip(grouped.columns, key.fields, strict=True)]
-        time = [] if stream.timestamp is None else [F.col(f"`{stream.timestamp}`").cast("timestamp").alias(_TIME)]
-        sides = [column(number, other.stream) for number, (other, _) in enumerate(parts)]
-        return df.select(*keys, *time, F.lit(own).alias(_NUMBER), *sides)
-
+    keys = tuple(zip(grouped.columns, key.names, strict=True))
+    step = CogroupShape(keys, stream.timestamp, tuple(other.stream.frame for other, _ in parts), own)
     moment = None if stream.timestamp is None else _TIME
     return replace(stream.transform(step), key=tuple(key.names), timestamp=moment, position=(_NUMBER,))
+
+
+@dataclass(frozen=True, eq=False)
+class CogroupShape(PlainStep):
+    """The step that gives the records of one stream the common shape."""
+
+    keys: tuple[tuple[str, str], ...]
+    """The stream's columns, each with its name in the key."""
+    time: str | None
+    frames: tuple[DataFrame, ...]
+    """The columns of each stream."""
+    own: int
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        def column(number: int, other: DataFrame) -> Column:
+            found = F.struct("*") if number == self.own else F.lit(None)
+            return found.cast(other.schema.simpleString()).alias(f"_{number}")
+
+        keys = [F.col(quoted(column)).alias(name) for column, name in self.keys]
+        time = [] if self.time is None else [F.col(quoted(self.time)).cast("timestamp").alias(_TIME)]
+        sides = [column(number, other) for number, other in enumerate(self.frames)]
+        return df.select(*keys, *time, F.lit(self.own).alias(_NUMBER), *sides)
+
+    def plain(self, frame: PlainFrame) -> PlainFrame:
+        return PlainFrame.of_arrow(self.arrow(arrow_schema(frame).empty_table()).schema)
+
+    def arrow(self, records: pa.Table) -> pa.Table:
+        columns = {name: records[column] for column, name in self.keys}
+        if self.time is not None:
+            columns[_TIME] = records[self.time].cast(pa.timestamp("us", "UTC"))
+        columns[_NUMBER] = pa.repeat(pa.scalar(self.own, pa.int32()), records.num_rows)
+        for number, frame in enumerate(self.frames):
+            schema = arrow_schema(frame)
+            if number == self.own:
+                values = [whole(records[field.name]).cast(field.type) for field in schema]
+                columns[f"_{number}"] = pa.StructArray.from_arrays(values, fields=list(schema))
+            else:
+                columns[f"_{number}"] = pa.nulls(records.num_rows, pa.struct(list(schema)))
+        return pa.table(columns)

@@ -11,7 +11,7 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.plain_frames import PlainFrame, arrow_schema
-from holdfast.topology.projection import PlainStep, quoted
+from holdfast.topology.steps import PlainStep, quoted
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -28,6 +28,7 @@ from holdfast.topology.outputs import DELETED
 from holdfast.topology.processing import add_processing
 from holdfast.topology.processor import Context, Processor, key_as_python
 from holdfast.topology.reducing import ReducedTable
+from holdfast.topology.steps import WithText
 
 if TYPE_CHECKING:
     from holdfast.topology.aggregation import Table
@@ -76,7 +77,7 @@ def add_top(table: Table, n: int, by: str, per: str | Iterable[str] | None, name
     if by in spec.key.names:
         raise TopologyError(f"{where}: {by!r} is in the table's key. Rank by one of its results.")
     stream = table.to_stream()
-    stream = stream.key_by(*groups) if groups else stream.with_column(ALL, "'all'").key_by(ALL)
+    stream = stream.key_by(*groups) if groups else stream.transform(WithText(ALL, "all")).key_by(ALL)
     rest = [column for column in spec.key.names if column not in groups]
     if not rest:
         raise TopologyError(f"{where}: per= has the whole key of the table, so each group is one row. Leave some out.")

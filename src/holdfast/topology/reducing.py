@@ -23,6 +23,7 @@ from holdfast.topology.outputs import ChangedEntries, changes_of
 from holdfast.topology.processing import add_processing
 from holdfast.topology.processor import Context, OnError, Processor, key_as_python
 from holdfast.topology.sink import Sink
+from holdfast.topology.steps import HasValue
 
 if TYPE_CHECKING:
     from typing import Unpack
@@ -105,7 +106,7 @@ def reduce(grouped: Grouped, function: Callable[[Any, Any], Any], of: str, on_er
         new = getattr(event, of)
         return new if old is None else function(old, new)
 
-    known = replace(grouped, stream=grouped.stream.where(f"`{of}` IS NOT NULL"))
+    known = replace(grouped, stream=grouped.stream.transform(HasValue.of(of)))
     return Reduced(known, "Reduce", update, value, None, (of,), on_error)
 
 

@@ -27,8 +27,8 @@ from holdfast.topology.lookups import add_lookup
 from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, timed
-from holdfast.topology.projection import Projection
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
+from holdfast.topology.steps import Filter, Projection
 from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
@@ -41,16 +41,6 @@ KAFKA_POSITION = ("partition", "offset")
 
 SOURCE = "_source"
 """The column of a merged stream's records with the name of their source. Dead letters have it too."""
-
-
-@dataclass(frozen=True, eq=False)
-class Filter:
-    """A step that keeps some records, unchanged."""
-
-    condition: str | Column
-
-    def __call__(self, df: DataFrame) -> DataFrame:
-        return df.where(self.condition)
 
 
 @dataclass(frozen=True)

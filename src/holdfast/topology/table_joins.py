@@ -20,7 +20,7 @@ from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.derived import ROW, TASK, TIME
 from holdfast.topology.lookups import check_lookup
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
-from holdfast.topology.projection import Projection
+from holdfast.topology.steps import Projection
 from holdfast.topology.tables import row_store
 from holdfast.topology.topology import SubTopology
 

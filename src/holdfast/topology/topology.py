@@ -19,8 +19,8 @@ from holdfast.stores.spec import StoreSpec, check_name
 from holdfast.topology.outputs import DeadLetters, Output, default_sink_name
 from holdfast.topology.plain_frames import PlainFrame, spark_frame
 from holdfast.topology.processor import OnError, two_stores
-from holdfast.topology.projection import PlainStep
 from holdfast.topology.sink import Sink
+from holdfast.topology.steps import PlainStep
 from holdfast.words import TaskId
 
 if TYPE_CHECKING:

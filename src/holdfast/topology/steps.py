@@ -1,4 +1,4 @@
-"""Stateless steps that only choose, rename and nest columns. In a test they need no Spark."""
+"""Stateless steps of a stream. Those that only choose, rename and nest columns need no Spark in a test."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pyarrow as pa
 from holdfast.topology.plain_frames import PlainFrame
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import Column, DataFrame
 
 
 class PlainStep(ABC):
@@ -53,6 +53,54 @@ class Projection(PlainStep):
         [{'c': 2}]
         """
         return pa.table({name: records[column] for column, name in self.columns})
+
+
+@dataclass(frozen=True, eq=False)
+class WithText(PlainStep):
+    """Adds a column with the same text in each record."""
+
+    name: str
+    text: str
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return df.withColumn(self.name, F.lit(self.text))
+
+    def plain(self, frame: PlainFrame) -> PlainFrame:
+        from pyspark.sql.types import StringType, StructField, StructType
+
+        return PlainFrame(StructType([*frame.schema.fields, StructField(self.name, StringType())]))
+
+    def arrow(self, records: pa.Table) -> pa.Table:
+        return records.append_column(self.name, pa.repeat(pa.scalar(self.text), records.num_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class Filter:
+    """A step that keeps some records, unchanged."""
+
+    condition: str | Column
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        return df.where(self.condition)
+
+
+@dataclass(frozen=True, eq=False)
+class HasValue(Filter, PlainStep):
+    """Keeps the records whose column is not null."""
+
+    column: str
+
+    @classmethod
+    def of(cls, column: str) -> HasValue:
+        return cls(f"{quoted(column)} IS NOT NULL", column)
+
+    def plain(self, frame: PlainFrame) -> PlainFrame:
+        return frame
+
+    def arrow(self, records: pa.Table) -> pa.Table:
+        return records.filter(records[self.column].is_valid())
 
 
 def quoted(name: str) -> str:

@@ -1,0 +1,147 @@
+"""Random topologies and inputs, the same for the test driver and for Spark."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any
+
+import pyarrow as pa
+
+import holdfast as hf
+
+START = datetime(2030, 1, 1, tzinfo=UTC)
+GAMES = "player string, city string, points bigint, x double, at timestamp, n bigint"
+SCHEMA = pa.schema(
+    [
+        ("player", pa.string()),
+        ("city", pa.string()),
+        ("points", pa.int64()),
+        ("x", pa.float64()),
+        ("at", pa.timestamp("us", "UTC")),
+        ("n", pa.int64()),
+    ]
+)
+SOURCES = ("games", "others", "changes")
+Batch = dict[str, list[dict[str, Any]]]
+
+
+class Streaks(hf.Processor):
+    """Keeps points per player and, by event time, says who has some."""
+
+    total = hf.KeyValueStore("streak-total", value=int)
+    seen = hf.KeyValueStore("streak-seen", value=int, max_entries=3)
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.total[key] = self.total.get(key, 0) + (event.points or 0)
+        self.seen[key] = event.n
+        ctx.forward(key, {"total": self.total[key], "city": event.city})
+        if event.points == 13:
+            ctx.forward(key, {"n": event.n}, to="alerts")
+
+    @hf.punctuate(every="20s", time="stream")
+    def look(self, now: int, ctx: hf.Context) -> None:
+        for key, total in self.total.items():
+            ctx.forward(key, {"total": total, "city": None})
+
+
+def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bool) -> None:
+    """Adds operators of every kind, each in one of its forms. Stateless steps need Spark."""
+    games, others = (
+        app.stream(frames[name], key="player", timestamp="at", position="n", name=name) for name in SOURCES[:2]
+    )
+    changes = app.table(frames["changes"], "changes", key="player", timestamp="at", position="n")
+    if with_steps:
+        games = games.where("points IS NULL OR points <> 7").with_column("points", "points + 1")
+        high, low = others.branch("points > 5")
+        high.group_by().count().store("high")
+        low.group_by("city").aggregate(odd=hf.sum("points * 2 + 1")).store("low")
+    _aggregate(games.group_by(*_some(random, [(), ("city",), ("player", "city")])), random).store("plain")
+    options: list[dict[str, Any]] = [{"max_entries": 2}, {"history": "1h"}, {}]
+    _aggregate(others.group_by(), random).store("bounded", **random.choice(options))
+    grouped = games.merge(others).group_by() if not with_steps else games.group_by()
+    windows = _windows(random)
+    table = _aggregate(grouped.window(windows), random).store("windowed", **_emit(random, windows))
+    if random.random() < 0.5 and "every" not in str(table.spec.fixed):
+        table.final()
+    made = games.process(
+        Streaks,
+        output="player string, total bigint, city string",
+        outputs={"alerts": "player string, n bigint"},
+        name="streaks",
+    )
+    made.to_stream(key="city").group_by().aggregate(n=hf.count(), most=hf.max("total")).store("by-city")
+    counts = others.group_by().count().store("counts")
+    counts.to_stream().key_by("count").group_by().aggregate(players=hf.count()).store("players-per-count")
+    games.join(changes, how=random.choice(["inner", "left"]), name="looked-up", prefix="c_")
+    counts.join(changes, how=random.choice(["inner", "left", "outer"]), name="both")
+    within = hf.join_window("15s", grace="10s")
+    games.join(others, within=within, how=random.choice(["inner", "left", "outer"]), name="pairs", prefix="o_")
+
+
+def _some(random: Random, choices: list[tuple[str, ...]]) -> tuple[str, ...]:
+    return random.choice(choices)
+
+
+def _aggregate(grouped: Any, random: Random) -> Any:
+    every: dict[str, Callable[[], Any]] = {
+        "rows": hf.count,
+        "some": lambda: hf.count("points"),
+        "total": lambda: hf.sum("points"),
+        "least": lambda: hf.min("x"),
+        "most": lambda: hf.max("points"),
+        "mean": lambda: hf.mean("points"),
+        "early": lambda: hf.first("points"),
+        "late": lambda: hf.last("city"),
+        "town": lambda: hf.max("city"),
+        "recent": lambda: hf.collect("points", limit=3),
+    }
+    names = random.sample(sorted(every), random.randint(1, 5))
+    return grouped.aggregate(**{name: every[name]() for name in names})
+
+
+def _windows(random: Random) -> Any:
+    grace = random.choice(["0s", "10s", "40s"])
+    made: list[Callable[[], Any]] = [
+        lambda: hf.tumbling("20s", grace=grace),
+        lambda: hf.hopping("30s", every="10s", grace=grace),
+        lambda: hf.sliding("10s", grace=grace),
+        lambda: hf.session("10s", grace=grace),
+    ]
+    return random.choice(made)()
+
+
+def _emit(random: Random, windows: Any) -> dict[str, Any]:
+    choices: list[dict[str, Any]] = [{}, {"emit": hf.every("15s")}]
+    if "tumbling" in str(windows):
+        choices.append({"emit": "updates"})
+    return random.choice(choices)
+
+
+def inputs(random: Random) -> list[Batch]:
+    """Batches with records that are late, unusable or neither, and batches in which a source has none."""
+    batches: list[Batch] = []
+    number, now = 0, 0.0
+    for _ in range(random.randint(2, 5)):
+        batch: Batch = {}
+        for source in SOURCES:
+            rows = []
+            for _ in range(random.choice([0, 1, 4, 8])):
+                number += 1
+                now += random.random() * 5
+                rows.append(_record(random, number, now))
+            batch[source] = rows
+        batches.append(batch)
+    return batches
+
+
+def _record(random: Random, number: int, now: float) -> dict[str, Any]:
+    seconds = now - random.choice([0, 0, 3, 30, 90])
+    at = START + timedelta(milliseconds=round(seconds * 1000))
+    return {
+        "player": random.choice(["ann", "bob", "cid", "dee", *([None] if random.random() < 0.1 else [])]),
+        "city": random.choice(["Bern", "Ulm", "Zürich"]),
+        "points": random.choice([None, 0, 3, 6, 7, 13]),
+        "x": random.choice([None, 0.5, -2.0, float("nan")]),
+        "at": random.choice([None, at + timedelta(hours=9)]) if random.random() < 0.05 else at,
+        "n": number,
+    }
