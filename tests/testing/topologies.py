@@ -74,8 +74,20 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     counts.to_stream().key_by("count").group_by().aggregate(players=hf.count()).store("players-per-count")
     games.join(changes, how=random.choice(["inner", "left"]), name="looked-up", prefix="c_")
     counts.join(changes, how=random.choice(["inner", "left", "outer"]), name="both")
+    counts.top(2, by="count", name="top2")
+    others.group_by().reduce(max, of="points").store("largest")
+    hf.cogroup((games.group_by(), _add), (others.group_by(), _subtract)).aggregate_with(int, value=int).store("balance")
     within = hf.join_window("15s", grace="10s")
     games.join(others, within=within, how=random.choice(["inner", "left", "outer"]), name="pairs", prefix="o_")
+
+
+def _add(balance: int, event: Any) -> int:
+    return balance + (event.points or 0)
+
+
+def _subtract(balance: int, event: Any) -> int | None:
+    """A balance of zero is no balance."""
+    return balance - (event.points or 0) or None
 
 
 def _some(random: Random, choices: list[tuple[str, ...]]) -> tuple[str, ...]:

@@ -158,7 +158,8 @@ class _LocalVersion:
         reported = {place for other in self.tasks.earlier[reader] for place in self._unusable(origin, other)}
         if reported:
             left_out = reported & self._unusable(origin, reader)
-            records = records.filter(pa.array([place not in left_out for place in records[PLACE].to_pylist()]))
+            kept = [place not in left_out for place in records[PLACE].to_pylist()]
+            records = records.filter(pa.array(kept, pa.bool_()))
         return _selected(records, reader)
 
     def _with_places(self, source: Source, reader: Reader) -> pa.Table:
