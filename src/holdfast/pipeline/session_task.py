@@ -12,14 +12,13 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.key_ranges import beginnings_of, ranges_of_keys
 from holdfast.pipeline.session_merging import Union
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import Cells, unpack_many
 from holdfast.stores.formats.rows import decode_rows
-from holdfast.stores.layouts.slices import split_sliced_keys
-from holdfast.stores.layouts.windowed_rows import Times, own_keys, split_own_keys
+from holdfast.stores.layouts.key_ranges import beginnings_of, ranges_of_keys
+from holdfast.stores.layouts.windowed_rows import Times, own_keys, own_keys_of, split_own_keys
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Reducer
@@ -103,8 +102,9 @@ class SessionMerger:
         np.minimum.at(earliest, keys, times - gap)
         np.maximum.at(latest, keys, times + gap)
         earliest = np.maximum(earliest, np.int64(self.event) - gap - np.int64(self.windows.grace_ms))
-        found = self.state.scan_many(self.spec.name, ranges_of_keys(self.spec, self.state, beginnings, earliest))
-        own = split_sliced_keys(whole(found["key"]))[1]
+        ranges = ranges_of_keys(self.spec, self.state.store(self.spec.name), beginnings, earliest)
+        found = self.state.scan_many(self.spec.name, ranges)
+        own = own_keys_of(whole(found["key"]))
         cells = unpack_many(whole(found["value"]))
         parts = split_own_keys(self.spec, own)
         of_key = pc.index_in(beginnings_of(self.spec, own), value_set=beginnings).to_numpy().astype(np.int64)

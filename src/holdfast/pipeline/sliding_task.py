@@ -14,11 +14,11 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.key_ranges import beginnings_of, ranges_of_keys
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import unpack_many
 from holdfast.stores.formats.rows import decode_rows
+from holdfast.stores.layouts.key_ranges import beginnings_of, ranges_of_keys
 from holdfast.stores.layouts.windowed_rows import POINT, Times, own_keys, own_keys_of_points, split_own_keys
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
@@ -89,7 +89,7 @@ class SlidingMerger:
         latest = np.full(len(beginnings), np.iinfo(np.int64).min)
         np.minimum.at(earliest, keys, times - reach)
         np.maximum.at(latest, keys, times + reach)
-        ranges = ranges_of_keys(self.spec, self.state, beginnings, earliest, latest, lead=POINT)
+        ranges = ranges_of_keys(self.spec, self.state.store(self.spec.name), beginnings, earliest, latest, lead=POINT)
         found = self.state.scan_many(self.spec.name, ranges)
         own = own_keys_of_points(whole(found["key"]))
         cells = unpack_many(whole(found["value"]))

@@ -91,8 +91,6 @@ class Stream:
         where = f"select({', '.join(map(repr, columns))})"
         if len(names) < len(columns):
             return self._with(lambda df: df.select(*columns), where)
-        for name in names:
-            type_of(self.frame, name)
         return self._with(Projection(tuple((name, name) for name in names)), where)
 
     def with_column(self, name: str, value: str | Column) -> Stream:

@@ -66,6 +66,11 @@ def stored_keys(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
     return sliced_keys(slices_of(times, spec.slice_ms), own)
 
 
+def own_keys_of(stored: pa.BinaryArray) -> pa.BinaryArray:
+    """Stored keys without their slices."""
+    return split_sliced_keys(stored)[1]
+
+
 def stored_points(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
     """The stored keys of points: of a key and a time, in the slice of that time."""
     return sliced_keys(slices_of(_times(own), spec.slice_ms), pc.binary_join_element_wise(_POINT, own, _NOTHING))
@@ -73,7 +78,7 @@ def stored_points(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
 
 def own_keys_of_points(stored: pa.BinaryArray) -> pa.BinaryArray:
     """The key and time of each point."""
-    own = split_sliced_keys(stored)[1]
+    own = own_keys_of(stored)
     offsets = offsets_of(own)
     return cut(own, offsets[:-1] + np.int32(1), offsets[1:])
 

@@ -5,7 +5,7 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.stores.access import StoreColumns
 from holdfast.stores.formats.byte_columns import cut, offsets_of
 from holdfast.stores.formats.times import time_bytes
 from holdfast.stores.layouts.base import read_note
@@ -16,6 +16,9 @@ from holdfast.stores.spec import SESSION, StoreSpec
 
 _TIME_BYTES: Final = 8
 
+KeyRange = tuple[bytes, bytes]
+"""From the first key up to, but not including, the second one."""
+
 
 def beginnings_of(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
     """Own keys without their times."""
@@ -25,24 +28,24 @@ def beginnings_of(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
 
 def ranges_of_keys(
     spec: StoreSpec,
-    state: TaskState,
+    state: StoreColumns,
     beginnings: pa.BinaryArray,
     earliest: Times,
     latest: Times | None = None,
     *,
     lead: bytes = b"",
-) -> list[Range]:
+) -> list[KeyRange]:
     """Per key, its entries from its earliest to its latest time, in every slice that may have some.
 
     `lead` comes before own keys. Without `latest` the ranges are open to later times.
     """
-    newest = noted_number(read_note(state.store(spec.name), NEWEST))
+    newest = noted_number(read_note(state, NEWEST))
     if newest is None or not len(beginnings):
         return []
     size = spec.slice_ms
     prefixes = {number: slice_prefix(number) + lead for number in range(int(earliest.min()) // size, newest + 1)}
     ends = [None] * len(beginnings) if latest is None else latest.tolist()
-    ranges: list[Range] = []
+    ranges: list[KeyRange] = []
     for beginning, first, last in zip(beginnings.to_pylist(), earliest.tolist(), ends, strict=True):
         start = beginning + time_bytes(first)
         stop = beginning + (AFTER_TIMES if last is None else time_bytes(last) + AFTER_TIME)
