@@ -16,9 +16,8 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.app import AlreadyStarted
 from holdfast.pipeline.sinks.runner import SinkFailed
-from holdfast.states import AppState
+from holdfast.states import AlreadyStarted, AppState
 from tests.apps import entries_of, finish, game, get, points_app, write
 from tests.test_app import wait_for
 

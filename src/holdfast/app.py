@@ -6,14 +6,12 @@ it; the app keeps its state and its listeners.
 
 from __future__ import annotations
 
-import contextlib
 import logging
 import os
 import re
-import signal
 import sys
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -23,18 +21,19 @@ from holdfast.describe import describe
 from holdfast.drawing import mermaid
 from holdfast.embedded import EmbeddedInstances
 from holdfast.ending import Ending, signals
-from holdfast.errors import ErrorCategory, HoldfastError, Interrupted, SettingsError, TopologyError
+from holdfast.errors import Interrupted, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
 from holdfast.log.starting import StartPlan
 from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
-from holdfast.pipeline.spark import create_session
+from holdfast.pipeline.spark import create_session, limited_reader
+from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
-from holdfast.states import AppState, StateListener, StateMachine
+from holdfast.states import ACTIVE, AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
 from holdfast.topology.aggregation import Table
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.plain_frames import PlainFrame
@@ -52,58 +51,14 @@ logger = logging.getLogger(__name__)
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
-_LIMITS = {
-    "kafka": ("maxOffsetsPerTrigger", "max_records"),
-    **dict.fromkeys(("parquet", "json", "csv", "orc", "text", "avro"), ("maxFilesPerTrigger", "max_files")),
-}
-"""Format → the source's option that limits a batch, and the setting for it."""
-
-
-@contextlib.contextmanager
-def only_planned() -> Iterator[None]:
-    """No app starts within it: a plan imports a user's program, and one that ends with `app.run()` would run."""
-    _planning.set()
-    try:
-        yield
-    finally:
-        _planning.clear()
-
-
-_planning = threading.Event()
-
 
 def _say(line: str) -> None:
     """Prints a line for a person at the terminal; programs use the states."""
     sys.stderr.write(f"holdfast: {line}\n")
 
 
-_ACTIVE = (AppState.RESTORING, AppState.RUNNING)
-
 RestoreListener = Callable[[RestoreEvent], object]
 AlertHook = Callable[[BaseException], object]
-
-
-class NotStarted(HoldfastError):
-    category = ErrorCategory.INVALID
-
-
-class AppStopped(HoldfastError):
-    category = ErrorCategory.CLOSED
-
-
-class AlreadyStarted(HoldfastError):
-    """An app starts once. A running one goes on."""
-
-    category = ErrorCategory.INVALID
-
-    def __init__(self, app: str, state: AppState) -> None:
-        if state in _ACTIVE:
-            does = f"App {app!r} is already {state}, and start() has changed nothing."
-            super().__init__(f"{does} Use it as it is, or call app.stop() and start a new hf.App({app!r}).")
-        else:
-            does = f"App {app!r} has the state {state}, and an app starts only once."
-            stop = "Start" if state is AppState.STOPPED else "Call app.stop() and start"
-            super().__init__(f"{does} {stop} a new hf.App({app!r}): it continues from the log.")
 
 
 class App:
@@ -166,10 +121,7 @@ class App:
 
     def reader(self, format: str) -> DataStreamReader:
         """`spark.readStream.format(...)` with the source's option for `batch.max_records` or `batch.max_files`."""
-        reader = self.spark.readStream.format(format)
-        option, setting = _LIMITS.get(format, (None, None))
-        value = getattr(self.settings.batch, setting) if setting else None
-        return reader.option(option, value) if option and value is not None else reader
+        return limited_reader(self.spark, format, self.settings.batch)
 
     def stream(
         self,
@@ -296,11 +248,7 @@ class App:
 
         Raises AlreadyStarted for an app that was started before: a running one goes on.
         """
-        if _planning.is_set():
-            raise TopologyError(
-                f"The program starts app {self.id!r} when it is imported, and a plan starts nothing. Put app.run(), "
-                'app.start() or `with app:` under `if __name__ == "__main__":`.'
-            )
+        check_not_planned(self.id)
         if not self._topology.subtopologies:
             raise TopologyError(
                 "The app has no store yet. Add one: stream.group_by(...).count().store('name'), or "
@@ -333,20 +281,12 @@ class App:
         Ctrl-C stops it as `stop()` does, and a second one ends it at once: Spark repeats the batch at the next start.
         Raises the error that stopped the app, if one did.
         """
-
-        def handle(number: int, frame: object) -> None:
-            if not self._ending.asked:
-                self._ending.ask()
-                return
-            self._ending.hurry()
-            raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
         try:
-            with signals(handle):
+            with signals(self._ending):
                 self.start()
                 if self.state is AppState.RUNNING:
                     _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
-                while not self._ending.wait(0.2) and self.state in _ACTIVE:
+                while not self._ending.wait(0.2) and self.state in ACTIVE:
                     pass
                 self.stop()
         except (KeyboardInterrupt, SystemExit):

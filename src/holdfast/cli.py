@@ -137,7 +137,8 @@ def plan(
     ],
 ) -> None:
     """Print what a start of an app would change in its log, without changing anything. Exit code 1: it is refused."""
-    from holdfast.app import App, only_planned
+    from holdfast.app import App
+    from holdfast.planned import only_planned
     from holdfast.stores.places import object_at
 
     sys.path.insert(0, str(Path.cwd()))

@@ -103,11 +103,22 @@ class Ending:
 
 
 @contextlib.contextmanager
-def signals(handle: Callable[[int, object], None]) -> Iterator[None]:
-    """Handles Ctrl-C and SIGTERM in a `with` block. Python lets only the main thread do so."""
+def signals(ending: Ending) -> Iterator[None]:
+    """Ctrl-C and SIGTERM in a `with` block ask the app to stop; a second one ends it at once.
+
+    Python lets only the main thread handle signals.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
+
+    def handle(number: int, frame: object) -> None:
+        if not ending.asked:
+            ending.ask()
+            return
+        ending.hurry()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
     previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         yield

@@ -40,6 +40,8 @@ TRANSITIONS: dict[AppState, frozenset[AppState]] = {
     AppState.ERROR: frozenset(),
 }
 
+ACTIVE = (AppState.RESTORING, AppState.RUNNING)
+
 StateListener = Callable[[AppState, AppState], object]
 
 
@@ -51,6 +53,29 @@ class IllegalTransition(HoldfastError):
     def __init__(self, old: AppState, new: AppState) -> None:
         allowed = ", ".join(sorted(map(str, TRANSITIONS[old]))) or "none: create a new app"
         super().__init__(f"An app that is {old} can't become {new}. From {old} it can become: {allowed}.")
+
+
+class NotStarted(HoldfastError):
+    category = ErrorCategory.INVALID
+
+
+class AppStopped(HoldfastError):
+    category = ErrorCategory.CLOSED
+
+
+class AlreadyStarted(HoldfastError):
+    """An app starts once. A running one goes on."""
+
+    category = ErrorCategory.INVALID
+
+    def __init__(self, app: str, state: AppState) -> None:
+        if state in ACTIVE:
+            does = f"App {app!r} is already {state}, and start() has changed nothing."
+            super().__init__(f"{does} Use it as it is, or call app.stop() and start a new hf.App({app!r}).")
+        else:
+            does = f"App {app!r} has the state {state}, and an app starts only once."
+            stop = "Start" if state is AppState.STOPPED else "Call app.stop() and start"
+            super().__init__(f"{does} {stop} a new hf.App({app!r}): it continues from the log.")
 
 
 class StateMachine:

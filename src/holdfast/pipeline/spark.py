@@ -15,8 +15,10 @@ from datetime import timedelta
 from pathlib import Path
 
 from pyspark.sql import SparkSession
+from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from holdfast.errors import ErrorCategory, HoldfastError, TopologyError
+from holdfast.settings.sections import BatchSettings
 
 SHUFFLE_CHECKS = {
     # The output of a stage that runs again with other rows must not be mixed with that of its first run.
@@ -32,6 +34,12 @@ SESSION = {
     **SHUFFLE_CHECKS,
 }
 
+
+_LIMITS = {
+    "kafka": ("maxOffsetsPerTrigger", "max_records"),
+    **dict.fromkeys(("parquet", "json", "csv", "orc", "text", "avro"), ("maxFilesPerTrigger", "max_files")),
+}
+"""Format → the source's option that limits a batch, and the setting for it."""
 
 _POLLING = "spark.sql.streaming.pollingDelay"
 
@@ -65,6 +73,14 @@ def create_session(app: str, master: str, config: Mapping[str, str]) -> SparkSes
     for name, value in {**SESSION, **config}.items():
         builder = builder.config(name, value)
     return builder.getOrCreate()
+
+
+def limited_reader(session: SparkSession, format: str, settings: BatchSettings) -> DataStreamReader:
+    """A reader with the source's option for `batch.max_records` or `batch.max_files`."""
+    reader = session.readStream.format(format)
+    option, setting = _LIMITS.get(format, (None, None))
+    value = getattr(settings, setting) if setting else None
+    return reader.option(option, value) if option and value is not None else reader
 
 
 @contextlib.contextmanager
