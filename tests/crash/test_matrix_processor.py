@@ -1,12 +1,12 @@
 """A crash at any step of a batch of a processor changes nothing in its stores of six kinds."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast import faults
 from tests.crash.machine import Crash, Record, crash_at, reached
+from tests.crash.matrix import crash_twice
 from tests.crash.processor_machine import Model, ProcessorMachine
 
 BATCHES: list[list[Record]] = [
@@ -46,15 +46,8 @@ def test_a_batch_reaches_every_fault_point(counts: dict[str, int]) -> None:
 def test_crashes_at_any_point_change_nothing_in_any_store(
     point: str, counts: dict[str, int], undisturbed: ProcessorMachine, tmp_path: Path
 ) -> None:
-    """A crash when the point is first reached, another one later, and then the state directory is lost."""
     machine = ProcessorMachine(tmp_path / "first")
-    with faults.active(crash_at(point, 1)), pytest.raises(Crash):
-        machine.run(BATCHES)
-    machine.restart()
-    with faults.active(crash_at(point, max(1, counts[point] // 2))), suppress(Crash):
-        machine.run(BATCHES)
-    machine.folder = tmp_path / "new"
-    machine.restart().run(BATCHES)
+    crash_twice(machine, BATCHES, point, counts[point], tmp_path / "new")
     assert machine.state() == undisturbed.state()
     assert machine.files() == undisturbed.files()
 

@@ -1,18 +1,15 @@
 """A crash at any step changes nothing in windows, and every final result is sent exactly once."""
 
-from contextlib import suppress
-from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from holdfast import faults
-from holdfast.ending import Ending
-from holdfast.idle import IdleVersions
 from holdfast.pipeline.driver import BatchResult
 from holdfast.stores.layouts.due import Due
 from holdfast.topology.windows import Windows
-from tests.crash.machine import Crash, Record, crash_at, reached
+from tests.crash.machine import Record, reached
+from tests.crash.matrix import crash_twice, stay_quiet
 from tests.crash.window_machine import WINDOWS, WindowMachine
 
 BATCHES: list[list[Record]] = [
@@ -78,15 +75,8 @@ def test_without_a_crash_each_window_that_closed_was_sent_once(undisturbed: Wind
 def test_crashes_at_any_point_change_no_window_and_no_final_row(
     point: str, windows: Windows, counts: dict[str, int], undisturbed: WindowMachine, tmp_path: Path
 ) -> None:
-    """A crash when the point is first reached, another one later, and then the state directory is lost."""
     machine = WindowMachine(tmp_path / "first", windows)
-    with faults.active(crash_at(point, 1)), pytest.raises(Crash):
-        machine.run(BATCHES)
-    machine.restart()
-    with faults.active(crash_at(point, max(1, counts[point] // 2))), suppress(Crash):
-        machine.run(BATCHES)
-    machine.folder = tmp_path / "new"
-    machine.restart().run(BATCHES)
+    crash_twice(machine, BATCHES, point, counts[point], tmp_path / "new")
     assert machine.state() == undisturbed.state()
     assert machine.files() == undisturbed.files()
 
@@ -95,22 +85,11 @@ def test_windows_close_when_nothing_arrives(tmp_path: Path) -> None:
     """The driver makes one version that sends them, and no other."""
     machine = WindowMachine(tmp_path, WINDOWS["tumbling"])
     machine.run(BATCHES[:3])
-    idle = IdleVersions(
-        driver=machine.driver,
-        due=lambda version: {
-            "scores": Due.soonest([each.due(version)["scores"] for each in machine.replicas.values()])
-        },
+    made = stay_quiet(
+        machine,
+        due=lambda version: {"scores": Due.soonest(each.due(version)["scores"] for each in machine.replicas.values())},
         compute=lambda due, step: machine.computed([], step) if due else BatchResult(),
-        clock=machine.clock,
-        interval=timedelta(seconds=1),
-        ending=Ending(timedelta(seconds=1), lambda cause: pytest.fail(str(cause))),
     )
-    before = machine.driver.newest
-    for _ in range(20):
-        idle.step()
-        machine.clock.advance(1)
-    newest = machine.driver.newest
-    assert before is not None and newest is not None
-    assert newest.version == before.version + 1
+    assert made == 1
     machine.restart()
     assert machine.sent() == [("alice", 0, 2), ("bob", 0, 2), ("dave", 0, 1)]
