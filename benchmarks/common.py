@@ -9,6 +9,7 @@ import tempfile
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +22,8 @@ from rich.console import Console
 from rich.progress import track
 from rich.table import Table
 
+import holdfast as hf
+
 console = Console(width=None if sys.stdout.isatty() else 120)
 PLOTS = Path("benchmarks/plots")
 SPARK_ON_ROCKSDB = {
@@ -29,6 +32,7 @@ SPARK_ON_ROCKSDB = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "true",
 }
+PARTITIONS = 2
 FSYNC = False
 """Spark writes its checkpoint files to a local disk without fsync, so Holdfast's log has none here either."""
 
@@ -142,6 +146,43 @@ def finish(**figures: float | int | str | bool) -> None:
     """Prints the last line: one flat JSON object."""
     rounded = {name: round(value, 3) if isinstance(value, float) else value for name, value in figures.items()}
     print(json.dumps(rounded), flush=True)
+
+
+def bench_app(spark: SparkSession, work: Path, **settings: Any) -> hf.App:
+    """An app whose log, state and checkpoint are in the folder of a run."""
+    chosen = hf.Settings(
+        base_dir=str(work),
+        partitions=PARTITIONS,
+        log=hf.LogSettings(fsync=FSYNC),
+        rest=hf.RestSettings(port=0),
+        **settings,
+    )
+    return hf.App("bench", settings=chosen, spark=spark)
+
+
+def run_app(app: hf.App) -> list[float]:
+    """Runs an app over all its input. Returns the seconds of each batch."""
+    with app:
+        app.process_all_available()
+        return seconds_of(app.query)
+
+
+def contest(
+    names: Sequence[str], run: Callable[[str, Path], list[float]], folder: Path, *, repeats: int, warm: int
+) -> dict[str, list[float]]:
+    """Runs contenders in turn, in an order that alternates, each time in a new folder.
+
+    Returns the seconds of each one's batches, without the first `warm` of each run.
+    """
+    taken: dict[str, list[float]] = {name: [] for name in names}
+    for repeat in range(repeats):
+        for name in names if repeat % 2 == 0 else names[::-1]:
+            work = folder / f"work-{name}-{repeat}"
+            seconds = run(name, work)
+            console.print(f"  {name}: median {median(seconds[warm:]):.2f} s per batch")
+            taken[name] += seconds[warm:]
+            shutil.rmtree(work, ignore_errors=True)
+    return taken
 
 
 def read(spark: SparkSession, data: Path, files: int = 2, schema: str = "key long") -> DataFrame:

@@ -30,9 +30,11 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from benchmarks.common import (
     FSYNC,
+    PARTITIONS,
     SPARK_ON_ROCKSDB,
     START,
     Columns,
+    bench_app,
     console,
     finish,
     median,
@@ -49,7 +51,6 @@ from benchmarks.common import (
 from holdfast.topology.aggregates import Aggregate
 
 KEYS = RECORDS = 500_000
-PARTITIONS = 2
 FILES = 2
 
 
@@ -128,14 +129,7 @@ def run_floor(spark: SparkSession, workload: Workload, data: Path, work: Path) -
 
 def run_holdfast(spark: SparkSession, workload: Workload, data: Path, work: Path) -> list[float]:
     """The aggregates in a store, with a sink, snapshots, and the log on disk."""
-    settings = hf.Settings(
-        base_dir=str(work),
-        partitions=PARTITIONS,
-        log=hf.LogSettings(fsync=FSYNC),
-        rest=hf.RestSettings(port=0),
-        snapshots=hf.SnapshotSettings(bytes=workload.snapshot_after),
-    )
-    app = hf.App("bench", settings=settings, spark=spark)
+    app = bench_app(spark, work, snapshots=hf.SnapshotSettings(bytes=workload.snapshot_after))
     stream = app.stream(workload.read(spark, data), key="key", timestamp=workload.timestamp)
     table = stream.group_by().aggregate(**workload.aggregates).store("counts")
     table.sink(hf.files(str(work / "out")))

@@ -10,7 +10,6 @@ left out, results are medians over the others, and the order alternates from rep
 
 import argparse
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -23,15 +22,17 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from benchmarks.common import (
     FSYNC,
+    PARTITIONS,
     SPARK_ON_ROCKSDB,
     START,
-    console,
+    bench_app,
+    contest,
     finish,
     median,
     read,
+    run_app,
     run_query,
     scratch,
-    seconds_of,
     show,
     spark_session,
     write_batches,
@@ -39,7 +40,7 @@ from benchmarks.common import (
 
 KEYS, RECORDS = 1_000_000, 100_000
 """Keys in all, and records per batch and stream."""
-PARTITIONS, FILES = 2, 2
+FILES = 2
 SCHEMA = "key long, at timestamp, amount long"
 
 
@@ -58,23 +59,14 @@ def run_spark(spark: SparkSession, data: Path, work: Path) -> list[float]:
 
 
 def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
-    settings = hf.Settings(
-        base_dir=str(work),
-        partitions=PARTITIONS,
-        log=hf.LogSettings(fsync=FSYNC),
-        rest=hf.RestSettings(port=0),
-        snapshots=hf.SnapshotSettings(bytes="16MiB"),
-    )
-    app = hf.App("bench", settings=settings, spark=spark)
+    app = bench_app(spark, work, snapshots=hf.SnapshotSettings(bytes="16MiB"))
     left, right = (
         app.stream(read(spark, data / side, FILES, SCHEMA), key="key", timestamp="at", name=side)
         for side in ("left", "right")
     )
     joined = left.join(right, within=hf.join_window("10m", grace="1m"), name="pairs", prefix="right_")
     joined.sink(hf.files(str(work / "out")))
-    with app:
-        app.process_all_available()
-        return seconds_of(app.query)
+    return run_app(app)
 
 
 CONTENDERS: dict[str, Callable[[SparkSession, Path, Path], list[float]]] = {
@@ -101,7 +93,6 @@ def main() -> None:
         }
     )
     chosen = arguments.contenders.split(",")
-    taken: dict[str, list[float]] = {name: [] for name in chosen}
     with scratch("join") as folder:
         for n, side in enumerate(("left", "right")):
             write_batches(
@@ -114,13 +105,9 @@ def main() -> None:
                 columns=columns,
                 seed=42 + n,
             )
-        for repeat in range(repeats):
-            for name in chosen if repeat % 2 == 0 else chosen[::-1]:
-                work = folder / f"work-{name}-{repeat}"
-                seconds = CONTENDERS[name](spark, folder, work)
-                console.print(f"  {name}: median {median(seconds[warm:]):.2f} s per batch")
-                taken[name] += seconds[warm:]
-                shutil.rmtree(work, ignore_errors=True)
+        taken = contest(
+            chosen, lambda name, work: CONTENDERS[name](spark, folder, work), folder, repeats=repeats, warm=warm
+        )
     found = {name: median(values) for name, values in taken.items()}
     show(
         f"two streams, {keys:,} keys, batches of 2 x {records:,} records",

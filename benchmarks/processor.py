@@ -9,7 +9,6 @@ The first batch is left out, the results are medians over the others, and the or
 
 import argparse
 import logging
-import shutil
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -20,14 +19,16 @@ from pyspark.sql.streaming.stateful_processor import StatefulProcessor, Stateful
 import holdfast as hf
 from benchmarks.common import (
     FSYNC,
+    PARTITIONS,
     SPARK_ON_ROCKSDB,
-    console,
+    bench_app,
+    contest,
     finish,
     median,
     read,
+    run_app,
     run_query,
     scratch,
-    seconds_of,
     show,
     spark_session,
     write_batches,
@@ -35,7 +36,6 @@ from benchmarks.common import (
 
 KEYS = RECORDS = 200_000
 QUICK_RECORDS = 100_000
-PARTITIONS = 2
 FILES = 2
 
 
@@ -73,18 +73,9 @@ def run_tws(spark: SparkSession, data: Path, work: Path) -> list[float]:
 
 
 def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
-    settings = hf.Settings(
-        base_dir=str(work),
-        partitions=PARTITIONS,
-        log=hf.LogSettings(fsync=FSYNC),
-        rest=hf.RestSettings(port=0),
-        snapshots=hf.SnapshotSettings(bytes="32MiB"),
-    )
-    app = hf.App("bench", settings=settings, spark=spark)
+    app = bench_app(spark, work, snapshots=hf.SnapshotSettings(bytes="32MiB"))
     app.stream(read(spark, data), key="key").process(Counting)
-    with app:
-        app.process_all_available()
-        return seconds_of(app.query)
+    return run_app(app)
 
 
 CONTENDERS: dict[str, Callable[[SparkSession, Path, Path], list[float]]] = {"tws": run_tws, "holdfast": run_holdfast}
@@ -99,17 +90,10 @@ def main() -> None:
     repeats, batches, records = (1, 4, QUICK_RECORDS) if arguments.quick else (2, 7, RECORDS)
     spark = spark_session(**SPARK_ON_ROCKSDB, **{"spark.sql.shuffle.partitions": str(PARTITIONS)})
     chosen = arguments.contenders.split(",")
-    taken: dict[str, list[float]] = {name: [] for name in chosen}
     with scratch("processor") as folder:
         data = folder / "data"
         write_batches(data, "uniform", keys_in_all=KEYS, records=records, batches=batches, files=FILES)
-        for repeat in range(repeats):
-            for name in chosen if repeat % 2 == 0 else chosen[::-1]:
-                work = folder / f"{name}-{repeat}"
-                seconds = CONTENDERS[name](spark, data, work)
-                console.print(f"  {name}: {', '.join(f'{s:.2f}' for s in seconds)} s")
-                taken[name] += seconds[1:]
-                shutil.rmtree(work, ignore_errors=True)
+        taken = contest(chosen, lambda name, work: CONTENDERS[name](spark, data, work), folder, repeats=repeats, warm=1)
     rates = {name: records / median(values) for name, values in taken.items()}
     show(
         f"{KEYS:,} keys, batches of {records:,}, fsync {'on' if FSYNC else 'off'} on both sides",

@@ -9,7 +9,6 @@ batch of the smaller one. Batches are timed as in `count`.
 
 import argparse
 import logging
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -18,17 +17,18 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from benchmarks.common import (
     FSYNC,
-    console,
+    bench_app,
+    contest,
     finish,
     median,
     read,
+    run_app,
     scratch,
-    seconds_of,
     show,
     spark_session,
     write_batches,
 )
-from benchmarks.count import FILES, PARTITIONS
+from benchmarks.count import FILES
 from benchmarks.wide import NARROW
 
 KEYS = 200_000
@@ -56,18 +56,13 @@ def ten(spark: SparkSession, app: hf.App, data: Path) -> None:
     joined.to_stream().group_by().aggregate(n=hf.count()).store("small-orders")  # 10
 
 
+BUILDS: dict[str, Build] = {"one": one, "ten": ten}
+
+
 def run(spark: SparkSession, build: Build, data: Path, work: Path) -> list[float]:
-    settings = hf.Settings(
-        base_dir=str(work),
-        partitions=PARTITIONS,
-        log=hf.LogSettings(fsync=FSYNC),
-        rest=hf.RestSettings(port=0),
-    )
-    app = hf.App("bench", settings=settings, spark=spark)
+    app = bench_app(spark, work)
     build(spark, app, data)
-    with app:
-        app.process_all_available()
-        return seconds_of(app.query)
+    return run_app(app)
 
 
 def main() -> None:
@@ -78,7 +73,6 @@ def main() -> None:
     repeats, batches = (1, 9) if arguments.quick else (3, 15)
     warm = batches // 3
     spark = spark_session(**{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
-    taken: dict[str, list[float]] = {"one": [], "ten": []}
     with scratch("topology") as folder:
         for name, records in {"all": RECORDS, "half": RECORDS // 2}.items():
             write_batches(
@@ -90,14 +84,9 @@ def main() -> None:
                 files=FILES,
                 columns=NARROW.columns,
             )
-        for repeat in range(repeats):
-            builds: list[Build] = [one, ten]
-            for build in builds if repeat % 2 == 0 else builds[::-1]:
-                work = folder / f"work-{build.__name__}-{repeat}"
-                seconds = run(spark, build, folder, work)
-                console.print(f"  {build.__name__}: median {median(seconds[warm:]):.2f} s per batch")
-                taken[build.__name__] += seconds[warm:]
-                shutil.rmtree(work, ignore_errors=True)
+        taken = contest(
+            list(BUILDS), lambda name, work: run(spark, BUILDS[name], folder, work), folder, repeats=repeats, warm=warm
+        )
     found = {name: median(values) for name, values in taken.items()}
     show(
         f"{KEYS:,} keys, {RECORDS:,} records per batch",

@@ -10,7 +10,6 @@ Batches are timed as in `count`.
 
 import argparse
 import logging
-import shutil
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -22,9 +21,10 @@ import pyarrow as pa
 import holdfast as hf
 from benchmarks.common import (
     FSYNC,
+    PARTITIONS,
     SPARK_ON_ROCKSDB,
     START,
-    console,
+    contest,
     finish,
     median,
     scratch,
@@ -32,7 +32,7 @@ from benchmarks.common import (
     spark_session,
     write_batches,
 )
-from benchmarks.count import FILES, KEYS, PARTITIONS, Workload, run_holdfast, run_spark
+from benchmarks.count import FILES, KEYS, Workload, run_holdfast, run_spark
 
 RECORDS = 250_000
 OTHERS = 37
@@ -100,7 +100,6 @@ def main() -> None:
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
         }
     )
-    taken: dict[str, list[float]] = {name: [] for name in CONTENDERS}
     with scratch("wide") as folder:
         for workload in (WIDE, NARROW):
             write_batches(
@@ -112,15 +111,12 @@ def main() -> None:
                 files=FILES,
                 columns=workload.columns,
             )
-        for repeat in range(repeats):
-            order = list(CONTENDERS)
-            for name in order if repeat % 2 == 0 else order[::-1]:
-                run, workload = CONTENDERS[name]
-                work = folder / f"work-{name}-{repeat}"
-                seconds = run(spark, workload, folder_of(folder, workload), work)
-                console.print(f"  {name}: median {median(seconds[warm:]):.2f} s per batch")
-                taken[name] += seconds[warm:]
-                shutil.rmtree(work, ignore_errors=True)
+
+        def run(name: str, work: Path) -> list[float]:
+            how, workload = CONTENDERS[name]
+            return how(spark, workload, folder_of(folder, workload), work)
+
+        taken = contest(list(CONTENDERS), run, folder, repeats=repeats, warm=warm)
     found = {name: median(values) for name, values in taken.items()}
     show(
         f"{KEYS:,} keys, batches of {RECORDS:,}, 3 of {OTHERS + 3} columns used",

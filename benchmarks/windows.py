@@ -13,8 +13,8 @@ is left out, and results are medians over the others.
 
 import argparse
 import logging
-import shutil
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -26,16 +26,19 @@ from pyspark.sql import functions as F
 import holdfast as hf
 from benchmarks.common import (
     FSYNC,
+    PARTITIONS,
     SPARK_ON_ROCKSDB,
     START,
+    bench_app,
     console,
+    contest,
     finish,
     median,
     plot_lines,
     read,
+    run_app,
     run_query,
     scratch,
-    seconds_of,
     show,
     spark_session,
     write_batches,
@@ -43,7 +46,6 @@ from benchmarks.common import (
 from holdfast.topology.windows import Windows
 
 KEYS, RECORDS = 200_000, 500_000
-PARTITIONS = 2
 SECONDS = 10
 SCHEMA = "key long, at timestamp"
 
@@ -76,20 +78,15 @@ def run_spark(spark: SparkSession, name: str, data: Path, work: Path) -> list[fl
 
 
 def run_holdfast(spark: SparkSession, name: str, data: Path, work: Path) -> list[float]:
-    settings = hf.Settings(
-        base_dir=str(work),
-        partitions=PARTITIONS,
-        log=hf.LogSettings(fsync=FSYNC),
-        rest=hf.RestSettings(port=0),
-        snapshots=hf.SnapshotSettings(bytes="24MiB"),
-    )
-    app = hf.App("bench", settings=settings, spark=spark)
+    app = bench_app(spark, work, snapshots=hf.SnapshotSettings(bytes="24MiB"))
     stream = app.stream(read(spark, data, schema=SCHEMA), key="key", timestamp="at")
     table = stream.group_by().window(OURS[name]).count().store("counts", retention="2m")
     (table.final() if name == "final" else table).sink(hf.files(str(work / "out")))
-    with app:
-        app.process_all_available()
-        return seconds_of(app.query)
+    return run_app(app)
+
+
+def run_contender(spark: SparkSession, name: str, data: Path, contender: str, work: Path) -> list[float]:
+    return (run_spark if contender == "spark" else run_holdfast)(spark, name, data, work)
 
 
 def main() -> None:
@@ -115,14 +112,10 @@ def main() -> None:
         data = folder / "data"
         write_batches(data, "uniform", keys_in_all=KEYS, records=arguments.records, batches=batches, columns=columns)
         for name in [arguments.only] if arguments.only else OURS:
-            contenders = {"holdfast": run_holdfast} | ({"spark": run_spark} if name in SPARKS else {})
-            taken: dict[str, list[float]] = {each: [] for each in contenders}
-            for repeat in range(repeats):
-                for each in list(contenders)[:: 1 if repeat % 2 == 0 else -1]:
-                    work = folder / f"work-{name}-{each}-{repeat}"
-                    taken[each] += contenders[each](spark, name, data, work)[warm:]
-                    console.print(f"  {name} {each}: median {median(taken[each]):.2f} s per batch")
-                    shutil.rmtree(work, ignore_errors=True)
+            contenders = ["holdfast", "spark"] if name in SPARKS else ["holdfast"]
+            console.print(f"{name}:")
+            run = partial(run_contender, spark, name, data)
+            taken = contest(contenders, run, folder / name, repeats=repeats, warm=warm)
             rates |= {f"{each}_{name}": arguments.records / median(values) for each, values in taken.items()}
             console.print(f"plot: {plot_lines(f'windows-{name}', name, taken, 'batch', 'seconds')}")
     show(
