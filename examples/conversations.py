@@ -2,7 +2,7 @@
 
     .venv/bin/python examples/conversations.py   # writes messages of two users, prints what the stores have, and ends
 
-- `users`: one entry per user with totals, kept for 90 days after the last message
+- `user-sessions`: the current session of each user, which ends after half an hour without a message
 - `metrics`: messages per user and window of 5 minutes, kept for 7 days
 - `conversations`: messages less than 2 hours apart are one conversation
 - `audit`: one entry per message, by its own id, kept for 30 days
@@ -25,6 +25,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 
 WINDOW_MS = 5 * 60_000
+SESSION_MS = 30 * 60_000
 START = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
@@ -33,9 +34,10 @@ class Message(msgspec.Struct):
     text: str
 
 
-class User(msgspec.Struct, frozen=True):
+class UserSession(msgspec.Struct, frozen=True):
+    started: int
+    last: int
     messages: int = 0
-    characters: int = 0
 
 
 class Audited(msgspec.Struct, frozen=True):
@@ -45,9 +47,9 @@ class Audited(msgspec.Struct, frozen=True):
 
 
 class Chat(hf.Processor):
-    """Keeps users, metrics, conversations and an audit trail up to date, all or nothing per message."""
+    """Keeps sessions, metrics, conversations and an audit trail up to date, all or nothing per message."""
 
-    users = hf.KeyValueStore("users", value=User, ttl="90d")
+    sessions = hf.KeyValueStore("user-sessions", value=UserSession, ttl="90d")
     metrics = hf.WindowStore("metrics", value=int, size="5m", retention="7d")
     conversations = hf.SessionStore("conversations", value=int, gap="2h")
     audit = hf.KeyValueStore("audit", value=Audited, ttl="30d", other_key=True)
@@ -56,8 +58,10 @@ class Chat(hf.Processor):
         if event.id in self.audit:
             ctx.count("sent twice")
             return
-        user = self.users.get(key, User())
-        self.users[key] = User(user.messages + 1, user.characters + len(event.text))
+        session = self.sessions.get(key)
+        if session is None or ctx.timestamp - session.last > SESSION_MS:
+            session = UserSession(ctx.timestamp, ctx.timestamp)
+        self.sessions[key] = UserSession(session.started, max(session.last, ctx.timestamp), session.messages + 1)
         window = ctx.timestamp // WINDOW_MS * WINDOW_MS
         self.metrics.put(key, (self.metrics.fetch(key, window) or 0) + 1, window)
         self.conversations.merge(key, ctx.timestamp, None, lambda one, other: one + other, 1)
@@ -94,6 +98,6 @@ if __name__ == "__main__":
         spark = SparkSession.builder.master("local[2]").getOrCreate()
         with build(spark, Path(folder)) as app:
             app.process_all_available()
-            for path in ("users/keys/ann", "conversations/sessions/ann", "audit/keys/m-3"):
+            for path in ("user-sessions/keys/ann", "conversations/sessions/ann", "audit/keys/m-3"):
                 with urllib.request.urlopen(f"{app.address}/v1/stores/{path}") as answer:
                     print(path, answer.read().decode())

@@ -2,7 +2,7 @@
 
 from examples import conversations
 from examples.batching import Batching, Order
-from examples.conversations import Audited, Chat, User
+from examples.conversations import Audited, Chat, UserSession
 from examples.wind_turbines import SILENT_MS, Message, Twins
 from holdfast.testing import ProcessorTest
 
@@ -38,11 +38,11 @@ def test_one_message_is_in_four_stores_once() -> None:
     test = ProcessorTest(Chat, wall=0)
     for id, minute in (("m-1", 0), ("m-2", 3), ("m-2", 3), ("m-3", 90), ("m-4", 400)):
         test.pipe("ann", conversations.Message(id, "hello"), timestamp=minute * 60_000)
-    assert test.store("users").get("ann") == User(4, 20)
+    assert test.store("user-sessions").get("ann") == UserSession(400 * 60_000, 400 * 60_000, 1), "the third session"
     assert [n for _, n in test.store("metrics").fetch("ann", from_=0)] == [2, 1, 1]
     found = [(session.start, session.end, n) for session, n in test.store("conversations").fetch("ann")]
     assert found == [(0, 90 * 60_000, 3), (400 * 60_000, 400 * 60_000, 1)]
     assert test.store("audit").get("m-3") == Audited("ann", 90 * 60_000, 5)
     assert test.counts["sent twice"] == 1
     test.advance("31d")
-    assert ("m-3" in test.store("audit"), "ann" in test.store("users")) == (False, True)
+    assert ("m-3" in test.store("audit"), "ann" in test.store("user-sessions")) == (False, True)

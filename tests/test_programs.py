@@ -3,7 +3,6 @@
 import re
 import runpy
 import shutil
-import sys
 from pathlib import Path
 
 import pytest
@@ -44,26 +43,29 @@ def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: p
         assert expected in printed
 
 
-@pytest.mark.parametrize("name", ["leaderboard", "sqlite_upsert", "patient_monitoring"])
-def test_examples_run(name: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys, "argv", [f"examples/{name}.py"])
-    runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
-
-
-PROCESSORS = {
+EXAMPLES = {
     "batching": ["{'shop': 'tea', 'orders': 10, 'cents': 1045}"],
+    "conversations": ['"messages":1', '"user":"bob"'],
+    "leaderboard": ["Chess: alice 70, bob 45, dora 40", "Go: bob 60, emil 20", "cleo has rank 4 in Chess"],
+    "patient_monitoring": ["ann: 110 beats per minute and 39.1 °C"],
+    "sqlite_upsert": ["alice      120 points"],
     "wind_turbines": ["commands: [{'turbine': 't-1', 'power': 'on'}]"],
-    "conversations": ['"messages":4', '"user":"bob"'],
 }
+MORE = {
+    "fraud": ["a-2: 4 payments of 19600 cents within ten minutes"],
+    "lru_store": ["evicted: ['hats']", "rendered: ['home', 'hats', 'shoes', 'socks']"],
+    "mail_delivery": ["day 2: {'ann': {'m-3': 'parcel'}}"],
+    "tombstones": ["socks deleted", "hats 3", "shoes 4"],
+    "user_sessions": ["ann 12:00-12:50: 3 clicks, home to checkout", "bob 12:36-12:36: 1 clicks, home to home"],
+}
+"""For `make crash`: `tests/test_examples.py` has them in a test driver."""
 
 
-@pytest.mark.parametrize("name", PROCESSORS)
-def test_examples_of_processors_run_and_print_results(
-    name: str, folder: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+@pytest.mark.parametrize("name", [*EXAMPLES, *[pytest.param(name, marks=pytest.mark.slow) for name in MORE]])
+def test_examples_run_and_print_results(name: str, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(ROOT / f"examples/{name}.py"), run_name="__main__")
     printed = capsys.readouterr().out
-    assert [text for text in PROCESSORS[name] if text not in printed] == [], printed
+    assert [text for text in {**EXAMPLES, **MORE}[name] if text not in printed] == [], printed
 
 
 def test_the_programs_were_found() -> None:
