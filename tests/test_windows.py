@@ -196,15 +196,18 @@ def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, 
     assert rows == [("ann", -30, 30, 2), ("ann", 0, 60, 4), ("ann", 30, 90, 2)]
 
 
-def test_late_records_of_sessions_and_final_rows_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
-    """Final rows of one table are the records of another, in the same version."""
-    late, busy = Memory(), Memory()
+def test_late_records_and_final_rows_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
+    """Final rows and late records of tables are the records of others, in the same version."""
+    late, busy, missed = Memory(), Memory(), Memory()
 
     def build(stream: hf.Stream) -> None:
         table = stream.group_by().window(hf.session("10s")).aggregate(games=hf.count()).store("sessions")
         table.late.sink(late)
         sessions = table.final().to_stream(key="player")
         sessions.group_by().aggregate(sessions=hf.count(), longest=hf.max("games")).store("busy").sink(busy)
+        tens = stream.group_by().window(hf.tumbling("10s")).count().store("tens")
+        lost = tens.late.to_stream().where("points > 1").group_by()
+        lost.aggregate(n=hf.count(), points=hf.sum("points"), last=hf.max("at")).store("missed").sink(missed)
 
     batches = [
         [game("ann", 0), game("ann", 10), game("bob", 3)],
@@ -217,7 +220,8 @@ def test_late_records_of_sessions_and_final_rows_as_a_stream(spark: SparkSession
     with app:
         app.process_all_available()
         eventually(lambda: len(rows_by_player(busy)) == 2 and rows_by_player(busy)["bob"]["sessions"] == 2)
-    # The columns that the app uses: it has no use for points.
+    assert missed.rows() == [{"player": "ann", "n": 2, "points": 14, "last": NOON + timedelta(seconds=1)}]
+    # The columns that this table uses: it has no use for points.
     assert late.rows() == [{"player": "ann", "at": NOON + timedelta(seconds=1)}] * 2
     assert {player: (row["sessions"], row["longest"]) for player, row in rows_by_player(busy).items()} == {
         "ann": (2, 2),

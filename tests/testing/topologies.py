@@ -63,6 +63,7 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     table = _aggregate(grouped.window(windows), random).store("windowed", **_emit(random, windows))
     if random.random() < 0.5 and "every" not in str(table.spec.fixed):
         table.final()
+    table.late.to_stream().group_by().aggregate(n=hf.count(), most=hf.max("points")).store("late-windowed")
     made = games.process(
         Streaks,
         output="player string, total bigint, city string",

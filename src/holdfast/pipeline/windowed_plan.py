@@ -23,7 +23,7 @@ from holdfast.pipeline.clock_columns import millis_of
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import LATE, PANE, RECORD, BatchPlan, TaskColumns
-from holdfast.pipeline.unusable import above, is_unusable
+from holdfast.pipeline.unusable import Expression, above, is_unusable, quoted
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import Now
 from holdfast.topology.windowing import LATE as LATE_OUTPUT
@@ -46,6 +46,10 @@ class WindowedPlanner(AggregationPlanner):
     def _columns_of(self, subtopology: SubTopology) -> dict[BatchPlan, TaskColumns]:
         return windowed_columns(subtopology)
 
+    def used(self) -> list[Expression]:
+        assert isinstance(self._operator, WindowedAggregation)
+        return [*super().used(), *map(quoted, self._operator.late_columns(self._subtopology).names)]
+
     def _work(self, step: Step, plan: BatchPlan) -> WindowedWork:
         operator = self._subtopology.operator
         assert isinstance(operator, WindowedAggregation)
@@ -61,6 +65,7 @@ class WindowedPlanner(AggregationPlanner):
             limits=self._limits,
             windows=operator.windows,
             late=late if self._subtopology.stream.topology.is_read(late) else None,
+            late_columns=operator.late_columns(self._subtopology),
             waiting=operator.waiting(self._subtopology),
             updates=self._subtopology.name if operator.updates else None,
         )

@@ -32,6 +32,7 @@ from holdfast.stores.access import BEGINNING
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.rows import decode_rows, encode_rows
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import LATE as LATE_COUNT
 from holdfast.stores.layouts.base import Merge, part
 from holdfast.stores.layouts.expiring import deletes
@@ -59,6 +60,8 @@ class WindowedWork(AggregationWork):
     windows: Windows
     late: str | None = None
     """The output that late records are sent to, if anyone takes them."""
+    late_columns: Schema = Schema(())
+    """Their columns where they are a stream."""
     waiting: str | None = None
     """The output of windows that wait to be sent."""
     updates: str | None = None
@@ -296,8 +299,13 @@ class WindowedTask:
             return []
         if not self._work.columns.late:
             raise RejectFastPlan("The batch has late records, and this plan doesn't have their columns.")
-        records = whole(chunk[LATE]).take(pa.array(np.repeat(np.arange(chunk.num_rows), times.to_numpy())))
-        return [(OUTPUT, self._work.late, pa.Table.from_arrays(records.flatten(), records.type.names))]
+        repeated = pa.array(np.repeat(np.arange(chunk.num_rows), times.to_numpy()))
+        records = whole(chunk[LATE]).take(repeated)
+        rows = pa.Table.from_arrays(records.flatten(), records.type.names)
+        if (columns := self._work.late_columns).fields:
+            moments = whole(chunk[self._work.columns.time or ""]).take(repeated)
+            rows = rows.select(columns.names).cast(columns.arrow).append_column(EVENT_TIME, moments)
+        return [(OUTPUT, self._work.late, rows)]
 
 
 def open_windows(windows: TimeWindows, panes: Times, event: int) -> tuple[Times, Times]:

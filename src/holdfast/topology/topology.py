@@ -212,7 +212,12 @@ class Topology:
 
     def is_read(self, output: str) -> bool:
         """Whether anything takes the rows of this output."""
-        return any(node.source == output for node in self.sinks)
+        return self.is_streamed(output) or any(node.source == output for node in self.sinks)
+
+    def is_streamed(self, output: str) -> bool:
+        """Whether another sub-topology reads the rows of this output."""
+        branches = (branch for each in self.subtopologies for branch in each.stream.branches)
+        return any(isinstance(branch.origin, OutputOf) and branch.origin.name == output for branch in branches)
 
     def add_sink(self, source: str, sink: Sink, name: str | None) -> None:
         if not isinstance(sink, Sink):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, Final, Literal, Never
@@ -12,7 +12,7 @@ import msgspec
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
-from holdfast.stores.formats.types import Schema
+from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.layouts.waiting import EVERY, FINAL
@@ -22,6 +22,7 @@ from holdfast.stores.spec import SESSION, WINDOW, KindOptions, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Aggregation, Table, add_operator, bound, check_unused
 from holdfast.topology.derived import derive
+from holdfast.topology.frames import type_of
 from holdfast.topology.outputs import DELETED, OF_STORE, AggregateRows, ForwardedRows, Output
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
@@ -51,7 +52,7 @@ class WindowedAggregation(Aggregation):
         (rows,) = super().outputs(subtopology)
         assert isinstance(rows, AggregateRows)
         name, number = subtopology.name, subtopology.number
-        late = ForwardedRows(output_of(name, LATE), number)
+        late = ForwardedRows(output_of(name, LATE), number, self.late_columns(subtopology))
         sent = ForwardedRows(name, number, rows.columns) if self.updates else rows
         match self.waiting(subtopology):
             case None:
@@ -61,6 +62,11 @@ class WindowedAggregation(Aggregation):
             case waiting:
                 shown = tuple(field for field in rows.columns.fields if field.name != DELETED)
                 return (sent, late, ForwardedRows(waiting, number, Schema(shown)))
+
+    def late_columns(self, subtopology: SubTopology) -> Schema:
+        """The columns of late records where they are a stream; none otherwise: sinks get those that are used."""
+        is_streamed = subtopology.stream.topology.is_streamed(output_of(subtopology.name, LATE))
+        return columns_of_late(subtopology.stream) if is_streamed else Schema(())
 
     def waiting(self, subtopology: SubTopology) -> str | None:
         """The output of windows that wait to be sent; None if none do."""
@@ -93,17 +99,15 @@ class TableOutput:
     topology: Topology
     name: str
 
-    def to_stream(self, *, key: str | Iterable[str]) -> Stream:
-        """The rows of each version as a stream, with these columns as its key.
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The rows of each version as a stream, by the table's key or by these columns.
 
         A row's event time is the latest of the records in its window.
         """
         output = self.topology.outputs[self.name]
         assert isinstance(output, ForwardedRows)
-        if not output.columns.fields:
-            raise TopologyError(f"to_stream(): the rows of {self.name!r} are for sinks only, today.")
-        keys = (key,) if isinstance(key, str) else tuple(key)
-        return derive(self.topology, self.name.partition(OF_STORE)[0], self.name, output.columns, keys)
+        of = self.topology.subtopology(self.name.partition(OF_STORE)[0])
+        return derive(self.topology, of.name, self.name, output.columns, names_of(key) or of.key.names)
 
     def sink(self, sink: Sink, *, name: str | None = None) -> TableOutput:
         """Sends the rows of every version to `sink`, after the version is committed. Returns this output."""
@@ -112,13 +116,47 @@ class TableOutput:
 
 
 @dataclass(frozen=True)
+class LateRecords(TableOutput):
+    """The late records of a windowed table."""
+
+    def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
+        """The late records of each version as a stream, by the key of the table's stream or by these columns.
+
+        It has all columns of the table's stream, so the app reads all of them: `select` before `window` to read less.
+        """
+        name = self.name.partition(OF_STORE)[0]
+        of = self.topology.subtopology(name).stream
+        late = derive(self.topology, name, self.name, columns_of_late(of), names_of(key) or of.key)
+        return replace(late, timestamp=of.timestamp)
+
+
+def names_of(key: str | Iterable[str] | None) -> tuple[str, ...]:
+    return () if key is None else (key,) if isinstance(key, str) else tuple(key)
+
+
+def columns_of_late(stream: Stream, used: Collection[str] | None = None) -> Schema:
+    """The columns of late records, all or those used. Raises for a type that a derived stream can't have."""
+    fields = []
+    for column in (column for column in stream.columns if used is None or column in used):
+        kind = type_of(stream.frame, column)
+        try:
+            fields.append(Field(column, kind))
+        except TopologyError as error:
+            raise TopologyError(
+                f"late: the column {column!r} can't be in a derived stream. {error} Leave it out before window(): "
+                f"stream.drop({column!r}), or cast it."
+            ) from error
+    return Schema(tuple(fields))
+
+
+@dataclass(frozen=True)
 class WindowedTable(Table):
     """A windowed aggregation of an app: a store with one row per key and window."""
 
     @property
-    def late(self) -> TableOutput:
+    def late(self) -> LateRecords:
         """The records that came too late for each of their windows, with the columns that the app uses."""
-        return TableOutput(self.topology, output_of(self.name, LATE))
+        return LateRecords(self.topology, output_of(self.name, LATE))
 
     def final(self) -> TableOutput:
         """One row per key and window, when the window closes and never before."""
