@@ -169,11 +169,14 @@ def test_final_rows_come_when_windows_close_also_without_records(spark: SparkSes
 
 
 def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, tmp_path: Path) -> None:
-    updates, final = Memory(), Memory()
+    updates, final, sessions, sliding = Memory(), Memory(), Memory(), Memory()
 
     def build(stream: hf.Stream) -> None:
-        windows = stream.group_by().window(hf.hopping("60s", every="30s"))
+        grouped = stream.group_by()
+        windows = grouped.window(hf.hopping("60s", every="30s"))
         windows.aggregate(games=hf.count(), last=hf.last("points")).store("games", emit="updates").sink(updates)
+        grouped.window(hf.session("30s", grace="1h")).count().store("sessions", emit="updates").sink(sessions)
+        grouped.window(hf.sliding("10s", grace="1h")).count().store("sliding", emit="updates").sink(sliding)
         table = windows.count().store("every", emit=hf.every("60s"))
         table.sink(final)
 
@@ -194,6 +197,22 @@ def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, 
     assert seconds(second, "games", "last") == [("ann", 0, 60, 4, 4), ("ann", 30, 90, 2, 4)]
     rows = sorted(row for row in seconds(final.rows(), "count") if row[0] == "ann")
     assert rows == [("ann", -30, 30, 2), ("ann", 0, 60, 4), ("ann", 30, 90, 2)]
+    assert [row for row in seconds(sessions.rows(), "count", "_deleted") if row[0] == "ann"] == [
+        ("ann", 5, 5, 1, False),
+        ("ann", 5, 5, None, True),
+        ("ann", 5, 6, 2, False),
+        ("ann", 40, 40, 1, False),
+        ("ann", 40, 40, None, True),
+        ("ann", 40, 50, 2, False),
+    ]
+    assert [row for row in seconds(sliding.rows(), "count") if row[0] == "ann"] == [
+        ("ann", -5, 5, 1),
+        ("ann", -4, 6, 2),
+        ("ann", 5.001, 15.001, 1),
+        ("ann", 30, 40, 1),
+        ("ann", 40, 50, 2),
+        ("ann", 40.001, 50.001, 1),
+    ]
 
 
 def test_late_records_and_final_rows_as_a_stream(spark: SparkSession, tmp_path: Path) -> None:
@@ -255,8 +274,6 @@ def test_impossible_windows_are_errors_when_the_app_is_built(spark: SparkSession
         minutes.count().store("games", ttl="1h")  # type: ignore[arg-type]
     with pytest.raises(TopologyError, match="emit='always' is not possible"):
         minutes.count().store("games", emit="always")  # type: ignore[arg-type]
-    with pytest.raises(TopologyError, match="for tumbling and hopping windows"):
-        group.window(hf.session("1m")).count().store("games", emit="updates")
     table = minutes.count().store("games", emit=hf.every("10s"), retention="2m")
     with pytest.raises(TopologyError, match="A table can't do both"):
         table.final()

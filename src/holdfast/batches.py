@@ -21,9 +21,9 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import SKIPPED, USER, labelled_counts
-from holdfast.pipeline.window_sender import WAITING_COUNT
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
+from holdfast.stores.layouts.waiting import WAITING_COUNT
 
 if TYPE_CHECKING:
     from pyspark import SparkContext

@@ -114,7 +114,7 @@ class WindowedApp:
             reducers=REDUCERS,
             columns=replace(GROUPED, record="_record") if self.updates else GROUPED,
             now=Now(wall=self.version, event=self.event),
-            limits=Limits(1, 1_000, 0),
+            limits=Limits(1, 3, 0),
             windows=self.windows,
             waiting=SENT if drops_later(self.spec) else None,
             updates=SENT if self.updates else None,

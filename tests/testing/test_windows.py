@@ -1,4 +1,4 @@
-"""Windows on the test driver: late records as a stream, final results, and what waits to be sent."""
+"""Windows on the test driver: late records as a stream, one result per record, and what waits to be sent."""
 
 from typing import Any
 
@@ -106,6 +106,50 @@ def test_a_column_that_a_stream_of_late_records_cant_have_is_named() -> None:
     table.late.sink(hf.memory())
     with pytest.raises(TopologyError, match=r"the column 'tags' can't be .* stream.drop\('tags'\)"):
         table.late.to_stream()
+
+
+def test_the_session_of_each_record() -> None:
+    """Two sessions become one: both are deleted, then the new one comes."""
+    app, games = one_task()
+    sessions = games.group_by().window(hf.session("10s", grace="1m")).aggregate(total=hf.sum("points"))
+    table = sessions.store("sessions", emit="updates")
+    table.to_stream().group_by("_deleted").count().store("kinds")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 0), game("ann", 2, 5), game("ann", 4, 25)])
+    assert windows_in(driver.output("sessions"), "total") == [
+        ("ann", 0, 0, 1),
+        ("ann", 0, 0, None),
+        ("ann", 0, 5, 3),
+        ("ann", 25, 25, 4),
+    ]
+    driver.pipe("games", [game("ann", 8, 3), game("ann", 16, 15)])
+    assert windows_in(driver.output("sessions"), "total") == [
+        ("ann", 0, 5, 11),
+        ("ann", 0, 5, None),
+        ("ann", 25, 25, None),
+        ("ann", 0, 25, 31),
+    ]
+    assert [value for _, value in driver.store("sessions").items()] == [{"total": 31}]
+    assert dict(driver.store("kinds").items()) == {False: {"count": 5}, True: {"count": 3}}
+
+
+def test_the_sliding_windows_of_each_record() -> None:
+    """Kafka Streams' example: after 8.0, 9.2 and 12.4 s, with a size of 5 s."""
+    app, games = one_task()
+    games.group_by().window(hf.sliding("5s", grace="1m")).count().store("sliding", emit="updates")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 12.4)])
+    assert windows_in(driver.output("sliding"), "count") == [("ann", 7.4, 12.4, 1)]
+    driver.pipe("games", [game("ann", 1, 9.2), game("ann", 1, 8)])
+    assert windows_in(driver.output("sliding"), "count") == [
+        ("ann", 3, 8, 1),
+        ("ann", 7.4, 12.4, 2),
+        ("ann", 8.001, 13.001, 1),
+        ("ann", 4.2, 9.2, 2),
+        ("ann", 7.4, 12.4, 3),
+        ("ann", 8.001, 13.001, 2),
+        ("ann", 9.201, 14.201, 1),
+    ]
 
 
 def test_the_documented_example_of_suppression() -> None:

@@ -60,7 +60,7 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     _aggregate(others.group_by(), random).store("bounded", **random.choice(options))
     grouped = games.merge(others).group_by() if not with_steps else games.group_by()
     windows = _windows(random)
-    table = _aggregate(grouped.window(windows), random).store("windowed", **_emit(random, windows))
+    table = _aggregate(grouped.window(windows), random).store("windowed", **_emit(random))
     if random.random() < 0.5 and "every" not in str(table.spec.fixed):
         table.final()
     table.late.to_stream().group_by().aggregate(n=hf.count(), most=hf.max("points")).store("late-windowed")
@@ -123,10 +123,8 @@ def _windows(random: Random) -> Any:
     return random.choice(made)()
 
 
-def _emit(random: Random, windows: Any) -> dict[str, Any]:
-    choices: list[dict[str, Any]] = [{}, {"emit": hf.every("15s")}]
-    if "tumbling" in str(windows):
-        choices.append({"emit": "updates"})
+def _emit(random: Random) -> dict[str, Any]:
+    choices: list[dict[str, Any]] = [{}, {"emit": hf.every("15s")}, {"emit": "updates"}]
     return random.choice(choices)
 
 

@@ -37,6 +37,20 @@ class StoredSessions(NamedTuple):
     rows: pa.Table
 
 
+class MergedSessions(NamedTuple):
+    """Rows of the batch and open sessions at `v-1`, in groups that become one session each."""
+
+    key: list[pa.Array]
+    """The key of each row of the batch."""
+    times: Times
+    rows: pa.Table
+    """The rows of the batch, then those of stored sessions."""
+    stored: StoredSessions
+    union: Union
+    chosen: npt.NDArray[np.bool_]
+    """Which groups the batch changes: those with rows of the batch that are open."""
+
+
 class ChangedSessions(NamedTuple):
     """What the batch makes of the sessions."""
 
@@ -61,8 +75,8 @@ class SessionMerger:
     state: TaskState
     event: int
 
-    def changed(self, key: list[pa.Array], times: Times, rows: pa.Table) -> ChangedSessions:
-        """The sessions that rows with these keys and times change."""
+    def merged(self, key: list[pa.Array], times: Times, rows: pa.Table) -> MergedSessions:
+        """What becomes one session, of rows with these keys and times."""
         beginnings = beginnings_of(self.spec, own_keys(self.spec, key, times, times)).dictionary_encode()
         keys = beginnings.indices.to_numpy().astype(np.int64)
         stored = self._stored(beginnings.dictionary, keys, times)
@@ -72,23 +86,26 @@ class SessionMerger:
             np.concatenate([times, stored.ends]),
             self.windows.gap_ms,
         )
-        of_batch = union.members < len(times)
         touched = np.zeros(len(union.starts), dtype=bool)
-        touched[union.groups[of_batch]] = True
+        touched[union.groups[union.members < len(times)]] = True
+        is_open = union.ends + np.int64(self.windows.gap_ms + self.windows.grace_ms) >= self.event
+        return MergedSessions(key, times, pa.concat_tables([rows, stored.rows]), stored, union, touched & is_open)
+
+    def changed(self, found: MergedSessions) -> ChangedSessions:
+        """The sessions that rows of the batch change."""
+        times, union, chosen = found.times, found.union, found.chosen
+        of_batch = union.members < len(times)
         some = np.zeros(len(union.starts), dtype=np.int64)
         some[union.groups[of_batch]] = union.members[of_batch]  # any row of the batch in a group has its key
-        is_open = union.ends + np.int64(self.windows.gap_ms + self.windows.grace_ms) >= self.event
         late = np.zeros(len(times), dtype=bool)
-        late[union.members[of_batch]] = ~is_open[union.groups[of_batch]]
-        chosen = touched & is_open
+        late[union.members[of_batch]] = ~chosen[union.groups[of_batch]]
         members, groups = union.of_groups(chosen)
-        own = own_keys(
-            self.spec, [column.take(pa.array(some[chosen])) for column in key], union.starts[chosen], union.ends[chosen]
-        )
-        before = stored.own.take(pa.array(members[members >= len(times)] - len(times)))
+        key = [column.take(pa.array(some[chosen])) for column in found.key]
+        own = own_keys(self.spec, key, union.starts[chosen], union.ends[chosen])
+        before = found.stored.own.take(pa.array(members[members >= len(times)] - len(times)))
         return ChangedSessions(
             own,
-            reduced(self.reducers, pa.concat_tables([rows, stored.rows]).take(pa.array(members)), groups),
+            reduced(self.reducers, found.rows.take(pa.array(members)), groups),
             is_new=pc.invert(pc.is_in(own, value_set=before)),
             gone=before.filter(pc.invert(pc.is_in(before, value_set=own))),
             late=late,

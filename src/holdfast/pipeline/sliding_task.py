@@ -29,6 +29,8 @@ from holdfast.topology.windows import SlidingWindows
 BLOCK: Final = 2_000_000
 """How many points of windows are merged at a time."""
 
+_NONE: Final[Times] = np.empty(0, dtype=np.int64)
+
 
 class Points(NamedTuple):
     """Points of keys, which are numbers here, in the order of keys and times."""
@@ -39,6 +41,19 @@ class Points(NamedTuple):
     of_batch: npt.NDArray[np.bool_]
 
 
+class Batch(NamedTuple):
+    """The rows of a batch, and the stored points near them."""
+
+    key: list[pa.Array]
+    """The key of each number."""
+    keys: Times
+    times: Times
+    rows: pa.Table
+    """The rows of the batch, then those of stored points, as in `keys` and `times`."""
+    number: int
+    """How many rows the batch has."""
+
+
 class ChangedWindows(NamedTuple):
     """Windows, and the points of the batch."""
 
@@ -46,6 +61,22 @@ class ChangedWindows(NamedTuple):
     rows: pa.Table
     points: pa.BinaryArray
     point_rows: pa.Table
+
+
+class Block(NamedTuple):
+    """Some open windows that a batch changes."""
+
+    keys: Times
+    starts: Times
+    begin: Times
+    end: Times
+    """Where the points of each window begin and end among those of the block."""
+    at: Times
+    """The places of the starts."""
+    places: Times
+    """The places of the block's points: one number per point, such that windows of two keys are apart."""
+    those: Times
+    """The numbers of the block's points."""
 
 
 @dataclass(frozen=True)
@@ -59,31 +90,45 @@ class SlidingMerger:
     state: TaskState
     event: int
 
-    def changed(self, key: list[pa.Array], times: Times, rows: pa.Table) -> ChangedWindows:
-        """The windows that rows with these keys and times change; none of the rows is late."""
+    def read(self, key: list[pa.Array], times: Times, rows: pa.Table) -> Batch:
+        """Rows with these keys and times, of which none is late, and the stored points near them."""
         encoded = beginnings_of(self.spec, own_keys(self.spec, key, times)).dictionary_encode()
         keys = encoded.indices.to_numpy().astype(np.int64)
         _, some = np.unique(keys, return_index=True)
-        points = self._points(encoded.dictionary, keys, times, rows)
-        of_keys = [column.take(pa.array(some)) for column in key]
-
-        def own(numbers: Times, starts: Times) -> pa.BinaryArray:
-            return own_keys(self.spec, [column.take(pa.array(numbers)) for column in of_keys], starts)
-
-        found = list(self._windows(points))
-        starts = np.concatenate([block[1] for block in found]) if found else np.empty(0, dtype=np.int64)
-        numbers = np.concatenate([block[0] for block in found]) if found else np.empty(0, dtype=np.int64)
-        tables = [block[2] for block in found]
-        batch = points.of_batch
-        return ChangedWindows(
-            own(numbers, starts),
-            pa.concat_tables(tables) if tables else points.rows.slice(0, 0),
-            own(points.keys[batch], points.times[batch]),
-            points.rows.filter(pa.array(batch)),
+        stored_keys, stored_times, stored = self._stored(encoded.dictionary, keys, times, rows.column_names)
+        return Batch(
+            [column.take(pa.array(some)) for column in key],
+            np.concatenate([keys, stored_keys]),
+            np.concatenate([times, stored_times]),
+            pa.concat_tables([rows, stored]),
+            len(times),
         )
 
-    def _points(self, beginnings: pa.BinaryArray, keys: Times, times: Times, rows: pa.Table) -> Points:
-        """The batch's points and the stored ones near them, one per key and time."""
+    def own(self, batch: Batch, keys: Times, starts: Times) -> pa.BinaryArray:
+        """The own keys of windows, or of points."""
+        return own_keys(self.spec, [column.take(pa.array(keys)) for column in batch.key], starts)
+
+    def changed(self, batch: Batch) -> ChangedWindows:
+        """The windows that the batch changes."""
+        points = self._merged(batch)
+        keys, starts, tables = [_NONE], [_NONE], [points.rows.slice(0, 0)]
+        for block in self.blocks(points):
+            members, windows = expanded(block.begin, block.end)
+            tables.append(reduced(self.reducers, points.rows.take(pa.array(block.those[members])), windows))
+            keys.append(block.keys)
+            starts.append(block.starts)
+        of_batch = points.of_batch
+        return ChangedWindows(
+            self.own(batch, np.concatenate(keys), np.concatenate(starts)),
+            pa.concat_tables(tables),
+            self.own(batch, points.keys[of_batch], points.times[of_batch]),
+            points.rows.filter(pa.array(of_batch)),
+        )
+
+    def _stored(
+        self, beginnings: pa.BinaryArray, keys: Times, times: Times, names: list[str]
+    ) -> tuple[Times, Times, pa.Table]:
+        """The stored points near the batch: keys, times and rows."""
         reach = np.int64(self.windows.size_ms + 1)
         earliest = np.full(len(beginnings), np.iinfo(np.int64).max)
         latest = np.full(len(beginnings), np.iinfo(np.int64).min)
@@ -95,22 +140,23 @@ class SlidingMerger:
         cells = unpack_many(whole(found["value"]))
         columns = decode_rows(self.spec.columns, newest_rows(self.spec, cells.payloads, cells.schemas))
         named = dict(zip(self.spec.columns.names, columns, strict=True)) | {self.time: cells.timestamps}
-        stored = pa.table({name: named[name] for name in rows.column_names})
         numbers = pc.index_in(beginnings_of(self.spec, own), value_set=beginnings).to_numpy().astype(np.int64)
-        all_keys = np.concatenate([keys, numbers])
-        all_times = np.concatenate([times, split_own_keys(self.spec, own).starts])
-        order = np.lexsort((all_times, all_keys))
-        all_keys, all_times = all_keys[order], all_times[order]
-        is_first = np.ones(len(order), dtype=bool)
-        is_first[1:] = (all_keys[1:] != all_keys[:-1]) | (all_times[1:] != all_times[:-1])
-        groups = np.cumsum(is_first) - 1
-        merged = reduced(self.reducers, pa.concat_tables([rows, stored]).take(pa.array(order)), groups)
-        of_batch = np.zeros(int(is_first.sum()), dtype=bool)
-        of_batch[groups[order < len(times)]] = True
-        return Points(all_keys[is_first], all_times[is_first], merged, of_batch)
+        return numbers, split_own_keys(self.spec, own).starts, pa.table({name: named[name] for name in names})
 
-    def _windows(self, points: Points) -> Iterator[tuple[Times, Times, pa.Table]]:
-        """Keys, starts and rows of the open windows that the batch changes, in blocks."""
+    def _merged(self, batch: Batch) -> Points:
+        """The points of the batch and the stored ones, one per key and time."""
+        order = np.lexsort((batch.times, batch.keys))
+        keys, times = batch.keys[order], batch.times[order]
+        is_first = np.ones(len(order), dtype=bool)
+        is_first[1:] = (keys[1:] != keys[:-1]) | (times[1:] != times[:-1])
+        groups = np.cumsum(is_first) - 1
+        rows = reduced(self.reducers, batch.rows.take(pa.array(order)), groups)
+        of_batch = np.zeros(int(is_first.sum()), dtype=bool)
+        of_batch[groups[order < batch.number]] = True
+        return Points(keys[is_first], times[is_first], rows, of_batch)
+
+    def blocks(self, points: Points) -> Iterator[Block]:
+        """The open windows that points of the batch change."""
         if not len(points.keys):
             return
         size, first = np.int64(self.windows.size_ms), points.times.min()
@@ -118,20 +164,15 @@ class SlidingMerger:
         at_once = max(1, 2**62 // span)
         last_key = int(points.keys[-1])
         for low in range(0, last_key + 1, at_once):
-            those = (points.keys >= low) & (points.keys < low + at_once)
-            keys, times, of_batch = points.keys[those] - low, points.times[those], points.of_batch[those]
-            rows = points.rows.filter(pa.array(those))
-            # One number per point, such that windows of two keys are apart.
-            places = keys * np.int64(span) + (times - first) + size + 1
-            for starts, begin, end in affected(places, of_batch, self.windows.size_ms):
-                numbers = starts // np.int64(span)
-                moments = starts - numbers * np.int64(span) - size - 1 + first
-                is_open = moments + size + np.int64(self.windows.grace_ms) > self.event
-                starts, begin, end = moments[is_open], begin[is_open], end[is_open]
-                if len(starts):
-                    members, groups = _expanded(begin, end)
-                    after = reduced(self.reducers, rows.take(pa.array(members)), groups)
-                    yield numbers[is_open] + low, starts, after
+            those = np.flatnonzero((points.keys >= low) & (points.keys < low + at_once))
+            places = (points.keys[those] - low) * np.int64(span) + (points.times[those] - first) + size + 1
+            for at, begin, end in affected(places, points.of_batch[those], self.windows.size_ms):
+                keys = at // np.int64(span)
+                starts = at - keys * np.int64(span) - size - 1 + first
+                is_open = starts + size + np.int64(self.windows.grace_ms) > self.event
+                if is_open.any():
+                    keys, starts, at = keys[is_open] + low, starts[is_open], at[is_open]
+                    yield Block(keys, starts, begin[is_open], end[is_open], at, places, those)
 
 
 def affected(places: Times, of_batch: npt.NDArray[np.bool_], size: int) -> Iterator[tuple[Times, Times, Times]]:
@@ -154,7 +195,7 @@ def affected(places: Times, of_batch: npt.NDArray[np.bool_], size: int) -> Itera
             yield starts[low:high], begin[low:high], end[low:high]
 
 
-def _expanded(begin: Times, end: Times) -> tuple[Times, Times]:
+def expanded(begin: Times, end: Times) -> tuple[Times, Times]:
     """The points of each window, and the number of their window."""
     counts = end - begin
     groups = np.repeat(np.arange(len(begin)), counts)

@@ -8,7 +8,7 @@ is an index in the store (`stores.layouts.waiting`).
 """
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -29,9 +29,6 @@ from holdfast.topology.windows import SessionWindows, Windows
 
 if TYPE_CHECKING:
     from holdfast.pipeline.windowed_task import WindowedWork
-
-WAITING_COUNT: Final = "waiting"
-"""Counts the windows that wait, not those that a version adds."""
 
 
 class Sender:

@@ -22,20 +22,20 @@ from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, nam
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
 from holdfast.pipeline.session_task import SessionMerger
-from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sliding_task import SlidingMerger
-from holdfast.pipeline.task import Part, check_own, chunks
+from holdfast.pipeline.task import Part, check_own, chunks, chunks_of_keys
 from holdfast.pipeline.task_columns import LATE, TaskColumns
 from holdfast.pipeline.task_state import TaskState
-from holdfast.pipeline.window_sender import WAITING_COUNT, Sender
+from holdfast.pipeline.window_sender import Sender
+from holdfast.pipeline.window_updates import Updates, sent, session_updates, sliding_updates
 from holdfast.stores.access import BEGINNING
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.rows import decode_rows, encode_rows
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import LATE as LATE_COUNT
-from holdfast.stores.layouts.base import Merge, part
+from holdfast.stores.layouts.base import Merge
 from holdfast.stores.layouts.expiring import deletes
+from holdfast.stores.layouts.waiting import WAITING_COUNT
 from holdfast.stores.layouts.windowed_rows import Times, WindowedWriter, own_keys, stored_keys
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
@@ -106,7 +106,7 @@ class WindowedTask:
         # A part of its own, by which sinks distinguish it from changes. Of two changes of one key the later one counts.
         first = rewritten(work, self._before, self.tally) if work.limits.rewrite_entries else []
         gathered: list[Part] = []
-        for chunk_parts in chain(self._sent(), map(self._parts, self._chunks(batches))):
+        for chunk_parts in chain(self._sent(), chain.from_iterable(map(self._parts, self._chunks(batches)))):
             gathered += chunk_parts
             tables = [table for _, _, table in gathered]
             rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)
@@ -142,23 +142,30 @@ class WindowedTask:
             return chunks(batches, ALL, ALL)
         return chunks(batches, work.read_rows)
 
-    def _parts(self, chunk: pa.Table) -> list[Part]:
+    def _parts(self, chunk: pa.Table) -> Iterator[list[Part]]:
         work, columns = self._work, self._work.columns
-        parts, chunk = usable(work, chunk, self.tally)
+        dead, chunk = usable(work, chunk, self.tally)
+        yield dead
         if not chunk.num_rows:
-            return parts
+            return
         self.tally.add("keys", chunk.num_rows)
         for source, name in columns.clocks:
             self.tally.saw(source, pc.max(chunk[name]).as_py())
-        key = [whole(chunk[name]) for name in columns.keys]
-        check_own(work.store.key, key, self._task, work.limits.partitions)
-        match work.windows:
-            case TimeWindows():
-                return parts + self._in_windows(work.windows, chunk)
-            case SessionWindows():
-                return parts + self._in_sessions(work.windows, key, chunk)
-            case SlidingWindows():
-                return parts + self._in_sliding(work.windows, chunk)
+        check_own(work.store.key, [whole(chunk[name]) for name in columns.keys], self._task, work.limits.partitions)
+        if not work.windows.overlap or work.updates is not None:  # updates are in the order of times, not of keys
+            yield self._changes(chunk)
+        else:
+            yield from map(self._changes, chunks_of_keys(chunk, work.store.key, columns.keys, work.read_rows))
+
+    def _changes(self, chunk: pa.Table) -> list[Part]:
+        """What the rows of some keys change. Rows become many windows, so only some of them do at a time."""
+        match self._work.windows:
+            case TimeWindows() as windows:
+                return self._in_windows(windows, chunk)
+            case SessionWindows() as windows:
+                return self._in_sessions(windows, chunk)
+            case SlidingWindows() as windows:
+                return self._in_sliding(windows, chunk)
 
     def _in_sliding(self, windows: SlidingWindows, chunk: pa.Table) -> list[Part]:
         spec, columns = self._work.store, self._work.columns
@@ -170,7 +177,8 @@ class WindowedTask:
         merger = SlidingMerger(spec, windows, self._reducers, TIME_FIELD, self._state, self._event)
         with naming_overflow(spec):
             key = [whole(chunk[name]) for name in columns.keys]
-            found = merger.changed(key, _times(chunk, columns.pane), self._rows(chunk))
+            batch = merger.read(key, _times(chunk, columns.pane), self._rows(chunk))
+            found = merger.changed(batch)
         points = self._writer.put_points(
             found.points, self._encoded(found.point_rows), whole(found.point_rows[TIME_FIELD])
         )
@@ -178,6 +186,10 @@ class WindowedTask:
         parts += [(STATE, spec.name, points), (STATE, spec.name, changes)]
         if self._sender is not None:
             parts += self._sender.changed_again(found.own, event=self._event)
+        if (output := self._work.updates) is not None:
+            with naming_overflow(spec):
+                updates = sliding_updates(merger, batch, _times(chunk, columns.record))
+            parts.append(sent(spec, output, updates, TIME_FIELD))
         return parts
 
     def _encoded(self, rows: pa.Table) -> pa.BinaryArray:
@@ -185,12 +197,13 @@ class WindowedTask:
         spec = self._work.store
         return encode_rows(spec.columns, [whole(rows[name]) for name in spec.columns.names])
 
-    def _in_sessions(self, windows: SessionWindows, key: list[pa.Array], chunk: pa.Table) -> list[Part]:
+    def _in_sessions(self, windows: SessionWindows, chunk: pa.Table) -> list[Part]:
         spec = self._work.store
+        key = [whole(chunk[name]) for name in self._work.columns.keys]
         merger = SessionMerger(spec, windows, self._reducers, TIME_FIELD, self._state, self._event)
         with naming_overflow(spec):
-            rows = self._rows(chunk)
-            found = merger.changed(key, _times(chunk, self._work.columns.pane), rows)
+            groups = merger.merged(key, _times(chunk, self._work.columns.pane), self._rows(chunk))
+            found = merger.changed(groups)
         parts = self._late(chunk.filter(pa.array(found.late))) if found.late.any() else []
         if not len(found.own):
             return parts
@@ -199,6 +212,11 @@ class WindowedTask:
         if self._sender is not None:
             parts += self._sender.changed(found.own, is_new=found.is_new, event=self._event)
             parts += self._sender.removed(found.gone, event=self._event)
+        if (output := self._work.updates) is not None:
+            numbers = _times(chunk, self._work.columns.record)
+            with naming_overflow(spec):
+                updates = session_updates(spec, self._reducers, TIME_FIELD, windows.gap_ms, groups, numbers)
+            parts.append(sent(spec, output, updates, TIME_FIELD))
         return parts
 
     def _rows(self, chunk: pa.Table) -> pa.Table:
@@ -252,10 +270,8 @@ class WindowedTask:
         newest = after.take(pa.array(last))
         changes = self._writer.put(encoded.dictionary, self._encoded(newest), whole(newest[TIME_FIELD]))
         in_time = np.lexsort((starts[order], numbers[order], times[order]))
-        sent, keys = after.take(pa.array(in_time)), own.take(pa.array(order[in_time]))
-        cells = pack_many(self._encoded(sent), whole(sent[TIME_FIELD]), schema=spec.schema)
-        table = aggregate_rows(spec, part(stored_keys(spec, keys), cells)).append_column(EVENT_TIME, sent[TIME_FIELD])
-        parts = [(STATE, spec.name, changes), (OUTPUT, self._work.updates or "", table)]
+        updates = Updates(own.take(pa.array(order[in_time])), after.take(pa.array(in_time)))
+        parts = [(STATE, spec.name, changes), sent(spec, self._work.updates or "", updates, TIME_FIELD)]
         if self._sender is not None:
             parts += self._sender.changed(encoded.dictionary, is_new=before.payloads.is_null(), event=self._event)
         return parts

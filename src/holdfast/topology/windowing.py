@@ -218,11 +218,6 @@ class WindowedAggregates:
         """
         where = f"store({name!r})"
         check_options(unknown, _STORE_OPTIONS, where)
-        if emit == UPDATES and not isinstance(self.group.windows, TimeWindows):
-            raise TopologyError(
-                f"{where}: emit='updates' is for tumbling and hopping windows, and these are {self.group.windows}. "
-                "Leave it out: sinks then get a changed window once per version."
-            )
         stream, windows = self.group.grouped.stream, self.group.windows
         make = partial(
             windowed_spec,

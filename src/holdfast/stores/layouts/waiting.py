@@ -36,6 +36,9 @@ FINAL: Final = "final"
 EVERY: Final = "emit_every_ms"
 """Options of a store whose windows are sent when they close, or at most so often."""
 
+WAITING_COUNT: Final = "waiting"
+"""Counts the windows that wait, not those that a version adds."""
+
 WAITING: Final = NOTE_AREA + b"waiting"
 PAGE_ROWS: Final = 100_000
 
