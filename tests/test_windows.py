@@ -169,7 +169,7 @@ def test_final_rows_come_when_windows_close_also_without_records(spark: SparkSes
 
 
 def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, tmp_path: Path) -> None:
-    updates, final, sessions, sliding = Memory(), Memory(), Memory(), Memory()
+    updates, final, sessions, sliding, largest = Memory(), Memory(), Memory(), Memory(), Memory()
 
     def build(stream: hf.Stream) -> None:
         grouped = stream.group_by()
@@ -177,6 +177,7 @@ def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, 
         windows.aggregate(games=hf.count(), last=hf.last("points")).store("games", emit="updates").sink(updates)
         grouped.window(hf.session("30s", grace="1h")).count().store("sessions", emit="updates").sink(sessions)
         grouped.window(hf.sliding("10s", grace="1h")).count().store("sliding", emit="updates").sink(sliding)
+        windows.reduce(max, of="points").store("largest").final().sink(largest)
         table = windows.count().store("every", emit=hf.every("60s"))
         table.sink(final)
 
@@ -184,7 +185,9 @@ def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, 
     app, _ = run(spark, tmp_path, batches, build)
     with app:
         app.process_all_available()
-        eventually(lambda: len([row for row in final.rows() if row["player"] == "ann"]) == 3)
+        eventually(
+            lambda: [len([r for r in sink.rows() if r["player"] == "ann"]) for sink in (final, largest)] == [3, 3]
+        )
     first, second, _ = (updates.versions[version] for version in sorted(updates.versions))
     assert seconds(first, "games", "last") == [
         ("ann", -30, 30, 1, 1),
@@ -197,6 +200,8 @@ def test_every_record_gives_a_row_where_updates_are_wanted(spark: SparkSession, 
     assert seconds(second, "games", "last") == [("ann", 0, 60, 4, 4), ("ann", 30, 90, 2, 4)]
     rows = sorted(row for row in seconds(final.rows(), "count") if row[0] == "ann")
     assert rows == [("ann", -30, 30, 2), ("ann", 0, 60, 4), ("ann", 30, 90, 2)]
+    rows = sorted(row for row in seconds(largest.rows(), "value") if row[0] == "ann")
+    assert rows == [("ann", -30, 30, "3"), ("ann", 0, 60, "4"), ("ann", 30, 90, "4")]
     assert [row for row in seconds(sessions.rows(), "count", "_deleted") if row[0] == "ann"] == [
         ("ann", 5, 5, 1, False),
         ("ann", 5, 5, None, True),

@@ -73,6 +73,7 @@ if TYPE_CHECKING:
     from holdfast.topology.sink import Rows as Rows
     from holdfast.topology.sink import Sink as Sink
     from holdfast.topology.stream import Stream as Stream
+    from holdfast.topology.window_reducing import ReducedWindowedTable as ReducedWindowedTable
     from holdfast.topology.windowing import WindowedTable as WindowedTable
     from holdfast.topology.windows import every as every
     from holdfast.topology.windows import hopping as hopping
@@ -134,6 +135,7 @@ _HOMES = {
     "holdfast.topology.reducing": ("ReducedTable",),
     "holdfast.topology.sink": ("Rows", "Sink"),
     "holdfast.topology.stream": ("Stream",),
+    "holdfast.topology.window_reducing": ("ReducedWindowedTable",),
     "holdfast.topology.windowing": ("WindowedTable",),
     "holdfast.topology.windows": ("every", "hopping", "session", "sliding", "tumbling"),
 }

@@ -1,7 +1,9 @@
-"""Windows on the test driver: late records as a stream, one result per record, and what waits to be sent."""
+"""Windows on the test driver: late records as a stream, one result per record, and values of a user's own functions."""
 
+import json
 from typing import Any
 
+import msgspec
 import pyarrow as pa
 import pytest
 
@@ -150,6 +152,157 @@ def test_the_sliding_windows_of_each_record() -> None:
         ("ann", 8.001, 13.001, 2),
         ("ann", 9.201, 14.201, 1),
     ]
+
+
+class Points(msgspec.Struct):
+    points: list[int]
+
+
+def add(value: Points, event: Any) -> Points | None:
+    """Zero points delete the window."""
+    return Points([*value.points, event.points]) if event.points else None
+
+
+def together(one: Points, other: Points) -> Points:
+    return Points([*one.points, *other.points])
+
+
+def values_in(rows: list[dict[str, Any]]) -> list[tuple[Any, ...]]:
+    for row in rows:
+        row["points"] = None if row["value"] is None else json.loads(row["value"])["points"]
+    return windows_in(rows, "points")
+
+
+def test_a_function_of_the_user_keeps_a_value_per_window() -> None:
+    app, games = one_task()
+    table = games.group_by().window(hf.hopping("10s", every="5s", grace="5s"))
+    hops = table.aggregate_with(lambda: Points([]), add, value=Points).store("hops")
+    hops.final().to_stream().group_by().count().store("closed")
+    hops.late.to_stream().group_by().aggregate(last=hf.last("points")).store("late")
+    hops.to_stream().group_by("window_start").aggregate(changes=hf.count(), gone=hf.count("value")).store("changes")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 2, 7), game("ann", 1, 6), game("bob", 3, 7)])
+    assert values_in(driver.output("hops")) == [
+        ("ann", 0, 10, [1, 2]),
+        ("ann", 5, 15, [1, 2]),
+        ("bob", 0, 10, [3]),
+        ("bob", 5, 15, [3]),
+    ]
+    assert driver.counts["waiting/hops"] == 4
+    driver.pipe("games", [game("bob", 0, 8), game("ann", 4, 14), game("ann", 5, 15)])
+    assert values_in(driver.output("hops")) == [
+        ("ann", 5, 15, [1, 2, 4]),
+        ("ann", 10, 20, [4, 5]),
+        ("ann", 15, 25, [5]),
+        ("bob", 0, 10, None),
+        ("bob", 5, 15, None),
+    ]
+    assert driver.output("final") == []
+    driver.pipe("games", [game("cid", 7, 4), game("cid", 6, 9)])  # the clock is at 15: windows up to 10 have closed
+    assert [row[:3] for row in values_in(driver.output("hops"))] == [("cid", 5, 15)]
+    assert values_in(driver.output("final")) == [("ann", 0, 10, [1, 2])]
+    assert (driver.counts["late/hops"], driver.counts["waiting/hops"]) == (1, 4)
+    assert [(row["player"], row["points"], row["at"]) for row in driver.output("hops/late")] == [("cid", 7, at(4))]
+    assert driver.store("late").get("cid") == {"last": 7}
+    driver.crash().advance(stream="1h")
+    assert [row[:3] for row in sorted(values_in(driver.output("final")))] == [
+        ("ann", 5, 15),
+        ("ann", 10, 20),
+        ("ann", 15, 25),
+        ("cid", 5, 15),
+    ]
+    assert dict(driver.store("closed").items()) == {"ann": {"count": 4}, "cid": {"count": 1}}
+    assert driver.counts["waiting/hops"] == 0
+
+
+def test_a_function_of_the_user_keeps_a_value_per_session() -> None:
+    """Kafka Streams: the values of merged sessions become one by the merger, then the record is added."""
+    app, games = one_task()
+    windowed = games.group_by().window(hf.session("10s", grace="1m"))
+    windowed.aggregate_with(lambda: Points([]), add, merger=together, value=Points).store("sessions", emit="updates")
+    windowed.reduce(max, of="points").store("largest").final()
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 0), game("ann", 2, 5), game("ann", 4, 25), game("bob", 3, 1)])
+    assert values_in(driver.output("sessions")) == [
+        ("ann", 0, 0, [1]),
+        ("bob", 1, 1, [3]),
+        ("ann", 0, 0, None),
+        ("ann", 0, 5, [1, 2]),
+        ("ann", 25, 25, [4]),
+    ]
+    driver.output("largest")
+    driver.pipe("games", [game("ann", 3, 3), game("ann", 9, 15), game("bob", 0, 2)])
+    assert values_in(driver.output("sessions")) == [
+        ("bob", 1, 1, None),
+        ("ann", 0, 5, [1, 2, 3]),
+        ("ann", 0, 5, None),
+        ("ann", 25, 25, None),
+        ("ann", 0, 25, [1, 2, 3, 4, 9]),
+    ]
+    changes = windows_in(driver.output("largest"), "value")
+    assert changes == [
+        ("ann", 0, 5, None),
+        ("ann", 0, 25, "9"),
+        ("ann", 25, 25, None),
+        ("bob", 1, 1, None),
+        ("bob", 1, 2, "3"),
+    ]
+    driver.advance(stream="1h")
+    assert windows_in(driver.output("final"), "value") == [("bob", 1, 2, "3"), ("ann", 0, 25, "9")]
+
+
+def test_a_function_that_fails_leaves_nothing_in_any_window() -> None:
+    app, games = one_task()
+
+    def fussy(value: int, event: Any) -> int:
+        if event.points == 13 and event.at >= at(8):
+            raise ValueError("unlucky")
+        return value + int(event.points)
+
+    table = games.group_by().window(hf.hopping("10s", every="5s"))
+    table.aggregate_with(int, fussy, value=int, on_error="dead_letter").store("sums").final()
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 1), game("ann", 13, 9), game("ann", 13, 7)])
+    assert [row["value"] for row in driver.output("sums")] == ["1", "14", "13"]
+    assert driver.counts["waiting/sums"] == 3
+    (letter,) = driver.dead_letters()
+    assert "ValueError: unlucky" in letter["reason"]
+
+
+def test_several_streams_keep_one_value_per_window() -> None:
+    app, games = one_task()
+    moves = app.stream(records("who string, city string, at timestamp"), key="who", timestamp="at", name="moves")
+
+    def scored(value: list[str], event: Any) -> list[str]:
+        return [*value, f"{event.points} points"]
+
+    def moved(value: list[str], event: Any) -> list[str]:
+        return [*value, event.city]
+
+    both = hf.cogroup((games.group_by(), scored), (moves.group_by(), moved))
+    both.window(hf.tumbling("10s")).aggregate_with(list, value=list[str]).store("minutes")
+    both.window(hf.session("5s")).aggregate_with(list, value=list[str], merger=list.__add__).store("visits")
+    driver = TestDriver(app)
+    home = [{"who": "ann", "city": "Bern", "at": at(2)}, {"who": "ann", "city": "Ulm", "at": at(12)}]
+    driver.pipe_all({"games": [game("ann", 3, 1), game("ann", 5, 7)], "moves": home})
+    values = [value for _, value in driver.store("minutes").items()]
+    assert values == [["3 points", "Bern", "5 points"], ["Ulm"]]
+    assert [value for _, value in driver.store("visits").items()] == [["3 points", "Bern", "5 points", "Ulm"]]
+
+
+def test_functions_that_windows_cant_use_are_refused_where_they_are_written() -> None:
+    _, games = one_task()
+    grouped = games.group_by()
+    with pytest.raises(TopologyError, match="Use hf.hopping"):
+        grouped.window(hf.sliding("10s")).reduce(max, of="points")
+    with pytest.raises(TopologyError, match="Pass merger=f"):
+        grouped.window(hf.session("10s")).aggregate_with(int, add, value=int)
+    minutes = grouped.window(hf.tumbling("10s")).reduce(max, of="points")
+    every: Any = hf.every("30s")
+    with pytest.raises(TopologyError, match="Use 'updates' or leave it out"):
+        minutes.store("largest", emit=every)
+    with pytest.raises(TopologyError, match='retention="10s" or more'):
+        minutes.store("largest", retention="1s")
 
 
 def test_the_documented_example_of_suppression() -> None:

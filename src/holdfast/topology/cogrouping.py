@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
     from holdfast.topology.processor import OnError
     from holdfast.topology.stream import Grouped, Stream
+    from holdfast.topology.window_reducing import ReducedInWindows
+    from holdfast.topology.windows import Windows
 
 Adder = Callable[[Any, Any], Any]
 
@@ -39,10 +41,38 @@ _NUMBER: Final = "_stream"
 
 
 @dataclass(frozen=True)
+class CogroupedWindows:
+    """Grouped streams with windows."""
+
+    cogrouped: Cogrouped
+    windows: Windows
+
+    def aggregate_with(
+        self,
+        initializer: Callable[[], Any],
+        *,
+        value: Any,
+        merger: Callable[[Any, Any], Any] | None = None,
+        on_error: OnError | None = None,
+    ) -> ReducedInWindows:
+        """Adds each record to the value of its windows, by its stream's function; `merger` is for sessions."""
+        from holdfast.topology.window_reducing import in_windows
+
+        reduced = self.cogrouped.aggregate_with(initializer, value=value, on_error=on_error)
+        return in_windows(reduced, self.windows, merger, "aggregate_with()")
+
+
+@dataclass(frozen=True)
 class Cogrouped:
     """Grouped streams, each with the function that adds its records to the value of their key."""
 
     parts: tuple[tuple[Grouped, Adder], ...]
+
+    def window(self, windows: Windows) -> CogroupedWindows:
+        """Groups by windows of event time too: `.window(hf.tumbling("60s", grace="5s"))`."""
+        for grouped, _ in self.parts:
+            grouped.window(windows)  # raises for a stream without event times
+        return CogroupedWindows(self, windows)
 
     def aggregate_with(self, initializer: Callable[[], Any], *, value: Any, on_error: OnError | None = None) -> Reduced:
         """Adds each record to the value of its key, by its stream's function.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
+import msgspec
 import pyarrow as pa
 
 from holdfast.stores.formats.types import Field, FieldType, Schema
@@ -44,6 +45,11 @@ def forwarded_to(name: str, output: str | None) -> str:
     return name if output is None else f"{name}{OF_OUTPUT}{output}"
 
 
+def as_json(value: object) -> str:
+    """A value of a user's type as sinks get it."""
+    return msgspec.json.encode(value, enc_hook=str).decode()
+
+
 def default_sink_name(output: str, kind: str) -> str:
     """The name of a sink that was given none.
 
@@ -63,11 +69,9 @@ class AggregateRows:
 
     @property
     def columns(self) -> Schema:
-        layout = layout_of(self.store)
-        found = layout.key_columns(pa.array([], pa.binary())).items()
-        key = tuple(Field(name, str(FieldType.of_arrow(column.type))) for name, column in found)
         results = tuple(field for field in self.store.columns.fields if not field.hidden_in)
-        return Schema(key + results + ((Field(DELETED, "boolean"),) if layout.deletes else ()))
+        deleted = (Field(DELETED, "boolean"),) if layout_of(self.store).deletes else ()
+        return Schema(_key_fields(self.store) + results + deleted)
 
 
 @dataclass(frozen=True)
@@ -96,7 +100,7 @@ class ChangedEntries:
     def columns(self) -> Schema:
         types = {"value": "string", "timestamp": "bigint"}
         values = tuple(Field(name, types[name]) for name in self.declared.SINK_COLUMNS)
-        return Schema(self.store.key.fields + values + (Field(DELETED, "boolean"),))
+        return Schema(_key_fields(self.store) + values + (Field(DELETED, "boolean"),))
 
 
 @dataclass(frozen=True)
@@ -104,6 +108,12 @@ class DeadLetters:
     """Records that can't be used: no key, no event time, or too far ahead of the clock."""
 
     name: str = DEAD_LETTERS
+
+
+def _key_fields(store: StoreSpec) -> tuple[Field, ...]:
+    """The columns of a changed key; those of a window with its times."""
+    columns = layout_of(store).key_columns(pa.array([], pa.binary())).items()
+    return tuple(Field(name, str(FieldType.of_arrow(column.type))) for name, column in columns)
 
 
 DerivedOutput = AggregateRows | ForwardedRows | ChangedEntries

@@ -174,8 +174,8 @@ class ProcessedOutput:
 def add_processing(
     stream: Stream,
     processor: type[Processor],
-    output: str | None,
-    outputs: Mapping[str, str],
+    output: str | Schema | None,
+    outputs: Mapping[str, str | Schema],
     name: str | None,
     on_error: OnError | None,
     used: Iterable[str] | None = None,

@@ -19,7 +19,7 @@ from holdfast.stores.kinds.containers import KeyValueOptions
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import key_of, type_of
-from holdfast.topology.outputs import ChangedEntries, changes_of
+from holdfast.topology.outputs import ChangedEntries, ForwardedRows, changes_of
 from holdfast.topology.processing import add_processing
 from holdfast.topology.processor import Context, OnError, Processor, key_as_python
 from holdfast.topology.sink import Sink
@@ -47,13 +47,18 @@ class ReducedTable:
     def spec(self) -> StoreSpec:
         return next(store for store in self.topology.subtopology(self.name).stores if store.name == self.name)
 
+    @property
+    def _output(self) -> str:
+        """The output with the table's changes."""
+        return changes_of(self.name, self.name)
+
     def to_stream(self) -> Stream:
         """The changed entries of each version as a stream, by the table's key; `key_by` gives it another one.
 
         A record has the key's columns, `value` as JSON, `timestamp` and `_deleted`, which is true for a deleted key.
         """
-        output = self.topology.outputs[changes_of(self.name, self.name)]
-        assert isinstance(output, ChangedEntries)
+        output = self.topology.outputs[self._output]
+        assert isinstance(output, ChangedEntries | ForwardedRows)
         return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
 
     def sink(self, sink: Sink, *, name: str | None = None) -> ReducedTable:
@@ -62,7 +67,7 @@ class ReducedTable:
         Rows have the key's columns, `value` as JSON, `timestamp` and `_deleted`, which is true for a deleted key.
         """
         kind = getattr(sink, "kind", "")
-        self.topology.add_sink(changes_of(self.name, self.name), sink, name or f"{self.name}.{kind}")
+        self.topology.add_sink(self._output, sink, name or f"{self.name}.{kind}")
         return self
 
 

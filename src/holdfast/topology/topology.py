@@ -195,12 +195,22 @@ class Topology:
 
     def change_store(self, name: str, change: Callable[[StoreSpec], StoreSpec]) -> None:
         """Changes the stores of a sub-topology, before the app starts."""
-        if self.is_numbered:
-            raise TopologyError(f"{name!r} can't be changed: the app has been started. Do it before app.run().")
+        self._check_not_started(name)
         self.subtopologies = [
             replace(each, stores=tuple(map(change, each.stores))) if each.name == name else each
             for each in self.subtopologies
         ]
+
+    def change_operator(self, name: str, change: Callable[[Operator], Operator]) -> None:
+        """Changes the operator of a sub-topology, before the app starts."""
+        self._check_not_started(name)
+        self.subtopologies = [
+            replace(each, operator=change(each.operator)) if each.name == name else each for each in self.subtopologies
+        ]
+
+    def _check_not_started(self, name: str) -> None:
+        if self.is_numbered:
+            raise TopologyError(f"{name!r} can't be changed: the app has been started. Do it before app.run().")
 
     def adopt(self, numbers: Mapping[str, int], known: Callable[[StoreSpec], StoreSpec]) -> None:
         """Takes over each sub-topology's number and each store's recorded spec from the log."""

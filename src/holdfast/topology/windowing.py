@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
@@ -29,7 +29,9 @@ from holdfast.topology.topology import SubTopology, Topology
 from holdfast.topology.windows import Every, SessionWindows, SlidingWindows, TimeWindows, Windows
 
 if TYPE_CHECKING:
+    from holdfast.topology.processor import OnError
     from holdfast.topology.stream import Grouped, Stream
+    from holdfast.topology.window_reducing import ReducedInWindows
 
 LATE: Final = "late"
 """The output with the records that came too late."""
@@ -165,11 +167,11 @@ class WindowedTable(Table):
                 f"final(): the table {self.name!r} sends its windows every {words(length)}. A table can't do both. "
                 "Leave emit= out, or make a second table for final results."
             )
-        self.topology.change_store(self.name, _with_final)
+        self.topology.change_store(self.name, with_final)
         return TableOutput(self.topology, output_of(self.name, FINAL_ROWS))
 
 
-def _with_final(spec: StoreSpec) -> StoreSpec:
+def with_final(spec: StoreSpec) -> StoreSpec:
     return spec if spec.option(FINAL) else msgspec.structs.replace(spec, fixed=(*spec.fixed, (FINAL, True)))
 
 
@@ -187,6 +189,36 @@ class WindowedGroup:
     def count(self) -> WindowedAggregates:
         """Counts the records per key and window, as `count`."""
         return self.aggregate(count=count())
+
+    def reduce(
+        self, function: Callable[[Any, Any], Any], *, of: str, on_error: OnError | None = None
+    ) -> ReducedInWindows:
+        """Combines the values of a column per window, two at a time: `.reduce(max, of="points")`.
+
+        As `group_by().reduce()`. The values of two sessions that become one are combined by it too.
+        """
+        from holdfast.topology.window_reducing import in_windows
+
+        return in_windows(self.grouped.reduce(function, of=of, on_error=on_error), self.windows, function, "reduce()")
+
+    def aggregate_with(
+        self,
+        initializer: Callable[[], Any],
+        adder: Callable[[Any, Any], Any],
+        *,
+        value: Any,
+        merger: Callable[[Any, Any], Any] | None = None,
+        on_error: OnError | None = None,
+    ) -> ReducedInWindows:
+        """Adds each record to the value of its windows by a function of yours.
+
+        As `group_by().aggregate_with()`. Sessions need `merger(earlier_value, later_value)` too: it returns the value
+        of the session that two sessions become. Returning None deletes a window, and sinks get `_deleted`.
+        """
+        from holdfast.topology.window_reducing import in_windows
+
+        reduced = self.grouped.aggregate_with(initializer, adder, value=value, on_error=on_error)
+        return in_windows(reduced, self.windows, merger, "aggregate_with()")
 
 
 @dataclass(frozen=True)
@@ -252,7 +284,7 @@ _STORE_OPTIONS = frozenset(WindowedAggregates.store.__kwdefaults__ or ())
 
 def windowed_spec(name: str, windows: Windows, *, emit: Every | None = None, **options: Any) -> StoreSpec:
     """The spec of a store of these windows."""
-    kind, own, fixed = _as_store(windows)
+    kind, own, fixed = store_of(windows)
     spec = store_spec(name, kind, **own, **options)
     if emit is not None:
         _check_emit(emit, name, spec)
@@ -274,7 +306,7 @@ def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
         )
 
 
-def _as_store(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:
+def store_of(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:
     """The kind of the store, its options, and what else of the windows stored bytes depend on."""
     grace = timedelta(milliseconds=windows.grace_ms)
     match windows:

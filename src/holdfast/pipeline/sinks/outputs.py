@@ -30,6 +30,7 @@ from holdfast.topology.outputs import (
     DerivedOutput,
     ForwardedRows,
     Output,
+    as_json,
 )
 from holdfast.topology.sink import Rows
 from holdfast.words import TaskId
@@ -112,17 +113,13 @@ def changed_entries(spec: StoreSpec, declared: Store[Any, Any], table: pa.Table)
     changed = layout.changed(table).in_order()
     codec = declared.value_codec(spec)
     read = zip(changed.cells.payloads.to_pylist(), changed.cells.schemas.to_pylist(), strict=True)
-    values = [None if value is None else _as_json(codec.decode(value, schema)) for value, schema in read]
+    values = [None if value is None else as_json(codec.decode(value, schema)) for value, schema in read]
     columns = layout.key_columns(changed.keys)
     columns["value"] = pa.array(values, pa.string())
     if "timestamp" in declared.SINK_COLUMNS:
         columns["timestamp"] = changed.cells.timestamps
     columns[DELETED] = changed.gone
     return pa.table(columns)
-
-
-def _as_json(value: object) -> str:
-    return msgspec.json.encode(value, enc_hook=str).decode()
 
 
 class _Letter(msgspec.Struct):

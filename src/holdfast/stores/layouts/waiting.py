@@ -15,17 +15,18 @@ from typing import Final
 import numpy as np
 import pyarrow as pa
 
-from holdfast.stores.access import ReadableBytes, StoreColumns
+from holdfast.stores.access import OrderedBytes, ReadableBytes, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.layouts.areas import (
     NOTE_AREA,
+    PREFIX_BYTES,
     WAITING_AREA,
     flip_signs,
     numbered_keys,
     split_numbered_keys,
 )
-from holdfast.stores.layouts.base import note_part, read_note
+from holdfast.stores.layouts.base import EMPTY, note_part, read_note
 from holdfast.stores.layouts.expiring import deletes, empty_cells
 from holdfast.stores.layouts.timed import noted_number, number_note
 from holdfast.stores.layouts.windowed_rows import Times
@@ -108,6 +109,41 @@ class WaitingRows:
         before = noted_number(read_note(self._state, WAITING)) or 0
         self.size = before + self._added
         return note_part(WAITING, number_note(self.size)) if self._added else None
+
+
+class WaitingEntries:
+    """The same index one window at a time, for stores that a user's function changes."""
+
+    def __init__(self, bytes_: OrderedBytes) -> None:
+        self._bytes = bytes_
+        self._added = self._added_before = 0
+
+    def due(self, event: int) -> list[tuple[int, bytes]]:
+        """The windows that are due at an event clock: since when, and their own keys."""
+        rows = self._bytes.scan(WAITING_AREA, WAITING_AREA + time_bytes(event + 1))
+        return [(time_at(row, 1), row[PREFIX_BYTES:]) for row, _ in rows]
+
+    def put(self, due: int, own: bytes) -> None:
+        """Lets a window wait that doesn't wait yet."""
+        self._bytes.put(WAITING_AREA + time_bytes(due) + own, EMPTY)
+        self._added += 1
+
+    def remove(self, due: int, own: bytes) -> None:
+        self._bytes.delete(WAITING_AREA + time_bytes(due) + own)
+        self._added -= 1
+
+    def begin_record(self) -> None:
+        self._added_before = self._added
+
+    def undo_record(self) -> None:
+        self._added = self._added_before
+
+    def rest(self) -> int:
+        """Notes the number of rows at the end of a version, and returns it."""
+        number = (noted_number(self._bytes.get(WAITING)) or 0) + self._added
+        if self._added:
+            self._bytes.put(WAITING, number_note(number))
+        return number
 
 
 def _keys(due: Times, own: pa.BinaryArray) -> pa.BinaryArray:

@@ -1,0 +1,132 @@
+"""Windows and sessions whose values a user's function computes (`topology.window_reducing`).
+
+To the log and to queries they are window and session stores. In a task they also have the latest event time of each
+window, and the index of windows that wait to be sent (`stores.layouts.waiting`).
+"""
+
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple
+
+from holdfast.stores.access import Now, ReadableBytes
+from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats.cells import unpack
+from holdfast.stores.formats.times import time_at, time_bytes
+from holdfast.stores.kinds.base import LATE
+from holdfast.stores.kinds.session import SessionStore
+from holdfast.stores.kinds.timed import TimedStore
+from holdfast.stores.kinds.window import WindowStore
+from holdfast.stores.layouts.waiting import WAITING_COUNT, WaitingEntries, drops_later
+from holdfast.stores.spec import StoreSpec
+
+
+class StoredWindow(NamedTuple):
+    """A stored window, and the event time of its latest record."""
+
+    start: int
+    end: int
+    value: Any
+    timestamp: int
+
+
+class ReducedStore(TimedStore[Any, Any]):
+    """What windows and sessions have in common. `own` is a key and the times of a window, as bytes."""
+
+    SINK_COLUMNS: ClassVar[tuple[str, ...]] = ("value", "timestamp")
+
+    waiting: WaitingEntries
+
+    def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[Any]) -> None:
+        super()._attach(spec, bytes_, now, codec)
+        self.waiting = WaitingEntries(self._writable)
+
+    def own(self, key: Any, start: int, end: int) -> bytes:
+        raise NotImplementedError
+
+    def times_of(self, own: bytes) -> tuple[int, int]:
+        """The start and the end of a window."""
+        raise NotImplementedError
+
+    def key_of(self, own: bytes) -> Any:
+        return self._key_of(own)
+
+    def count_late(self) -> None:
+        self._count(LATE, 1)
+
+    def held(self, own: bytes) -> StoredWindow | None:
+        """A window, also one that is past its retention and waits to be sent."""
+        start, end = self.times_of(own)
+        cell = self._writable.get(self._place(own))
+        return None if cell is None else self._held(start, end, cell)
+
+    def keep(self, own: bytes, value: Any, timestamp: int) -> None:
+        self._timed.put_at(self._time(own), own, self._values.cell(value, timestamp))
+
+    def drop(self, own: bytes) -> None:
+        self._writable.delete(self._place(own))
+
+    def _time(self, own: bytes) -> int:
+        """The time by which a window is in a slice: the first one after its key."""
+        raise NotImplementedError
+
+    def _place(self, own: bytes) -> bytes:
+        return self._timed.place(self._time(own), own)
+
+    def _held(self, start: int, end: int, cell: bytes) -> StoredWindow:
+        return StoredWindow(start, end, self._values.read(cell), unpack(cell).timestamp)
+
+    @property
+    def waits(self) -> bool:
+        """Whether windows wait to be sent."""
+        return drops_later(self._spec)
+
+    def due(self, event: int) -> Iterator[tuple[bytes, int, StoredWindow | None]]:
+        """The windows that are due at an event clock: since when, and what is stored of them."""
+        waiting = self.waiting.due(event)
+        found = self._writable.get_many([self._place(own) for _, own in waiting])
+        for (due, own), cell in zip(waiting, found, strict=True):
+            yield own, due, None if cell is None else self._held(*self.times_of(own), cell)
+
+    def begin_record(self) -> None:
+        super().begin_record()
+        self.waiting.begin_record()
+
+    def undo_record(self) -> None:
+        super().undo_record()
+        self.waiting.undo_record()
+
+    def end_of_version(self) -> None:
+        super().end_of_version()
+        if self.waits:
+            self._count(WAITING_COUNT, self.waiting.rest())
+
+
+class ReducedWindows(ReducedStore, WindowStore[Any, Any]):
+    """One value per key and window."""
+
+    def own(self, key: Any, start: int, end: int) -> bytes:
+        return self._beginning(key) + time_bytes(start)
+
+    def times_of(self, own: bytes) -> tuple[int, int]:
+        start = time_at(own, -8)
+        return start, start + self._size
+
+    def _time(self, own: bytes) -> int:
+        return time_at(own, -8)
+
+
+class ReducedSessions(ReducedStore, SessionStore[Any, Any]):
+    """One value per key and session."""
+
+    def own(self, key: Any, start: int, end: int) -> bytes:
+        return self._beginning(key) + time_bytes(end) + time_bytes(start)
+
+    def times_of(self, own: bytes) -> tuple[int, int]:
+        return time_at(own, -8), time_at(own, -16)
+
+    def _time(self, own: bytes) -> int:
+        return time_at(own, -16)
+
+    def near(self, key: Any, earliest_end: int, latest_start: int) -> list[StoredWindow]:
+        """The sessions that overlap a span, in the order of their ends."""
+        rows = self._timed.fetch(self._beginning(key), earliest_end, latest_start, reverse=False)
+        return [self._held(start, end, cell) for _, start, end, cell in rows]
