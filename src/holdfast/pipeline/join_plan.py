@@ -7,26 +7,18 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import cached_property
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
 from holdfast.pipeline.clock_columns import millis_of, sources_of
-from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.driver import Step
 from holdfast.pipeline.join_task import OF_SOURCE, JoinWork
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, times_of
-from holdfast.pipeline.planning import (
-    BY_BYTES,
-    NOTHING_SEALED,
-    Sealed,
-    collect,
-    columns_of_records,
-    configure,
-    run_idle_tasks,
-    with_tasks,
-)
+from holdfast.pipeline.planning import NOTHING_SEALED, Sealed, columns_of_records
+from holdfast.pipeline.record_plan import RecordPlanner
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
@@ -37,33 +29,27 @@ from holdfast.topology.joining import LEFT, RIGHT, StreamJoin
 from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql import Column, DataFrame
 
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
 
-class JoinPlanner:
-    """Runs a join where it has records. Where windows may have closed, `StreamJoin.next_due` says so."""
-
-    every_version: ClassVar[bool] = False
+class JoinFrames:
+    """The records of both streams, with the columns of their own side. Their order doesn't matter."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
-        assert isinstance(subtopology.operator, StreamJoin)
-        self._subtopology, self._limits, self._operator = subtopology, limits, subtopology.operator
-        stream = subtopology.stream
+        self._subtopology, self._limits, stream = subtopology, limits, subtopology.stream
         assert stream.timestamp is not None
-        self._keys = tuple(f"k{n}" for n in range(len(subtopology.key.fields)))
-        keys = zip(subtopology.key.names, self._keys, strict=True)
-        inputs = [f"{quoted(column)} AS {name}" for column, name in keys]
-        self._sources = sources_of(stream)
-        inputs += [
+        self.keys = tuple(f"k{n}" for n in range(len(subtopology.key.fields)))
+        self.sources = sources_of(stream)
+        self._sql = [
+            *(f"{quoted(column)} AS {name}" for column, name in zip(subtopology.key.names, self.keys, strict=True)),
             f"{millis_of(stream.timestamp)} AS {TIME}",
-            f"{_number_of(self._sources)} AS {OF_SOURCE}",
+            f"{_number_of(self.sources)} AS {OF_SOURCE}",
             LEFT,
             RIGHT,
         ]
-        self._sql = inputs
         self._texts = not_utf8_inside({name: stream.frame.schema[name].dataType for name in (LEFT, RIGHT)})
 
     @cached_property
@@ -77,28 +63,31 @@ class JoinPlanner:
         fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._texts]
 
-    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        session, work = records.sparkSession, self.work(step)
-        configure(session, BY_BYTES)
-        with steps.labels("plan").time():
-            frame = records.select(*self._inputs, dead_letter(self.unusable(step.wall)).alias(DEAD))
-            frame = frame.repartition(self._limits.partitions, *self._keys)
-        with steps.labels("tasks").time():
-            # Spark runs no task where it knows that a frame is empty.
-            return collect(with_tasks(frame, work, locations)) or self.run_idle(session, step, locations)
+    def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
+        frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
+        return frame.repartition(self._limits.partitions, *self.keys)
 
-    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
-
-    def local(self, records: pa.Table, step: Step) -> LocalRows:
-        stream = self._subtopology.stream
-        keys = zip(self._subtopology.key.names, self._keys, strict=True)
+    def local(self, records: pa.Table, wall: Millis) -> LocalRows:
+        keys = zip(self._subtopology.key.names, self.keys, strict=True)
         rows = {name: whole(records[column]) for column, name in keys}
-        rows |= times_of(stream, records)
+        rows |= times_of(self._subtopology.stream, records)
         rows |= {name: whole(records[name]) for name in (LEFT, RIGHT)}
-        rows[OF_SOURCE] = pc.index_in(whole(records[SOURCE]), pa.array(self._sources, pa.string()))
-        dead = dead_letters(self.unusable(step.wall), records)
-        return LocalRows(in_order(rows, dead, (), (*self._keys, TIME, OF_SOURCE, LEFT, RIGHT, DEAD)), self._keys)
+        rows[OF_SOURCE] = pc.index_in(whole(records[SOURCE]), pa.array(self.sources, pa.string()))
+        dead = dead_letters(self.unusable(wall), records)
+        return LocalRows(in_order(rows, dead, (), (*self.keys, TIME, OF_SOURCE, LEFT, RIGHT, DEAD)), self.keys)
+
+
+class JoinPlanner(RecordPlanner):
+    """Runs a join where it has records. Where windows may have closed, `StreamJoin.next_due` says so."""
+
+    def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
+        assert isinstance(operator := subtopology.operator, StreamJoin)
+        self._operator, self._frames = operator, JoinFrames(subtopology, limits)
+        super().__init__(subtopology, limits, self._frames)
+
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        # Spark runs no task where it knows that a frame is empty, and windows may close there.
+        return super().run(records, step, locations) or self.run_idle(records.sparkSession, step, locations)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> JoinWork:
         return JoinWork(
@@ -109,8 +98,8 @@ class JoinPlanner:
             key=self._subtopology.key,
             join=self._operator,
             stores=self._subtopology.stores,
-            keys=self._keys,
-            sources=self._sources,
+            keys=self._frames.keys,
+            sources=self._frames.sources,
             limits=self._limits,
         )
 

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 
 from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, positions_of, times_of, values_of
+from holdfast.pipeline.planning import columns_of_records
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
@@ -37,6 +38,7 @@ class RecordFrames:
         """`values` are expressions by the name of their column, `texts` the stream's columns that must be UTF-8."""
         stream, frame = subtopology.stream, subtopology.stream.frame
         self._stream, self._fields, self._limits = stream, subtopology.key.fields, limits
+        self._of_records = columns_of_records(subtopology)
         keys = {f"k{n}": quoted(field.name) for n, field in enumerate(self._fields)}
         inputs = [f"{sql} AS {name}" for name, sql in keys.items()]
         self._order: list[str] = []
@@ -47,7 +49,7 @@ class RecordFrames:
             self._order.append("t")
         inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
         self._order += [f"s{n}" for n in range(len(stream.position))]
-        self.values, self._sql = values, inputs
+        self._values, self._sql = values, inputs
         time = TIME if stream.timestamp else None
         self.columns = KeyedColumns(tuple(keys), tuple(values), time, clocks_of(stream))
         times = [*([TIME] if stream.timestamp else []), *(name for _, name in self.columns.clocks)]
@@ -55,13 +57,16 @@ class RecordFrames:
         own = {field.name for field in self._fields}
         self._unfit = not_utf8_inside({name: frame.schema[name].dataType for name in texts if name not in own})
 
+    def used(self) -> list[Expression]:
+        return [*self._of_records, *self._values.values()]
+
     def unusable(self, wall: Millis) -> list[Case]:
         return [*cases_of(self._fields, self._stream.timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
     @cached_property
     def _inputs(self) -> list[Column]:
-        values = (F.expr(value) if isinstance(value, str) else value for value in self.values.values())
-        named = zip(self.values, values, strict=True)
+        values = (F.expr(value) if isinstance(value, str) else value for value in self._values.values())
+        named = zip(self._values, values, strict=True)
         return [*(F.expr(sql) for sql in self._sql), *(value.alias(name) for name, value in named)]
 
     def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
@@ -73,7 +78,7 @@ class RecordFrames:
     def local(self, records: pa.Table, wall: Millis) -> LocalRows:
         """The same without Spark."""
         keys = {name: whole(records[f.name]) for name, f in zip(self.columns.keys, self._fields, strict=True)}
-        values = dict(zip(self.values, values_of(records, list(self.values.values())), strict=True))
+        values = dict(zip(self._values, values_of(records, list(self._values.values())), strict=True))
         rows = {**keys, **values, **times_of(self._stream, records), **positions_of(self._stream, records)}
         dead = dead_letters(self.unusable(wall), records)
         return LocalRows(in_order(rows, dead, self._order, self._carried), self.columns.keys)

@@ -2,68 +2,31 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-import pyarrow as pa
-
-from holdfast.pipeline.driver import Step, steps
-from holdfast.pipeline.local_records import LocalRows
-from holdfast.pipeline.planning import (
-    BY_BYTES,
-    NOTHING_SEALED,
-    Sealed,
-    collect,
-    columns_of_records,
-    configure,
-    run_idle_tasks,
-    with_tasks,
-)
+from holdfast.pipeline.driver import Step
+from holdfast.pipeline.planning import NOTHING_SEALED, Sealed
 from holdfast.pipeline.record_frames import RecordFrames
-from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.record_plan import RecordPlanner
 from holdfast.pipeline.table_task import TableWork
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.unusable import Case, Expression, quoted
+from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.tables import Changelog
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
-
     from holdfast.topology.topology import SubTopology
-    from holdfast.words import Millis
 
 
-class TablePlanner:
+class TablePlanner(RecordPlanner):
     """Runs a table."""
 
-    every_version: ClassVar[bool] = False
-
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
-        assert isinstance(subtopology.operator, Changelog)
-        self._subtopology, self._limits, self._operator = subtopology, limits, subtopology.operator
-        values: dict[str, Expression] = {f"v{n}": quoted(name) for n, name in enumerate(self._operator.columns)}
-        deleted = self._operator.deleted
-        values["gone"] = "false" if deleted is None else deleted
-        self._frames = RecordFrames(subtopology, limits, values, self._operator.columns)
-
-    def used(self) -> list[Expression]:
-        return [*columns_of_records(self._subtopology), *self._frames.values.values()]
-
-    def unusable(self, wall: Millis) -> list[Case]:
-        return self._frames.unusable(wall)
-
-    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        configure(records.sparkSession, BY_BYTES)
-        with steps.labels("plan").time():
-            tasks = with_tasks(self._frames.rows(records, step.wall), self.work(step), locations)
-        with steps.labels("tasks").time():
-            return collect(tasks)
-
-    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
-
-    def local(self, records: pa.Table, step: Step) -> LocalRows:
-        return self._frames.local(records, step.wall)
+        assert isinstance(operator := subtopology.operator, Changelog)
+        values: dict[str, Expression] = {f"v{n}": quoted(name) for n, name in enumerate(operator.columns)}
+        values["gone"] = "false" if operator.deleted is None else operator.deleted
+        frames = RecordFrames(subtopology, limits, values, operator.columns)
+        self._columns = frames.columns
+        super().__init__(subtopology, limits, frames)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TableWork:
         (store,) = self._subtopology.stores
@@ -72,7 +35,7 @@ class TablePlanner:
             version=step.version,
             name=self._subtopology.name,
             store=store,
-            columns=self._frames.columns,
+            columns=self._columns,
             now=step.now,
             limits=self._limits,
         )

@@ -1,0 +1,73 @@
+"""How operators over single records run on Spark: their records as rows of tasks, and one job over these.
+
+The planner of such an operator says which rows its tasks get (`Frames`) and what they do with them (`work`).
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from typing import TYPE_CHECKING, ClassVar, Protocol
+
+import pyarrow as pa
+
+from holdfast.pipeline.driver import Step, steps
+from holdfast.pipeline.local_records import LocalRows
+from holdfast.pipeline.planning import BY_BYTES, NOTHING_SEALED, Sealed, collect, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.results import TaskResult
+from holdfast.pipeline.task import Limits
+from holdfast.pipeline.unusable import Case, Expression
+from holdfast.pipeline.worker import TaskWork
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+    from holdfast.topology.topology import SubTopology
+    from holdfast.words import Millis
+
+
+class Frames(Protocol):
+    """The rows of an operator's tasks."""
+
+    def used(self) -> list[Expression]: ...
+
+    def unusable(self, wall: Millis) -> list[Case]: ...
+
+    def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
+        """The rows of a batch, partitioned by key."""
+
+    def local(self, records: pa.Table, wall: Millis) -> LocalRows:
+        """The same without Spark."""
+
+
+class RecordPlanner(ABC):
+    """Runs an operator over single records."""
+
+    every_version: ClassVar[bool] = False
+
+    def __init__(self, subtopology: SubTopology, limits: Limits, frames: Frames) -> None:
+        self._subtopology, self._limits, self._rows_of = subtopology, limits, frames
+
+    @abstractmethod
+    def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TaskWork:
+        """What its tasks do in a version."""
+
+    def used(self) -> list[Expression]:
+        return self._rows_of.used()
+
+    def unusable(self, wall: Millis) -> list[Case]:
+        return self._rows_of.unusable(wall)
+
+    def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
+        configure(records.sparkSession, BY_BYTES)
+        with steps.labels("plan").time():
+            rows = self._rows_of.rows(records, step.wall)
+            tasks = with_tasks(rows, self.work(step, locations.sealed), locations)
+        with steps.labels("tasks").time():
+            return collect(tasks)
+
+    def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
+        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
+
+    def local(self, records: pa.Table, step: Step) -> LocalRows:
+        return self._rows_of.local(records, step.wall)
