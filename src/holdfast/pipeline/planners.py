@@ -34,7 +34,7 @@ from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.joining import StreamJoin
-from holdfast.topology.lookups import TableJoin
+from holdfast.topology.lookups import LooksUp, TableJoin
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
@@ -149,8 +149,8 @@ class _Version:
         return self._all_results()
 
     def _locations(self, subtopology: SubTopology) -> StateLocations:
-        """Where its tasks find state; for a join also what the tasks of its table have sealed."""
-        if not isinstance(subtopology.operator, TableJoin | TableTableJoin):
+        """Where its tasks find state, and what tasks before them have sealed if they look up tables."""
+        if not isinstance(subtopology.operator, LooksUp):
             return self.locations
         done = (result for result in self._all_results() if isinstance(result, TaskDone))
         return replace(self.locations, sealed={each.task: (*each.segments, *each.volatile) for each in done})

@@ -9,6 +9,7 @@ In a version the changes of the table come first: a record sees the table as it 
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, get_args
@@ -30,8 +31,17 @@ if TYPE_CHECKING:
 How = Literal["inner", "left"]
 
 
+class LooksUp(ABC):
+    """An operator whose tasks read the tables of other sub-topologies, as they are after this version's changes."""
+
+    @property
+    @abstractmethod
+    def tables(self) -> tuple[str, ...]:
+        """The tables that it reads."""
+
+
 @dataclass(frozen=True)
-class TableJoin:
+class TableJoin(LooksUp):
     """A join of records with the rows of a table, by the key that the sub-topology is partitioned by."""
 
     table: str
@@ -42,6 +52,10 @@ class TableJoin:
     """The columns of the stream, then those of the table."""
     key: tuple[str, ...]
     """The key of the stream."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.table,)
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         return (ForwardedRows(subtopology.name, subtopology.number, self.output),)

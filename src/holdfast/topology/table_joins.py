@@ -18,7 +18,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.derived import ROW, TASK, TIME
-from holdfast.topology.lookups import check_lookup
+from holdfast.topology.lookups import LooksUp, check_lookup
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
 from holdfast.topology.steps import Projection
 from holdfast.topology.tables import row_store
@@ -31,12 +31,16 @@ HowTables = Literal["inner", "left", "outer"]
 
 
 @dataclass(frozen=True)
-class TableTableJoin:
+class TableTableJoin(LooksUp):
     """Keeps one row per key of two tables, with the columns of both."""
 
     left: str
     right: str
     how: HowTables
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return (self.left, self.right)
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         (store,) = subtopology.stores
