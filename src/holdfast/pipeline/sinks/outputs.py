@@ -12,11 +12,13 @@ from typing import Any
 
 import msgspec
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import DEAD, OUTPUT, STATE, Part
+from holdfast.stores.formats.cells import NO_TIMESTAMP
 from holdfast.stores.kinds.base import Store
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import decode_columns
@@ -80,7 +82,10 @@ def timed_rows(output: DerivedOutput, table: pa.Table) -> pa.Table:
     match output:
         case AggregateRows(store=store):
             times = layout_of(store).changed(table).cells.timestamps
-            return aggregate_rows(store, table).append_column(TIME, times)
+            known = pc.not_equal(times, NO_TIMESTAMP)
+            return aggregate_rows(store, table).append_column(
+                TIME, pc.if_else(known, times, pa.scalar(None, pa.int64()))
+            )
         case ForwardedRows():
             return table if TIME in table.column_names else table.append_column(TIME, pa.nulls(len(table), pa.int64()))
         case ChangedEntries(store=store):
