@@ -34,6 +34,7 @@ from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
 from holdfast.states import ACTIVE, AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
+from holdfast.stores.options import Length
 from holdfast.topology.aggregation import Table
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.plain_frames import PlainFrame
@@ -158,6 +159,7 @@ class App:
         timestamp: str | None = None,
         deleted: str | Column | None = None,
         position: str | Iterable[str] = (),
+        history: Length | None = None,
         durable: bool = True,
         everywhere: bool = False,
         engine: str | None = None,
@@ -169,10 +171,13 @@ class App:
         the one that came last. Where `deleted` is true, the row is a tombstone and deletes the key:
         `app.table(changes, "players", key="id", timestamp="at", deleted="op = 'DELETE'")`. The source has the table's
         name.
+
+        `history="7d"`: the rows that a key had are kept for that long by event time, and a stream that is joined with
+        the table gets the row that was valid at the record's time.
         """
         stream = self.stream(df, key=key, timestamp=timestamp, position=position, name=name)
         options = {"durable": durable, "everywhere": everywhere, "engine": engine, "profile": profile}
-        return add_table(stream, name, deleted, options)
+        return add_table(stream, name, deleted, history, options)
 
     def dead_letters(self, sink: Sink) -> None:
         """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""

@@ -5,11 +5,12 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.lookup_task import LookedUpTable, LookupWork, output_schema
+from holdfast.pipeline.lookup_task import LookupWork, output_schema
 from holdfast.pipeline.planning import NOTHING_SEALED, Sealed
 from holdfast.pipeline.record_frames import RecordFrames
 from holdfast.pipeline.record_plan import RecordPlanner
 from holdfast.pipeline.table_join_task import TableJoinWork
+from holdfast.pipeline.table_rows import LookedUpTable
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.lookups import TableJoin
@@ -24,7 +25,8 @@ class LookupPlanner(RecordPlanner):
     """Runs a join with a table. Its tasks have no state of their own."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
-        assert isinstance(operator := subtopology.operator, TableJoin)
+        operator = subtopology.operator
+        assert isinstance(operator, TableJoin)
         self._operator = operator
         self._table = subtopology.stream.topology.subtopology(operator.table)
         values: dict[str, Expression] = {f"v{n}": quoted(name) for n, name in enumerate(operator.columns)}
@@ -50,7 +52,8 @@ class TableJoinPlanner(RecordPlanner):
     """Runs a join of two tables, over the keys that changed on either side."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
-        assert isinstance(operator := subtopology.operator, TableTableJoin)
+        operator = subtopology.operator
+        assert isinstance(operator, TableTableJoin)
         self._operator, topology = operator, subtopology.stream.topology
         self._tables = [topology.subtopology(name) for name in (operator.left, operator.right)]
         frames = RecordFrames(subtopology, limits, {}, ())

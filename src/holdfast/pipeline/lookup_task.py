@@ -1,53 +1,26 @@
-"""One task of a join with a table: looks up the rows of its records' keys, as columns.
+"""One task of a join with a table: looks up the rows of its records' keys, as columns."""
 
-The table's rows are those after this version's changes: the table's task of the same partition has sealed them, and all
-others are read at `v-1`.
-"""
-
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
-from holdfast.log.segments import OUTPUT, STATE, SegmentRef
-from holdfast.pipeline.record_columns import KeyedColumns, last_per_key
+from holdfast.log.segments import OUTPUT
+from holdfast.pipeline.history_rows import HistoryRows
+from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.table_rows import LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.keys import encode_keys
-from holdfast.stores.layouts.registry import layout_of
-from holdfast.stores.schema.row_columns import decode_columns
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import VERSIONED
 from holdfast.topology.derived import TIME
 from holdfast.topology.lookups import How
 from holdfast.words import TaskId, Version
-
-
-@dataclass(frozen=True)
-class LookedUpTable:
-    """A table as a task of another sub-topology reads it."""
-
-    topology: int
-    store: StoreSpec
-    sealed: tuple[tuple[int, tuple[SegmentRef, ...]], ...] = ()
-    """By partition, the segments that the table's tasks have written in this version."""
-
-    def changes(self, partition: int, log: Log) -> pa.Table | None:
-        """The changes of this version in one partition, one row per key; None if there are none."""
-        refs = dict(self.sealed).get(partition, ())
-        parts = [
-            log.read_part(ref, part)
-            for ref in refs
-            for part in ref.parts
-            if part.type == STATE and part.name == self.store.name
-        ]
-        return last_per_key(pa.concat_tables(parts), ("key",)) if parts else None
 
 
 @dataclass(frozen=True)
@@ -68,7 +41,7 @@ class LookupWork:
         tally = Tally()
         written = WrittenSegments()
         try:
-            rows = TableRows(self.table, self.now, task.partition, log, state)
+            rows = self._rows(task, log, state)
             for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
                 if parts := list(self._parts(task, chunk, rows, tally)):
                     inline = self.limits.inline_limit
@@ -77,52 +50,29 @@ class LookupWork:
             return refused(task, error)
         return tally.done(task, written)
 
-    def _parts(self, task: TaskId, chunk: pa.Table, rows: "TableRows", tally: Tally) -> Iterator[Part]:
+    def _rows(self, task: TaskId, log: Log, state: TaskState) -> TableRows:
+        kind = HistoryRows if self.table.store.kind == VERSIONED else TableRows
+        return kind(self.table, self.now, task.partition, log, state)
+
+    def _parts(self, task: TaskId, chunk: pa.Table, rows: TableRows, tally: Tally) -> Iterator[Part]:
         records, dead = self.columns.usable(chunk, self.name, tally)
         yield from dead
         if not records.num_rows:
             return
         key = [whole(records[name]) for name in self.columns.keys]
         check_own(self.table.store.key, key, task, self.limits.partitions)
-        found = rows.of(encode_keys(self.table.store.key, key))
-        joined = [*(whole(records[name]) for name in self.columns.values), *found.columns]
+        keys = encode_keys(self.table.store.key, key)
         if self.columns.time is None:
-            joined.append(pa.repeat(pa.scalar(self.now.wall, pa.int64()), records.num_rows))
+            times = pa.repeat(pa.scalar(self.now.wall, pa.int64()), records.num_rows)
         else:
-            joined.append(whole(records[self.columns.time]))
+            times = whole(records[self.columns.time])
+        found = rows.as_of(keys, times) if isinstance(rows, HistoryRows) else rows.of(keys)
+        joined = [*(whole(records[name]) for name in self.columns.values), *found.columns, times]
         arrays = [array.cast(field.type) for array, field in zip(joined, self.output, strict=True)]
         table = pa.table(arrays, schema=self.output)
         table = table if self.how == "left" else table.filter(found.there)
         if table.num_rows:
             yield OUTPUT, self.name, table
-
-
-class FoundRows(NamedTuple):
-    """Which keys have a row, and the columns of the rows."""
-
-    there: pa.BooleanArray
-    columns: Sequence[pa.Array]
-
-
-class TableRows:
-    """The rows of a table in one partition, after this version's changes."""
-
-    def __init__(self, table: LookedUpTable, now: Now, partition: int, log: Log, state: TaskState) -> None:
-        self._store, self._now = table.store, now
-        self._before = state.of_task(TaskId(table.topology, partition))
-        self._changes = table.changes(partition, log)
-
-    def of(self, keys: pa.BinaryArray) -> FoundRows:
-        """The rows of these keys."""
-        store = self._store
-        cells = self._before.get(store.name, keys)
-        if self._changes is not None:
-            at = pc.index_in(keys, value_set=whole(self._changes["key"]))
-            cells = pc.if_else(pc.is_null(at), cells, whole(self._changes["value"]).take(at))
-        shown = layout_of(store).shown(cells, self._now)
-        rows = decode_columns(store, shown.payloads, shown.schemas)
-        visible = [column for field, column in zip(store.columns.fields, rows, strict=True) if not field.hidden_in]
-        return FoundRows(pc.is_valid(shown.payloads), visible)
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:

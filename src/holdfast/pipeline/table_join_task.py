@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from typing import Protocol
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,9 +10,9 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import STATE
-from holdfast.pipeline.lookup_task import LookedUpTable, TableRows
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.table_rows import LookedUpTable, TableRows
 from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
@@ -77,8 +78,34 @@ class TableJoinWork:
         rows = encode_rows(self.store.columns, [*mine.columns, *theirs.columns])
         rows = pc.if_else(there, rows, pa.scalar(None, rows.type))
         times = None if self.columns.time is None else whole(changed[self.columns.time])
-        writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
-        changes = writer.replace(keys, times, rows, lambda stored: pc.fill_null(pc.not_equal(rows, stored), True))
-        if changes is not None:
-            tally.add("keys", changes.num_rows)
-            yield STATE, self.store.name, changes
+        yield from changed_rows(self, keys, times, rows, state, tally)
+
+
+class JoinedTableWork(Protocol):
+    """A task's work whose store has joined rows."""
+
+    @property
+    def store(self) -> StoreSpec: ...
+
+    @property
+    def version(self) -> Version: ...
+
+    @property
+    def now(self) -> Now: ...
+
+
+def changed_rows(
+    work: JoinedTableWork,
+    keys: pa.BinaryArray,
+    times: pa.Array | None,
+    rows: pa.BinaryArray,
+    state: TaskState,
+    tally: Tally,
+) -> list[Part]:
+    """The part with those of these rows that differ from the stored ones, null to delete one."""
+    writer = PlainWriter(work.store, work.version, work.now, state.store(work.store.name), tally.add)
+    changes = writer.replace(keys, times, rows, lambda stored: pc.fill_null(pc.not_equal(rows, stored), True))
+    if changes is None:
+        return []
+    tally.add("keys", changes.num_rows)
+    return [(STATE, work.store.name, changes)]

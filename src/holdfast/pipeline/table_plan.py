@@ -5,12 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from holdfast.pipeline.driver import Step
+from holdfast.pipeline.history_table_task import HistoryTableWork
 from holdfast.pipeline.planning import NOTHING_SEALED, Sealed
 from holdfast.pipeline.record_frames import RecordFrames
 from holdfast.pipeline.record_plan import RecordPlanner
 from holdfast.pipeline.table_task import TableWork
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.unusable import Expression, quoted
+from holdfast.stores.spec import KEY_VALUE
 from holdfast.topology.tables import Changelog
 
 if TYPE_CHECKING:
@@ -21,7 +23,8 @@ class TablePlanner(RecordPlanner):
     """Runs a table."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
-        assert isinstance(operator := subtopology.operator, Changelog)
+        operator = subtopology.operator
+        assert isinstance(operator, Changelog)
         values: dict[str, Expression] = {f"v{n}": quoted(name) for n, name in enumerate(operator.columns)}
         values["gone"] = "false" if operator.deleted is None else operator.deleted
         frames = RecordFrames(subtopology, limits, values, operator.columns)
@@ -30,7 +33,8 @@ class TablePlanner(RecordPlanner):
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TableWork:
         (store,) = self._subtopology.stores
-        return TableWork(
+        work = TableWork if store.kind == KEY_VALUE else HistoryTableWork
+        return work(
             topology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,

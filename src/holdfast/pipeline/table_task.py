@@ -66,9 +66,9 @@ class TableWork:
     def _rows(self, newest: pa.Table) -> pa.BinaryArray:
         """The rows as bytes, null for a tombstone."""
         *values, gone = (whole(newest[name]) for name in self.columns.values)
-        if self.columns.time is not None:
-            values.append(whole(newest[self.columns.time]))
         fields = self.store.columns.fields
+        if len(values) < len(fields):
+            values.append(whole(newest[self.columns.time]))
         rows = encode_rows(
             self.store.columns, [v.cast(f.field_type.arrow) for v, f in zip(values, fields, strict=True)]
         )

@@ -243,7 +243,7 @@ def differences(old: StoreSpec, new: StoreSpec) -> list[str]:
 
 def kept_as(spec: StoreSpec) -> str:
     """The option that sets the retention of a store."""
-    return "history" if spec.aggregates and spec.kind == VERSIONED else "retention"
+    return "history" if isinstance(spec.value, RowValues) and spec.kind == VERSIONED else "retention"
 
 
 def _value(spec: StoreSpec, name: str) -> Any:

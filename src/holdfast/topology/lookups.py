@@ -4,7 +4,8 @@
     inner       ann, 3, Bern
     left        ann, 3, Bern    bob, 1, null
 
-In a version the changes of the table come first: a record sees the table as it is after this version's changes.
+In a version the changes of the table come first: a record sees the table as it is after this version's changes. If the
+table has a history, a record gets the row that was valid at its own event time.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.layouts.registry import layout_of
+from holdfast.stores.spec import VERSIONED
 from holdfast.topology.aggregation import Table
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.join_windows import JoinWindow
@@ -52,6 +54,8 @@ class TableJoin(LooksUp):
     """The columns of the stream, then those of the table."""
     key: tuple[str, ...]
     """The key of the stream."""
+    as_of: bool = False
+    """Whether a record gets the row of its own time: the table has a history."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -62,9 +66,9 @@ class TableJoin(LooksUp):
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         by = ", ".join(subtopology.key.names)
-        yield f"{self.how} join with the table {self.table} by {by}" + (
-            "" if tuple(subtopology.key.names) == self.key else f", re-keyed from {', '.join(self.key)}"
-        )
+        rekeyed = "" if tuple(subtopology.key.names) == self.key else f", re-keyed from {', '.join(self.key)}"
+        as_of = ", as of the record's time" if self.as_of else ""
+        yield f"{self.how} join with the table {self.table} by {by}{as_of}{rekeyed}"
 
     def next_due(self, before: Now, event: int | None) -> int | None:
         return None
@@ -76,9 +80,22 @@ def check_lookup(table: Table, topology: Topology, where: str) -> None:
         raise TopologyError(f"{where}: the table belongs to another app. Join tables and streams of one app.")
     if not layout_of(table.spec).one_place:
         raise TopologyError(
-            f"{where}: table {table.name!r} keeps its rows by time (ttl=, history= or windows), and a join looks them "
-            "up by key. Join a table without these options."
+            f"{where}: table {table.name!r} keeps its rows by time (ttl= or windows), and a join looks them up by key. "
+            "Join a table without these options."
         )
+
+
+def _check_times(stream: Stream, table: Table, where: str) -> None:
+    """Raises unless the table's history and the stream's records have the same kind of time."""
+    for what, each in (
+        ("the stream", stream),
+        (f"table {table.name!r}", table.topology.subtopology(table.name).stream),
+    ):
+        if each.timestamp is None:
+            raise TopologyError(
+                f"{where}: a table with history= is joined as of the record's event time, and {what} has none. Name "
+                "its column: app.stream(df, key=..., timestamp=...); or join a table without history=."
+            )
 
 
 def add_lookup(
@@ -103,6 +120,8 @@ def add_lookup(
         raise TopologyError(f"{where} needs a name: the log keeps its sinks' positions under it. Add name='...'.")
     check_lookup(table, stream.topology, where)
     spec = table.spec
+    if spec.kind == VERSIONED:
+        _check_times(stream, table, where)
     key = key_of(stream.frame, (on,) if isinstance(on, str) else tuple(on) if on is not None else stream.key)
     mine, theirs = [field.type for field in key.fields], [field.type for field in spec.key.fields]
     if mine != theirs:
@@ -125,6 +144,13 @@ def add_lookup(
         stream,
         key,
         (),
-        TableJoin(table.name, "left" if how == "left" else "inner", columns, Schema((*own, *added)), stream.key),
+        TableJoin(
+            table.name,
+            "left" if how == "left" else "inner",
+            columns,
+            Schema((*own, *added)),
+            stream.key,
+            as_of=spec.kind == VERSIONED,
+        ),
     )
     return Joined(stream.topology, name, Schema((*own, *added)), stream.key)

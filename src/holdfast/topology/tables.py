@@ -18,7 +18,8 @@ from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
 from holdfast.stores.layouts.base import TOMBSTONES
-from holdfast.stores.spec import KEY_VALUE, RowValues, StoreSpec
+from holdfast.stores.options import Length
+from holdfast.stores.spec import KEY_VALUE, VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.frames import expression_type, key_of, type_of
 from holdfast.topology.outputs import DELETED, AggregateRows, Output
@@ -53,7 +54,9 @@ class Changelog:
         return None
 
 
-def add_table(stream: Stream, name: str, deleted: str | Column | None, options: Mapping[str, Any]) -> Table:
+def add_table(
+    stream: Stream, name: str, deleted: str | Column | None, history: Length | None, options: Mapping[str, Any]
+) -> Table:
     """Adds a table with the newest row per key of a stream, in a store with these options."""
     frame, key = stream.frame, key_of(stream.frame, stream.key)
     if deleted is not None:
@@ -67,23 +70,36 @@ def add_table(stream: Stream, name: str, deleted: str | Column | None, options: 
     if not columns:
         raise TopologyError(f"table({name!r}): the stream has no column beside its key. Add one, such as a constant.")
     check_unused(DELETED, [*stream.key, *columns], name, "sinks see that a key was deleted")
-    time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp else ()
+    if history is not None and stream.timestamp is None:
+        raise TopologyError(
+            f"table({name!r}, history={history!r}): a row is valid from its event time on, and the stream has none. "
+            "Name its column: app.table(..., timestamp='...')."
+        )
+    time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp and history is None else ()
     fields = tuple(Field(column, type_of(frame, column)) for column in columns)
-    spec = row_store(stream, name, key, Schema(fields + time), options)
+    spec = row_store(stream, name, key, Schema(fields + time), options, history)
     stream.topology.check_free(name, (spec,), "Give the table another name.")
     stream.topology.add(name, stream, key, (spec,), Changelog(columns, deleted))
     return Table(stream.topology, name)
 
 
-def row_store(stream: Stream, name: str, key: Schema, columns: Schema, options: Mapping[str, Any]) -> StoreSpec:
+def row_store(
+    stream: Stream,
+    name: str,
+    key: Schema,
+    columns: Schema,
+    options: Mapping[str, Any],
+    history: Length | None = None,
+) -> StoreSpec:
     """The spec of a store with one row per key, whose keys can be deleted."""
     made = store_spec(
         name,
-        KEY_VALUE,
+        KEY_VALUE if history is None else VERSIONED,
         key=key,
         value=RowValues(columns),
         codec=ROWS,
         default_engine=stream.topology.engine,
+        retention=history,
         where=f"table({name!r})",
         **options,
     )

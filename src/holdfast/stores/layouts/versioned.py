@@ -60,7 +60,7 @@ from holdfast.words import Version
 DELETED: Final = NOTE_AREA + b"deleted"
 """The note of the latest time of any delete. A key without a latest value has no entry that ends after it."""
 
-_VALIDITY = (Field("$valid_to", "bigint"), Field("$valid_from", "bigint"))
+VALIDITY = (Field("$valid_to", "bigint"), Field("$valid_from", "bigint"))
 """What follows the key of an old row."""
 
 
@@ -199,7 +199,7 @@ class VersionedWriter(BatchWriter):
         slices = slices_of(ended, self._spec.slice_ms)
         newest = int(slices.max())
         self._newest = newest if self._newest is None else max(self._newest, newest)
-        schema = Schema(self._spec.key.fields + _VALIDITY)
+        schema = Schema(self._spec.key.fields + VALIDITY)
         own = encode_keys(schema, [*decode_keys(self._spec.key, keys), ended, started])
         return part(sliced_keys(slices, own), cells)
 
