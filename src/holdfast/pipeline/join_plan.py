@@ -25,7 +25,7 @@ from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.topology.joining import LEFT, RIGHT, StreamJoin
+from holdfast.topology.joining import LEFT, RIGHT, StreamJoin, late_of
 from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
@@ -81,8 +81,10 @@ class JoinPlanner(RecordPlanner):
     """Runs a join where it has records. Where windows may have closed, `StreamJoin.next_due` says so."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
-        assert isinstance(operator := subtopology.operator, StreamJoin)
+        operator = subtopology.operator
+        assert isinstance(operator, StreamJoin)
         self._operator, self._frames = operator, JoinFrames(subtopology, limits)
+        self._late = late_of(subtopology.name)
         super().__init__(subtopology, limits, self._frames)
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
@@ -101,6 +103,7 @@ class JoinPlanner(RecordPlanner):
             keys=self._frames.keys,
             sources=self._frames.sources,
             limits=self._limits,
+            late=self._late if self._subtopology.stream.topology.is_read(self._late) else None,
         )
 
 

@@ -57,6 +57,8 @@ class JoinWork:
     sources: tuple[str, ...]
     """The sources of the records, by their numbers in the column `OF_SOURCE`."""
     limits: Limits
+    late: str | None = None
+    """The output with the late records, if anything reads it."""
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         running = JoinTask(self, task, state)
@@ -118,6 +120,8 @@ class JoinTask:
         first = np.zeros(len(encoded.dictionary), dtype=np.int64)
         first[numbers[::-1]] = np.arange(len(numbers))[::-1]
         keys = Keys([column.take(pa.array(first)) for column in columns])
+        for side in (self._work.join.left, self._work.join.right):
+            yield from self._late(chunk, columns, side)
         left, right = (self._arrived(chunk, numbers, side) for side in (self._work.join.left, self._work.join.right))
         yield from self._joined(keys, left, right)
 
@@ -139,15 +143,27 @@ class JoinTask:
         for number, source in enumerate(self._work.sources):
             yield source, times.filter(pc.equal(chunk[OF_SOURCE], number))
 
+    def _late(self, chunk: pa.Table, keys: list[pa.Array], side: JoinSide) -> Iterator[Part]:
+        """Counts the late records of one side, and sends them on if anything reads them."""
+        structs, times = whole(chunk[side.column]), whole(chunk[TIME]).to_numpy()
+        late = structs.is_valid().to_numpy(zero_copy_only=False) & (times < side.window.open_from(self._event))
+        at = np.flatnonzero(late)
+        if not len(at):
+            return
+        self.tally.add(of_store(side.buffer, LATE), len(at))
+        if self._work.late is not None:
+            places, is_left = pa.array(at), side is self._work.join.left
+            rows = encode_rows(side.columns, structs.take(places).flatten())
+            sides = (rows, None) if is_left else (None, rows)
+            _, _, table = self._rows([key.take(places) for key in keys], times[at], *sides)
+            yield OUTPUT, self._work.late, table
+
     def _arrived(self, chunk: pa.Table, numbers: Numbers, side: JoinSide) -> _Arrived:
-        """The records of one side. Counts late ones."""
+        """The records of one side, without late ones."""
         structs = whole(chunk[side.column])
         times = whole(chunk[TIME]).to_numpy()
         own = structs.is_valid().to_numpy(zero_copy_only=False)
-        is_open = own & (times >= side.window.open_from(self._event))
-        if (late := int(own.sum() - is_open.sum())) > 0:
-            self.tally.add(of_store(side.buffer, LATE), late)
-        at = np.flatnonzero(is_open)
+        at = np.flatnonzero(own & (times >= side.window.open_from(self._event)))
         if not len(at):
             return _Arrived(side)
         columns = structs.take(pa.array(at)).flatten()

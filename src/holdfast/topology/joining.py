@@ -29,7 +29,7 @@ from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.join_shape import JoinShape, JoinSide
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
-from holdfast.topology.outputs import ForwardedRows, Output
+from holdfast.topology.outputs import ForwardedRows, Output, changes_of
 from holdfast.topology.topology import SubTopology
 
 if TYPE_CHECKING:
@@ -49,6 +49,8 @@ WAIT_TIME: Final = "$time"
 
 LEAST_BUCKET_MS: Final = 1_000
 
+LATE: Final = "late"
+
 
 @dataclass(frozen=True)
 class StreamJoin:
@@ -66,7 +68,8 @@ class StreamJoin:
         return self.how != "inner"
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
-        return (ForwardedRows(subtopology.name, subtopology.number, self.columns),)
+        name, number = subtopology.name, subtopology.number
+        return (ForwardedRows(name, number, self.columns), ForwardedRows(late_of(name), number, self.columns))
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         yield f"{self.how} join {self.left.window}"
@@ -106,7 +109,12 @@ def add_join(
     operator, stores = bound(name, cast(How, kind), within, key, *sides, prefix, topology.engine)
     topology.check_free(name, stores, "Give the join another name: join(..., name='...').")
     topology.add(name, _merged(left, right, key, operator), key, stores, operator)
-    return Joined(topology, name, operator.columns, tuple(key.names))
+    return Joined(topology, name, operator.columns, tuple(key.names), late_of(name))
+
+
+def late_of(name: str) -> str:
+    """The output with the late records of a join."""
+    return changes_of(name, LATE)
 
 
 def bound(
