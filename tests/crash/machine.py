@@ -147,14 +147,8 @@ class Machine:
             if replica._engines is not None:
                 replica._engines.close()
             replica._home.close()
-        specs = self.specs()
-        spec = AppSpec(
-            id="app",
-            partitions=PARTITIONS,
-            stores=specs,
-            subtopologies=subtopologies_of({each.name: 0 for each in specs}),
-        )
-        self.log = Log.create_or_open(self.storage(), spec)
+        self.log = Log.create_or_open(self.storage(), self.app_spec())
+        self.opened()
         self.leadership = self.take_over()
         self.memory = Memory()
         output = self.output()
@@ -177,7 +171,7 @@ class Machine:
                 ReplicaSettings(flush_versions=2),
                 self.clock,
             )
-            for task in TASKS
+            for task, specs in self.hosted().items()
         }
         self.snapshotters = [
             Snapshotter(replica, self.log, self.limits, self.clock) for replica in self.replicas.values()
@@ -205,6 +199,23 @@ class Machine:
     def storage(self) -> Storage:
         """The storage of the log."""
         return open_storage(f"memory://{self.name}-log")
+
+    def app_spec(self) -> AppSpec:
+        """The app as its code declares it."""
+        specs = self.specs()
+        return AppSpec(
+            id="app",
+            partitions=PARTITIONS,
+            stores=specs,
+            subtopologies=subtopologies_of({each.name: 0 for each in specs}),
+        )
+
+    def opened(self) -> None:
+        """Called when the log is open."""
+
+    def hosted(self) -> Mapping[TaskId, tuple[StoreSpec, ...]]:
+        """The stores of each task."""
+        return dict.fromkeys(TASKS, self.specs())
 
     def specs(self) -> tuple[StoreSpec, ...]:
         """The stores of a task."""

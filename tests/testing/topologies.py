@@ -49,7 +49,8 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     games, others = (
         app.stream(frames[name], key="player", timestamp="at", position="n", name=name) for name in SOURCES[:2]
     )
-    changes = app.table(frames["changes"], "changes", key="player", timestamp="at", position="n")
+    kept: dict[str, Any] = random.choice([{}, {"history": "30s"}])
+    changes = app.table(frames["changes"], "changes", key="player", timestamp="at", position="n", **kept)
     if with_steps:
         games = games.where("points IS NULL OR points <> 7").with_column("points", "points + 1")
         high, low = others.branch("points > 5")
@@ -75,11 +76,12 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
         outputs={"alerts": "player string, n bigint"},
         name="streaks",
     )
-    made.to_stream(key="city").group_by().aggregate(n=hf.count(), most=hf.max("total")).store("by-city")
+    by_city = made.to_stream(key="city").group_by().aggregate(players=hf.count(), most=hf.max("total")).store("by-city")
     counts = others.group_by().count().store("counts")
     counts.to_stream().key_by("count").group_by().aggregate(players=hf.count()).store("players-per-count")
     games.join(changes, how=random.choice(["inner", "left"]), name="looked-up", prefix="c_")
     counts.join(changes, how=random.choice(["inner", "left", "outer"]), name="both")
+    changes.join(by_city, on="city", how=random.choice(["inner", "left"]), name="linked")
     counts.top(2, by="count", name="top2")
     others.group_by().reduce(max, of="points").store("largest")
     hf.cogroup((games.group_by(), _add), (others.group_by(), _subtract)).aggregate_with(int, value=int).store("balance")

@@ -19,6 +19,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
+from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlanner, LinksPlanner
 from holdfast.pipeline.join_plan import JoinPlanner
 from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
 from holdfast.pipeline.planning import Planner, configure, in_short
@@ -33,6 +34,7 @@ from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
+from holdfast.topology.foreign_keys import ForeignKeyIndex, ForeignKeyJoin, Links
 from holdfast.topology.joining import StreamJoin
 from holdfast.topology.lookups import LooksUp, TableJoin
 from holdfast.topology.outputs import DerivedOutput
@@ -55,6 +57,9 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     Changelog: TablePlanner,
     TableJoin: LookupPlanner,
     TableTableJoin: TableJoinPlanner,
+    Links: LinksPlanner,
+    ForeignKeyIndex: IndexPlanner,
+    ForeignKeyJoin: ForeignKeyJoinPlanner,
     StreamJoin: JoinPlanner,
 }
 

@@ -72,14 +72,28 @@ class Table:
         assert isinstance(output, AggregateRows | ForwardedRows)
         return derive(self.topology, self.name, output.name, output.columns, tuple(self.spec.key.names))
 
-    def join(self, other: Table, *, how: str = "inner", name: str | None = None, prefix: str = "") -> Table:
+    def join(
+        self,
+        other: Table,
+        *,
+        on: str | Iterable[str] | None = None,
+        how: str = "inner",
+        name: str | None = None,
+        prefix: str = "",
+    ) -> Table:
         """Joins the rows of two tables that have the same key: "inner", "left" or "outer". The result is a table.
 
         It has the columns of this table, then those of the other one, with `prefix` before their names, and follows
         every change of either: `players.join(scores, how="left", name="players-with-scores")`.
+
+        `on` names columns of this table that are the key of the other one, "inner" or "left":
+        `orders.join(customers, on="customer_id", name="orders-with-customers")`. The result has this table's key.
         """
+        from holdfast.topology.foreign_keys import join_by_foreign_key
         from holdfast.topology.table_joins import join_tables
 
+        if on is not None:
+            return join_by_foreign_key(self, other, on, how, name, prefix)
         return join_tables(self, other, how, name, prefix, {})
 
     def top(self, n: int, *, by: str, name: str, per: str | Iterable[str] | None = None) -> ReducedTable:

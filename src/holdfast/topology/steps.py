@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from holdfast.stores.formats.types import Schema
 from holdfast.topology.plain_frames import PlainFrame
 
 if TYPE_CHECKING:
@@ -74,6 +75,28 @@ class WithText(PlainStep):
 
     def arrow(self, records: pa.Table) -> pa.Table:
         return records.append_column(self.name, pa.repeat(pa.scalar(self.text), records.num_rows))
+
+
+@dataclass(frozen=True, eq=False)
+class WithNulls(PlainStep):
+    """Adds columns of these types that are null in each record."""
+
+    columns: Schema
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        return df.select("*", *(F.lit(None).cast(field.type).alias(field.name) for field in self.columns.fields))
+
+    def plain(self, frame: PlainFrame) -> PlainFrame:
+        from pyspark.sql.types import StructType
+
+        return PlainFrame(StructType([*frame.schema.fields, *PlainFrame.of_arrow(self.columns.arrow).schema.fields]))
+
+    def arrow(self, records: pa.Table) -> pa.Table:
+        for field in self.columns.arrow:
+            records = records.append_column(field, pa.nulls(records.num_rows, field.type))
+        return records
 
 
 @dataclass(frozen=True, eq=False)

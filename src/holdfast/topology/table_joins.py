@@ -9,7 +9,7 @@ outer     ann → Bern, null   ann → Bern, 3  bob → null, 1   ann → null, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
@@ -62,25 +62,18 @@ def join_tables(
         raise TopologyError(
             f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(HowTables))}Use inner, left or outer."
         )
-    if name is None:
-        raise TopologyError(f"{where} needs a name: the result is kept in a store of that name. Add name='...'.")
+    name = needs_name(name, where)
     check_lookup(left, left.topology, where)
     check_lookup(right, left.topology, where)
+    check_same_times(left, right, where)
     mine, theirs = left.spec.key, right.spec.key
     if [field.type for field in mine.fields] != [field.type for field in theirs.fields]:
         raise TopologyError(
-            f"{where}: the tables have the keys ({mine}) and ({theirs}), and a join needs keys of the same types."
+            f"{where}: the tables have the keys ({mine}) and ({theirs}), and a join needs keys of the same types. If "
+            f"columns of {left.name!r} are the key of {right.name!r}, name them: join(..., on='column')."
         )
-    fields = [field for field in left.spec.columns.fields if not field.hidden_in]
-    added = [Field(prefix + field.name, field.type) for field in right.spec.columns.fields if not field.hidden_in]
-    own = {*mine.names, *(field.name for field in fields)}
-    if twice := sorted(own & {field.name for field in added}):
-        raise TopologyError(
-            f"{where}: both tables have the column {twice[0]!r}. Give the other table's columns a prefix: "
-            "join(..., prefix='...')."
-        )
-    check_unused(DELETED, [*own, *(field.name for field in added)], name, "sinks see that a key was deleted")
-    stream = _keys(left, mine).merge(_keys(right, mine))
+    fields, added = joined_fields(left, right, prefix, name, where)
+    stream = changed_keys(left, mine.names).merge(changed_keys(right, mine.names))
     spec = row_store(stream, name, mine, Schema((*fields, *added)), options)
     stream.topology.check_free(name, (spec,), "Give the join another name: join(..., name='...').")
     chosen: HowTables = "inner" if how == "inner" else "left" if how == "left" else "outer"
@@ -88,7 +81,40 @@ def join_tables(
     return Table(stream.topology, name)
 
 
-def _keys(table: Table, names: Schema) -> Stream:
-    """The keys whose rows change, under the names of the left table's key columns."""
-    keys = zip(table.spec.key.names, names.names, strict=True)
-    return table.to_stream().transform(Projection((*keys, (TIME, TIME), (TASK, TASK), (ROW, ROW)))).key_by(*names.names)
+def needs_name(name: str | None, where: str) -> str:
+    if name is None:
+        raise TopologyError(f"{where} needs a name: the result is kept in a store of that name. Add name='...'.")
+    return name
+
+
+def check_same_times(left: Table, right: Table, where: str) -> None:
+    """Raises if one table has event times and the other has none: the result could have neither."""
+    times = [(each.name, each.topology.subtopology(each.name).stream.timestamp) for each in (left, right)]
+    without = [name for name, time in times if time is None]
+    if len(without) == 1:
+        raise TopologyError(
+            f"{where}: the table {without[0]!r} has no event times, and the other one has. Name the column with the "
+            "event time in both: app.table(..., timestamp=...), app.stream(..., timestamp=...)."
+        )
+
+
+def joined_fields(
+    left: Table, right: Table, prefix: str, name: str, where: str
+) -> tuple[tuple[Field, ...], tuple[Field, ...]]:
+    """The columns of a joined row: those of the left table, and those of the right one with the prefix."""
+    fields = tuple(field for field in left.spec.columns.fields if not field.hidden_in)
+    added = tuple(Field(prefix + field.name, field.type) for field in right.spec.columns.fields if not field.hidden_in)
+    own = {*left.spec.key.names, *(field.name for field in fields)}
+    if twice := sorted(own & {field.name for field in added}):
+        raise TopologyError(
+            f"{where}: both tables have the column {twice[0]!r}. Give the other table's columns a prefix: "
+            "join(..., prefix='...')."
+        )
+    check_unused(DELETED, [*own, *(field.name for field in added)], name, "sinks see that a key was deleted")
+    return fields, added
+
+
+def changed_keys(table: Table, names: Sequence[str]) -> Stream:
+    """The keys whose rows change, with columns of these names."""
+    keys = zip(table.spec.key.names, names, strict=True)
+    return table.to_stream().transform(Projection((*keys, (TIME, TIME), (TASK, TASK), (ROW, ROW)))).key_by(*names)
