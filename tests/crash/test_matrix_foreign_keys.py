@@ -1,12 +1,12 @@
 """A crash at any step changes nothing in a join by a foreign key: its three steps are one version."""
 
-from contextlib import suppress
 from pathlib import Path
 
 import pytest
 
 from holdfast import faults
-from tests.crash.machine import Crash, Record, crash_at, reached
+from tests.crash.machine import Record, reached
+from tests.crash.matrix import crash_twice
 from tests.crash.topology_machine import TopologyMachine
 
 BATCHES: list[list[Record]] = [
@@ -48,17 +48,8 @@ def test_without_a_crash_rows_are_the_expected_ones(undisturbed: TopologyMachine
 def test_crashes_at_any_point_change_nothing(
     point: str, counts: dict[str, int], undisturbed: TopologyMachine, tmp_path: Path
 ) -> None:
-    """A crash when the point is first reached, another one later, and then the state directory is lost.
-
-    No store here has slices that could be dropped.
-    """
+    """No store here has slices that could be dropped."""
     machine = TopologyMachine(tmp_path / "first")
-    with faults.active(crash_at(point, 1)), pytest.raises(Crash):
-        machine.run(BATCHES)
-    machine.restart()
-    with faults.active(crash_at(point, max(1, counts[point] // 2))), suppress(Crash):
-        machine.run(BATCHES)
-    machine.folder = tmp_path / "new"
-    machine.restart().run(BATCHES)
+    crash_twice(machine, BATCHES, point, counts[point], tmp_path / "new")
     assert machine.state() == undisturbed.state()
     assert machine.files() == undisturbed.files()

@@ -14,9 +14,7 @@ from holdfast.pipeline.store_state import Budget, StoreState, united
 from holdfast.pipeline.table_rows import FoundRows, TableRows
 from holdfast.stores.formats.cells import unpack_many
 from holdfast.stores.formats.keys import decode_keys
-from holdfast.stores.layouts.areas import SLICE_AREA
-from holdfast.stores.layouts.as_of import beginnings, in_history, valid_at
-from holdfast.stores.layouts.slices import kept_after
+from holdfast.stores.layouts.as_of import beginnings, history_in, in_history, valid_at
 from holdfast.stores.layouts.timed import noted_number
 from holdfast.stores.layouts.versioned import DELETED, VersionedEntries
 
@@ -32,7 +30,7 @@ class HistoryRows(TableRows):
         cells = self._cells(keys)
         latest = unpack_many(cells)
         deleted = noted_number(self._cells(pa.array([DELETED], pa.binary()))[0].as_py())
-        old = in_history(latest, deleted, times, kept_after(self._store, self._now))
+        old = in_history(self._store, self._now, latest, deleted, times)
         cells = pc.if_else(pc.greater_equal(times, latest.timestamps), cells, pa.scalar(None, pa.binary()))
         if pc.any(old).as_py():
             cells = pc.replace_with_mask(cells, old, self._valid_at(keys.filter(old), times.filter(old)))
@@ -52,4 +50,4 @@ class HistoryRows(TableRows):
     @cached_property
     def _sealed_olds(self) -> pa.Table:
         """What this version has changed in the history."""
-        return self._changes.filter(pc.starts_with(self._changes["key"], SLICE_AREA))
+        return history_in(self._changes)

@@ -70,6 +70,6 @@ class HistoryTableWork(TableWork):
     ) -> None:
         found = bytes_.get_many([NEWEST, DELETED, *keys.to_pylist()])
         latest, deleted = unpack_many(pa.array(found[2:], pa.binary())), noted_number(found[1])
-        old = in_history(latest, deleted, times, entries.kept_after)
+        old = in_history(self.store, self.now, latest, deleted, times)
         late = own.filter(old).to_pylist(), times.filter(old).to_pylist()
         bytes_.prefetch((), entries.ranges(*late, bytes, lambda first, _: (first, None)))

@@ -13,13 +13,15 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.stores.access import BEGINNING
+from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import Cells
 from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.types import Field, Schema
-from holdfast.stores.layouts.slices import split_sliced_keys
+from holdfast.stores.layouts.areas import SLICE_AREA
+from holdfast.stores.layouts.slices import kept_after, split_sliced_keys
 from holdfast.stores.layouts.versioned import VALIDITY
+from holdfast.stores.spec import StoreSpec
 
 _AFTER: Final = Field("$after", "bigint")
 _NUMBER_BYTES: Final = 8
@@ -36,13 +38,18 @@ def beginnings(schema: Schema, columns: list[pa.Array]) -> pa.BinaryArray:
     return pc.binary_slice(keys, 0, -_NUMBER_BYTES)
 
 
-def in_history(latest: Cells, deleted: int | None, times: pa.Array, kept_after: int) -> pa.BooleanArray:
+def history_in(part: pa.Table) -> pa.Table:
+    """The entries of histories in a state part."""
+    return part.filter(pc.starts_with(part["key"], SLICE_AREA))
+
+
+def in_history(spec: StoreSpec, now: Now, latest: Cells, deleted: int | None, times: pa.Array) -> pa.BooleanArray:
     """Which keys may have had another value than the latest at these times. `deleted` is the time of the last delete.
 
     Before the history only the latest value is known.
     """
     ends = pc.fill_null(latest.timestamps, BEGINNING if deleted is None else deleted)
-    return pc.and_(pc.less(times, ends), pc.greater_equal(times, kept_after))
+    return pc.and_(pc.less(times, ends), pc.greater_equal(times, kept_after(spec, now)))
 
 
 def valid_at(key: Schema, asked: pa.BinaryArray, times: pa.Array, entries: pa.Table) -> pa.BinaryArray:
