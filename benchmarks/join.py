@@ -1,11 +1,14 @@
-"""Joining two streams within ten minutes: Holdfast against Spark's own join with watermarks, on the same files.
+"""Joining two streams within ten minutes, and a stream with a table: Holdfast against Spark, on the same files.
 
-    spark      an inner join with watermarks, on RocksDB with changelog checkpointing, without a sink
-    holdfast   an inner join, with both streams' records in stores, snapshots, the log on disk, and a Parquet sink
+    spark           an inner join with watermarks, on RocksDB with changelog checkpointing, without a sink
+    holdfast        an inner join, with both streams' records in stores, snapshots, the log on disk, and a Parquet sink
+    spark-table     a join of the left stream with a static DataFrame of one row per key, not broadcast, without a sink
+    holdfast-table  a join of the left stream with a table of the same rows, kept in a store, with a Parquet sink
 
-A batch has the events of a minute of both streams, in random order, so the state has those of the last ten. A record
-has one match on average. The time of each micro-batch is Spark's `triggerExecution`. The first third of the batches is
-left out, results are medians over the others, and the order alternates from repeat to repeat.
+Spark reads and shuffles its table in every batch; Holdfast's comes with the first batch. A batch has the events of a
+minute of both streams, in random order, so the state has those of the last ten. A record has one match on average. The
+time of each micro-batch is Spark's `triggerExecution`. The first third of the batches is left out, results are medians
+over the others, and the order alternates from repeat to repeat.
 """
 
 import argparse
@@ -16,6 +19,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.parquet as pq
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -42,12 +46,21 @@ KEYS, RECORDS = 1_000_000, 100_000
 """Keys in all, and records per batch and stream."""
 FILES = 2
 SCHEMA = "key long, at timestamp, amount long"
+TABLE = "key long, name string, score long"
 
 
 def columns(drawn: npt.NDArray[np.int64], batch: int, dice: np.random.Generator) -> pa.Table:
     micros = (START + batch * 60) * 1_000_000 + dice.integers(0, 60_000_000, len(drawn))
     at = pa.array(micros).cast(pa.timestamp("us", "UTC"))
     return pa.table({"key": drawn, "at": at, "amount": dice.integers(0, 100_000, len(drawn))})
+
+
+def write_table(folder: Path, keys: int) -> None:
+    """One row per key."""
+    folder.mkdir(parents=True)
+    every = np.arange(keys)
+    rows = pa.table({"key": every, "name": [f"name-{key:08d}" for key in every], "score": every * 7})
+    pq.write_table(rows, folder / "rows.parquet")
 
 
 def run_spark(spark: SparkSession, data: Path, work: Path) -> list[float]:
@@ -69,10 +82,27 @@ def run_holdfast(spark: SparkSession, data: Path, work: Path) -> list[float]:
     return run_app(app)
 
 
+def run_spark_table(spark: SparkSession, data: Path, work: Path) -> list[float]:
+    table = spark.read.schema(TABLE).parquet(str(data / "table"))
+    joined = read(spark, data / "left", FILES, SCHEMA).join(table, "key")
+    return run_query(joined.writeStream.outputMode("append").format("noop"), work)
+
+
+def run_holdfast_table(spark: SparkSession, data: Path, work: Path) -> list[float]:
+    app = bench_app(spark, work, snapshots=hf.SnapshotSettings(bytes="16MiB"))
+    table = app.table(spark.readStream.schema(TABLE).parquet(str(data / "table")), "names", key="key")
+    left = app.stream(read(spark, data / "left", FILES, SCHEMA), key="key", timestamp="at", name="left")
+    left.join(table, name="named").sink(hf.files(str(work / "out")))
+    return run_app(app)
+
+
 CONTENDERS: dict[str, Callable[[SparkSession, Path, Path], list[float]]] = {
     "spark": run_spark,
     "holdfast": run_holdfast,
+    "spark-table": run_spark_table,
+    "holdfast-table": run_holdfast_table,
 }
+RATIOS = (("vs_spark", "spark", "holdfast"), ("table_vs_spark", "spark-table", "holdfast-table"))
 
 
 def main() -> None:
@@ -89,6 +119,7 @@ def main() -> None:
         **{
             **SPARK_ON_ROCKSDB,
             "spark.sql.shuffle.partitions": str(PARTITIONS),
+            "spark.sql.autoBroadcastJoinThreshold": "-1",
             "spark.sql.streaming.numRecentProgressUpdates": "1000",
         }
     )
@@ -105,19 +136,25 @@ def main() -> None:
                 columns=columns,
                 seed=42 + n,
             )
+        write_table(folder / "table", keys)
         taken = contest(
             chosen, lambda name, work: CONTENDERS[name](spark, folder, work), folder, repeats=repeats, warm=warm
         )
     found = {name: median(values) for name, values in taken.items()}
+    streams = {name: 1 if name.endswith("-table") else 2 for name in found}
     show(
-        f"two streams, {keys:,} keys, batches of 2 x {records:,} records",
+        f"{keys:,} keys, batches of {records:,} records per stream",
         ["contender", "s per batch", "records/s"],
-        [[name, seconds, f"{2 * records / seconds:,.0f}"] for name, seconds in found.items()],
+        [[name, seconds, f"{streams[name] * records / seconds:,.0f}"] for name, seconds in found.items()],
     )
-    ratio = {"vs_spark": found["spark"] / found["holdfast"]} if len(found) == len(CONTENDERS) else {}
+    ratio = {
+        name: found[spark_] / found[holdfast]
+        for name, spark_, holdfast in RATIOS
+        if spark_ in found and holdfast in found
+    }
     finish(
         **ratio,
-        **{f"{name}_seconds": seconds for name, seconds in found.items()},
+        **{f"{name.replace('-', '_')}_seconds": seconds for name, seconds in found.items()},
         repeats=repeats,
         batches=batches,
         records=records,
