@@ -62,6 +62,7 @@ if TYPE_CHECKING:
     from holdfast.topology.aggregates import sum as sum
     from holdfast.topology.aggregation import Table as Table
     from holdfast.topology.cogrouping import cogroup as cogroup
+    from holdfast.topology.global_tables import GlobalTable as GlobalTable
     from holdfast.topology.join_windows import JoinWindow as JoinWindow
     from holdfast.topology.join_windows import join_window as join_window
     from holdfast.topology.joined import Joined as Joined
@@ -127,6 +128,7 @@ _HOMES = {
     ),
     "holdfast.topology.aggregation": ("Table",),
     "holdfast.topology.cogrouping": ("cogroup",),
+    "holdfast.topology.global_tables": ("GlobalTable",),
     "holdfast.topology.join_windows": ("JoinWindow", "join_window"),
     "holdfast.topology.joined": ("Joined",),
     "holdfast.topology.processing": ("Processed",),

@@ -36,6 +36,7 @@ from holdfast.settings.model import Settings
 from holdfast.states import ACTIVE, AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
 from holdfast.stores.options import Length
 from holdfast.topology.aggregation import Table
+from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.sink import Sink
@@ -145,10 +146,15 @@ class App:
 
         if not isinstance(df, DataFrame | PlainFrame):
             raise TopologyError(f"app.stream() takes a streaming DataFrame, not {type(df).__name__}.")
-        if self._spark is None and isinstance(df, DataFrame):
-            self._spark = df.sparkSession
+        self._use_session_of(df)
         frame = cast("DataFrame", df)
         return open_stream(self._topology, frame, key, timestamp, position, name, whole_dead_letters)
+
+    def _use_session_of(self, df: object) -> None:
+        from pyspark.sql import DataFrame
+
+        if self._spark is None and isinstance(df, DataFrame):
+            self._spark = df.sparkSession
 
     def table(
         self,
@@ -178,6 +184,36 @@ class App:
         stream = self.stream(df, key=key, timestamp=timestamp, position=position, name=name)
         options = {"durable": durable, "everywhere": everywhere, "engine": engine, "profile": profile}
         return add_table(stream, name, deleted, history, options)
+
+    def global_table(
+        self,
+        df: object,
+        name: str,
+        *,
+        key: str | Iterable[str],
+        timestamp: str | None = None,
+        deleted: str | Column | None = None,
+        position: str | Iterable[str] = (),
+        durable: bool = True,
+        engine: str | None = None,
+        profile: str = "balanced",
+    ) -> GlobalTable:
+        """Keeps the rows of a DataFrame in a table that every task can read as a whole, in a store of this name.
+
+        Of a changelog stream it keeps the newest row per key, as `app.table` does. A static DataFrame, or a
+        `pyarrow.Table`, has one row per key. It is read once per start, and what differs from the stored rows, deleted
+        keys included, is part of the first version after it. Streams join it by any columns or expressions, without a
+        shuffle: `orders.join(products, on="upper(code)", name="named")`; processors read it with `hf.GlobalStore`.
+        """
+        frame = as_frame(df)
+        self._use_session_of(df)
+        if frame.isStreaming:
+            stream = self.stream(df, key=key, timestamp=timestamp, position=position, name=name)
+        else:
+            options = {"timestamp": timestamp, "deleted": deleted, "position": position}
+            given = [option for option, value in options.items() if value not in (None, ())]
+            stream = static_stream(self._topology, frame, name, (key,) if isinstance(key, str) else tuple(key), given)
+        return add_global_table(stream, name, deleted, {"durable": durable, "engine": engine, "profile": profile})
 
     def dead_letters(self, sink: Sink) -> None:
         """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""
@@ -259,6 +295,7 @@ class App:
                 "The app has no store yet. Add one: stream.group_by(...).count().store('name'), or "
                 "stream.process(...) with a processor."
             )
+        check_sources(self._topology)
         if not self._states.try_move(AppState.RESTORING):
             raise AlreadyStarted(self.id, self.state)
         self._loaded = replace(self._loaded, settings=self.settings.absolute())

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from holdfast.settings.model import Settings
 from holdfast.stores.kinds import store_class
 from holdfast.topology.outputs import OF_STORE, ChangedEntries
-from holdfast.topology.topology import SubTopology, Topology
+from holdfast.topology.topology import StaticRows, SubTopology, Topology
 
 
 def describe(app: str, settings: Settings, topology: Topology) -> str:
@@ -21,9 +21,9 @@ def _lines(app: str, settings: Settings, topology: Topology) -> Iterator[str]:
     yield f"  checkpoint  {settings.checkpoint(app)}"
     for each in topology.subtopologies:
         # The log assigns the numbers of tasks.
-        last = settings.partitions - 1
-        tasks = f", tasks {each.number}_0 to {each.number}_{last}" if topology.is_numbered else ""
-        yield f"  Sub-topology {each.name}{tasks}"
+        first, *others = each.tasks(settings.partitions)
+        tasks = f", tasks {first} to {others[-1]}" if others else f", task {first}"
+        yield f"  Sub-topology {each.name}{tasks if topology.is_numbered else ''}"
         yield from (f"    {line}" for line in _subtopology(each))
         outputs = {output.name: output for output in each.outputs}
         for node in topology.sinks:
@@ -38,7 +38,10 @@ def _subtopology(each: SubTopology) -> Iterator[str]:
     key = ", ".join(f"{field.name} {field.type}" for field in each.key.fields)
     time = f", event time {stream.timestamp}" if stream.timestamp else ""
     of = ", ".join(f"{each.origin.name} after {len(each.steps)} stateless step(s)" for each in stream.branches)
-    yield f"stream of {of} (key {key}{time})"
+    if any(isinstance(branch.origin, StaticRows) for branch in stream.branches):
+        yield f"a static DataFrame, read at each start (key {key})"
+    else:
+        yield f"stream of {of} (key {key}{time})"
     yield from each.operator.lines(each)
     for store in each.stores:
         yield from store_class(store.kind).describe_spec(store)

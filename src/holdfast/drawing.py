@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from holdfast.topology.lookups import LooksUp
-from holdfast.topology.topology import Source, SubTopology, Topology
+from holdfast.topology.topology import Source, StaticRows, SubTopology, Topology
 
 
 def mermaid(topology: Topology) -> str:
@@ -23,6 +23,8 @@ def _lines(topology: Topology) -> Iterator[str]:
         yield from _subtopology(each, nodes[each.name])
         for branch in each.stream.branches:
             name = branch.origin.name
+            if isinstance(branch.origin, StaticRows):
+                continue  # its sub-topology says so
             origin = sources[name] if isinstance(branch.origin, Source) else nodes[made_by[name]]
             yield f"{origin} --> {nodes[each.name]}"
         if isinstance(each.operator, LooksUp):

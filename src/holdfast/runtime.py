@@ -52,6 +52,7 @@ from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_fold
 from holdfast.pipeline.source_order import SourceRemoved, ordered
 from holdfast.pipeline.spark import check_name, check_session, polling_every
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
+from holdfast.pipeline.static_tables import StaticTables
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
@@ -166,7 +167,10 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     ending.check()
     instances = _restored_instances(app, log, newest, ending, closing)
 
+    static = StaticTables.of(topology.subtopologies)
+
     def committed(commit: Commit) -> None:
+        static.committed(own=commit.writer == leadership.driver)
         instances.committed(Version(commit.version))
         count_commit(commit, dead_letters)
 
@@ -194,14 +198,15 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     checkpoint = _checkpoint(app)
     checkpoint = replace(checkpoint, sources=ordered(topology.used_sources, found, checkpoint.query_id()))
     checkpoint.make_room()
-    tasks = _batch_tasks(app, checkpoint.sources)
+    tasks = _batch_tasks(app, checkpoint.sources, static)
     batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock)
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
-        due=lambda version: due_of(
-            topology.subtopologies, instances.due(version), driver.next_step, driver.clock_moves_at
-        ),
+        due=lambda version: {
+            **due_of(topology.subtopologies, instances.due(version), driver.next_step, driver.clock_moves_at),
+            **static.due(),
+        },
         compute=lambda due, step: tasks.compute_idle(session, due, step, locations()),
         clock=clock,
         interval=settings.batch.idle_interval,
@@ -334,9 +339,9 @@ def _cleaner(app: Description, log: Log, leadership: Leadership) -> Cleaner:
     return Cleaner(log, retention=retention, sinks=lambda: sinks, clock=app.clock, check_leads=leadership.check)
 
 
-def _batch_tasks(app: Description, sources: Sequence[str]) -> BatchTasks:
+def _batch_tasks(app: Description, sources: Sequence[str], static: StaticTables) -> BatchTasks:
     subtopologies = app.topology.subtopologies
-    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)), sources)
+    return BatchTasks(subtopologies, limits_of(app.settings, len(subtopologies)), sources, static)
 
 
 def rules_of(settings: Settings) -> ChangeRules:

@@ -21,7 +21,8 @@ SCHEMA = pa.schema(
         ("n", pa.int64()),
     ]
 )
-SOURCES = ("games", "others", "changes")
+SOURCES = ("games", "others", "changes", "cities")
+ZIPS = pa.table({"city": ["Bern", "Ulm"], "zip": [3000, 89073]})
 Batch = dict[str, list[dict[str, Any]]]
 
 
@@ -51,6 +52,8 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     )
     kept: dict[str, Any] = random.choice([{}, {"history": "30s"}])
     changes = app.table(frames["changes"], "changes", key="player", timestamp="at", position="n", **kept)
+    cities = app.global_table(frames["cities"], "cities", key="city", timestamp="at", position="n")
+    zips = app.global_table(ZIPS, "zips", key="city")
     if with_steps:
         games = games.where("points IS NULL OR points <> 7").with_column("points", "points + 1")
         high, low = others.branch("points > 5")
@@ -80,6 +83,9 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     counts = others.group_by().count().store("counts")
     counts.to_stream().key_by("count").group_by().aggregate(players=hf.count()).store("players-per-count")
     games.join(changes, how=random.choice(["inner", "left"]), name="looked-up", prefix="c_")
+    with_zip = games.join(zips, on="city", how=random.choice(["inner", "left"]), name="with-zip")
+    with_zip.to_stream().group_by("zip").count().store("per-zip")
+    games.join(cities, on="city", how=random.choice(["inner", "left"]), name="with-city", prefix="c_")
     counts.join(changes, how=random.choice(["inner", "left", "outer"]), name="both")
     changes.join(by_city, on="city", how=random.choice(["inner", "left"]), name="linked")
     counts.top(2, by="count", name="top2")

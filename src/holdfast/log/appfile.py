@@ -73,11 +73,11 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task that has state, also if all its stores are removed and kept."""
-        return tuple(
-            TaskId(topology, partition)
-            for topology in sorted({each.number for each in self.subtopologies if each.stores})
-            for partition in range(self.partitions)
-        )
+        sizes: dict[int, int] = {}
+        for store in self.stores:
+            number = self.number_of(store.name)
+            sizes[number] = max(sizes.get(number, 0), store.partitions(self.partitions))
+        return tuple(TaskId(topology, partition) for topology in sorted(sizes) for partition in range(sizes[topology]))
 
     def store(self, name: str) -> StoreSpec | None:
         """The store of that name, also if it is removed and kept."""

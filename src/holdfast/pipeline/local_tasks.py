@@ -17,21 +17,22 @@ from holdfast.log.log import Log
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.local_records import LocalRows, holds
-from holdfast.pipeline.planners import PLANNERS
+from holdfast.pipeline.planners import planner_of
 from holdfast.pipeline.planning import Planner, Sealed
 from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sealed import sealed_table
 from holdfast.pipeline.source_readers import Reader, Steps, applied, base, earlier_readers, shared_steps
+from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.topology.outputs import DerivedOutput
-from holdfast.topology.plain_frames import arrow_schema, local_session
+from holdfast.topology.plain_frames import arrow_schema, local_session, static_table
 from holdfast.topology.steps import PlainStep
 from holdfast.topology.stream import SOURCE
-from holdfast.topology.topology import Source
+from holdfast.topology.topology import Source, StaticRows
 from holdfast.words import TaskId
 
 if TYPE_CHECKING:
@@ -46,11 +47,9 @@ StateOf = Callable[[TaskId], TaskState]
 class LocalTasks:
     """Runs the tasks of all sub-topologies, in order."""
 
-    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits) -> None:
-        self.partitions = limits.partitions
-        self.planners: list[tuple[SubTopology, Planner]] = [
-            (each, PLANNERS[type(each.operator)](each, limits)) for each in subtopologies
-        ]
+    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits, static: StaticTables) -> None:
+        self.partitions, self.static = limits.partitions, static
+        self.planners: list[tuple[SubTopology, Planner]] = [(each, planner_of(each, limits)) for each in subtopologies]
         self.outputs = {output.name: output for each in subtopologies for output in each.outputs}
         self.readers = {
             planner: [Reader(planner, branch) for branch in each.stream.branches] for each, planner in self.planners
@@ -112,19 +111,11 @@ class _LocalVersion:
 
     def _run_tasks(self, subtopology: SubTopology, planner: Planner, rows: LocalRows | None) -> None:
         work = planner.work(self.step, self._sealed())
-        shares = [[]] * self.tasks.partitions if rows is None else self._shares(subtopology, rows)
-        for task, share in zip(subtopology.tasks(self.tasks.partitions), shares, strict=True):
+        tasks = subtopology.tasks(self.tasks.partitions)
+        shares = [[]] * len(tasks) if rows is None else _shares(subtopology, rows, len(tasks))
+        for task, share in zip(tasks, shares, strict=True):
             # Encoded, as on the way from a worker.
             self.results.append(decode(encode(work.run(task, share, self.log, self.state(task)))))
-
-    def _shares(self, subtopology: SubTopology, rows: LocalRows) -> list[list[pa.RecordBatch]]:
-        """The rows of each partition. Unusable ones may have no key, and are in the first partition."""
-        table = rows.table
-        where = np.zeros(table.num_rows, dtype=np.int32)
-        usable = table[DEAD].is_null()
-        keys = [whole(table[name].filter(usable)) for name in rows.keys]
-        where[usable.to_numpy()] = partitions_of(subtopology.key, keys, self.tasks.partitions)
-        return [table.filter(pa.array(where == n)).to_batches() for n in range(self.tasks.partitions)]
 
     def _sealed(self) -> Sealed:
         done = (result for result in self.results if isinstance(result, TaskDone))
@@ -146,6 +137,9 @@ class _LocalVersion:
     def _of(self, reader: Reader) -> pa.Table | None:
         """The records of one branch, with the columns that its planner uses."""
         origin = reader.branch.origin
+        if isinstance(origin, StaticRows):
+            unread = self.tasks.static.is_unread(origin)
+            return _selected(static_table(origin.frame), reader) if unread else None
         if not isinstance(origin, Source):
             output = self.tasks.outputs[origin.name]
             assert isinstance(output, DerivedOutput)
@@ -178,6 +172,16 @@ class _LocalVersion:
         for case in reader.planner.unusable(self.step.wall):
             found |= holds(case, records)
         return set(records[PLACE].filter(pa.array(found)).to_pylist())
+
+
+def _shares(subtopology: SubTopology, rows: LocalRows, partitions: int) -> list[list[pa.RecordBatch]]:
+    """The rows of each partition. Unusable ones may have no key, and are in the first partition."""
+    table = rows.table
+    where = np.zeros(table.num_rows, dtype=np.int32)
+    usable = table[DEAD].is_null()
+    keys = [whole(table[name].filter(usable)) for name in rows.keys]
+    where[usable.to_numpy()] = partitions_of(subtopology.key, keys, partitions)
+    return [table.filter(pa.array(where == n)).to_batches() for n in range(partitions)]
 
 
 def _selected(table: pa.Table, reader: Reader) -> pa.Table:

@@ -20,6 +20,7 @@ from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlanner, LinksPlanner
+from holdfast.pipeline.global_join_plan import GlobalJoinPlanner
 from holdfast.pipeline.join_plan import JoinPlanner
 from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
 from holdfast.pipeline.planning import Planner, configure, in_short
@@ -29,20 +30,25 @@ from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Reader, SourceReaders, applied
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
+from holdfast.pipeline.static_plan import StaticTablePlanner
+from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.table_plan import TablePlanner
 from holdfast.pipeline.tagged_union import TaggedUnion
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.windowed_plan import WindowedPlanner
 from holdfast.topology.aggregation import Aggregation
 from holdfast.topology.foreign_keys import ForeignKeyIndex, ForeignKeyJoin, Links
+from holdfast.topology.global_joins import GlobalJoin
+from holdfast.topology.global_tables import StaticTable
 from holdfast.topology.joining import StreamJoin
 from holdfast.topology.lookups import LooksUp, TableJoin
 from holdfast.topology.outputs import DerivedOutput
+from holdfast.topology.plain_frames import static_frame
 from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.table_joins import TableTableJoin
 from holdfast.topology.tables import Changelog
-from holdfast.topology.topology import Source
+from holdfast.topology.topology import Source, StaticRows
 from holdfast.topology.windowing import WindowedAggregation
 
 if TYPE_CHECKING:
@@ -61,9 +67,17 @@ PLANNERS: Mapping[type[Operator], type[Planner]] = {
     ForeignKeyIndex: IndexPlanner,
     ForeignKeyJoin: ForeignKeyJoinPlanner,
     StreamJoin: JoinPlanner,
+    StaticTable: StaticTablePlanner,
+    GlobalJoin: GlobalJoinPlanner,
 }
 
 _BATCH = {"spark.sql.adaptive.enabled": "false", **SHUFFLE_CHECKS}
+
+
+def planner_of(subtopology: SubTopology, limits: Limits) -> Planner:
+    """The planner of a sub-topology, with as many partitions as it has."""
+    own = replace(limits, partitions=subtopology.partitions(limits.partitions))
+    return PLANNERS[type(subtopology.operator)](subtopology, own)
 
 
 class SparkUnavailable(HoldfastError):
@@ -84,10 +98,12 @@ class BatchTasks:
     A sub-topology that reads the output of another runs after it, over the rows that its tasks have sealed.
     """
 
-    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits, sources: Sequence[str]) -> None:
+    def __init__(
+        self, subtopologies: Sequence[SubTopology], limits: Limits, sources: Sequence[str], static: StaticTables
+    ) -> None:
         """`sources` are the names of the sources in the order of Spark's checkpoint."""
-        self._partitions = limits.partitions
-        self._planners = [(each, PLANNERS[type(each.operator)](each, limits)) for each in subtopologies]
+        self._partitions, self._static = limits.partitions, static
+        self._planners = [(each, planner_of(each, limits)) for each in subtopologies]
         self._outputs = {output.name: output for each in subtopologies for output in each.outputs}
         readers: dict[Source, list[Reader]] = {}
         self._readers: dict[Planner, list[Reader]] = {}
@@ -148,14 +164,14 @@ class _Version:
             if records is not None:
                 self.results[planner] = planner.run(records, self.step, self._locations(subtopology))
             elif (self.selected and planner.every_version) or must_run(subtopology, self.due, self.step):
-                self.results[planner] = planner.run_idle(self.session, self.step, self.locations)
+                self.results[planner] = planner.run_idle(self.session, self.step, self._locations(subtopology))
             if not all(isinstance(result, TaskDone) for result in self.results.get(planner, ())):
                 break
         return self._all_results()
 
     def _locations(self, subtopology: SubTopology) -> StateLocations:
         """Where its tasks find state, and what tasks before them have sealed if they look up tables."""
-        if not isinstance(subtopology.operator, LooksUp):
+        if not isinstance(subtopology.operator, LooksUp) or not subtopology.operator.tables:
             return self.locations
         done = (result for result in self._all_results() if isinstance(result, TaskDone))
         return replace(self.locations, sealed={each.task: (*each.segments, *each.volatile) for each in done})
@@ -189,6 +205,9 @@ class _Version:
             if origin not in self.selected:
                 return None
             return self.tasks._sources[origin].records(self.selected[origin], reader, self.step.wall)
+        if isinstance(origin, StaticRows):
+            unread = self.tasks._static.is_unread(origin)
+            return reader.select(static_frame(origin.frame, self.session)) if unread else None
         output = self.tasks._outputs[origin.name]
         assert isinstance(output, DerivedOutput)
         time = self.step.wall if self.step.event is None else self.step.event

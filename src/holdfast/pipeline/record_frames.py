@@ -33,12 +33,21 @@ class RecordFrames:
     """The DataFrames of an operator that sees single records."""
 
     def __init__(
-        self, subtopology: SubTopology, limits: Limits, values: Mapping[str, Expression], texts: Sequence[str]
+        self,
+        subtopology: SubTopology,
+        limits: Limits,
+        values: Mapping[str, Expression],
+        texts: Sequence[str],
+        *,
+        shuffled: bool = True,
     ) -> None:
-        """`values` are expressions by the name of their column, `texts` the stream's columns that must be UTF-8."""
+        """`values` are expressions by the name of their column, `texts` the stream's columns that must be UTF-8.
+
+        Without a shuffle, records stay in their partitions, in the order in which Spark reads them.
+        """
         stream, frame = subtopology.stream, subtopology.stream.frame
         self._stream, self._fields, self._limits = stream, subtopology.key.fields, limits
-        self._of_records = columns_of_records(subtopology)
+        self._of_records, self._shuffled = columns_of_records(subtopology), shuffled
         keys = {f"k{n}": quoted(field.name) for n, field in enumerate(self._fields)}
         inputs = [f"{sql} AS {name}" for name, sql in keys.items()]
         self._order: list[str] = []
@@ -72,6 +81,8 @@ class RecordFrames:
     def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
         """The records, partitioned by key and in order."""
         frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
+        if not self._shuffled:
+            return frame.coalesce(self._limits.partitions).select(*self._carried)
         frame = frame.repartition(self._limits.partitions, *self.columns.keys)
         return (frame.sortWithinPartitions(*self._order) if self._order else frame).select(*self._carried)
 
@@ -81,4 +92,5 @@ class RecordFrames:
         values = dict(zip(self._values, values_of(records, list(self._values.values())), strict=True))
         rows = {**keys, **values, **times_of(self._stream, records), **positions_of(self._stream, records)}
         dead = dead_letters(self.unusable(wall), records)
-        return LocalRows(in_order(rows, dead, self._order, self._carried), self.columns.keys)
+        order = self._order if self._shuffled else []
+        return LocalRows(in_order(rows, dead, order, self._carried), self.columns.keys)

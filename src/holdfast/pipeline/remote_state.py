@@ -56,9 +56,11 @@ class RemoteState(TaskState):
     locations: StateLocations
     task: TaskId
     version: Version
+    first: int = 0
+    """The replica that is asked first. Tasks that read one global table ask different ones, where it has several."""
 
     def of_task(self, task: TaskId) -> TaskState:
-        return RemoteState(self.locations, task, self.version)
+        return RemoteState(self.locations, task, self.version, self.task.partition)
 
     def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
         return self._ask(lambda client: client.get_many(self.task, store, self.version, keys))
@@ -83,7 +85,7 @@ class RemoteState(TaskState):
 
         def ask() -> T:
             nonlocal attempt
-            address = addresses[attempt % len(addresses)]
+            address = addresses[(self.first + attempt) % len(addresses)]
             # A replica that hangs leaves time for those that were not asked yet.
             seconds = (until - SYSTEM_CLOCK.monotonic()) / max(1, len(addresses) - attempt)
             attempt += 1

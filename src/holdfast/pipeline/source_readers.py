@@ -26,7 +26,7 @@ from holdfast.pipeline.unusable import Expression, is_unusable, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.steps import Filter
-from holdfast.topology.topology import OutputOf, Source
+from holdfast.topology.topology import OutputOf, Source, StaticRows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -59,7 +59,7 @@ class Reader:
         frame = self.branch.frame
         if isinstance(self.branch.origin, Source) and self.branch.origin.whole_dead_letters:
             return frame.columns
-        if isinstance(frame, PlainFrame) or isinstance(self.branch.origin, OutputOf):
+        if isinstance(frame, PlainFrame) or isinstance(self.branch.origin, OutputOf | StaticRows):
             names = [name_in(each) for each in self.planner.used()]
             if None not in names:
                 return [name for name in frame.columns if name in names]

@@ -17,14 +17,11 @@ import pyarrow.compute as pc
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructType
 
-from holdfast.stores.formats.keys import MAX_KEY_BYTES
+from holdfast.stores.formats.keys import LONGEST_KEY
 from holdfast.stores.formats.types import Field
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
-
-LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
-"""The maximum of a key's text and bytes together. Encoding at most doubles them; the rest is for other columns."""
 
 _KEEP_NULLS = "map('ignoreNullFields', 'false')"
 BYTES = "_bytes"

@@ -118,13 +118,15 @@ class StoreReader:
 
     def tasks_of(self, store: str) -> list[TaskId]:
         """The tasks that hold a part of the store, one per partition."""
-        name, app = self.specs[store].name, self.app
-        return [TaskId(app.number_of(name), partition) for partition in range(app.partitions)]
+        spec, app = self.specs[store], self.app
+        number = app.number_of(spec.name)
+        return [TaskId(number, partition) for partition in range(spec.partitions(app.partitions))]
 
     def find(self, store: str, values: Sequence[object]) -> Lookup:
         """Where the key is. Reads nothing."""
         spec = self.specs[store]
-        task = self.tasks_of(store)[partition_of(spec.key, values, self.app.partitions)]
+        tasks = self.tasks_of(store)
+        task = tasks[partition_of(spec.key, values, len(tasks))]
         reader = self._tasks(task)
         return Lookup(spec, task, encode_key(spec.key, values), reader is None or reader.local)
 

@@ -164,7 +164,7 @@ class _Endpoints:
             "value": str(spec.value.shown) if isinstance(spec.value, RowValues) else newest_fields(spec.schemas),
             "codec": spec.codec,
             "engine": spec.engine,
-            "partitions": self._reader.app.partitions,
+            "partitions": spec.partitions(self._reader.app.partitions),
             **{name: limit for name in _LIMITS if (limit := getattr(spec, name))},
             **dict(spec.fixed),
             **dict(spec.options),

@@ -93,6 +93,10 @@ class Removed(msgspec.Struct, frozen=True):
     wall: int
 
 
+ONLY_PARTITION: Final = 0
+"""The partition of a store with `one_partition`."""
+
+
 class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """One store, by name. Times are in milliseconds; 0 means none.
 
@@ -123,6 +127,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     durable: bool = True
     everywhere: bool = False
     """A global store: every instance has the whole of it."""
+    one_partition: bool = False
+    """A global table: one task has all of its rows, and the tasks of other sub-topologies read them."""
     other_key: bool = False
     """The key is not that of the stream: an entry is in the partition that wrote it, and two may have the same key."""
     profile: str = "balanced"
@@ -147,6 +153,10 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     def __post_init__(self) -> None:
         check_name(self.name)
 
+    def partitions(self, of_app: int) -> int:
+        """How many partitions the store has in an app with this many."""
+        return 1 if self.one_partition else of_app
+
     def option(self, name: str) -> Any:
         """An option of the store's kind; None where it has its default."""
         return next((value for each, value in (*self.fixed, *self.options) if each == name), None)
@@ -169,7 +179,7 @@ def check_name(name: str) -> None:
         )
 
 
-_FIXED: Final = ("kind", "codec", "engine", "format", "durable", "everywhere")
+_FIXED: Final = ("kind", "codec", "engine", "format", "durable", "everywhere", "one_partition")
 """The fields that stored bytes, or the place they are in, depend on, in any kind."""
 
 KEEP_AND_ADD: Final = "add a store under a new name, beside this one or instead of it, or give the app a new id"

@@ -32,6 +32,7 @@ from holdfast.pipeline.results import TaskDone
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.runner import SinkRunner, feeds_of
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
+from holdfast.pipeline.static_tables import StaticTables
 from holdfast.settings.model import Settings
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now
@@ -40,6 +41,7 @@ from holdfast.stores.layouts.due import Due
 from holdfast.testing.log_state import LogState
 from holdfast.testing.records import as_table
 from holdfast.testing.store_reader import StoreInTest
+from holdfast.topology.global_tables import check_sources
 from holdfast.topology.outputs import DEAD_LETTERS, OF_OUTPUT, OF_STORE
 from holdfast.topology.topology import SinkNode, Source, Topology
 from holdfast.words import Millis, TaskId, Version
@@ -83,6 +85,7 @@ class TestDriver:
         self._id, self._settings, self._topology = app.id, app.settings, app._topology
         if not self._topology.subtopologies:
             raise TopologyError("The app has no store yet: there is nothing to test.")
+        check_sources(self._topology)
         self._clock = ManualClock(Millis(millis(wall)))
         self._log_url = f"memory://test-{SYSTEM_RANDOM.getrandbits(64):x}"
         # The outside world: it keeps what it got, whatever happens to the app.
@@ -101,7 +104,9 @@ class TestDriver:
         leadership = Leadership.take_over(log.storage, log.id, log.new_id(), self._clock.now())
         sinks = SinkRunner(log, feeds_of(topology), retry=lambda call: call(), check_leads=leadership.check)
         self._states = LogState(log, topology.subtopologies, settings.partitions)
-        self._tasks = LocalTasks(topology.subtopologies, limits_of(settings, len(topology.subtopologies)))
+        self._static = StaticTables.of(topology.subtopologies)
+        limits = limits_of(settings, len(topology.subtopologies))
+        self._tasks = LocalTasks(topology.subtopologies, limits, self._static)
         idle_after = settings.batch.idle_after // timedelta(milliseconds=1)
         self._driver = Driver(
             log,
@@ -115,6 +120,7 @@ class TestDriver:
             sinks.catch_up(Version(newest.version))
 
     def _committed(self, commit: Commit) -> None:
+        self._static.committed(own=True)
         self._states.catch_up(Version(commit.version))
 
     @property
@@ -214,7 +220,8 @@ class TestDriver:
 
     def _due(self) -> dict[str, Due]:
         driver = self._driver
-        return due_of(self._topology.subtopologies, self._states.due(), driver.next_step, driver.clock_moves_at)
+        due = due_of(self._topology.subtopologies, self._states.due(), driver.next_step, driver.clock_moves_at)
+        return {**due, **self._static.due()}
 
     def _compute_idle(self, due: frozenset[str], step: Step) -> BatchResult:
         return self._tasks.compute_idle(due, step, self._log, self._states.of)

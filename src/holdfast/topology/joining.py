@@ -33,6 +33,8 @@ from holdfast.topology.outputs import ForwardedRows, Output, changes_of
 from holdfast.topology.topology import SubTopology
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
+
     from holdfast.topology.stream import Stream
 
 How = Literal["inner", "left", "outer"]
@@ -86,7 +88,7 @@ def add_join(
     within: JoinWindow | None,
     how: str,
     name: str | None,
-    on: str | Iterable[str] | None,
+    on: str | Column | Iterable[str | Column] | None,
     prefix: str,
 ) -> Joined:
     """Adds a join of two streams by their keys."""

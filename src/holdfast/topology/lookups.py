@@ -28,6 +28,8 @@ from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.topology import SubTopology, Topology
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column
+
     from holdfast.topology.stream import Stream
 
 How = Literal["inner", "left"]
@@ -78,6 +80,11 @@ def check_lookup(table: Table, topology: Topology, where: str) -> None:
     """Raises for a table whose rows a join of this app can't look up."""
     if table.topology is not topology:
         raise TopologyError(f"{where}: the table belongs to another app. Join tables and streams of one app.")
+    if table.spec.one_partition:
+        raise TopologyError(
+            f"{where}: {table.name!r} is a global table, which only streams can be joined with. Use app.table(), or "
+            "join a stream: table.to_stream().join(...)."
+        )
     if not layout_of(table.spec).one_place:
         raise TopologyError(
             f"{where}: table {table.name!r} keeps its rows by time (ttl= or windows), and a join looks them up by key. "
@@ -104,7 +111,7 @@ def add_lookup(
     within: JoinWindow | None,
     how: str,
     name: str | None,
-    on: str | Iterable[str] | None,
+    on: str | Column | Iterable[str | Column] | None,
     prefix: str,
 ) -> Joined:
     """Adds a join of a stream with a table."""
@@ -122,7 +129,7 @@ def add_lookup(
     spec = table.spec
     if spec.kind == VERSIONED:
         _check_times(stream, table, where)
-    key = key_of(stream.frame, (on,) if isinstance(on, str) else tuple(on) if on is not None else stream.key)
+    key = key_of(stream.frame, stream.key if on is None else _names(on, where))
     mine, theirs = [field.type for field in key.fields], [field.type for field in spec.key.fields]
     if mine != theirs:
         raise TopologyError(
@@ -154,3 +161,14 @@ def add_lookup(
         ),
     )
     return Joined(stream.topology, name, Schema((*own, *added)), stream.key)
+
+
+def _names(on: str | Column | Iterable[str | Column], where: str) -> tuple[str, ...]:
+    names = tuple(on) if isinstance(on, tuple | list) else (on,)
+    for each in names:
+        if not isinstance(each, str):
+            raise TopologyError(
+                f"{where}: on={each!r} is an expression, and records are shuffled by the columns that they look up. "
+                "Add it as a column first, stream.with_column('x', ...), and name that: on='x'."
+            )
+    return names

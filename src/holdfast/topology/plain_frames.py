@@ -41,6 +41,26 @@ class PlainFrame:
         return self.sparkSession.createDataFrame([], self.schema)
 
 
+class StaticFrame(PlainFrame):
+    """Rows that come without Spark: what stands in for a static DataFrame."""
+
+    isStreaming: ClassVar[bool] = False  # noqa: N815  PySpark's name
+
+    def __init__(self, table: pa.Table) -> None:
+        super().__init__(PlainFrame.of_arrow(table.schema).schema)
+        self.table = table
+
+
+def static_table(frame: DataFrame | PlainFrame) -> pa.Table:
+    """The rows of a static DataFrame as Arrow columns."""
+    return frame.table if isinstance(frame, StaticFrame) else spark_frame(frame).toArrow()
+
+
+def static_frame(frame: DataFrame | PlainFrame, session: SparkSession) -> DataFrame:
+    """A static DataFrame on Spark."""
+    return session.createDataFrame(frame.table) if isinstance(frame, StaticFrame) else spark_frame(frame)
+
+
 def spark_frame(frame: DataFrame | PlainFrame) -> DataFrame:
     """A DataFrame with the columns of a frame."""
     return frame.dataframe if isinstance(frame, PlainFrame) else frame

@@ -20,6 +20,8 @@ from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.derived import ROW, TASK, TIME
 from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
+from holdfast.topology.global_joins import add_global_join
+from holdfast.topology.global_tables import GlobalTable
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.joining import add_join
@@ -195,7 +197,7 @@ class Stream:
         *,
         how: str = ...,
         name: str | None = ...,
-        on: str | Iterable[str] | None = ...,
+        on: str | Column | Iterable[str | Column] | None = ...,
         prefix: str = ...,
     ) -> Joined: ...
 
@@ -211,13 +213,13 @@ class Stream:
         within: JoinWindow | None = None,
         how: str = "inner",
         name: str | None = None,
-        on: str | Iterable[str] | None = None,
+        on: str | Column | Iterable[str | Column] | None = None,
         prefix: str = "",
     ) -> Joined:
         """Joins each record with a table's row of its key, or with the records of another stream that are near in time.
 
         `games.join(players, how="left", name="with-city")`: `how` is "inner", or "left" to keep records without a row.
-        `on` names the columns to look up, instead of the key.
+        `on` names the columns to look up, instead of the key; for a global table also expressions, without a shuffle.
 
         `orders.join(payments, within=hf.join_window("10m"), how="left", name="paid")`: both streams have the same key.
         With "left" a record of this stream without a match comes out too, once, when its window has closed; with
@@ -227,6 +229,8 @@ class Stream:
         """
         if isinstance(other, Stream):
             return add_join(self, other, within, how, name, on, prefix)
+        if isinstance(other, GlobalTable):
+            return add_global_join(self, other, within, how, name, on, prefix)
         return add_lookup(self, other, within, how, name, on, prefix)
 
     def timed(self, spec: StoreSpec) -> StoreSpec:

@@ -58,6 +58,16 @@ def add_table(
     stream: Stream, name: str, deleted: str | Column | None, history: Length | None, options: Mapping[str, Any]
 ) -> Table:
     """Adds a table with the newest row per key of a stream, in a store with these options."""
+    columns, spec = rows_of(stream, name, deleted, options, history)
+    stream.topology.check_free(name, (spec,), "Give the table another name.")
+    stream.topology.add(name, stream, spec.key, (spec,), Changelog(columns, deleted))
+    return Table(stream.topology, name)
+
+
+def rows_of(
+    stream: Stream, name: str, deleted: str | Column | None, options: Mapping[str, Any], history: Length | None = None
+) -> tuple[tuple[str, ...], StoreSpec]:
+    """The columns of a stream's rows beside its key, and the spec of the store that keeps the newest row per key."""
     frame, key = stream.frame, key_of(stream.frame, stream.key)
     if deleted is not None:
         where = f"table({name!r}, deleted={deleted!r})"
@@ -77,10 +87,7 @@ def add_table(
         )
     time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp and history is None else ()
     fields = tuple(Field(column, type_of(frame, column)) for column in columns)
-    spec = row_store(stream, name, key, Schema(fields + time), options, history)
-    stream.topology.check_free(name, (spec,), "Give the table another name.")
-    stream.topology.add(name, stream, key, (spec,), Changelog(columns, deleted))
-    return Table(stream.topology, name)
+    return columns, row_store(stream, name, key, Schema(fields + time), options, history)
 
 
 def row_store(

@@ -46,6 +46,14 @@ class Source:
     """Whether a dead letter has all columns of its record. Otherwise it has those that the topology uses."""
 
 
+@dataclass(frozen=True, eq=False)
+class StaticRows:
+    """A static DataFrame with the name of its global table. It is read once per start."""
+
+    name: str
+    frame: DataFrame
+
+
 @dataclass(frozen=True)
 class OutputOf:
     """An output of a sub-topology, which another sub-topology of the same version reads."""
@@ -58,7 +66,7 @@ class OutputOf:
 class Branch:
     """A source or an output with the stateless steps that are applied to its records. A merged stream has several."""
 
-    origin: Source | OutputOf
+    origin: Source | OutputOf | StaticRows
     frame: DataFrame
     """The columns and types after the steps."""
     steps: tuple[StatelessStep, ...] = ()
@@ -105,8 +113,12 @@ class SubTopology:
     def outputs(self) -> tuple[Output, ...]:
         return self.operator.outputs(self)
 
-    def tasks(self, partitions: int) -> list[TaskId]:
-        return [TaskId(self.number, partition) for partition in range(partitions)]
+    def partitions(self, of_app: int) -> int:
+        """How many partitions it has in an app with this many: a global table has one."""
+        return max((store.partitions(of_app) for store in self.stores), default=of_app)
+
+    def tasks(self, of_app: int) -> list[TaskId]:
+        return [TaskId(self.number, partition) for partition in range(self.partitions(of_app))]
 
 
 @dataclass(frozen=True)

@@ -36,6 +36,8 @@ from holdfast.stores.formats.types import Field, Schema
 
 FORMAT = b"\x01"
 MAX_KEY_BYTES = 64 * 1024
+LONGEST_KEY = MAX_KEY_BYTES // 2 - 64
+"""The maximum of a key's text and bytes together. Encoding at most doubles them; the rest is for other columns."""
 
 _KEY_TYPES: dict[Any, str] = {
     str: "string",

@@ -206,7 +206,7 @@ class Store(View[K, V]):
 
     def __init__(self, name: str, *, key: Any, value: Any, **options: Any) -> None:
         self._name = name
-        self._key_schema = _schema_of(key)
+        self._key_schema = key_schema_of(key)
         self._type = value
         self._codec = options.pop("codec", None)
         self._options = options
@@ -272,7 +272,9 @@ class Store(View[K, V]):
         """A store of this kind in words: every option it has, with its numbers."""
         yield f"store {spec.name} ({spec.kind} on {spec.engine}), key ({spec.key})"
         yield from (f"  {line}" for line in cls.describe_options(spec))
-        if spec.everywhere:
+        if spec.one_partition:
+            yield "  global: in one partition, which every instance has and every task reads"
+        elif spec.everywhere:
             yield "  everywhere: every instance has the whole of it"
         if spec.other_key:
             yield "  other key than the stream: an entry is in the partition that wrote it"
@@ -390,7 +392,7 @@ def _options_of(taken: Callable[..., Any]) -> set[str]:
 _COMMON = _options_of(common_fields)
 
 
-def _schema_of(key: Any) -> Schema:
+def key_schema_of(key: Any) -> Schema:
     if isinstance(key, Schema):
         return key
     if isinstance(key, tuple | list):
