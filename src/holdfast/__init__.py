@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from holdfast.stores.access import Now as Now
     from holdfast.stores.kinds.base import NotBound as NotBound
     from holdfast.stores.kinds.base import Store as Store
+    from holdfast.stores.kinds.global_store import GlobalStore as GlobalStore
     from holdfast.stores.kinds.keyvalue import KeyValueStore as KeyValueStore
     from holdfast.stores.kinds.keyvalue import ReadOnlyKeyValueStore as ReadOnlyKeyValueStore
     from holdfast.stores.kinds.session import ReadOnlySessionStore as ReadOnlySessionStore
@@ -102,6 +103,7 @@ _HOMES = {
     "holdfast.states": ("AppState",),
     "holdfast.stores.access": ("DictBytes", "Now"),
     "holdfast.stores.kinds.base": ("NotBound", "Store"),
+    "holdfast.stores.kinds.global_store": ("GlobalStore",),
     "holdfast.stores.kinds.keyvalue": ("KeyValueStore", "ReadOnlyKeyValueStore"),
     "holdfast.stores.kinds.session": ("ReadOnlySessionStore", "Session", "SessionStore"),
     "holdfast.stores.kinds.timestamped": (

@@ -31,13 +31,14 @@ class Streaks(hf.Processor):
 
     total = hf.KeyValueStore("streak-total", value=int)
     seen = hf.KeyValueStore("streak-seen", value=int, max_entries=3)
+    cities = hf.GlobalStore("cities")
 
     def process(self, key: str, event: Any, ctx: hf.Context) -> None:
         self.total[key] = self.total.get(key, 0) + (event.points or 0)
         self.seen[key] = event.n
         ctx.forward(key, {"total": self.total[key], "city": event.city})
         if event.points == 13:
-            ctx.forward(key, {"n": event.n}, to="alerts")
+            ctx.forward(key, {"n": event.n + sum(row["n"] for row in self.cities.values())}, to="alerts")
 
     @hf.punctuate(every="20s", time="stream")
     def look(self, now: int, ctx: hf.Context) -> None:

@@ -15,6 +15,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, positions_of, times_of
+from holdfast.pipeline.lookup_plan import looked_up
 from holdfast.pipeline.nulls import unusable_nulls
 from holdfast.pipeline.planning import (
     BY_ROWS,
@@ -57,6 +58,8 @@ class ProcessingPlanner:
         self._subtopology = subtopology
         self._limits = limits
         self._operator = subtopology.operator
+        topology = subtopology.stream.topology
+        self._tables = [(attribute, topology.subtopology(name)) for attribute, name in self._operator.global_tables]
         self._code = ship(Code(self._operator.processor, self._operator.event))
         stream, frame = subtopology.stream, subtopology.stream.frame
         event = {column: f"c{n}" for n, column in enumerate(self._operator.event.columns)}
@@ -111,7 +114,7 @@ class ProcessingPlanner:
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        session, work = records.sparkSession, self.work(step)
+        session, work = records.sparkSession, self.work(step, locations.sealed)
         configure(session, self._arrow)
         with steps.labels("plan").time():
             frame = self._partitioned(records, step.wall)
@@ -122,7 +125,7 @@ class ProcessingPlanner:
             )
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
-        return run_idle_tasks(session, self._limits.partitions, self.work(step), locations)
+        return run_idle_tasks(session, self._limits.partitions, self.work(step, locations.sealed), locations)
 
     def local(self, records: pa.Table, step: Step) -> LocalRows:
         stream, columns = self._subtopology.stream, self._columns
@@ -150,6 +153,7 @@ class ProcessingPlanner:
             limits=self._limits,
             code=self._code,
             on_error=self._operator.on_error,
+            tables=tuple((attribute, looked_up(table, sealed)) for attribute, table in self._tables),
         )
 
     def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:

@@ -20,8 +20,10 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
+from holdfast.pipeline.lookup_task import LookedUpTable
 from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
+from holdfast.pipeline.sealed_state import SealedState
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task import Limits, Part, check_own, chunks
@@ -32,7 +34,7 @@ from holdfast.pipeline.values import events_of, keys_of, output_table, values_of
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.spec import StoreSpec
+from holdfast.stores.spec import ONLY_PARTITION, StoreSpec
 from holdfast.topology.derived import TIME
 from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import forwarded_to
@@ -83,13 +85,15 @@ class ProcessingWork:
     punctuations: tuple[Punctuation, ...] = ()
     """The punctuators that fire in this version."""
     on_error: OnError = "fail"
+    tables: tuple[tuple[str, LookedUpTable], ...] = ()
+    """The global tables that it reads, by the class attribute."""
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         volatile = [spec.name for _, spec in self.stores if not spec.durable]
         inline = self.limits.inline_limit
         written = WrittenSegments()
         try:
-            running = ProcessingTask(self, unship(self.code), task, state)
+            running = ProcessingTask(self, unship(self.code), task, state, log)
             for parts in running.segments(batches):
                 written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except HoldfastError as error:
@@ -105,6 +109,7 @@ class ProcessingTask:
     code: Code
     id: TaskId
     before: TaskState
+    log: Log
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:
@@ -127,6 +132,7 @@ class ProcessingTask:
             key=work.key,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
             on_error=work.on_error,
+            tables={attribute: self._table(table) for attribute, table in work.tables},
         )
         gathered: list[Part] = []
         running.begin()
@@ -146,6 +152,13 @@ class ProcessingTask:
             gathered += [(STATE, name, part) for name, part in running.rewritten(work.limits.rewrite_entries)]
         if gathered:
             yield gathered
+
+    def _table(self, table: LookedUpTable) -> tuple[StoreSpec, StoreState]:
+        """The rows of a global table after this version's changes."""
+        state = self.before.of_task(TaskId(table.topology, ONLY_PARTITION))
+        if (changes := table.changes(ONLY_PARTITION, self.log)) is not None:
+            state = SealedState(state, changes)
+        return table.store, StoreState(table.store.name, state, Budget(0))
 
     def _records(self, running: RunningProcessor, chunk: pa.Table) -> list[Part]:
         """Processes a chunk. Returns its dead letters and forwarded rows."""

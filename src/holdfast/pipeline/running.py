@@ -20,9 +20,10 @@ from holdfast.retry import is_retryable
 from holdfast.stores.access import BytesAsColumns
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds.base import Store
+from holdfast.stores.kinds.global_store import GlobalStore
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.forwarding import Row
-from holdfast.topology.processor import Context, OnError, Processor, stores_of
+from holdfast.topology.processor import Context, OnError, Processor, globals_of, stores_of
 from holdfast.topology.punctuation import Punctuation
 
 _OWN_CODE = str(Path(__file__).parents[1])
@@ -80,7 +81,9 @@ class RunningProcessor:
         key: Schema,
         count: Callable[[str, str, int], None],
         on_error: OnError = "fail",
+        tables: Mapping[str, tuple[StoreSpec, StoreState]] = MappingProxyType({}),
     ) -> None:
+        """`tables` are the global tables that it reads, by the class attribute."""
         self.context = context
         counts: list[Counting] = []
         if on_error != "fail":
@@ -100,13 +103,24 @@ class RunningProcessor:
             self._bound[attribute] = bound
             if not spec.other_key and [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
+        self._tables: dict[str, GlobalStore[Any, Any]] = {}
+        self._read = {**states}
+        """What is read in bulk and forgotten after a chunk, by the name of the store or table."""
+        for attribute, (spec, state) in tables.items():
+            self._tables[attribute] = globals_of(processor)[attribute].bind(spec, state, context.now)
+            self._read[spec.name] = state
         self._undo = RecordUndo(self._bound.values(), states, context.outlets, counts) if counts else None
         try:
             self._object = processor()
         except USER_ERRORS as error:
             raise self._failed("__init__()", error) from error
-        for attribute, bound in self._bound.items():
-            setattr(self._object, attribute, bound)
+        for attribute, given in self._attributes():
+            setattr(self._object, attribute, given)
+
+    def _attributes(self) -> Iterator[tuple[str, Store[Any, Any] | GlobalStore[Any, Any]]]:
+        """The stores and global tables of the object."""
+        yield from self._bound.items()
+        yield from self._tables.items()
 
     @property
     def processor(self) -> Processor:
@@ -138,7 +152,7 @@ class RunningProcessor:
         Returns why records failed, by their places in the chunk; `failed` has those that are known already. Unless
         `on_error` is "fail", what such a record did is undone.
         """
-        for state in self._states.values():
+        for state in self._read.values():
             state.forget()
         for bound, state in self._prefetched:
             wanted = bound.prefetch(keys, times)
@@ -189,11 +203,13 @@ class RunningProcessor:
                     named.setdefault(id(store), []).append((other, time, place))
             except USER_ERRORS as error:
                 self._note_failure("prefetch()", error, records, place)
-        for bound in self._bound.values():
+        for _, bound in self._attributes():
             if id(bound) in named:
                 self._prefetch_keys(bound, named[id(bound)], records)
 
-    def _prefetch_keys(self, bound: Store[Any, Any], named: list[tuple[Any, int, int]], records: Records) -> None:
+    def _prefetch_keys(
+        self, bound: Store[Any, Any] | GlobalStore[Any, Any], named: list[tuple[Any, int, int]], records: Records
+    ) -> None:
         try:
             known = bound.prefetch([key for key, _, _ in named], [time for _, time, _ in named])
         except USER_ERRORS:  # a key may have the wrong type for that store
@@ -203,7 +219,7 @@ class RunningProcessor:
                 except USER_ERRORS as error:
                     self._note_failure("prefetch()", error, records, place)
         else:
-            self._states[bound.name].prefetch(known.keys, known.ranges)
+            self._read[bound.name].prefetch(known.keys, known.ranges)
 
     def _note_failure(self, what: str, error: BaseException, records: Records, place: int) -> None:
         """Notes that a record has failed. Raises if that, or this error, stops the app."""
@@ -225,13 +241,14 @@ class RunningProcessor:
             self._object.close()
         except USER_ERRORS as error:
             raise self._failed("close()", error) from error
-        for attribute, bound in self._bound.items():
-            if getattr(self._object, attribute, None) is not self._bound[attribute]:
+        for attribute, bound in self._attributes():
+            if getattr(self._object, attribute, None) is not bound:
                 raise ProcessorFailed(
                     f"{self._name} has assigned something else to its store's attribute: self.{attribute} is no longer "
                     f"{bound!r}, and its entries would be lost. Nothing of the batch was committed. Write "
                     f"self.{attribute}[key] = value, or use another attribute for what isn't a store."
                 )
+        for bound in self._bound.values():
             bound.end_of_version()
         for bound in self._bound.values():
             state = self._states[bound.name]

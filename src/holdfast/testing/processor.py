@@ -22,10 +22,13 @@ from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import output_table
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import DictBytes, Now
-from holdfast.stores.formats.keys import key_schema
-from holdfast.stores.formats.types import Schema
+from holdfast.stores.formats.keys import encode_key, key_schema
+from holdfast.stores.formats.rows import ROWS
+from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.kinds.base import millis
+from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.layouts.base import Count
+from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.testing.attributes import AttributeWatch
 from holdfast.topology.events import annotation_of, as_mapping
 from holdfast.topology.forwarding import OutputSchemas
@@ -35,6 +38,7 @@ from holdfast.topology.processor import (
     Processor,
     check_on_error,
     check_processor,
+    globals_of,
     parse_outputs,
     specs_of,
     timed,
@@ -55,6 +59,7 @@ class DeadLetter(NamedTuple):
 
 
 _PLENTY = 1 << 40
+_NO_ROWS = Schema((Field("unknown", "string"),))
 _START = datetime.fromisoformat("2026-01-01T00:00:00+00:00")
 
 
@@ -84,7 +89,10 @@ class ProcessorTest:
         wall: int | datetime = _START,
         partition: int = 0,
         on_error: OnError = "fail",
+        tables: Mapping[str, Mapping[Any, Mapping[str, Any]]] | None = None,
     ) -> None:
+        """`tables` has the rows of the global tables that the processor reads, by name and by key."""
+        self._tables = tables_in_memory(processor, tables or {})
         self._processor = check_processor(processor)
         self._event = annotation_of(processor.process)
         self._outputs = dict(parse_outputs(output, outputs or {}))
@@ -235,6 +243,7 @@ class ProcessorTest:
                 key=_schema_of(key),
                 count=self._count_of_store,
                 on_error=self._on_error,
+                tables={name: (spec, StoreState(spec.name, state, budget)) for name, spec, state in self._tables},
             )
             self._running.begin()
         return self._running
@@ -306,6 +315,37 @@ class StateInMemory(TaskState):
 def _table(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
     pairs = list(entries)
     return pa.table([[key for key, _ in pairs], [value for _, value in pairs]], schema=STATE_SCHEMA)
+
+
+def tables_in_memory(
+    processor: type[Processor], given: Mapping[str, Mapping[Any, Mapping[str, Any]]]
+) -> list[tuple[str, StoreSpec, StateInMemory]]:
+    """The global tables that a processor reads: attribute, spec and rows."""
+    found = []
+    for attribute, declared in globals_of(processor).items():
+        if declared.name not in given:
+            raise TopologyError(
+                f"{processor.__name__} reads the global table {declared.name!r}. Give its rows by key: "
+                f"ProcessorTest(..., tables={{{declared.name!r}: {{...}}}})."
+            )
+        rows = given[declared.name]
+        if not rows:
+            spec = StoreSpec(name=declared.name, key=declared.key_schema, value=RowValues(_NO_ROWS), codec=ROWS)
+            found.append((attribute, spec, StateInMemory({spec.name: DictBytes()})))
+            continue
+        columns = pa.table({name: [row.get(name) for row in rows.values()] for row in rows.values() for name in row})
+        fields = tuple(
+            Field(each.name, "string" if pa.types.is_null(each.type) else str(FieldType.of_arrow(each.type)))
+            for each in columns.schema
+        )
+        spec = StoreSpec(name=declared.name, key=declared.key_schema, value=RowValues(Schema(fields)), codec=ROWS)
+        declared.check(spec, spec.key)
+        values, stored = Values[Any](codec_for(spec, Any)), DictBytes()
+        for key, row in rows.items():
+            parts = key if isinstance(key, tuple) else (key,)
+            stored.put(encode_key(spec.key, parts), values.cell({field.name: row.get(field.name) for field in fields}))
+        found.append((attribute, spec, StateInMemory({spec.name: stored})))
+    return found
 
 
 def _schema_of(key: object) -> Schema:

@@ -15,12 +15,14 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import derive
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
+from holdfast.topology.lookups import LooksUp
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, Output, changes_of, forwarded_to
 from holdfast.topology.processor import (
     OnError,
     Processor,
     check_on_error,
     check_processor,
+    globals_of,
     key_as_python,
     name_of,
     parse_outputs,
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Processing:
+class Processing(LooksUp):
     """The processor's class, the shape of its events, and the columns of the rows it forwards."""
 
     processor: type[Processor]
@@ -47,6 +49,12 @@ class Processing:
     """The columns of each output by its name; None is the main output."""
     punctuators: tuple[Punctuator, ...] = ()
     on_error: OnError = "fail"
+    global_tables: tuple[tuple[str, str], ...] = ()
+    """The class attributes of the global tables that it reads, and the tables' names."""
+
+    @property
+    def tables(self) -> tuple[str, ...]:
+        return tuple(table for _, table in self.global_tables)
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         number, declared = subtopology.number, stores_of(self.processor)
@@ -63,6 +71,8 @@ class Processing:
         yield f"processor {subtopology.name} ({self.processor.__name__})"
         for output, columns in self.forwards:
             yield f"forwards {columns}" if output is None else f"forwards to {output}: {columns}"
+        for table in self.tables:
+            yield f"reads the global table {table}"
         if self.on_error != "fail":
             yield f"on_error {self.on_error}"
         for each in self.punctuators:
@@ -204,10 +214,28 @@ def add_processing(
         parse_outputs(output, outputs),
         _checked_punctuators(processor, stream),
         topology.on_error if on_error is None else check_on_error(on_error),
+        _checked_globals(processor, topology),
     )
     specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in stores)
     topology.add(chosen, stream, key, specs, operator)
     return Processed(topology, chosen)
+
+
+def _checked_globals(processor: type[Processor], topology: Topology) -> tuple[tuple[str, str], ...]:
+    """The global tables that a processor reads. Their tasks run before its own."""
+    found = globals_of(processor)
+    known = {store.name: store for each in topology.subtopologies for store in each.stores if store.one_partition}
+    for attribute, declared in found.items():
+        if declared.name not in known:
+            has = f"The global tables so far are {', '.join(known)}." if known else "It has none so far."
+            raise TopologyError(
+                f"{processor.__name__}.{attribute} = {declared!r}: the app has no such global table. "
+                f"{did_you_mean(declared.name, known)}{has} Call app.global_table(..., {declared.name!r}) before "
+                "process()."
+            )
+        spec = known[declared.name]
+        declared.check(spec, key_as_python(spec.key))
+    return tuple((attribute, declared.name) for attribute, declared in found.items())
 
 
 def _checked_punctuators(processor: type[Processor], stream: Stream) -> tuple[Punctuator, ...]:

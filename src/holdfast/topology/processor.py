@@ -7,6 +7,7 @@ its stores and passes it the task's records in the order of their event times.
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterable, Mapping
 from typing import Any, Final, Literal, cast, get_args
@@ -17,6 +18,7 @@ from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.base import Store
+from holdfast.stores.kinds.global_store import GlobalStore
 from holdfast.stores.layouts.base import Count
 from holdfast.stores.options import ROCKSDB
 from holdfast.stores.spec import StoreSpec, check_name
@@ -120,6 +122,12 @@ def stores_of(processor: type[Processor]) -> dict[str, Store[Any, Any]]:
             else:
                 found.pop(attribute, None)
     return found
+
+
+def globals_of(processor: type[Processor]) -> dict[str, GlobalStore[Any, Any]]:
+    """The global tables among a class's attributes that it reads."""
+    found = {name: inspect.getattr_static(processor, name) for name in dir(processor)}
+    return {name: value for name, value in found.items() if isinstance(value, GlobalStore)}
 
 
 def specs_of(processor: type[Processor], engine: str = ROCKSDB) -> tuple[tuple[str, StoreSpec], ...]:
