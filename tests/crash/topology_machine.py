@@ -16,6 +16,7 @@ from holdfast.log.appfile import AppSpec
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.local_tasks import LocalTasks
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
+from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.task_state import EmptyState, TaskState
 from holdfast.stores.spec import StoreSpec
 from holdfast.testing import records as frame_of
@@ -57,7 +58,8 @@ class TopologyMachine(Machine):
     def opened(self) -> None:
         adopt(self.log, self.topology)
         limits = limits_of(hf.Settings(partitions=PARTITIONS), 5)
-        self.tasks = LocalTasks(self.topology.subtopologies, replace(limits, inline_limit=0, chunk_rows=2))
+        static = StaticTables.of(self.topology.subtopologies)
+        self.tasks = LocalTasks(self.topology.subtopologies, replace(limits, inline_limit=0, chunk_rows=2), static)
 
     def hosted(self) -> Mapping[TaskId, tuple[StoreSpec, ...]]:
         return {

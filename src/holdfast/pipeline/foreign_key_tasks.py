@@ -21,11 +21,10 @@ from holdfast.pipeline.table_join_task import changed_rows
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
-from holdfast.pipeline.unusable import LONGEST_KEY
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many
-from holdfast.stores.formats.keys import after_prefix, decode_keys, encode_keys
+from holdfast.stores.formats.keys import LONGEST_KEY, after_prefix, decode_keys, encode_keys
 from holdfast.stores.formats.rows import encode_rows
 from holdfast.stores.layouts.as_of import beginnings
 from holdfast.stores.layouts.base import part

@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import OUTPUT
-from holdfast.pipeline.lookup_task import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, chunks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now

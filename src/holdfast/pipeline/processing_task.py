@@ -20,12 +20,12 @@ from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
-from holdfast.pipeline.lookup_task import LookedUpTable
 from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user, refused
 from holdfast.pipeline.running import RunningProcessor
 from holdfast.pipeline.sealed_state import SealedState
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
+from holdfast.pipeline.table_rows import LookedUpTable
 from holdfast.pipeline.task import Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, Clocks
 from holdfast.pipeline.task_state import TaskState
@@ -156,7 +156,7 @@ class ProcessingTask:
     def _table(self, table: LookedUpTable) -> tuple[StoreSpec, StoreState]:
         """The rows of a global table after this version's changes."""
         state = self.before.of_task(TaskId(table.topology, ONLY_PARTITION))
-        if (changes := table.changes(ONLY_PARTITION, self.log)) is not None:
+        if (changes := table.changes(ONLY_PARTITION, self.log)).num_rows:
             state = SealedState(state, changes)
         return table.store, StoreState(table.store.name, state, Budget(0))
 

@@ -46,5 +46,6 @@ class StaticTablePlanner(RecordPlanner):
             name=self._subtopology.name,
             store=store,
             columns=self._frames.columns,
+            now=step.now,
             limits=self._limits,
         )

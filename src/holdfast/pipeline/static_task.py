@@ -18,12 +18,13 @@ from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, chunks
 from holdfast.pipeline.task_state import TaskState
+from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many, unpack_many
 from holdfast.stores.formats.keys import decode_keys, encode_keys
 from holdfast.stores.formats.rows import encode_rows
-from holdfast.stores.layouts.areas import ENTRY_AREA, SLICE_AREA
 from holdfast.stores.layouts.base import part
+from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
@@ -44,6 +45,7 @@ class StaticTableWork:
     name: str
     store: StoreSpec
     columns: KeyedColumns
+    now: Now
     limits: Limits
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
@@ -66,7 +68,7 @@ class StaticTableWork:
             if records.num_rows:
                 keys.append(encode_keys(self.store.key, [whole(records[name]) for name in self.columns.keys]))
                 rows.append(self._rows(records))
-        changed = changes(self.store, pa.concat_arrays(keys), pa.concat_arrays(rows), state)
+        changed = changes(self.store, pa.concat_arrays(keys), pa.concat_arrays(rows), state, self.now)
         tally.add("keys", changed.num_rows)
         for first in range(0, changed.num_rows, self.limits.chunk_rows):
             yield STATE, self.store.name, changed.slice(first, self.limits.chunk_rows)
@@ -79,12 +81,12 @@ class StaticTableWork:
         )
 
 
-def changes(store: StoreSpec, keys: pa.BinaryArray, rows: pa.BinaryArray, state: TaskState) -> pa.Table:
+def changes(store: StoreSpec, keys: pa.BinaryArray, rows: pa.BinaryArray, state: TaskState, now: Now) -> pa.Table:
     """What makes the stored rows the given ones."""
     _check_once(store, keys)
     differs = np.ones(len(keys), dtype=bool)
     gone = [pa.array([], pa.binary())]
-    for page in _pages(store, state):
+    for page in _pages(store, state, now):
         at = pc.index_in(whole(page["key"]), value_set=keys)
         cells = unpack_many(whole(page["value"]))
         stored = newest_rows(store, cells.payloads, cells.schemas)
@@ -97,12 +99,12 @@ def changes(store: StoreSpec, keys: pa.BinaryArray, rows: pa.BinaryArray, state:
     return pa.concat_tables([new, old])
 
 
-def _pages(store: StoreSpec, state: TaskState) -> Iterator[pa.Table]:
+def _pages(store: StoreSpec, state: TaskState, now: Now) -> Iterator[pa.Table]:
     """All stored entries, page by page."""
-    start = ENTRY_AREA
-    while (page := state.scan(store.name, start, SLICE_AREA, limit=READ_ROWS)).num_rows:
-        yield page
-        start = page["key"][-1].as_py() + b"\x00"
+    for start, stop in layout_of(store).areas(now):
+        while (page := state.scan(store.name, start, stop, limit=READ_ROWS)).num_rows:
+            yield page
+            start = page["key"][-1].as_py() + b"\x00"
 
 
 def _check_once(store: StoreSpec, keys: pa.BinaryArray) -> None:
