@@ -1,4 +1,4 @@
-"""A crash at any step changes nothing in windows, and every final result is sent exactly once."""
+"""A crash at any step changes nothing in windows, and every result is sent exactly once: final, per record, or late."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from holdfast.stores.layouts.due import Due
 from holdfast.topology.windows import Windows
 from tests.crash.machine import Record, reached
 from tests.crash.matrix import crash_twice, stay_quiet
-from tests.crash.window_machine import WINDOWS, WindowMachine
+from tests.crash.window_machine import LATE_RECORDS, UPDATES, WINDOWS, WindowMachine
 
 BATCHES: list[list[Record]] = [
     [("alice", 1), ("bob", 2), ("carol", 11), ("alice", 3)],
@@ -79,6 +79,26 @@ def test_crashes_at_any_point_change_no_window_and_no_final_row(
     crash_twice(machine, BATCHES, point, counts[point], tmp_path / "new")
     assert machine.state() == undisturbed.state()
     assert machine.files() == undisturbed.files()
+
+
+@pytest.fixture(scope="module", params=[UPDATES, LATE_RECORDS])
+def sent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> WindowMachine:
+    """A machine whose sinks got one row per record, or late records."""
+    machine = WindowMachine(tmp_path_factory.mktemp("sent"), WINDOWS["session"], request.param)
+    machine.run(BATCHES)
+    return machine
+
+
+@pytest.mark.parametrize("point", [each for each in faults.POINTS if each.startswith(("segment", "commit", "sink"))])
+def test_crashes_on_the_way_to_sinks_change_no_update_and_no_late_record(
+    point: str, sent: WindowMachine, tmp_path: Path
+) -> None:
+    rows = [row for version in sent.memory.versions.values() for row in version]
+    assert len(rows) == (1 if sent.sent_output == LATE_RECORDS else 17)
+    machine = WindowMachine(tmp_path / "first", WINDOWS["session"], sent.sent_output)
+    crash_twice(machine, BATCHES, point, 4, tmp_path / "new")
+    assert machine.state() == sent.state()
+    assert machine.files() == sent.files()
 
 
 def test_windows_close_when_nothing_arrives(tmp_path: Path) -> None:

@@ -1,6 +1,10 @@
-"""The machine of the crash matrix with windows whose final results are sent. A record's points are its second."""
+"""The machine of the crash matrix with windows. A record's points are its second.
+
+Its sinks get final results, one result per record, or late records.
+"""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +13,7 @@ from msgspec import structs
 
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import TaskColumns
+from holdfast.pipeline.task_columns import LATE, RECORD, TaskColumns
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Field, Schema
@@ -30,6 +34,8 @@ WINDOWS: dict[str, Windows] = {
     "sliding": sliding("5s", grace="5s"),
 }
 FINAL = "scores~final"
+UPDATES = "scores"
+LATE_RECORDS = "scores~late"
 
 
 def spec_of(windows: Windows) -> StoreSpec:
@@ -45,14 +51,14 @@ COLUMNS = TaskColumns(
 
 
 class WindowMachine(Machine):
-    """A machine whose app counts per player and window."""
+    """A machine whose app counts per player and window, and whose sinks get one of its outputs."""
 
-    def __init__(self, folder: Path, windows: Windows) -> None:
-        self.windows = windows
+    def __init__(self, folder: Path, windows: Windows, sent: str = FINAL) -> None:
+        self.windows, self.sent_output = windows, sent
         super().__init__(folder, spec_of(windows))
 
     def output(self) -> Output:
-        return ForwardedRows(FINAL, 0)
+        return ForwardedRows(self.sent_output, 0)
 
     def work(self, step: Step) -> WindowedWork:
         return WindowedWork(
@@ -60,23 +66,29 @@ class WindowMachine(Machine):
             version=step.version,
             store=self.spec,
             reducers=(bind("n", count(), None),),
-            columns=COLUMNS,
+            columns=replace(COLUMNS, record=RECORD, late=True),
             now=Now(step.wall, step.event),
             limits=Limits(PARTITIONS, 2, 0),
             windows=self.windows,
             waiting=FINAL,
+            updates=UPDATES if self.sent_output == UPDATES else None,
+            late=LATE_RECORDS,
         )
 
     def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
-        groups: dict[tuple[str, int], list[int]] = {}
-        for player, second in records:
+        groups: dict[tuple[str, int, int], list[int]] = {}
+        for number, (player, second) in enumerate(records):
             time = START + second * 1_000
             size = self.windows.size_ms if isinstance(self.windows, TimeWindows) else 1
-            groups.setdefault((player, time - time % size), []).append(time)
+            alone = number if self.sent_output != FINAL else 0
+            groups.setdefault((player, time - time % size, alone), []).append(time)
+        late = [{"player": player, "time": times[0]} for (player, _, _), times in groups.items()]
         return pa.RecordBatch.from_pydict(
             {
-                "k0": pa.array([player for player, _ in groups], pa.string()),
-                "_pane": pa.array([pane for _, pane in groups], pa.int64()),
+                "k0": pa.array([player for player, _, _ in groups], pa.string()),
+                "_pane": pa.array([pane for _, pane, _ in groups], pa.int64()),
+                RECORD: pa.array([number for _, _, number in groups], pa.int64()),
+                LATE: pa.array(late, pa.struct([("player", pa.string()), ("time", pa.int64())])),
                 "_time": pa.array([max(times) for times in groups.values()], pa.int64()),
                 "p0": pa.array([len(times) for times in groups.values()], pa.int64()),
             }
