@@ -3,12 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.stores.formats.types import Schema
 from holdfast.words import TaskId
@@ -79,21 +77,22 @@ def chunks(batches: Iterable[pa.RecordBatch], rows: int, most_bytes: int = READ_
         yield pa.Table.from_batches(waiting)
 
 
-def chunks_of_keys(table: pa.Table, schema: Schema, names: Sequence[str], rows: int) -> Iterator[pa.Table]:
-    """A table in chunks of about `rows` rows. All rows of a key, whose columns are `names`, are in one chunk.
+def chunks_of_keys(
+    table: pa.Table, schema: Schema, names: Sequence[str], partitions: int, rows: int
+) -> Iterator[pa.Table]:
+    """A task's table in chunks of at least about `rows` rows, with all rows of a key in one chunk.
+
+    The columns of the key are `names`. As keys are distributed to partitions, so they are to chunks.
 
     >>> table = pa.table({"k": ["a", "b", "a", "c", "b"]})
-    >>> [chunk["k"].to_pylist() for chunk in chunks_of_keys(table, Schema.of(k="string"), ["k"], 3)]
-    [['a', 'a', 'b', 'b'], ['c']]
+    >>> [chunk["k"].to_pylist() for chunk in chunks_of_keys(table, Schema.of(k="string"), ["k"], 1, 2)]
+    [['a', 'a', 'c'], ['b', 'b']]
     """
-    if table.num_rows <= rows:
+    number = table.num_rows // rows
+    if number < 2:
         yield table
         return
-    keys = encode_keys(schema, [whole(table[name]) for name in names]).dictionary_encode().indices.to_numpy()
-    order = np.argsort(keys, kind="stable")
-    ends = np.cumsum(np.bincount(keys))  # where each key ends
-    start = 0
-    while start < len(order):
-        end = int(ends[np.searchsorted(ends, min(start + rows, len(order)))])
-        yield table.take(pa.array(order[start:end]))
-        start = end
+    where = partitions_of(schema, [whole(table[name]) for name in names], partitions * number) // partitions
+    for chunk in range(number):
+        if (own := where == chunk).any():
+            yield table.filter(pa.array(own))

@@ -155,7 +155,8 @@ class WindowedTask:
         if not work.windows.overlap or work.updates is not None:  # updates are in the order of times, not of keys
             yield self._changes(chunk)
         else:
-            yield from map(self._changes, chunks_of_keys(chunk, work.store.key, columns.keys, work.read_rows))
+            some = chunks_of_keys(chunk, work.store.key, columns.keys, work.limits.partitions, work.read_rows)
+            yield from map(self._changes, some)
 
     def _changes(self, chunk: pa.Table) -> list[Part]:
         """What the rows of some keys change. Rows become many windows, so only some of them do at a time."""
