@@ -136,7 +136,7 @@ def main() -> None:
                 columns=columns,
                 seed=42 + n,
             )
-        write_table(folder / "table", keys)
+        write_table(folder / "table", KEYS)
         taken = contest(
             chosen, lambda name, work: CONTENDERS[name](spark, folder, work), folder, repeats=repeats, warm=warm
         )

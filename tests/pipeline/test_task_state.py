@@ -91,3 +91,13 @@ def test_a_replica_that_hangs_leaves_time_for_the_next_one(clients: dict[str, Cl
     (first,) = clients["unreachable"].ends
     (second,) = clients["reachable"].ends
     assert second - first > 0.1, "the first one may only use half of 0.3 s"
+
+
+def test_tasks_that_read_one_other_task_begin_with_different_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {address: Client(address) for address in ("first", "second")}
+    monkeypatch.setattr(remote_state, "_client", lambda address, log: found[address])
+    for partition in range(4):
+        reader = state_before(locations("first", "second"), TaskId(3, partition), Version(8))
+        reader.of_task(TASK).get("rows", KEYS)
+    assert [len(client.reads) for client in found.values()] == [2, 2]
+    assert found["second"].reads[0][:3] == (TASK, "rows", 7)

@@ -1,6 +1,7 @@
 """Global tables in the test driver: joins without a shuffle, and static rows."""
 
 from typing import Any
+from unittest.mock import ANY
 
 import pyarrow as pa
 import pytest
@@ -192,6 +193,25 @@ def test_static_rows_are_those_of_the_version_that_exists(point: str) -> None:
     first = "cup" if point == "commit.before" else "tea"
     assert names_of(driver, "named") == [("a", first), ("b", "cup")]
     assert driver.store("products").get(7) == {"name": "cup"}
+
+
+def test_static_rows_gain_a_column_with_the_code() -> None:
+    def named(rows: pa.Table) -> hf.App:
+        app, orders, products = app_with(rows)
+        orders.join(products, on="product", name="named")
+        return app
+
+    driver = TestDriver(named(static((7, "tea"), (9, "cup"))))
+    driver.pipe("orders", [order("a", 7)])
+    wider = static((7, "tea"), (9, "cup")).append_column("price", pa.array([3, None], pa.int64()))
+    later = TestDriver(named(wider))
+    later._log_url, later._done = driver._log_url, driver._done
+    later._start()
+    later.pipe("orders", [order("b", 7)])
+    assert later.output("named")[-1] == {**order("b", 7), "at": ANY, "name": "tea", "price": 3}
+    changed = [row["id"] for row in later.output("products") if row.get("price")]
+    assert changed == [7], "a row with a null is the same row"
+    assert later.store("products").get(9) == {"name": "cup", "price": None}
 
 
 def test_two_rows_of_one_key_are_refused() -> None:
