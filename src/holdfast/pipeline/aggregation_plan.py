@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -38,7 +38,6 @@ from holdfast.pipeline.planning import (
     Sealed,
     collect,
     columns_of_records,
-    configure,
     in_short,
     run_idle_tasks,
     with_tasks,
@@ -79,6 +78,7 @@ class AggregationPlanner:
         assert isinstance(subtopology.operator, Aggregation)
         self._operator = subtopology.operator
         self._columns = self._columns_of(subtopology)
+        self.arrow: Mapping[str, str] = BY_ROWS if self._columns[BatchPlan.WITH_DEAD_LETTERS].bounded else BY_BYTES
         self._chooser = PlanChooser(can_be_raw=BatchPlan.RAW in self._columns)
 
     def _columns_of(self, subtopology: SubTopology) -> dict[BatchPlan, TaskColumns]:
@@ -155,8 +155,7 @@ class AggregationPlanner:
         )
 
     def _by(self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan) -> list[TaskResult]:
-        work, columns = self._work(step, plan), self._columns[plan]
-        configure(records.sparkSession, BY_ROWS if columns.bounded else BY_BYTES)
+        work = self._work(step, plan)
         with steps.labels("plan").time():
             tasks = with_tasks(self._frames.rows(records, step, plan), work, locations)
             if not self._frames.is_by_key(tasks, plan):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import reduce
+from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JError
@@ -21,9 +21,10 @@ from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlanner, LinksPlanner
 from holdfast.pipeline.global_join_plan import GlobalJoinPlanner
+from holdfast.pipeline.job_order import planning, run_in_order, with_session
 from holdfast.pipeline.join_plan import JoinPlanner
 from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
-from holdfast.pipeline.planning import Planner, configure, in_short
+from holdfast.pipeline.planning import ROW_BY_ROW, Planner, configure, in_short
 from holdfast.pipeline.processing_plan import ProcessingPlanner
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskDone, TaskResult
@@ -48,7 +49,7 @@ from holdfast.topology.processing import Processing
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.table_joins import TableTableJoin
 from holdfast.topology.tables import Changelog
-from holdfast.topology.topology import Source, StaticRows
+from holdfast.topology.topology import OutputOf, Source, StaticRows
 from holdfast.topology.windowing import WindowedAggregation
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ class SparkRefused(HoldfastError):
 class BatchTasks:
     """Runs the tasks of a version on Spark: one job per sub-topology, from one read of each source.
 
-    A sub-topology that reads the output of another runs after it, over the rows that its tasks have sealed.
+    A sub-topology that reads the output of another runs after it, over the rows that its tasks have sealed. Those that
+    need nothing of each other run at the same time.
     """
 
     def __init__(
@@ -103,11 +105,11 @@ class BatchTasks:
     ) -> None:
         """`sources` are the names of the sources in the order of Spark's checkpoint."""
         self._partitions, self._static = limits.partitions, static
-        self._planners = [(each, planner_of(each, limits)) for each in subtopologies]
+        self._planners = {each.name: (each, planner_of(each, limits)) for each in subtopologies}
         self._outputs = {output.name: output for each in subtopologies for output in each.outputs}
         readers: dict[Source, list[Reader]] = {}
         self._readers: dict[Planner, list[Reader]] = {}
-        for each, planner in self._planners:
+        for each, planner in self._planners.values():
             self._readers[planner] = [Reader(planner, branch) for branch in each.stream.branches]
             for reader in self._readers[planner]:
                 if isinstance(origin := reader.branch.origin, Source):
@@ -115,6 +117,24 @@ class BatchTasks:
         self._sources = {source: SourceReaders(source, own) for source, own in readers.items()}
         selected = {source.name: readers.selected for source, readers in self._sources.items()}
         self._union = TaggedUnion([(name, selected[name]) for name in sources])
+
+    @cached_property
+    def dependencies(self) -> dict[str, set[str]]:
+        """Sub-topology → those that run before it: it reads their output, or looks up their table."""
+        owners = {output.name: each.name for each, _ in self._planners.values() for output in each.outputs}
+        found: dict[str, set[str]] = {}
+        for each, planner in self._planners.values():
+            origins = [reader.branch.origin for reader in self._readers[planner]]
+            found[each.name] = {owners[origin.name] for origin in origins if isinstance(origin, OutputOf)}
+            if isinstance(each.operator, LooksUp):
+                found[each.name] |= {*each.operator.tables} - {each.name}
+        return found
+
+    @cached_property
+    def arrow(self) -> Mapping[str, str]:
+        """Spark's options for the size of Arrow batches, which all jobs of a version share."""
+        wanted = [planner.arrow for _, planner in self._planners.values()]
+        return wanted[0] if all(each == wanted[0] for each in wanted) else ROW_BY_ROW
 
     @property
     def query_frame(self) -> DataFrame:
@@ -158,22 +178,30 @@ class _Version:
 
     def run(self) -> list[TaskResult]:
         """The results of all tasks. Where one has failed, no further sub-topology runs."""
-        configure(self.session, {**_BATCH, "spark.sql.shuffle.partitions": str(self.tasks._partitions)})
-        for subtopology, planner in self.tasks._planners:
+        options = {**_BATCH, **self.tasks.arrow, "spark.sql.shuffle.partitions": str(self.tasks._partitions)}
+        configure(self.session, options)
+        run_in_order(self.tasks.dependencies, self._run, with_session(self.session))
+        return self._all_results()
+
+    def _run(self, name: str) -> bool:
+        """Runs one sub-topology; False if a task failed."""
+        subtopology, planner = self.tasks._planners[name]
+        with planning():
             records = self._records(planner)
             if records is not None:
                 self.results[planner] = planner.run(records, self.step, self._locations(subtopology))
             elif (self.selected and planner.every_version) or must_run(subtopology, self.due, self.step):
                 self.results[planner] = planner.run_idle(self.session, self.step, self._locations(subtopology))
-            if not all(isinstance(result, TaskDone) for result in self.results.get(planner, ())):
-                break
-        return self._all_results()
+        return all(isinstance(result, TaskDone) for result in self.results.get(planner, ()))
 
     def _locations(self, subtopology: SubTopology) -> StateLocations:
-        """Where its tasks find state, and what tasks before them have sealed if they look up tables."""
+        """Where its tasks find state, and what the tasks of tables that they look up have sealed."""
         if not isinstance(subtopology.operator, LooksUp) or not subtopology.operator.tables:
             return self.locations
-        done = (result for result in self._all_results() if isinstance(result, TaskDone))
+        planners = (self.tasks._planners[table][1] for table in subtopology.operator.tables)
+        done = (
+            result for planner in planners for result in self.results.get(planner, ()) if isinstance(result, TaskDone)
+        )
         return replace(self.locations, sealed={each.task: (*each.segments, *each.volatile) for each in done})
 
     def records(self) -> dict[str, int]:
@@ -215,7 +243,7 @@ class _Version:
         return None if sealed is None else reader.select(applied(sealed, reader.steps))
 
     def _all_results(self) -> list[TaskResult]:
-        return [result for own in self.results.values() for result in own]
+        return [result for _, planner in self.tasks._planners.values() for result in self.results.get(planner, ())]
 
 
 @contextlib.contextmanager

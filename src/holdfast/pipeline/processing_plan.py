@@ -6,6 +6,7 @@ query finds the task that has the key. Unusable records are JSON in the column `
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -24,7 +25,6 @@ from holdfast.pipeline.planning import (
     Sealed,
     collect,
     columns_of_records,
-    configure,
     run_idle_tasks,
     with_tasks,
 )
@@ -100,7 +100,7 @@ class ProcessingPlanner:
         self._unfit = [*unusable_nulls(self._operator.event, frame.schema), *not_utf8_inside(texts)]
         # Keys have a maximum length, so only the other columns can make a record large.
         bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
-        self._arrow = BY_ROWS if bounded else ROW_BY_ROW
+        self.arrow: Mapping[str, str] = BY_ROWS if bounded else ROW_BY_ROW
 
     @cached_property
     def _inputs(self) -> list[Column]:
@@ -115,7 +115,6 @@ class ProcessingPlanner:
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         session, work = records.sparkSession, self.work(step, locations.sealed)
-        configure(session, self._arrow)
         with steps.labels("plan").time():
             frame = self._partitioned(records, step.wall)
         with steps.labels("tasks").time():

@@ -6,13 +6,14 @@ The planner of such an operator says which rows its tasks get (`Frames`) and wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pyarrow as pa
 
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.local_records import LocalRows
-from holdfast.pipeline.planning import BY_BYTES, NOTHING_SEALED, Sealed, collect, configure, run_idle_tasks, with_tasks
+from holdfast.pipeline.planning import BY_BYTES, NOTHING_SEALED, Sealed, collect, run_idle_tasks, with_tasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
@@ -44,6 +45,7 @@ class RecordPlanner(ABC):
     """Runs an operator over single records."""
 
     every_version: ClassVar[bool] = False
+    arrow: Mapping[str, str] = BY_BYTES
 
     def __init__(self, subtopology: SubTopology, limits: Limits, frames: Frames) -> None:
         self._subtopology, self._limits, self._rows_of = subtopology, limits, frames
@@ -59,7 +61,6 @@ class RecordPlanner(ABC):
         return self._rows_of.unusable(wall)
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        configure(records.sparkSession, BY_BYTES)
         with steps.labels("plan").time():
             rows = self._rows_of.rows(records, step.wall)
             tasks = with_tasks(rows, self.work(step, locations.sealed), locations)
