@@ -1,4 +1,4 @@
-"""The machine of the crash matrix with a whole topology: a join of tables by a foreign key, in five sub-topologies.
+"""The machine of the crash matrix with a whole topology: joins by a foreign key, and as of the time of a record.
 
 A record's number says what it changes: below 100 it is the order of a customer, from 100 on a city of the customer. An
 order's key is its tens, and its amount the number; a number that ends with 9 deletes.
@@ -33,8 +33,11 @@ BEGIN = datetime.fromtimestamp(START / 1000, UTC)
 def linked_app() -> hf.App:
     app = hf.App("app", settings=hf.Settings(partitions=PARTITIONS))
     orders = app.table(ORDERS, "orders", key="id", timestamp="at", deleted="gone")
-    customers = app.table(CUSTOMERS, "customers", key="name", timestamp="at", deleted="gone")
+    customers = app.table(CUSTOMERS, "customers", key="name", timestamp="at", deleted="gone", history="1h")
     orders.join(customers, on="customer", how="left", name="both", prefix="c_")
+    stream = app.stream(ORDERS, key="id", timestamp="at", name="orders")
+    then = stream.join(customers, on="customer", how="left", name="then", prefix="c_")
+    then.to_stream().key_by("customer").group_by().aggregate(orders=hf.count(), city=hf.max("c_city")).store("cities")
     return app
 
 

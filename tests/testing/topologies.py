@@ -51,7 +51,7 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     games, others = (
         app.stream(frames[name], key="player", timestamp="at", position="n", name=name) for name in SOURCES[:2]
     )
-    kept: dict[str, Any] = random.choice([{}, {"history": "30s"}])
+    kept: dict[str, Any] = random.choice([{"history": "30s"}, {}])
     changes = app.table(frames["changes"], "changes", key="player", timestamp="at", position="n", **kept)
     cities = app.global_table(frames["cities"], "cities", key="city", timestamp="at", position="n")
     zips = app.global_table(ZIPS, "zips", key="city")
