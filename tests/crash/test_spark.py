@@ -5,6 +5,7 @@
 
 import json
 import os
+import random
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.crash import players
+from tests.crash import clinic, players
 from tests.crash.scenario import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
@@ -56,18 +57,43 @@ EVERY = [
     *[(f"{part}.{when}=driver@2", False) for part in ("apply", "snapshot") for when in ("before", "middle", "after")],
 ]
 
+ENDINGS = [
+    *[(point, "kill", 3) for point in ("commit.before", "commit.after")],
+    *[(point, "kill", 8) for point in ("sink.before", "sink.after")],
+    *[(point, "driver", 12) for point in ("segment.after", "state.read", "apply.middle", "snapshot.before")],
+    *[(point, "executor", 12) for point in ("segment.before", "segment.after", "state.read")],
+]
+"""Kills after which the app has to be started again: of the driver, by itself or by another process, and of the JVM.
+
+Each with how often its point may be reached before, which is at most about three versions.
+"""
+OF_INSTANCES = [
+    *[(f"{part}.{when}", "kill", 8) for part in ("apply", "snapshot") for when in ("before", "middle", "after")],
+    *[(point, "instance", 2) for point in ("commit.before", "commit.after", "segment.before", "sink.after")],
+]
+OF_WORKERS = [(point, "kill", 6) for point in ("segment.before", "segment.after", "state.read")]
+
 
 def live(folder: Path, fault: str = "", life: int = 0, app: str = "scenario") -> subprocess.CompletedProcess[str]:
-    """Runs the app until it is killed, or has processed everything and compared its result."""
+    """Runs the app until it is killed, or has processed everything and compared its result. Every fault happens."""
+    done = run(folder, fault, life, app)
+    named = {part.partition("=")[0] for part in fault.split(",") if part}
+    never = named - fired(folder, life)
+    assert not never, f"{never} never happened:\n{done.stderr[-4000:]}"
+    return done
+
+
+def fired(folder: Path, life: int) -> set[str]:
+    """The fault points at which a life had a kill."""
+    return {path.stem for path in (folder / f"faults-{life}").glob("*.fired")}
+
+
+def run(folder: Path, fault: str, life: int, app: str) -> subprocess.CompletedProcess[str]:
     marks = folder / f"faults-{life}"
     marks.mkdir()
     environment = {**os.environ, "HOLDFAST_FAULT": fault, "HOLDFAST_FAULT_DIR": str(marks)}
     command = [sys.executable, "-m", f"tests.crash.{app}", str(folder)]
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
-    fired = {path.stem for path in marks.glob("*.fired")}
-    named = {part.partition("=")[0] for part in fault.split(",") if part}
-    assert named <= fired, f"{named - fired} never happened:\n{done.stderr[-4000:]}"
-    return done
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=300, check=False)
 
 
 def live_through(chain: Chain, folder: Path, app: str) -> dict[str, object]:
@@ -100,6 +126,31 @@ def test_kills_change_nothing_in_a_processors_stores(tmp_path: Path) -> None:
     """The result is compared with a plain program over the same input."""
     players.write_input(tmp_path)
     assert live_through(PLAYERS_CHAIN, tmp_path, "players")["version"] == players.FILES
+
+
+@pytest.mark.timeout(900)
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2])
+def test_a_dozen_kills_change_nothing_in_windows_joins_and_punctuators(seed: int, tmp_path: Path) -> None:
+    """Two sources and five sub-topologies, killed at random. The result is compared with a plain program."""
+    clinic.write_input(tmp_path, files=20)
+    dice, kills, life = random.Random(seed), 0, 0
+    while kills < 12:
+        fault = some_faults(dice)
+        done = run(tmp_path, fault, life, "clinic")
+        assert done.returncode != 0, f"after {kills} kills the input was processed before {fault}"
+        kills += len(fired(tmp_path, life))
+        life += 1
+    assert verdict(live(tmp_path, life=life, app="clinic"))["wrong"] == []
+
+
+def some_faults(dice: random.Random) -> str:
+    """Kills of a worker and of an instance, and one that ends the driver or its JVM."""
+    chosen: dict[str, str] = {}
+    for kills in (ENDINGS, OF_INSTANCES, OF_WORKERS):
+        point, verb, most = dice.choice([kill for kill in kills if kill[0] not in chosen])
+        chosen[point] = f"{point}={verb}@{dice.randint(1, most)}"
+    return ",".join(chosen.values())
 
 
 @pytest.mark.slow
