@@ -63,7 +63,7 @@ class JoinedApp:
             stores=self.stores,
             keys=("k0",),
             sources=("main",),
-            limits=Limits(1, 1_000, 0),
+            limits=Limits(1, 3, 0),
         )
 
     def run(self, records: Sequence[Record]) -> list[Row]:

@@ -111,10 +111,6 @@ class Buffer:
         empty = encode_buckets(moved, np.zeros(len(moved), dtype=np.int64), none, NO_ROWS)
         return pa.concat_tables([part, self._put(emptied, np.zeros_like(moved), empty)])
 
-    def rest(self) -> pa.Table | None:
-        """What is left to write after the records."""
-        return self._writer.rest()
-
     def _buckets_of(self, span: Span) -> tuple[Numbers, Numbers]:
         """The keys and buckets of the spans, without those that are later than anything stored."""
         newest = noted_number(read_note(self._state, NEWEST)) if len(span.keys) else None

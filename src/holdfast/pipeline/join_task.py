@@ -21,7 +21,7 @@ from holdfast.pipeline.join_buffer import NO_ROWS, Buffer, Keys, Span, Stored
 from holdfast.pipeline.join_waiting import Waiting
 from holdfast.pipeline.matching import NONE, Flags, JoinRecords, Matches, Numbers
 from holdfast.pipeline.results import Tally, TaskResult, of_store, refused
-from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own
+from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks_of_keys
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import BEGINNING, Now
@@ -88,9 +88,10 @@ class JoinTask:
         self.tally = Tally()
         self._event = BEGINNING if work.now.event is None else work.now.event
         self._specs = {spec.name: spec for spec in work.stores}
+        self._writers: dict[str, WindowedWriter] = {}
 
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
-        """The parts of each segment. What changes in buffers is in the last."""
+        """The parts of each segment."""
         gathered: list[Part] = []
         for part in self._parts([batch for batch in batches if batch.num_rows]):
             gathered.append(part)
@@ -113,8 +114,18 @@ class JoinTask:
             return
         for source, own in self._by_source(chunk):
             self.tally.saw(source, pc.max(own[TIME]).as_py())
+        work, limits = self._work, self._work.limits
+        check_own(work.key, [whole(chunk[name]) for name in work.keys], self._task, limits.partitions)
+        rows = min(READ_ROWS, limits.chunk_rows)
+        for some in chunks_of_keys(chunk, work.key, work.keys, limits.partitions, rows):
+            yield from self._keys(some)
+        for name, writer in self._writers.items():
+            if (note := writer.rest()) is not None:
+                yield STATE, name, note
+
+    def _keys(self, chunk: pa.Table) -> Iterator[Part]:
+        """The records of some keys. They may have many matches, so only some of them are joined at a time."""
         columns = [whole(chunk[name]) for name in self._work.keys]
-        check_own(self._work.key, columns, self._task, self._work.limits.partitions)
         encoded = encode_keys(self._work.key, columns).dictionary_encode()
         numbers = encoded.indices.to_numpy().astype(np.int64)
         first = np.zeros(len(encoded.dictionary), dtype=np.int64)
@@ -191,8 +202,10 @@ class JoinTask:
         """A side's buffer, and its open records that the arrived records of the other side may belong to."""
         spec, open_from = self._specs[own.side.buffer], own.side.window.open_from(self._event)
         state, window = self._state.store(spec.name), other.side.window
-        writer = WindowedWriter(spec, self._work.version, self._work.now, state, lambda name, n: None)
-        buffer = Buffer(spec, keys, state, writer, open_from)
+        if spec.name not in self._writers:
+            ignored = lambda name, n: None  # noqa: E731
+            self._writers[spec.name] = WindowedWriter(spec, self._work.version, self._work.now, state, ignored)
+        buffer = Buffer(spec, keys, state, self._writers[spec.name], open_from)
         times = other.records.times
         span = Span(other.records.keys, np.maximum(times - window.before_ms, open_from), times + window.after_ms)
         return buffer, buffer.read(span, own.records)
@@ -220,8 +233,6 @@ class JoinTask:
         if number:
             self.tally.add("keys", number)
             yield STATE, arrived.side.buffer, buffer.write(arrived.records, arrived.rows)
-            if (note := buffer.rest()) is not None:
-                yield STATE, arrived.side.buffer, note
         if arrived.side.unmatched is None:
             return
         alone = np.flatnonzero(~side.matched[:number])
