@@ -117,7 +117,7 @@ def test_a_key_of_several_columns_and_a_key_that_is_too_long() -> None:
         [
             {"id": "1", "country": "ch", "city": "Bern"},
             {"id": "2", "country": "de", "city": "Bern"},
-            {"id": "3", "country": "de", "city": "x" * 40_000},
+            {"id": "3", "country": "de", "city": "x" * 70_000},
             {"id": "4", "country": None, "city": "Ulm"},
         ],
     )
