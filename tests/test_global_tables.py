@@ -36,9 +36,11 @@ class Outputs:
         self.looked_up, self.sized, self.processed, self.expressed = hf.memory(), hf.memory(), hf.memory(), hf.memory()
 
 
-def app_of(spark: SparkSession, folder: Path, sizes: dict[str, int], outputs: Outputs) -> hf.App:
+def app_of(spark: SparkSession, folder: Path, sizes: dict[str, int], ranks: dict[str, int], outputs: Outputs) -> hf.App:
     """Games whose points are the id of a city: a join, one after it, a processor, and one by an expression."""
-    app = hf.App("global", settings=settings(folder, batch=hf.BatchSettings(idle_interval="100ms")), spark=spark)
+    app = hf.App(
+        "global", settings=settings(folder, instances=2, batch=hf.BatchSettings(idle_interval="100ms")), spark=spark
+    )
     games = app.stream(read(spark, folder / "games"), key="player", timestamp="at", name="games")
     changes = read(spark, folder / "changes", COLUMNS)
     cities = app.global_table(changes, "cities", key="id", timestamp="at", deleted="op = 'DELETE'")
@@ -47,7 +49,9 @@ def app_of(spark: SparkSession, folder: Path, sizes: dict[str, int], outputs: Ou
     joined = games.join(cities, how="left", on="points", name="looked-up", prefix="c_").sink(outputs.looked_up)
     joined.to_stream().join(table, on="c_city", name="sized").sink(outputs.sized)
     games.process(Named, output="player string, size bigint, cities bigint").sink(outputs.processed)
-    upper = app.global_table(pa.table({"name": ["ANN"], "rank": [1]}), "ranks", key="name")
+    schema = pa.schema([("name", pa.string()), ("rank", pa.int64())])
+    rows = pa.Table.from_pylist([{"name": name, "rank": rank} for name, rank in ranks.items()], schema)
+    upper = app.global_table(rows, "ranks", key="name")
     games.select("player", "at").join(upper, on=F.upper("player"), name="ranked").sink(outputs.expressed)
     return app
 
@@ -62,7 +66,7 @@ def test_every_task_reads_every_row(spark: SparkSession, tmp_path: Path) -> None
     write(tmp_path / "games", 2, [game("ann", 2), game("bob", 3)])
     write(tmp_path / "changes", 2, [change(2, None, 2, "DELETE"), change(3, "Ulm", 2)], CHANGE)
     first = Outputs()
-    app = app_of(spark, tmp_path, {"Bern": 144, "Ulm": 129}, first)
+    app = app_of(spark, tmp_path, {"Bern": 144, "Ulm": 129}, {"ANN": 1}, first)
     with app:
         app.process_all_available()
         assert app.version == 2
@@ -93,18 +97,20 @@ def test_every_task_reads_every_row(spark: SparkSession, tmp_path: Path) -> None
     assert values(first.expressed, "player", "rank") == [("ann", 1), ("ann", 1)]
 
     second = Outputs()
-    app = app_of(spark, tmp_path, {"Ulm": 130, "Chur": 38}, second)
+    app = app_of(spark, tmp_path, {"Ulm": 130, "Chur": 38}, {}, second)
     with app:
         while app.version < 3:  # the driver makes a version for the static rows: no record arrives
             app.process_all_available()
         assert entries_of(app, "sizes") == {"Ulm": {"people": 130}, "Chur": {"people": 38}}
+        assert entries_of(app, "ranks") == {}, "a DataFrame without rows empties the table"
         write(tmp_path / "games", 3, [game("ann", 3), game("bob", 1)])
         write(tmp_path / "changes", 3, [change(1, "Chur", 3)], CHANGE)
         app.process_all_available()
         assert app.version == 4
     assert values(second.sized, "player", "people") == [("ann", 130), ("bob", 38)]
+    assert values(second.expressed, "player") == []
 
-    other = hf.App("global", settings=settings(tmp_path), spark=spark)
+    other = hf.App("global", settings=settings(tmp_path, instances=2), spark=spark)
     other.table(read(spark, tmp_path / "changes", COLUMNS), "cities", key="id", timestamp="at", deleted="op = 'DELETE'")
     with pytest.raises(AppChanged, match="store 'cities' has one_partition True in the log and False in the code"):
         other.start()
