@@ -118,6 +118,10 @@ class TimedEntries(ABC):
         self._newest.raise_to(number)
         self._bytes.put(slice_prefix(number) + own, cell)
 
+    def note_slice(self, number: int) -> None:
+        """Notes that something else writes entries to this slice."""
+        self._newest.raise_to(number)
+
     @abstractmethod
     def count(self, most: int) -> Counted:
         """Counts the first visible entries, up to `most`."""

@@ -158,6 +158,24 @@ class VersionedEntries(TimedEntries):
                 self._bytes.delete(place)
 
 
+class RowHistory(VersionedEntries):
+    """The latest row and the history of keys of a table.
+
+    A row that moves is written in the newest schema: a rewrite that has passed its new place would miss it.
+    """
+
+    def __init__(self, spec: StoreSpec, bytes_: OrderedBytes, now: Now) -> None:
+        super().__init__(spec, bytes_, now)
+        self._spec = spec
+
+    def _keep_old(self, own: bytes, cell: bytes, valid_from: int, valid_to: int) -> None:
+        if unpack(cell).schema != self._spec.schema:
+            cells = unpack_many(pa.array([cell], pa.binary()))
+            rows = newest_rows(self._spec, cells.payloads, cells.schemas)
+            cell = pack_many(rows, cells.timestamps, schema=self._spec.schema)[0].as_py()
+        super()._keep_old(own, cell, valid_from, valid_to)
+
+
 def _olds(rows: Iterator[Row]) -> Iterator[Old]:
     try:
         yield from map(_old, rows)
@@ -175,11 +193,14 @@ class VersionedWriter(BatchWriter):
 
     def __init__(self, spec: StoreSpec, version: Version, now: Now, state: StoreColumns, count: Count) -> None:
         super().__init__(spec, version, now, state, count)
-        self._newest: int | None = None
+        self.newest: int | None = None
         """The last slice that this version wrote to."""
 
     def changes(self, keys: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table:
-        cells = self._state.get(keys)
+        return self.after(keys, self._state.get(keys), times, merge)
+
+    def after(self, keys: pa.BinaryArray, cells: pa.BinaryArray, times: pa.Array | None, merge: Merge) -> pa.Table:
+        """What a chunk of keys changes, given their latest cells at `v-1`."""
         before = unpack_many(cells)
         since = latest(before, pa.array(np.full(len(keys), self._now.wall)) if times is None else times)
         rows = newest_rows(self._spec, before.payloads, before.schemas)
@@ -198,19 +219,19 @@ class VersionedWriter(BatchWriter):
             return None
         slices = slices_of(ended, self._spec.slice_ms)
         newest = int(slices.max())
-        self._newest = newest if self._newest is None else max(self._newest, newest)
+        self.newest = newest if self.newest is None else max(self.newest, newest)
         schema = Schema(self._spec.key.fields + VALIDITY)
         own = encode_keys(schema, [*decode_keys(self._spec.key, keys), ended, started])
         return part(sliced_keys(slices, own), cells)
 
     def rest(self) -> pa.Table | None:
         """The note of the newest slice, if this version wrote to a newer one."""
-        if self._newest is None:
+        if self.newest is None:
             return None
         before = noted_number(read_note(self._state, NEWEST))
-        if before is not None and before >= self._newest:
+        if before is not None and before >= self.newest:
             return None
-        return note_part(NEWEST, number_note(self._newest))
+        return note_part(NEWEST, number_note(self.newest))
 
 
 @dataclass(frozen=True)
