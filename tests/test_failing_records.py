@@ -4,13 +4,17 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 from pyspark.sql import SparkSession
+from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.driver import TaskFailed
-from tests.apps import entries_of, game, read, settings, write
+from holdfast.pipeline.failing import RecordFailed
+from holdfast.words import Version
+from tests.apps import NOON, entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -71,3 +75,75 @@ def test_an_unknown_on_error_is_refused_where_it_is_written(spark: SparkSession,
     (tmp_path / "input").mkdir()
     with pytest.raises(TopologyError, match=r"on_error='dead' is none of fail, skip, dead_letter"):
         odd_app(spark, tmp_path, hf.memory(), on_error="dead")
+
+
+TEXT = pa.schema([("player", pa.string()), ("text", pa.string()), ("at", pa.timestamp("us", "UTC"))])
+
+
+def text(player: str, value: str) -> dict[str, Any]:
+    return {"player": player, "text": value, "at": NOON}
+
+
+def text_app(spark: SparkSession, folder: Path, **chosen: Any) -> tuple[hf.App, hf.Stream]:
+    app = hf.App("texts", settings=settings(folder, **chosen), spark=spark)
+    source = read(spark, folder / "input", "player string, text string, at timestamp")
+    return app, app.stream(source, key="player", timestamp="at", position="text")
+
+
+def letters_of(folder: Path) -> list[tuple[str, str]]:
+    files = sorted((folder / "base" / "texts" / "dead-letters").glob("[0-9]*.json"))
+    found = [json.loads(line) for path in files for line in path.read_text().splitlines()]
+    return sorted((letter["reason"], json.loads(letter["record"])["text"]) for letter in found)
+
+
+def test_an_expression_that_fails_for_a_record(spark: SparkSession, tmp_path: Path) -> None:
+    """In each kind of step and in an aggregate: the app stops with the record, or the record is kept, once."""
+    write(tmp_path / "input", 1, [text("ann", "1"), text("bob", "2"), text("ann", "x"), text("cleo", "3")], TEXT)
+    app, stream = text_app(spark, tmp_path)
+    stream.group_by().aggregate(n=hf.sum("CAST(text AS int)")).store("sums")
+    with app, pytest.raises(RecordFailed, match=r"an expression of sums failed.*\"text\":\"x\".*Nothing of the batch"):
+        app.process_all_available()
+    app, stream = text_app(spark, tmp_path, on_error="dead_letter")
+    number = "CAST(text AS int)"
+    shapes = {
+        "sums": stream,
+        "computed": stream.with_column("n", number),
+        "selected": stream.select("player", "at", "text", F.expr(number).alias("n")),
+        "filtered": stream.where(f"{number} > 0"),
+        "items": stream.flat_map(f"array({number}, 7)", "n"),
+        "branched": stream.branch(f"{number} > 1")[0],
+    }
+    for name, shape in shapes.items():
+        of = number if name in ("sums", "filtered", "branched") else "n"
+        shape.group_by().aggregate(n=hf.sum(of)).store(name)
+    strict = stream.on_error("skip").with_column("n", number).group_by().aggregate(n=hf.sum("n")).store("skipping")
+    with app:
+        app.process_all_available()
+        found = {name: {key: row["n"] for key, row in entries_of(app, name).items()} for name in shapes}
+        assert {key: row["n"] for key, row in entries_of(app, strict.name).items()} == {"ann": 1, "bob": 2, "cleo": 3}
+        newest = app._started().log.newest()
+    every = {"ann": 1, "bob": 2, "cleo": 3}
+    assert found == {
+        **dict.fromkeys(shapes, every),
+        "items": {"ann": 8, "bob": 9, "cleo": 10},
+        "branched": {"bob": 2, "cleo": 3},
+    }
+    assert letters_of(tmp_path) == [("an expression of sums failed", "x")], "the first that runs reports it"
+    assert newest is not None
+    assert (newest.counts["records"], newest.counts["dead"]) == (4, 1)
+
+
+def test_a_record_that_is_skipped_is_counted(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [text("ann", '{"n": 1}'), text("bob", "garbage")], TEXT)
+    write(tmp_path / "input", 2, [text("ann", '{"n": 2}'), text("bob", "garbage")], TEXT)
+    app, stream = text_app(spark, tmp_path)
+    parsed = "from_json(text, 'n int', map('mode', 'FAILFAST'))"
+    stream.on_error("skip").with_column("event", parsed).group_by().aggregate(n=hf.sum("event.n")).store("sums")
+    with app:
+        app.process_all_available()
+        assert {key: row["n"] for key, row in entries_of(app, "sums").items()} == {"ann": 3}
+        log = app._started().log
+        commits = [log.commit(Version(n)) for n in (1, 2)]
+    assert [each.counts for each in commits if each is not None and each.counts["skipped/sums"] == 1] == [
+        each.counts for each in commits if each is not None
+    ]

@@ -37,10 +37,11 @@ from holdfast.states import ACTIVE, AlreadyStarted, AppState, AppStopped, NotSta
 from holdfast.stores.options import Length
 from holdfast.topology.aggregation import Table
 from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
+from holdfast.topology.opening import open_stream
 from holdfast.topology.outputs import DEAD_LETTERS
 from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.sink import Sink
-from holdfast.topology.stream import Stream, open_stream
+from holdfast.topology.stream import Stream
 from holdfast.topology.tables import add_table
 from holdfast.topology.topology import Topology
 

@@ -122,9 +122,9 @@ def test_a_key_that_moves_to_another_slice_is_a_put() -> None:
 
 def added(name: str) -> tuple[Topology, Processed]:
     """A topology with the processor under this name."""
-    topology, operator = Topology(), Processing(Plays, EventShape(()), tuple(DECLARED))
+    topology, operator = Topology(), Processing(Plays, EventShape(()), tuple(DECLARED), name=name)
     topology.add(name, None, work(1).key, tuple(spec for _, spec in STORES), operator)  # type: ignore[arg-type]
-    return topology, Processed(topology, name)
+    return topology, Processed(topology, name, name)
 
 
 def test_only_key_value_stores_have_changes_to_send() -> None:

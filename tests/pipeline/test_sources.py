@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 
 import holdfast as hf
 from holdfast.errors import TopologyError
@@ -78,6 +78,32 @@ def test_a_merged_stream_moves_the_clock_of_each_source_alone(spark: SparkSessio
         "at": NOON.isoformat()[:-6] + ".000Z",
         "_source": "chats",
     }
+
+
+def test_the_tasks_of_a_merged_stream_count_the_records_of_each_source(
+    spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No job counts them: the tasks do, also unusable ones, in each plan of an aggregate and in a table."""
+
+    def refuse(frame: DataFrame) -> None:
+        raise AssertionError("a job that counts")
+
+    monkeypatch.setattr(type(spark.range(1)), "count", refuse)
+    app, games, chats = two_sources(spark, tmp_path)
+    merged = games.merge(chats)
+    merged.group_by().aggregate(n=hf.count()).store("seen")
+    merged.group_by().window(hf.tumbling("1h")).aggregate(n=hf.count()).store("hourly")
+    counts = []
+    with app:
+        for number in range(3):
+            write(tmp_path / "games", number, [game("ann", 3), game("bob", 4), game(None if number == 2 else "cat")])
+            write(tmp_path / "chats", number, [game("dan", 100)])
+            app.process_all_available()
+            newest = app._started().driver.newest
+            assert newest is not None
+            counts.append(newest.counts)
+    assert [each["records"] for each in counts] == [4, 4, 4]
+    assert [each.get("dead", 0) for each in counts] == [0, 0, 1]
 
 
 @pytest.mark.parametrize("whole", [False, True])

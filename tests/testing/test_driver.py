@@ -1,6 +1,8 @@
 """The test driver: whole topologies in one process, without Spark."""
 
+import warnings
 from datetime import UTC, datetime, timedelta
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -12,6 +14,7 @@ import holdfast as hf
 from holdfast.errors import BadValue, TopologyError
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.testing import TestDriver, records
+from holdfast.testing.attributes import AttributeLost
 
 GAMES = "player string, points bigint, at timestamp"
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -96,6 +99,16 @@ def test_a_record_that_cant_be_used_is_a_dead_letter() -> None:
     assert driver.counts["dead"] == 2
 
 
+def test_a_record_that_several_cant_use_is_one_dead_letter() -> None:
+    app, games = games_app()
+    games.group_by().count().store("players")
+    games.select("player", "at").group_by().count().store("times")
+    driver = TestDriver(app)
+    driver.pipe("games", [game(None, 3, 2), game("bob", 1, 1)])
+    assert [letter["reason"] for letter in driver.dead_letters()] == ["no key: player is null"]
+    assert (driver.counts["records"], driver.counts["dead"]) == (2, 1)
+
+
 def test_processors_outputs_and_derived_streams() -> None:
     app, games = games_app()
     totals = games.process(
@@ -121,6 +134,45 @@ def test_a_processor_that_raises_refuses_the_batch() -> None:
     assert driver.store("totals").get("ann") == 1
     driver.pipe("games", [game("ann", 2, 2)])
     assert driver.store("totals").get("ann") == 3
+
+
+class Forgetful(hf.Processor):
+    __slots__ = ("last",)
+    seen = hf.KeyValueStore("seen", value=int)
+
+    def __init__(self) -> None:
+        self.limit = 3
+
+    def init(self, ctx: hf.Context) -> None:
+        self.started = ctx.version
+        self.waiting: list[str] = []
+
+    @cached_property
+    def table(self) -> dict[str, int]:
+        return {"ann": 1}
+
+    def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+        self.seen[key] = self.table.get(key, 0) + self.limit
+        match event.points:
+            case 1:
+                self.number = 1
+            case 2:
+                self.waiting.append(key)
+            case 3:
+                self.last = key
+
+
+@pytest.mark.parametrize(("points", "attribute"), [(1, "number"), (2, "waiting"), (3, "last")])
+def test_an_attribute_that_is_set_while_processing_is_warned_about_once(points: int, attribute: str) -> None:
+    app, games = games_app()
+    games.process(Forgetful)
+    driver = TestDriver(app)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        driver.pipe("games", [game("ann", 0, 1)])
+    with pytest.warns(AttributeLost, match=rf"Forgetful.{attribute} was changed in process\(\).*use a store") as found:
+        [driver.pipe("games", [game("ann", points, second)]) for second in (2, 3)]
+    assert len(found) == 1
 
 
 def test_windows_close_when_stream_time_passes() -> None:

@@ -2,7 +2,6 @@
 
 from typing import Any
 
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -26,7 +25,6 @@ def best_of(rows: dict[tuple[str, str], int], game: str) -> list[dict[str, Any]]
     return [{"player": player, "points": points} for points, player in own[:2]] or None
 
 
-@pytest.mark.filterwarnings("ignore::holdfast.testing.attributes.AttributeLost")
 @given(changes)
 def test_the_best_rows_follow_every_change(versions: list[list[tuple[str, str, int | None, bool]]]) -> None:
     test = ProcessorTest(ranking_of("top", 2, COLUMNS))

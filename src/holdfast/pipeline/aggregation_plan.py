@@ -25,7 +25,7 @@ from pyspark.sql import functions as F
 
 from holdfast import metrics
 from holdfast.pipeline.aggregation_task import AggregationWork
-from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
+from holdfast.pipeline.clock_columns import clocks_of, counted_sources, millis_of, source_number, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
 from holdfast.pipeline.local_aggregation import LocalAggregation
@@ -46,7 +46,7 @@ from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
 from holdfast.pipeline.sketch_expressions import sketch_of
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import DEAD, MICROS, ROWS, TIME, BatchPlan, TaskColumns
+from holdfast.pipeline.task_columns import DEAD, MICROS, OF_SOURCE, ROWS, TIME, BatchPlan, TaskColumns, number_of
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
 from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
@@ -108,7 +108,8 @@ class AggregationPlanner:
         )
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TaskWork:
-        return self._work(step, BatchPlan.WITH_DEAD_LETTERS)
+        work = self._work(step, BatchPlan.WITH_DEAD_LETTERS)
+        return replace(work, columns=replace(work.columns, sources=()))  # a test driver counts records itself
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         chosen = self._chooser.plan
@@ -142,7 +143,7 @@ class AggregationPlanner:
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:
         return run_idle_tasks(session, self._limits.partitions, self._work(step, BatchPlan.GROUPED), locations)
 
-    def _work(self, step: Step, plan: BatchPlan) -> TaskWork:
+    def _work(self, step: Step, plan: BatchPlan) -> AggregationWork:
         (store,) = self._subtopology.stores
         return AggregationWork(
             topology=self._subtopology.number,
@@ -178,6 +179,7 @@ def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPla
         rows=counting,
         time=TIME if subtopology.stream.timestamp else None,
         clocks=clocks_of(subtopology.stream),
+        sources=counted_sources(subtopology.stream),
         bounded=not any(field.field_type.is_variable for reducer in operator.reducers for field in reducer.partials),
     )
     columns = {BatchPlan.WITH_DEAD_LETTERS: with_dead_letters}
@@ -202,6 +204,8 @@ class AggregationFrames:
         self.columns = columns_of(subtopology, self.operator)
         self.keys = self.columns[BatchPlan.WITH_DEAD_LETTERS].keys
         self._key = [F.expr(f"{quoted(f.name)} AS k{n}") for n, f in enumerate(self._fields)]
+        sources = counted_sources(self._stream)
+        self._source = [F.expr(f"{source_number(sources)} AS {OF_SOURCE}")] if sources else []
         self._time = {plan: self._time_inputs(columns) for plan, columns in self.columns.items()}
         self._values = {
             plan: {name: _value(column, counted) for name, column, counted in _inputs(self.operator, plan) if name}
@@ -254,9 +258,14 @@ class AggregationFrames:
         if plan is BatchPlan.WITH_DEAD_LETTERS:
             # Otherwise a sum over many equal dead letters could overflow.
             values = [F.when(good, value).alias(name) for name, value in self._values[plan].items()]
-            return [*self._key, dead_letter(cases).alias(DEAD), *self._time[plan], *values]
+            return [*self._key, dead_letter(cases).alias(DEAD), *self._time[plan], *self._source, *values]
         key = [F.when(good, F.expr(quoted(f.name))).alias(f"k{n}") for n, f in enumerate(self._fields)]
-        return [*key, *self._time[plan], *(value.alias(name) for name, value in self._values[plan].items())]
+        return [
+            *key,
+            *self._time[plan],
+            *self._source,
+            *(value.alias(name) for name, value in self._values[plan].items()),
+        ]
 
     def _time_inputs(self, columns: TaskColumns) -> list[Column]:
         stream = self._stream
@@ -284,6 +293,7 @@ class AggregationFrames:
         if named.rows == ROWS:
             columns.append(F.expr(f"count(1) AS {ROWS}"))
         columns += [F.expr(f"max({name}) AS {name}") for name in named.times]
+        columns += [F.expr(f"count_if({OF_SOURCE} = {n}) AS {number_of(n)}") for n in range(len(named.sources))]
         return columns
 
 

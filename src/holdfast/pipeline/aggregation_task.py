@@ -19,8 +19,9 @@ from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import SEGMENT_BYTES, STATE
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.task import READ_LARGE_ROWS, READ_ROWS, Limits, Part, check_own, chunks
-from holdfast.pipeline.task_columns import DEAD, TaskColumns
+from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TaskColumns, number_of
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
@@ -28,7 +29,6 @@ from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.rows import DamagedRow, decode_rows, encode_rows
 from holdfast.stores.layouts.base import BatchWriter
 from holdfast.stores.layouts.registry import layout_of
-from holdfast.stores.layouts.rewriter import Rewriter
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Overflow, Reducer
 from holdfast.words import TaskId, Version
@@ -54,10 +54,11 @@ class AggregationWork:
         written = WrittenSegments()
         try:
             if self.columns.inputs is not None:
-                batches = grouped(self.columns, self.reducers, timed(self.columns, batches), self.limits.chunk_rows)
+                raw = timed(self.columns, counted(self.columns, batches, tally))
+                batches = grouped(self.columns, self.reducers, raw, self.limits.chunk_rows)
             segments = _segments(self, task, batches, self._writer(before, tally), tally)
-            if self.limits.rewrite_entries:
-                segments = _preceded_by(rewritten(self, before, tally), segments)
+            if first := rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally):
+                segments = _preceded_by(first, segments)
             for parts in segments:
                 written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except RejectFastPlan as reason:
@@ -103,27 +104,27 @@ def _segments(
         yield [(kind, name, pa.concat_tables(tables)) for (kind, name), tables in gathered.items()]
 
 
-def rewritten(work: AggregationWork, before: StoreColumns, tally: Tally) -> list[Part]:
-    """Some rows of older schemas, converted to the newest, as of `v-1`."""
-    spec = work.store
-    step = Rewriter(spec, work.now).step(before, work.limits.rewrite_entries)
-    if step is None:
-        return []
-    if step.rewritten:
-        tally.add(of_store(spec.name, "rewritten"), step.rewritten)
-    return [(STATE, spec.name, step.part)]
-
-
 def _preceded_by(first: list[Part], segments: Iterator[list[Part]]) -> Iterator[list[Part]]:
-    """Puts some parts before all others: of two changes of one key the later one counts, which must be the batch's."""
+    """Puts some parts before all others."""
     yield [*first, *next(segments, [])]
     yield from segments
+
+
+def counted(columns: TaskColumns, batches: Iterable[pa.RecordBatch], tally: Tally) -> Iterator[pa.RecordBatch]:
+    """Raw records, after those of each source were counted."""
+    for batch in batches:
+        if columns.sources:
+            tally.read_numbered(columns.sources, batch[OF_SOURCE])
+        yield batch
 
 
 def usable(work: AggregationWork, chunk: pa.Table, tally: Tally) -> tuple[list[Part], pa.Table]:
     """Counts the records of a chunk. Returns its dead letters and the other rows, or rejects the plan."""
     columns = work.columns
     tally.records += pc.sum(chunk[columns.rows]).as_py()
+    if columns.inputs is None:
+        for number, source in enumerate(columns.sources):
+            tally.read(source, pc.sum(chunk[number_of(number)]).as_py())
     if not columns.dead and any(chunk[name].null_count for name in columns.keys):
         raise RejectFastPlan("The batch has records that can't be used.")
     if not columns.dead or chunk[DEAD].null_count == chunk.num_rows:

@@ -6,10 +6,15 @@ source a column with the event times of its own records: a live source must not 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
+
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.pipeline.task_columns import TIME, Clocks
 from holdfast.pipeline.unusable import quoted
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import Source
 
@@ -40,6 +45,26 @@ def times_of_branches(stream: Stream) -> list[str]:
         return []
     millis = millis_of(stream.timestamp)
     return [f"CASE WHEN {SOURCE} = '{source}' THEN {millis} END AS {name}" for source, name in clocks_of(stream)]
+
+
+def counted_sources(stream: Stream) -> tuple[str, ...]:
+    """The sources whose records tasks count one by one: those of a merged stream."""
+    return sources_of(stream) if len(stream.branches) > 1 else ()
+
+
+def source_number(sources: Sequence[str]) -> str:
+    """The SQL of a source's place among these; null for a record of an output.
+
+    >>> source_number(["games", "chats"])
+    "CASE _source WHEN 'games' THEN 0 WHEN 'chats' THEN 1 END"
+    """
+    cases = " ".join(f"WHEN '{name}' THEN {n}" for n, name in enumerate(sources))
+    return f"CASE {SOURCE} {cases} END" if sources else "CAST(NULL AS int)"
+
+
+def source_numbers(sources: Sequence[str], records: pa.Table) -> pa.Array:
+    """The same of Arrow columns."""
+    return pc.index_in(whole(records[SOURCE]), pa.array(sources, pa.string()))
 
 
 def millis_of(timestamp: str) -> str:

@@ -19,6 +19,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch
 from holdfast.log.leadership import Leadership, accepts, outdated
 from holdfast.log.log import Log, LostRace
+from holdfast.log.segments import SegmentRef
 from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, following, next_wall, version_of
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
@@ -199,7 +200,10 @@ class Driver:
         with steps.labels("sinks").time():
             self._sinks.catch_up(version_of(previous))
         counts = {"records": sum(batch_result.records.values())}
+        segments: dict[str, tuple[SegmentRef, ...]] = {}
         for result in results:
+            if result.segments:  # a task has several results where records have failed
+                segments[result.task] = (*segments.get(result.task, ()), *result.segments)
             for name, number in result.counts.items():
                 counts[name] = counts.get(name, 0) + number
         commit = Commit(
@@ -213,7 +217,7 @@ class Driver:
                 previous, wall, [result.event_times for result in results], batch_result.records
             ),
             spark=batch,
-            segments={result.task: result.segments for result in results if result.segments},
+            segments=segments,
             counts=counts,
             volatile={result.task: result.volatile for result in results if result.volatile},
             sinks={**self._sinks.positions},

@@ -5,28 +5,25 @@ Unusable records are JSON in the column `_dead`, as in `processing_plan`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
-import pyarrow.compute as pc
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.clock_columns import millis_of, sources_of
+from holdfast.pipeline.clock_columns import millis_of, source_number, source_numbers, sources_of
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.join_task import OF_SOURCE, JoinWork
+from holdfast.pipeline.join_task import JoinWork
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, times_of
 from holdfast.pipeline.planning import NOTHING_SEALED, Sealed, columns_of_records
 from holdfast.pipeline.record_plan import RecordPlanner
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import DEAD, TIME
+from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.topology.joining import LEFT, RIGHT, StreamJoin, late_of
-from holdfast.topology.stream import SOURCE
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -46,7 +43,7 @@ class JoinFrames:
         self._sql = [
             *(f"{quoted(column)} AS {name}" for column, name in zip(subtopology.key.names, self.keys, strict=True)),
             f"{millis_of(stream.timestamp)} AS {TIME}",
-            f"{_number_of(self.sources)} AS {OF_SOURCE}",
+            f"{source_number(self.sources)} AS {OF_SOURCE}",
             LEFT,
             RIGHT,
         ]
@@ -72,7 +69,7 @@ class JoinFrames:
         rows = {name: whole(records[column]) for column, name in keys}
         rows |= times_of(self._subtopology.stream, records)
         rows |= {name: whole(records[name]) for name in (LEFT, RIGHT)}
-        rows[OF_SOURCE] = pc.index_in(whole(records[SOURCE]), pa.array(self.sources, pa.string()))
+        rows[OF_SOURCE] = source_numbers(self.sources, records)
         dead = dead_letters(self.unusable(wall), records)
         return LocalRows(in_order(rows, dead, (), (*self.keys, TIME, OF_SOURCE, LEFT, RIGHT, DEAD)), self.keys)
 
@@ -105,13 +102,3 @@ class JoinPlanner(RecordPlanner):
             limits=self._limits,
             late=self._late if self._subtopology.stream.topology.is_read(self._late) else None,
         )
-
-
-def _number_of(sources: Sequence[str]) -> str:
-    """The SQL of a source's place among these; null for a record of an output.
-
-    >>> _number_of(["games", "chats"])
-    "CASE _source WHEN 'games' THEN 0 WHEN 'chats' THEN 1 END"
-    """
-    cases = " ".join(f"WHEN '{name}' THEN {n}" for n, name in enumerate(sources))
-    return f"CASE {SOURCE} {cases} END" if sources else "CAST(NULL AS int)"

@@ -7,7 +7,6 @@ that arrives after its window has closed is late: it is counted, and does nothin
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +21,7 @@ from holdfast.pipeline.join_waiting import Waiting
 from holdfast.pipeline.matching import NONE, Flags, JoinRecords, Matches, Numbers
 from holdfast.pipeline.results import Tally, TaskResult, of_store, refused
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks_of_keys
-from holdfast.pipeline.task_columns import DEAD, TIME
+from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TIME
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import BEGINNING, Now
 from holdfast.stores.formats.byte_columns import whole
@@ -36,9 +35,6 @@ from holdfast.topology.derived import TIME as ROW_TIME
 from holdfast.topology.join_shape import JoinSide
 from holdfast.topology.joining import StreamJoin
 from holdfast.words import TaskId, Version
-
-OF_SOURCE: Final = "_of"
-"""The column with the number of a record's source, null for a record of an output."""
 
 
 @dataclass(frozen=True)

@@ -7,21 +7,26 @@ machine.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
 
 from holdfast.log.log import Log
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
+from holdfast.pipeline.failing import LettersWork, can_fail, concerns_data, readers_of, stop_for, without_failed
 from holdfast.pipeline.local_records import LocalRows, holds
 from holdfast.pipeline.planners import planner_of
 from holdfast.pipeline.planning import Planner, Sealed
+from holdfast.pipeline.processing_task import ProcessingWork, Watch, unwatched
+from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
 from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sealed import sealed_table
-from holdfast.pipeline.source_readers import Reader, Steps, applied, base, earlier_readers, shared_steps
+from holdfast.pipeline.source_readers import Reader, Steps, applied, reporting_first, shared_steps
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD
@@ -30,37 +35,38 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import arrow_schema, local_session, static_table
+from holdfast.topology.processor import OnError
 from holdfast.topology.steps import PlainStep
 from holdfast.topology.stream import SOURCE
-from holdfast.topology.topology import Source, StaticRows
+from holdfast.topology.topology import OutputOf, Source, StaticRows
 from holdfast.words import TaskId
 
 if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
     from holdfast.topology.topology import SubTopology
 
-PLACE = "_place"
-"""The column with a record's place in its version, by which readers know what another one has reported."""
-
+Origin = Source | OutputOf | StaticRows
 StateOf = Callable[[TaskId], TaskState]
 
 
 class LocalTasks:
     """Runs the tasks of all sub-topologies, in order."""
 
-    def __init__(self, subtopologies: Sequence[SubTopology], limits: Limits, static: StaticTables) -> None:
-        self.partitions, self.static = limits.partitions, static
+    def __init__(
+        self, subtopologies: Sequence[SubTopology], limits: Limits, static: StaticTables, watch: Watch = unwatched
+    ) -> None:
+        """`watch` is called around the calls of processors."""
+        self.partitions, self.static, self.watch = limits.partitions, static, watch
         self.planners: list[tuple[SubTopology, Planner]] = [(each, planner_of(each, limits)) for each in subtopologies]
         self.outputs = {output.name: output for each in subtopologies for output in each.outputs}
-        self.readers = {
-            planner: [Reader(planner, branch) for branch in each.stream.branches] for each, planner in self.planners
-        }
-        self.of_source: dict[Source, list[Reader]] = {}
+        self.inline_limit = limits.inline_limit
+        self.readers = {planner: readers_of(each, planner) for each, planner in self.planners}
+        by_origin: dict[Origin, list[Reader]] = {}
         for reader in (reader for own in self.readers.values() for reader in own):
-            if isinstance(origin := reader.branch.origin, Source):
-                self.of_source.setdefault(origin, []).append(reader)
-        self.earlier = {
-            reader: others for readers in self.of_source.values() for reader, others in earlier_readers(readers).items()
-        }
+            by_origin.setdefault(reader.branch.origin, []).append(reader)
+        self.of_source = {origin: own for origin, own in by_origin.items() if isinstance(origin, Source)}
+        self.first = {reader: others for own in by_origin.values() for reader, others in reporting_first(own).items()}
 
     def compute(self, batch: Mapping[str, pa.Table], step: Step, log: Log, state: StateOf) -> BatchResult:
         """The results of a version with these records, by the name of their source."""
@@ -87,19 +93,50 @@ class _LocalVersion:
     batch: Mapping[Source, pa.Table]
     due: Collection[str] = ()
     results: list[TaskResult] = field(default_factory=list)
-    _based: dict[tuple[int, ...], pa.Table] = field(default_factory=dict)
+    failed: dict[Reader, list[tuple[OnError, pa.Table]]] = field(default_factory=dict)
+    """The letters of records for which a step failed, with their numbers."""
+    letters: list[TaskResult] = field(default_factory=list)
+    _known: dict[Reader, pa.Table | None] = field(default_factory=dict)
 
     def run(self) -> list[TaskResult]:
         """The results of all tasks. Where one has failed, no further sub-topology runs."""
         for subtopology, planner in self.tasks.planners:
-            records = self._records(planner)
-            if records is not None:
-                self._run_tasks(subtopology, planner, planner.local(records, self.step))
+            rows = self._rows(planner)
+            if rows is not None:
+                self._run_tasks(subtopology, planner, rows)
+                self._write_letters(subtopology, planner)
             elif (self.batch and planner.every_version) or must_run(subtopology, self.due, self.step):
                 self._run_tasks(subtopology, planner, None)
             if not all(isinstance(result, TaskDone) for result in self.results):
                 break
-        return self.results
+        return [*self.results, *self.letters]
+
+    def _rows(self, planner: Planner) -> LocalRows | None:
+        """The rows of a planner's tasks, None if there can't be any. Records that fail are set apart."""
+        readers = self.tasks.readers[planner]
+        try:
+            records = self._records(planner)
+            return None if records is None else planner.local(records, self.step)
+        except (PySparkException, Py4JJavaError) as error:
+            steps = ((*reader.steps, *reader.computed) for reader in readers)
+            if not concerns_data(error) or not any(map(can_fail, steps)):
+                raise
+            for reader in readers:
+                if (origin := self._origin(reader.branch.origin)) is not None:
+                    self._known[reader], self.failed[reader] = checked(origin, reader, error)
+        records = self._records(planner)
+        return None if records is None else planner.local(records, self.step)
+
+    def _write_letters(self, subtopology: SubTopology, planner: Planner) -> None:
+        task, *_ = subtopology.tasks(self.tasks.partitions)
+        for reader in self.tasks.readers[planner]:
+            reported = self._reported(reader)
+            for on_error, letters in self.failed.get(reader, ()):
+                own = letters.filter(pa.array([number not in reported for number in letters[RECORD_ID].to_pylist()]))
+                work = LettersWork(
+                    subtopology.number, self.step.version, subtopology.name, self.tasks.inline_limit, on_error
+                )
+                self.letters.append(work.run(task, own.to_batches(), self.log, self.state(task)))
 
     def counts(self) -> dict[str, int]:
         """How many records each source had, after the steps that all its readers share."""
@@ -111,6 +148,8 @@ class _LocalVersion:
 
     def _run_tasks(self, subtopology: SubTopology, planner: Planner, rows: LocalRows | None) -> None:
         work = planner.work(self.step, self._sealed())
+        if isinstance(work, ProcessingWork):
+            work = replace(work, watch=self.tasks.watch)
         tasks = subtopology.tasks(self.tasks.partitions)
         shares = [[]] * len(tasks) if rows is None else _shares(subtopology, rows, len(tasks))
         for task, share in zip(tasks, shares, strict=True):
@@ -136,42 +175,48 @@ class _LocalVersion:
 
     def _of(self, reader: Reader) -> pa.Table | None:
         """The records of one branch, with the columns that its planner uses."""
-        origin = reader.branch.origin
-        if isinstance(origin, StaticRows):
-            unread = self.tasks.static.is_unread(origin)
-            return _selected(static_table(origin.frame), reader) if unread else None
-        if not isinstance(origin, Source):
-            output = self.tasks.outputs[origin.name]
-            assert isinstance(output, DerivedOutput)
-            time = self.step.wall if self.step.event is None else self.step.event
-            sealed = sealed_table(output, self.results, time, self.log)
-            return None if sealed is None else _selected(after(sealed, reader.steps), reader)
-        if origin not in self.batch:
+        records = self._numbered(reader)
+        if records is None:
             return None
-        records = self._with_places(origin, reader)
-        reported = {place for other in self.tasks.earlier[reader] for place in self._unusable(origin, other)}
-        if reported:
-            left_out = reported & self._unusable(origin, reader)
-            kept = [place not in left_out for place in records[PLACE].to_pylist()]
+        if reported := self._reported(reader):
+            left_out = reported & self._unusable(reader)
+            kept = [number not in left_out for number in records[RECORD_ID].to_pylist()]
             records = records.filter(pa.array(kept, pa.bool_()))
         return _selected(records, reader)
 
-    def _with_places(self, source: Source, reader: Reader) -> pa.Table:
-        """The records of a branch. Branches that differ only in filters have the same places."""
-        first = base(reader.steps)
-        known = (id(source), *map(id, first))
-        if known not in self._based:
-            table = after(self.batch[source], first)
-            self._based[known] = table.append_column(PLACE, pa.array(np.arange(table.num_rows)))
-        return after(self._based[known], reader.steps[len(first) :])
+    def _numbered(self, reader: Reader) -> pa.Table | None:
+        """The records of a branch, with the number that each has in its origin; None if there can't be any."""
+        if reader not in self._known:
+            table = self._origin(reader.branch.origin)
+            if table is not None:
+                table = after(table, reader.steps)
+            self._known[reader] = table
+        return self._known[reader]
 
-    def _unusable(self, source: Source, reader: Reader) -> set[int]:
-        """The places of the records that a reader can't use."""
-        records = self._with_places(source, reader)
+    def _origin(self, origin: Origin) -> pa.Table | None:
+        if isinstance(origin, Source):
+            return self.batch.get(origin)
+        if isinstance(origin, StaticRows):
+            return static_table(origin.frame) if self.tasks.static.is_unread(origin) else None
+        output = self.tasks.outputs[origin.name]
+        assert isinstance(output, DerivedOutput)
+        time = self.step.wall if self.step.event is None else self.step.event
+        return sealed_table(output, self.results, time, self.log)
+
+    def _reported(self, reader: Reader) -> set[int]:
+        """The numbers of the records that others report."""
+        return {number for other in self.tasks.first[reader] for number in self._unusable(other)}
+
+    def _unusable(self, reader: Reader) -> set[int]:
+        """The numbers of the records that a reader can't use."""
+        records = self._numbered(reader)
+        if records is None:
+            return set()
+        failed = {number for _, letters in self.failed.get(reader, ()) for number in letters[RECORD_ID].to_pylist()}
         found = np.zeros(records.num_rows, dtype=bool)
         for case in reader.planner.unusable(self.step.wall):
             found |= holds(case, records)
-        return set(records[PLACE].filter(pa.array(found)).to_pylist())
+        return failed | set(records[RECORD_ID].filter(pa.array(found)).to_pylist())
 
 
 def _shares(subtopology: SubTopology, rows: LocalRows, partitions: int) -> list[list[pa.RecordBatch]]:
@@ -191,7 +236,34 @@ def _selected(table: pa.Table, reader: Reader) -> pa.Table:
 
 
 def after(table: pa.Table, steps: Steps) -> pa.Table:
-    """The records after these stateless steps. Steps that only choose columns need no Spark."""
+    """The records after these stateless steps, each with the number of the record that it was.
+
+    Steps that only choose columns need no Spark.
+    """
+    table = table.append_column(RECORD_ID, pa.array(np.arange(table.num_rows)))
     while steps and isinstance(steps[0], PlainStep):
-        table, steps = steps[0].arrow(table), steps[1:]
-    return applied(local_session().createDataFrame(table), steps).toArrow() if steps else table
+        numbers, table, steps = table[RECORD_ID], steps[0].arrow(table), steps[1:]
+        if RECORD_ID not in table.column_names:  # a step that keeps all records, and chooses their columns
+            table = table.append_column(RECORD_ID, numbers)
+    return _after_on_spark(table, steps) if steps else table
+
+
+def _after_on_spark(table: pa.Table, steps: Steps) -> pa.Table:
+    return _numbered_rows(applied(hide_ids(local_session().createDataFrame(table)), steps))
+
+
+def _numbered_rows(frame: DataFrame) -> pa.Table:
+    numbered = show_ids(frame)
+    if numbered is not None:
+        return numbered.toArrow()
+    found = frame.toArrow()  # other rows than the records that were given, with numbers that no record has
+    return found.append_column(RECORD_ID, pa.array(-1 - np.arange(found.num_rows)))
+
+
+def checked(table: pa.Table, reader: Reader, cause: Exception) -> tuple[pa.Table, list[tuple[OnError, pa.Table]]]:
+    """The records of a reader after its steps, and the letters of those that failed."""
+    numbered = table.append_column(RECORD_ID, pa.array(np.arange(table.num_rows)))
+    frame = hide_ids(local_session().createDataFrame(numbered))
+    good, failed = without_failed(frame, (*reader.steps, *reader.computed))
+    stop_for(failed, cause)
+    return _numbered_rows(good), [(each.on_error, each.letters.toArrow()) for each in failed]

@@ -42,3 +42,24 @@ class PlanChooser:
         if keys:
             self.records_per_key = records / keys
         self.dead_letters_for = DEAD_LETTER_BATCHES if dead_letters else max(0, self.dead_letters_for - 1)
+
+
+@dataclass
+class FailureMemory:
+    """Whether expressions of a stream are expected to fail for a record: then its batches are checked at once.
+
+    >>> memory = FailureMemory()
+    >>> memory.saw(failed=True)
+    >>> memory.expected
+    True
+    """
+
+    checked_for: int = 0
+
+    @property
+    def expected(self) -> bool:
+        return self.checked_for > 0
+
+    def saw(self, *, failed: bool) -> None:
+        """Records whether a record of a batch has failed."""
+        self.checked_for = DEAD_LETTER_BATCHES if failed else max(0, self.checked_for - 1)

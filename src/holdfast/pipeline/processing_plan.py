@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
+from holdfast.pipeline.clock_columns import clocks_of, counted_sources, millis_of, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, positions_of, times_of
 from holdfast.pipeline.lookup_plan import looked_up
@@ -28,7 +28,7 @@ from holdfast.pipeline.planning import (
     run_idle_tasks,
     with_tasks,
 )
-from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
+from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns, SharingWork
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.shipping import ship
@@ -58,11 +58,12 @@ class ProcessingPlanner:
         self._subtopology = subtopology
         self._limits = limits
         self._operator = subtopology.operator
+        self._code = ship(_code(self._operator, *self._operator.sharing))
         topology = subtopology.stream.topology
-        self._tables = [(attribute, topology.subtopology(name)) for attribute, name in self._operator.global_tables]
-        self._code = ship(Code(self._operator.processor, self._operator.event))
+        self._tables = {name: topology.subtopology(name) for name in self._operator.tables}
         stream, frame = subtopology.stream, subtopology.stream.frame
-        event = {column: f"c{n}" for n, column in enumerate(self._operator.event.columns)}
+        used = dict.fromkeys(column for each in self._operator.processors for column in each.event.columns)
+        self._events = event = {column: f"c{n}" for n, column in enumerate(used)}
         inputs = [f"{quoted(column)} AS {name}" for column, name in event.items()]
         keys: list[str] = []
         for n, field in enumerate(subtopology.key.fields):
@@ -88,16 +89,20 @@ class ProcessingPlanner:
         self._carried = list(dict.fromkeys((*event.values(), *keys, DEAD, *times, *position.values())))
         if stream.timestamp is not None:
             position[stream.timestamp] = TIME
+        first, *others = (tuple(event[column] for column in e.event.columns) for e in self._operator.processors)
         self._columns = RecordColumns(
-            event=tuple(event.values()),
+            event=first,
+            sharing=tuple(others),
             keys=tuple(keys),
             time=TIME if stream.timestamp else None,
             clocks=clocks,
             position=tuple(position.items()),
+            sources=counted_sources(stream),
         )
         checked = {field.name for field in subtopology.key.fields}
         texts = {name: frame.schema[name].dataType for name in event if name not in checked}
-        self._unfit = [*unusable_nulls(self._operator.event, frame.schema), *not_utf8_inside(texts)]
+        nulls = [case for each in self._operator.processors for case in unusable_nulls(each.event, frame.schema)]
+        self._unfit = [*nulls, *not_utf8_inside(texts)]
         # Keys have a maximum length, so only the other columns can make a record large.
         bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
         self.arrow: Mapping[str, str] = BY_ROWS if bounded else ROW_BY_ROW
@@ -107,7 +112,7 @@ class ProcessingPlanner:
         return [F.expr(sql) for sql in self._sql]
 
     def used(self) -> list[Expression]:
-        return [*columns_of_records(self._subtopology), *map(quoted, self._operator.event.columns)]
+        return [*columns_of_records(self._subtopology), *map(quoted, self._events)]
 
     def unusable(self, wall: Millis) -> list[Case]:
         fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
@@ -128,8 +133,7 @@ class ProcessingPlanner:
 
     def local(self, records: pa.Table, step: Step) -> LocalRows:
         stream, columns = self._subtopology.stream, self._columns
-        named = zip(self._operator.event.columns, columns.event, strict=True)
-        rows = {name: whole(records[column]) for column, name in named}
+        rows = {name: whole(records[column]) for column, name in self._events.items()}
         for name, field in zip(columns.keys, self._subtopology.key.fields, strict=True):
             rows[name] = whole(records[field.name]).cast(field.field_type.arrow)
         rows |= times_of(stream, records)
@@ -139,20 +143,31 @@ class ProcessingPlanner:
         return LocalRows(in_order(rows, dead, self._order, self._carried), columns.keys)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> ProcessingWork:
+        first, *others = (self._work_of(each, step, sealed) for each in self._operator.processors)
         return ProcessingWork(
             topology=self._subtopology.number,
             version=step.version,
             now=step.now,
-            punctuations=fired(self._operator.punctuators, step.before, step.now),
-            name=self._subtopology.name,
+            punctuations=first.punctuations,
+            name=first.name,
             key=self._subtopology.key,
-            stores=tuple(zip(self._operator.attributes, self._subtopology.stores, strict=True)),
-            outputs=self._operator.forwards,
+            stores=first.stores,
+            outputs=first.outputs,
             columns=self._columns,
             limits=self._limits,
             code=self._code,
             on_error=self._operator.on_error,
-            tables=tuple((attribute, looked_up(table, sealed)) for attribute, table in self._tables),
+            tables=first.tables,
+            sharing=tuple(others),
+        )
+
+    def _work_of(self, each: Processing, step: Step, sealed: Sealed) -> SharingWork:
+        return SharingWork(
+            name=each.name or self._subtopology.name,
+            stores=each.own_stores(self._subtopology),
+            outputs=each.forwards,
+            punctuations=fired(each.punctuators, step.before, step.now),
+            tables=tuple((attribute, looked_up(self._tables[name], sealed)) for attribute, name in each.global_tables),
         )
 
     def _partitioned(self, records: DataFrame, wall: Millis) -> DataFrame:
@@ -162,6 +177,10 @@ class ProcessingPlanner:
         if self._order:
             frame = frame.sortWithinPartitions(*self._order)
         return frame.select(*self._carried)
+
+
+def _code(first: Processing, *others: Processing) -> Code:
+    return Code(first.processor, first.event, tuple(Code(each.processor, each.event) for each in others))
 
 
 def _has_one_size(kind: str) -> bool:

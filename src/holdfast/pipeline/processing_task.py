@@ -6,7 +6,10 @@ nothing else is written, so Spark may run the task twice. It runs in every versi
 by the clock.
 """
 
-from collections.abc import Iterable, Iterator, Mapping
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -21,7 +24,7 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user, refused
-from holdfast.pipeline.running import RunningProcessor
+from holdfast.pipeline.running import Member, RunningProcessor
 from holdfast.pipeline.sealed_state import SealedState
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
@@ -40,6 +43,7 @@ from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import forwarded_to
 from holdfast.topology.processor import Context, OnError, Processor
 from holdfast.topology.punctuation import Punctuation
+from holdfast.topology.stream import SOURCE
 from holdfast.words import TaskId, Version
 
 CHUNK_ROWS = 50_000
@@ -56,14 +60,37 @@ class RecordColumns:
     clocks: Clocks = ()
     position: tuple[tuple[str, str], ...] = ()
     """The columns that say where a record is in its source, by their names in the stream."""
+    sources: tuple[str, ...] = ()
+    """The sources of a merged stream, whose records tasks count."""
+    sharing: tuple[tuple[str, ...], ...] = ()
+    """The events' columns of each processor that shares stores."""
 
 
 @dataclass(frozen=True)
 class Code:
-    """The user's code in a task: the processor's class, and the shape of its events."""
+    """The user's code in a task: the processor's class and the shape of its events; and of those that share stores."""
 
     processor: type[Processor]
     event: EventShape
+    sharing: tuple[Code, ...] = ()
+
+
+Watch = Callable[[Processor, str], AbstractContextManager[None]]
+
+
+def unwatched(processor: Processor, call: str) -> AbstractContextManager[None]:
+    return nullcontext()
+
+
+@dataclass(frozen=True)
+class SharingWork:
+    """What a task does for a processor that shares stores with the one before it."""
+
+    name: str
+    stores: tuple[tuple[str, StoreSpec], ...]
+    outputs: tuple[tuple[str | None, Schema], ...]
+    punctuations: tuple[Punctuation, ...] = ()
+    tables: tuple[tuple[str, LookedUpTable], ...] = ()
 
 
 @dataclass(frozen=True)
@@ -87,9 +114,23 @@ class ProcessingWork:
     on_error: OnError = "fail"
     tables: tuple[tuple[str, LookedUpTable], ...] = ()
     """The global tables that it reads, by the class attribute."""
+    sharing: tuple[SharingWork, ...] = ()
+    """The processors that share stores with this one, which get each record after it."""
+    watch: Watch = unwatched
+    """Called around the calls of the user's code, with its object and the name of the call: for tests."""
+
+    @property
+    def processors(self) -> tuple[SharingWork, ...]:
+        """All processors of the sub-topology, in the order of their declaration."""
+        return SharingWork(self.name, self.stores, self.outputs, self.punctuations, self.tables), *self.sharing
+
+    @property
+    def all_stores(self) -> list[StoreSpec]:
+        """Each store once."""
+        return list({spec.name: spec for each in self.processors for _, spec in each.stores}.values())
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
-        volatile = [spec.name for _, spec in self.stores if not spec.durable]
+        volatile = [spec.name for spec in self.all_stores if not spec.durable]
         inline = self.limits.inline_limit
         written = WrittenSegments()
         try:
@@ -115,7 +156,8 @@ class ProcessingTask:
     def __post_init__(self) -> None:
         budget = Budget(self.work.limits.state_bytes)
         state = StoreState if self.work.on_error == "fail" else UndoableState
-        self._states = {spec.name: state(spec.name, self.before, budget) for _, spec in self.work.stores}
+        self._states = {spec.name: state(spec.name, self.before, budget) for spec in self.work.all_stores}
+        self._codes = (self.code, *self.code.sharing)
 
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
         """The parts of each segment. The stores' changes are in the last."""
@@ -124,15 +166,21 @@ class ProcessingTask:
         def count_user(name: str, number: int) -> None:
             tally.add(of_user(name), number)
 
+        members = [
+            Member(
+                code.processor,
+                own.stores,
+                Context(work.version, work.now, self.id.partition, dict(own.outputs), count_user),
+                {attribute: self._table(table) for attribute, table in own.tables},
+            )
+            for code, own in zip(self._codes, work.processors, strict=True)
+        ]
         running = RunningProcessor(
-            self.code.processor,
-            work.stores,
+            members,
             self._states,
-            Context(work.version, work.now, self.id.partition, dict(work.outputs), count_user),
             key=work.key,
             count=lambda store, name, number: tally.add(of_store(store, name), number),
             on_error=work.on_error,
-            tables={attribute: self._table(table) for attribute, table in work.tables},
         )
         gathered: list[Part] = []
         running.begin()
@@ -143,7 +191,8 @@ class ProcessingTask:
             if rows >= work.limits.chunk_rows or size >= SEGMENT_BYTES:
                 yield gathered
                 gathered = []
-        running.punctuate(work.punctuations)
+        with self._watched(running, "a punctuator"):
+            running.punctuate([each.punctuations for each in work.processors])
         running.end()
         gathered += self._forwarded(running)
         gathered += self._changed()
@@ -164,12 +213,17 @@ class ProcessingTask:
         """Processes a chunk. Returns its dead letters and forwarded rows."""
         parts: list[Part] = []
         self.tally.records += chunk.num_rows
+        if sources := self.work.columns.sources:
+            named = chunk[dict(self.work.columns.position)[SOURCE]]
+            self.tally.read_numbered(sources, pc.index_in(named, pa.array(sources, pa.string())))
         if chunk[DEAD].null_count < chunk.num_rows:
             parts.append(self._dead(chunk[DEAD].drop_null()))
             chunk = chunk.filter(pc.is_null(chunk[DEAD]))
         if chunk.num_rows:
             named = self.work.columns
-            columns = {name: whole(chunk[name]) for name in dict.fromkeys((*named.event, *named.keys))}
+            events_columns = (named.event, *named.sharing)
+            used = dict.fromkeys((*(name for own in events_columns for name in own), *named.keys))
+            columns = {name: whole(chunk[name]) for name in used}
             key_columns = [columns[name] for name in named.keys]
             check_own(self.work.key, key_columns, self.id, self.work.limits.partitions)
             if named.time is not None:
@@ -177,10 +231,14 @@ class ProcessingTask:
             else:
                 times = [self.work.now.wall] * chunk.num_rows
             failed: dict[int, str] | None = None if self.work.on_error == "fail" else {}
-            events = events_of(self.code.event, [columns[name] for name in named.event], chunk.num_rows, failed)
+            events = [
+                events_of(code.event, [columns[name] for name in own], chunk.num_rows, failed)
+                for code, own in zip(self._codes, events_columns, strict=True)
+            ]
             faults.point("state.read")
             position = partial(position_of, named, chunk)
-            failed = running.work(keys_of(key_columns), events, times, position, failed or {})
+            with self._watched(running, "process()"):
+                failed = running.work(keys_of(key_columns), events, times, position, failed or {})
             parts += self._forwarded(running)
             if failed:
                 parts += self._failed(chunk, failed)
@@ -189,6 +247,13 @@ class ProcessingTask:
             for source, name in named.clocks:
                 self.tally.saw(source, pc.max(chunk[name]).as_py())
         return parts
+
+    @contextmanager
+    def _watched(self, running: RunningProcessor, call: str) -> Iterator[None]:
+        with ExitStack() as stack:
+            for processor in running.processors:
+                stack.enter_context(self.work.watch(processor, call))
+            yield
 
     def _dead(self, letters: pa.Array | pa.ChunkedArray) -> Part:
         self.tally.add("dead", len(letters))
@@ -200,7 +265,8 @@ class ProcessingTask:
         if self.work.on_error == "skip":
             self.tally.add(of_skipped(self.work.name), len(failed))
             return []
-        names = dict(zip(self.code.event.columns, self.work.columns.event, strict=True))
+        own = zip(self._codes, (self.work.columns.event, *self.work.columns.sharing), strict=True)
+        names = {column: name for code, used in own for column, name in zip(code.event.columns, used, strict=True)}
         names |= {field.name: name for field, name in zip(self.work.key.fields, self.work.columns.keys, strict=True)}
         names |= dict(self.work.columns.position)
         rows = chunk.take(sorted(failed))
@@ -212,14 +278,14 @@ class ProcessingTask:
         return [self._dead(pa.array(letters, pa.string()))]
 
     def _forwarded(self, running: RunningProcessor) -> list[Part]:
-        schemas = dict(self.work.outputs)
         return [
             (
                 OUTPUT,
-                forwarded_to(self.work.name, output),
-                output_table(schemas[output], rows).append_column(TIME, pa.array(times, pa.int64())),
+                forwarded_to(own.name, output),
+                output_table(dict(own.outputs)[output], rows).append_column(TIME, pa.array(times, pa.int64())),
             )
-            for output, (rows, times) in running.take_forwarded().items()
+            for own, forwarded in zip(self.work.processors, running.take_forwarded(), strict=True)
+            for output, (rows, times) in forwarded.items()
         ]
 
     def _changed(self) -> list[Part]:

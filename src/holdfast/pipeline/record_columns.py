@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.pipeline.results import Tally
 from holdfast.pipeline.task import READ_ROWS, Part, chunks
-from holdfast.pipeline.task_columns import DEAD, Clocks
+from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, Clocks
 
 
 @dataclass(frozen=True)
@@ -21,11 +21,15 @@ class KeyedColumns:
     values: tuple[str, ...]
     time: str | None
     clocks: Clocks
+    sources: tuple[str, ...] = ()
+    """The sources of a merged stream."""
 
     def usable(self, chunk: pa.Table, name: str, tally: Tally) -> tuple[pa.Table, list[Part]]:
         """The usable records of a chunk, and the part with its dead letters. Counts both, and moves the clocks."""
         parts: list[Part] = []
         tally.records += chunk.num_rows
+        if self.sources:
+            tally.read_numbered(self.sources, chunk[OF_SOURCE])
         if chunk[DEAD].null_count < chunk.num_rows:
             letters = chunk[DEAD].drop_null()
             tally.add("dead", len(letters))

@@ -13,12 +13,19 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 from pyspark.sql import functions as F
 
-from holdfast.pipeline.clock_columns import clocks_of, millis_of, times_of_branches
+from holdfast.pipeline.clock_columns import (
+    clocks_of,
+    counted_sources,
+    millis_of,
+    source_number,
+    source_numbers,
+    times_of_branches,
+)
 from holdfast.pipeline.local_records import LocalRows, dead_letters, in_order, positions_of, times_of, values_of
 from holdfast.pipeline.planning import columns_of_records
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.task import Limits
-from holdfast.pipeline.task_columns import DEAD, TIME
+from holdfast.pipeline.task_columns import DEAD, OF_SOURCE, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.formats.byte_columns import whole
 
@@ -58,11 +65,14 @@ class RecordFrames:
             self._order.append("t")
         inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
         self._order += [f"s{n}" for n in range(len(stream.position))]
+        sources = counted_sources(stream)
+        if sources:
+            inputs.append(f"{source_number(sources)} AS {OF_SOURCE}")
         self._values, self._sql = values, inputs
         time = TIME if stream.timestamp else None
-        self.columns = KeyedColumns(tuple(keys), tuple(values), time, clocks_of(stream))
+        self.columns = KeyedColumns(tuple(keys), tuple(values), time, clocks_of(stream), sources)
         times = [*([TIME] if stream.timestamp else []), *(name for _, name in self.columns.clocks)]
-        self._carried = list(dict.fromkeys((*keys, *values, DEAD, *times)))
+        self._carried = list(dict.fromkeys((*keys, *values, DEAD, *times, *([OF_SOURCE] if sources else []))))
         own = {field.name for field in self._fields}
         self._unfit = not_utf8_inside({name: frame.schema[name].dataType for name in texts if name not in own})
 
@@ -91,6 +101,8 @@ class RecordFrames:
         keys = {name: whole(records[f.name]) for name, f in zip(self.columns.keys, self._fields, strict=True)}
         values = dict(zip(self._values, values_of(records, list(self._values.values())), strict=True))
         rows = {**keys, **values, **times_of(self._stream, records), **positions_of(self._stream, records)}
+        if self.columns.sources:
+            rows[OF_SOURCE] = source_numbers(self.columns.sources, records)
         dead = dead_letters(self.unusable(wall), records)
         order = self._order if self._shuffled else []
         return LocalRows(in_order(rows, dead, order, self._carried), self.columns.keys)

@@ -1,9 +1,11 @@
 """What a task returns to the driver: one small message for any size of batch."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.log import WrittenSegments
@@ -26,8 +28,8 @@ class TaskDone(msgspec.Struct, frozen=True, tag="done"):
     """Source → the largest event time of its records."""
     volatile: tuple[SegmentRef, ...] = ()
     """Segments of stores that aren't durable."""
-    sources: dict[str, int] | None = None
-    """Source → how many of its records it read; None where that isn't counted per source."""
+    sources: dict[str, int] = {}
+    """Source → how many of its records it read, in a merged stream."""
 
 
 class TaskRefused(msgspec.Struct, frozen=True, tag="refused"):
@@ -61,7 +63,7 @@ class Tally:
     counts: dict[str, int] = field(default_factory=dict)
     event_times: dict[str, int] = field(default_factory=dict)
     """Source → the largest event time of its records."""
-    sources: dict[str, int] | None = None
+    sources: dict[str, int] = field(default_factory=dict)
 
     def add(self, name: str, number: int) -> None:
         self.counts[name] = self.counts.get(name, 0) + number
@@ -73,8 +75,12 @@ class Tally:
 
     def read(self, source: str, number: int) -> None:
         """Counts records of a source."""
-        self.sources = self.sources or {}
         self.sources[source] = self.sources.get(source, 0) + number
+
+    def read_numbered(self, sources: Sequence[str], numbers: pa.Array | pa.ChunkedArray) -> None:
+        """Counts records by the numbers of their sources."""
+        for number, source in enumerate(sources):
+            self.read(source, pc.sum(pc.equal(numbers, number)).as_py() or 0)
 
     def done(self, task: TaskId, written: WrittenSegments) -> TaskDone:
         return TaskDone(

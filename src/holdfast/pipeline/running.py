@@ -68,86 +68,112 @@ class Records:
         return f" for the key {shown(self.keys[place])} and the event {shown(self.events[place])}{position}"
 
 
+@dataclass(frozen=True)
+class Member:
+    """A processor, the stores of its attributes, its context, and the global tables that it reads, by attribute."""
+
+    processor: type[Processor]
+    stores: Sequence[tuple[str, StoreSpec]]
+    context: Context
+    tables: Mapping[str, tuple[StoreSpec, StoreState]] = MappingProxyType({})
+
+
+Given = dict[str, Store[Any, Any] | GlobalStore[Any, Any]]
+"""The stores and global tables of an object, by attribute."""
+
+
 class RunningProcessor:
-    """One object of a processor, for one partition of one version."""
+    """One object of a processor, for one partition of one version; with those that share its stores, one of each.
+
+    A record is passed to one after the other, in the order of their declaration, before the next record.
+    """
 
     def __init__(
         self,
-        processor: type[Processor],
-        stores: Sequence[tuple[str, StoreSpec]],
+        members: Sequence[Member],
         states: Mapping[str, StoreState],
-        context: Context,
         *,
         key: Schema,
         count: Callable[[str, str, int], None],
         on_error: OnError = "fail",
-        tables: Mapping[str, tuple[StoreSpec, StoreState]] = MappingProxyType({}),
     ) -> None:
-        """`tables` are the global tables that it reads, by the class attribute."""
-        self.context = context
+        self._members = members
+        contexts = [member.context for member in members]
         counts: list[Counting] = []
         if on_error != "fail":
-            counts += [Counting(context.counted), Counting(count)]
-            context.counted, count = counts
+            counting = Counting(count)
+            counts.append(counting)
+            count = counting
+            for context in contexts:
+                context.counted = counting_user = Counting(context.counted)
+                counts.append(counting_user)
         self._count = count
         self._states = states
-        self._name = processor.__name__
-        self._has_prefetch = processor.prefetch is not Processor.prefetch
-        declared = stores_of(processor)
         self._bound: dict[str, Store[Any, Any]] = {}
         self._prefetched: list[tuple[Store[Any, Any], StoreState]] = []
-        for attribute, spec in stores:
-            state = states[spec.name]
-            bound = declared[attribute].bind(state, context.now, partial(count, spec.name), spec=spec)
+        for member in members:
+            self._bind(member, key)
+        outlets = {(n, name): out for n, each in enumerate(contexts) for name, out in each.outlets.items()}
+        self._undo = RecordUndo(self._bound.values(), states, outlets.values(), counts) if counts else None
+        self._read = {id(bound): states[name] for name, bound in self._bound.items()}
+        """What is read in bulk and forgotten after a chunk, by the store or table."""
+        made = [self._object_of(member) for member in members]
+        self._objects, self._given = [each for each, _ in made], [given for _, given in made]
+
+    def _bind(self, member: Member, key: Schema) -> None:
+        """Binds the stores of a processor, except those that another one has already."""
+        declared, context = stores_of(member.processor), member.context
+        for attribute, spec in member.stores:
+            if spec.name in self._bound:
+                continue
+            state = self._states[spec.name]
+            bound = declared[attribute].bind(state, context.now, partial(self._count, spec.name), spec=spec)
             bound.follow_records(lambda: context.timestamp)
-            self._bound[attribute] = bound
+            self._bound[spec.name] = bound
             if not spec.other_key and [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
-        self._tables: dict[str, GlobalStore[Any, Any]] = {}
-        self._read = {**states}
-        """What is read in bulk and forgotten after a chunk, by the name of the store or table."""
-        for attribute, (spec, state) in tables.items():
-            self._tables[attribute] = globals_of(processor)[attribute].bind(spec, state, context.now)
-            self._read[spec.name] = state
-        self._undo = RecordUndo(self._bound.values(), states, context.outlets, counts) if counts else None
-        try:
-            self._object = processor()
-        except USER_ERRORS as error:
-            raise self._failed("__init__()", error) from error
-        for attribute, given in self._attributes():
-            setattr(self._object, attribute, given)
 
-    def _attributes(self) -> Iterator[tuple[str, Store[Any, Any] | GlobalStore[Any, Any]]]:
-        """The stores and global tables of the object."""
-        yield from self._bound.items()
-        yield from self._tables.items()
+    def _object_of(self, member: Member) -> tuple[Processor, Given]:
+        """An object of a processor, and the stores and global tables that it was given."""
+        try:
+            made = member.processor()
+        except USER_ERRORS as error:
+            raise self._failed(member, "__init__()", error) from error
+        given: Given = {attribute: self._bound[spec.name] for attribute, spec in member.stores}
+        for attribute, (spec, state) in member.tables.items():
+            given[attribute] = table = globals_of(member.processor)[attribute].bind(spec, state, member.context.now)
+            self._read[id(table)] = state
+        for attribute, each in given.items():
+            setattr(made, attribute, each)
+        return made, given
 
     @property
-    def processor(self) -> Processor:
-        """The object of the user's class."""
-        return self._object
+    def processors(self) -> Sequence[Processor]:
+        """The objects of the user's classes."""
+        return self._objects
 
-    def store(self, attribute: str) -> Any:
-        """The bound store of an attribute of the class."""
-        return self._bound[attribute]
+    def store(self, name: str) -> Any:
+        """The bound store of this name."""
+        return self._bound[name]
 
     def begin(self) -> None:
         for bound in self._bound.values():
             bound.begin_version()
-        try:
-            self._object.init(self.context)
-        except USER_ERRORS as error:
-            raise self._failed("init()", error) from error
+        for member, made in zip(self._members, self._objects, strict=True):
+            try:
+                made.init(member.context)
+            except USER_ERRORS as error:
+                raise self._failed(member, "init()", error) from error
 
     def work(
         self,
         keys: Sequence[Any],
-        events: Sequence[object],
+        events: Sequence[Sequence[object]],
         times: Sequence[int],
         position: Position = lambda place: "",
         failed: Mapping[int, str] = MappingProxyType({}),
     ) -> dict[int, str]:
-        """Processes a chunk of records, in order.
+        """Processes a chunk of records, in order. `events` are those of each processor.
 
         Returns why records failed, by their places in the chunk; `failed` has those that are known already. Unless
         `on_error` is "fail", what such a record did is undone.
@@ -157,58 +183,77 @@ class RunningProcessor:
         for bound, state in self._prefetched:
             wanted = bound.prefetch(keys, times)
             state.prefetch(wanted.keys, wanted.ranges)
-        records = Records(keys, events, times, position, dict(failed))
-        if self._has_prefetch:
-            self._prefetch_named(records)
-        if self._undo is None:
-            self._process_all(records)
-        else:
+        known = dict(failed)
+        records = [Records(keys, each, times, position, known) for each in events]
+        for member, made, given, own in zip(self._members, self._objects, self._given, records, strict=True):
+            if member.processor.prefetch is not Processor.prefetch:
+                self._prefetch_named(member, made, given, own)
+        if self._undo is not None:
             self._process_each(records, self._undo)
-        return records.failed
+        elif len(records) == 1:
+            self._process_all(records[0])
+        else:
+            self._process_together(records)
+        return known
 
     def _process_all(self, records: Records) -> None:
-        place = 0
-        context, process = self.context, self._object.process
+        place, (member,), (made,) = 0, self._members, self._objects
+        context, process = member.context, made.process
         try:
             for key, event, context.timestamp, place in records:  # noqa: B007  the error names it
                 process(key, event, context)
         except USER_ERRORS as error:
-            raise self._failed("process()", error, records.described(place)) from error
+            raise self._failed(member, "process()", error, records.described(place)) from error
 
-    def _process_each(self, records: Records, undo: RecordUndo) -> None:
-        """Processes records of which each can fail by itself."""
-        context, process = self.context, self._object.process
-        for key, event, context.timestamp, place in records:
-            if place in records.failed:
+    def _process_together(self, records: Sequence[Records]) -> None:
+        for place in range(len(records[0].keys)):
+            for member, made, own in zip(self._members, self._objects, records, strict=True):
+                member.context.timestamp = own.times[place]
+                try:
+                    made.process(own.keys[place], own.events[place], member.context)
+                except USER_ERRORS as error:
+                    raise self._failed(member, "process()", error, own.described(place)) from error
+
+    def _process_each(self, records: Sequence[Records], undo: RecordUndo) -> None:
+        """Processes records of which each can fail by itself: for all processors."""
+        calls = list(zip(self._members, self._objects, records, strict=True))
+        for place, time in enumerate(records[0].times):
+            if place in records[0].failed:
                 continue
             undo.begin()
-            try:
-                process(key, event, context)
-                undo.check_record()
-            except USER_ERRORS as error:
-                undo.undo()
-                self._note_failure("process()", error, records, place)
+            for member, made, own in calls:
+                member.context.timestamp = time
+                try:
+                    made.process(own.keys[place], own.events[place], member.context)
+                    undo.check_record()
+                except USER_ERRORS as error:
+                    undo.undo()
+                    self._note_failure(member, "process()", error, own, place)
+                    break
             else:
                 undo.keep()
 
-    def _prefetch_named(self, records: Records) -> None:
-        """Prefetches the entries that the processor's own `prefetch` names."""
+    def _prefetch_named(self, member: Member, made: Processor, given: Given, records: Records) -> None:
+        """Prefetches the entries that a processor's own `prefetch` names."""
         named: dict[int, list[tuple[Any, int, int]]] = {}
-        prefetch = self._object.prefetch
         for key, event, time, place in records:
             if place in records.failed:
                 continue
             try:
-                for store, other in prefetch(key, event):
+                for store, other in made.prefetch(key, event):
                     named.setdefault(id(store), []).append((other, time, place))
             except USER_ERRORS as error:
-                self._note_failure("prefetch()", error, records, place)
-        for _, bound in self._attributes():
+                self._note_failure(member, "prefetch()", error, records, place)
+        for bound in given.values():
             if id(bound) in named:
-                self._prefetch_keys(bound, named[id(bound)], records)
+                self._prefetch_keys(member, bound, named[id(bound)], records)
 
     def _prefetch_keys(
-        self, bound: Store[Any, Any] | GlobalStore[Any, Any], named: list[tuple[Any, int, int]], records: Records
+        self,
+        member: Member,
+        bound: Store[Any, Any] | GlobalStore[Any, Any],
+        named: list[tuple[Any, int, int]],
+        records: Records,
     ) -> None:
         try:
             known = bound.prefetch([key for key, _, _ in named], [time for _, time, _ in named])
@@ -217,37 +262,29 @@ class RunningProcessor:
                 try:
                     bound.prefetch([key], [time])
                 except USER_ERRORS as error:
-                    self._note_failure("prefetch()", error, records, place)
+                    self._note_failure(member, "prefetch()", error, records, place)
         else:
-            self._read[bound.name].prefetch(known.keys, known.ranges)
+            self._read[id(bound)].prefetch(known.keys, known.ranges)
 
-    def _note_failure(self, what: str, error: BaseException, records: Records, place: int) -> None:
+    def _note_failure(self, member: Member, what: str, error: BaseException, records: Records, place: int) -> None:
         """Notes that a record has failed. Raises if that, or this error, stops the app."""
         if self._undo is None or not concerns_record(error):
-            raise self._failed(what, error, records.described(place)) from error
-        records.failed[place] = self._reason(what, error)
+            raise self._failed(member, what, error, records.described(place)) from error
+        records.failed[place] = _reason(member, what, error)
 
-    def punctuate(self, punctuations: Sequence[Punctuation]) -> None:
-        """Calls the punctuators that fire in this version, after its records."""
-        for each in punctuations:
-            self.context.timestamp = each.now
-            try:
-                getattr(self._object, each.method)(each.now, self.context)
-            except USER_ERRORS as error:
-                raise self._failed(f"{each.method}()", error) from error
+    def punctuate(self, punctuations: Sequence[Sequence[Punctuation]]) -> None:
+        """Calls the punctuators of each processor that fire in this version, after its records."""
+        for member, made, own in zip(self._members, self._objects, punctuations, strict=True):
+            for each in own:
+                member.context.timestamp = each.now
+                try:
+                    getattr(made, each.method)(each.now, member.context)
+                except USER_ERRORS as error:
+                    raise self._failed(member, f"{each.method}()", error) from error
 
     def end(self) -> None:
-        try:
-            self._object.close()
-        except USER_ERRORS as error:
-            raise self._failed("close()", error) from error
-        for attribute, bound in self._attributes():
-            if getattr(self._object, attribute, None) is not bound:
-                raise ProcessorFailed(
-                    f"{self._name} has assigned something else to its store's attribute: self.{attribute} is no longer "
-                    f"{bound!r}, and its entries would be lost. Nothing of the batch was committed. Write "
-                    f"self.{attribute}[key] = value, or use another attribute for what isn't a store."
-                )
+        for member, made, given in zip(self._members, self._objects, self._given, strict=True):
+            self._close(member, made, given)
         for bound in self._bound.values():
             bound.end_of_version()
         for bound in self._bound.values():
@@ -257,6 +294,19 @@ class RunningProcessor:
                 bound.check_written(state.changes)
             except BadValue as error:
                 raise BadValue(f"{error} Nothing of the batch was committed.") from error
+
+    def _close(self, member: Member, made: Processor, given: Given) -> None:
+        try:
+            made.close()
+        except USER_ERRORS as error:
+            raise self._failed(member, "close()", error) from error
+        for attribute, bound in given.items():
+            if getattr(made, attribute, None) is not bound:
+                raise ProcessorFailed(
+                    f"{member.processor.__name__} has assigned something else to its store's attribute: "
+                    f"self.{attribute} is no longer {bound!r}, and its entries would be lost. Nothing of the batch was "
+                    f"committed. Write self.{attribute}[key] = value, or use another attribute for what isn't a store."
+                )
 
     def rewritten(self, entries: int) -> Iterator[tuple[str, pa.Table]]:
         """Some entries of each store, rewritten to the newest schema, from where the last version ended."""
@@ -268,27 +318,32 @@ class RunningProcessor:
                 self._count(bound.name, "rewritten", step.rewritten)
             yield bound.name, step.part
 
-    def take_forwarded(self) -> dict[str | None, tuple[list[Row], list[int]]]:
-        """The rows forwarded since the last call and their times, by output, without outputs that got none."""
-        found = {}
-        for output, outlet in self.context.outlets.items():
-            if outlet.rows:
-                found[output] = outlet.rows, outlet.times
-                outlet.rows, outlet.times = [], []
-        return found
+    def take_forwarded(self) -> list[dict[str | None, tuple[list[Row], list[int]]]]:
+        """Of each processor: the rows forwarded since the last call and their times, by output that got some."""
+        return [_taken(member.context) for member in self._members]
 
-    def _failed(self, what: str, error: BaseException, record: str = "") -> HoldfastError:
+    def _failed(self, member: Member, what: str, error: BaseException, record: str = "") -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
         return ProcessorFailed(
-            f"{self._reason(what, error)}{record}. Nothing of the batch was committed. Fix the processor, or filter "
+            f"{_reason(member, what, error)}{record}. Nothing of the batch was committed. Fix the processor, or filter "
             'out such records before process(), or use process(..., on_error="dead_letter"). The app repeats this '
             "batch at its next start."
         )
 
-    def _reason(self, what: str, error: BaseException) -> str:
-        message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
-        return f"{self._name}.{what} raised {message}{_place(error)}"
+
+def _taken(context: Context) -> dict[str | None, tuple[list[Row], list[int]]]:
+    found = {}
+    for output, outlet in context.outlets.items():
+        if outlet.rows:
+            found[output] = outlet.rows, outlet.times
+            outlet.rows, outlet.times = [], []
+    return found
+
+
+def _reason(member: Member, what: str, error: BaseException) -> str:
+    message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
+    return f"{member.processor.__name__}.{what} raised {message}{_place(error)}"
 
 
 def _place(error: BaseException) -> str:

@@ -3,18 +3,17 @@
 The streaming query applies the stateless steps that all readers share and selects the columns that they use, so that
 Spark reads nothing else from the source. A source's records are counted after those steps.
 
-An unusable record is reported once. Of branches that differ only in filters, the first one that gets the record and
-can't use it reports it. The others leave it out before they choose a plan, so that they don't give up a fast plan for
-it. A branch with other transformations has other records, and reports its own. So does one with a filter that may
-answer otherwise when it is asked again, such as `rand() < 0.5`: others can't know what it reported.
+An unusable record is reported once: of the readers that get it and can't use it, after whatever steps, the one that was
+declared first reports it, and the others leave it out. Only a step whose rows are not made of one record each, such as
+`mapInPandas`, hides which record a row was: its reader reports its own. A reader with a filter that may answer
+otherwise when it is asked again, such as `rand() < 0.5`, leaves the reports to the others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property, reduce
-from operator import and_, or_
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
@@ -22,17 +21,16 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.column_pruning import columns_used
 from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
-from holdfast.pipeline.unusable import Expression, is_unusable, quoted
+from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame
-from holdfast.topology.steps import Filter
+from holdfast.topology.steps import Computed
 from holdfast.topology.topology import OutputOf, Source, StaticRows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
     from holdfast.topology.topology import Branch, StatelessStep
-    from holdfast.words import Millis
 
 Steps = tuple["StatelessStep", ...]
 
@@ -43,6 +41,8 @@ class Reader:
 
     planner: Planner
     branch: Branch
+    computed: Steps = ()
+    """What the operator computes of a record, as a step that can be checked."""
 
     @property
     def steps(self) -> Steps:
@@ -69,21 +69,13 @@ class Reader:
         """The columns that the planner uses."""
         return frame.select(*(quoted(name) for name in self.columns))
 
-    def unusable(self, wall: Millis, applied: Steps) -> Column:
-        """Selects the records it reports, among those left after the steps of `applied`."""
-        filters = [step for step in self.steps if isinstance(step, Filter) and not _has(applied, step)]
-        conditions = [F.expr(step.condition) if isinstance(step.condition, str) else step.condition for step in filters]
-        passes = [F.coalesce(condition, F.lit(False)) for condition in conditions]
-        return reduce(and_, passes, is_unusable(self.planner.unusable(wall)))
-
 
 class SourceReaders:
     """A source, and all branches that read it."""
 
     def __init__(self, source: Source, readers: Sequence[Reader]) -> None:
         self.readers = readers
-        self._shared = shared_steps([reader.steps for reader in readers])
-        self._earlier = earlier_readers(readers)
+        self._shared = in_query(shared_steps([reader.steps for reader in readers]))
         counting = min(readers, key=lambda reader: len(reader.steps))
         self.counting = counting if len(counting.steps) == len(self._shared) else None
         """A reader that gets all records of the source."""
@@ -92,9 +84,11 @@ class SourceReaders:
 
     def _selected(self, shared: DataFrame, *, whole: bool) -> DataFrame:
         """The frame with the columns that the readers use."""
+        self.unread = set[str]()
         if whole:
             return shared
         used = {name for reader in self.readers for name in self._used(shared, reader)}
+        self.unread = {name for name in shared.columns if name not in used}
         if all(len(reader.steps) == len(self._shared) for reader in self.readers):
             return shared.select(*(quoted(name) for name in shared.columns if name in used))
         # A later step may name a column that nothing uses in the end. It is null there, and isn't read.
@@ -110,22 +104,15 @@ class SourceReaders:
         used = as_columns(reader.planner.used())
         return columns_used(shared.sparkSession, shared.schema, lambda df: applied(df, own).select(*used))
 
-    def records(self, selected: DataFrame, reader: Reader, wall: Millis) -> DataFrame:
-        """A reader's records in a batch of `selected`, without unusable ones that an earlier reader reports."""
-        frame = applied(selected, reader.steps[len(self._shared) :])
-        if earlier := self._earlier[reader]:
-            reported = reduce(or_, (other.unusable(wall, reader.steps) for other in earlier))
-            frame = frame.where(~(reader.unusable(wall, reader.steps) & reported))
-        return reader.select(frame)
+    def own_steps(self, reader: Reader) -> Steps:
+        """The steps of a reader after those of the streaming query."""
+        return reader.steps[len(self._shared) :]
 
 
-def earlier_readers(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
-    """For each reader, those that report the unusable records which both get. One with fewer steps gets more."""
-    by_steps = sorted(readers, key=lambda reader: (not reader.repeatable, len(reader.steps)))
-    return {
-        reader: [o for o in by_steps[:n] if o.repeatable and _same(base(o.steps), base(reader.steps))]
-        for n, reader in enumerate(by_steps)
-    }
+def reporting_first(readers: Sequence[Reader]) -> dict[Reader, list[Reader]]:
+    """For each reader of an origin, in the order of declaration: those that report what neither of them can use."""
+    in_order = sorted(readers, key=lambda reader: not reader.repeatable)
+    return {reader: [other for other in in_order[:n] if other.repeatable] for n, reader in enumerate(in_order)}
 
 
 def as_columns(expressions: Sequence[Expression]) -> list[Column]:
@@ -135,6 +122,7 @@ def as_columns(expressions: Sequence[Expression]) -> list[Column]:
 def shared_steps(chains: Sequence[Steps]) -> Steps:
     """The steps that all chains start with.
 
+    >>> from holdfast.topology.steps import Filter
     >>> a, b, c = Filter("a"), Filter("b"), Filter("c")
     >>> shared_steps([(a, b, c), (a, b), (a, c)]) == (a,)
     True
@@ -147,21 +135,19 @@ def shared_steps(chains: Sequence[Steps]) -> Steps:
     return tuple(shared)
 
 
+def in_query(steps: Steps) -> Steps:
+    """The steps that can be part of the streaming query: up to the first one that is checked record by record.
+
+    >>> from holdfast.topology.steps import Filter
+    >>> one, two = Computed(Filter("a"), ("a",), "where('a')", "fail"), Computed(Filter("b"), ("b",), "b", "skip")
+    >>> in_query((one, two, one)) == (one,)
+    True
+    """
+    checked = (n for n, step in enumerate(steps) if isinstance(step, Computed) and step.on_error != "fail")
+    return steps[: next(checked, len(steps))]
+
+
 def applied(frame: DataFrame, steps: Steps) -> DataFrame:
     for step in steps:
         frame = step(frame)
     return frame
-
-
-def base(steps: Steps) -> Steps:
-    """The steps up to the last one that isn't a filter. They determine the columns."""
-    last = max((n for n, step in enumerate(steps) if not isinstance(step, Filter)), default=-1)
-    return steps[: last + 1]
-
-
-def _same(one: Steps, other: Steps) -> bool:
-    return len(one) == len(other) and len(shared_steps([one, other])) == len(one)
-
-
-def _has(steps: Steps, wanted: StatelessStep) -> bool:
-    return any(step is wanted for step in steps)

@@ -5,6 +5,8 @@ from enum import Enum
 
 DEAD, LATE, ROWS, TIME, PANE, MICROS = "_dead", "_late", "_rows", "_time", "_pane", "t"
 RECORD = "_record"
+OF_SOURCE = "_of"
+"""The column of a merged stream's records with the number of their source, null for the records of an output."""
 
 Clocks = tuple[tuple[str, str], ...]
 """The columns by which the clocks of sources move: (source, column with event times in milliseconds)."""
@@ -33,6 +35,8 @@ class TaskColumns:
     time: str | None
     """The latest event time in milliseconds; None for a stream without one."""
     clocks: Clocks = ()
+    sources: tuple[str, ...] = ()
+    """The sources of a merged stream, by their numbers: tasks count the records of each."""
     bounded: bool = False
     """Whether no row can be large. Keys have a maximum length, so only partials matter."""
     dead: bool = True
@@ -58,3 +62,8 @@ class TaskColumns:
     def groups(self) -> tuple[str, ...]:
         """The columns by which records become one row."""
         return self.keys if self.pane is None else (*self.keys, self.pane)
+
+
+def number_of(source: int) -> str:
+    """The column of a group with the number of its records from a source."""
+    return f"_n{source}"

@@ -106,7 +106,7 @@ class RecordUndo:
         self,
         stores: Iterable[Store[Any, Any]],
         states: Mapping[str, StoreState],
-        outlets: Mapping[str | None, Outlet],
+        outlets: Iterable[Outlet],
         counts: Sequence[Counting],
     ) -> None:
         self._stores: list[tuple[Store[Any, Any], UndoableState]] = []
@@ -114,7 +114,7 @@ class RecordUndo:
             state = states[store.name]
             assert isinstance(state, UndoableState)
             self._stores.append((store, state))
-        self._outlets = list(outlets.values())
+        self._outlets = list(outlets)
         self._counts = counts
         self._forwarded: list[int] = []
 

@@ -18,9 +18,10 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
-from holdfast.pipeline.aggregation_task import AggregationWork, merged_rows, naming_keys, rewritten, usable
+from holdfast.pipeline.aggregation_task import AggregationWork, counted, merged_rows, naming_keys, usable
 from holdfast.pipeline.grouping import RejectFastPlan, grouped, timed
 from holdfast.pipeline.results import FastPlanRejected, Tally, TaskResult, of_store, refused
+from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.session_task import SessionMerger
 from holdfast.pipeline.sliding_task import SlidingMerger
 from holdfast.pipeline.task import Part, check_own, chunks, chunks_of_keys
@@ -103,8 +104,7 @@ class WindowedTask:
     def segments(self, batches: Iterable[pa.RecordBatch]) -> Iterator[list[Part]]:
         """The parts of each segment."""
         work = self._work
-        # A part of its own, by which sinks distinguish it from changes. Of two changes of one key the later one counts.
-        first = rewritten(work, self._before, self.tally) if work.limits.rewrite_entries else []
+        first = rewritten(work.store, work.now, work.limits.rewrite_entries, self._before, self.tally)
         gathered: list[Part] = []
         for chunk_parts in chain(self._sent(), chain.from_iterable(map(self._parts, self._chunks(batches)))):
             gathered += chunk_parts
@@ -131,12 +131,9 @@ class WindowedTask:
     def _chunks(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
         work, columns = self._work, self._work.columns
         if columns.inputs is not None:
-            batches = grouped(
-                columns,
-                work.reducers,
-                _with_panes(work.windows, columns, timed(columns, batches)),
-                work.limits.chunk_rows,
-            )
+            raw = timed(columns, counted(columns, batches, self.tally))
+            with_panes = _with_panes(work.windows, columns, raw)
+            batches = grouped(columns, work.reducers, with_panes, work.limits.chunk_rows)
         if work.windows.overlap or work.updates is not None:
             # A window has rows of several panes, which must be merged before they are written.
             return chunks(batches, ALL, ALL)

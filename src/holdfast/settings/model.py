@@ -57,9 +57,9 @@ class Settings(Section):
     ] = "refuse"
     on_error: Annotated[
         Literal["fail", "skip", "dead_letter"],
-        "What happens to a record for which a processor raises: `fail` stops the app, `skip` counts it, `dead_letter` "
-        "keeps it with the error. With the last two, everything the record did is undone. `process(..., on_error=)` "
-        "sets it for one processor.",
+        "What happens to a record for which a processor raises or an expression fails: `fail` stops the app, `skip` "
+        "counts it, `dead_letter` keeps it with the error. With the last two, everything the record did is undone. "
+        "`process(..., on_error=)` sets it for one processor, `stream.on_error(...)` for the steps that follow.",
         InKafkaStreams("`processing.exception.handler`"),
     ] = "fail"
     returned_stores: Annotated[

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Protocol
@@ -38,11 +39,13 @@ from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now
 from holdfast.stores.kinds.base import millis
 from holdfast.stores.layouts.due import Due
+from holdfast.testing.attributes import AttributeWatch
 from holdfast.testing.log_state import LogState
 from holdfast.testing.records import as_table
 from holdfast.testing.store_reader import StoreInTest
 from holdfast.topology.global_tables import check_sources
 from holdfast.topology.outputs import DEAD_LETTERS, OF_OUTPUT, OF_STORE
+from holdfast.topology.processor import Processor
 from holdfast.topology.topology import SinkNode, Source, Topology
 from holdfast.words import Millis, TaskId, Version
 
@@ -92,6 +95,7 @@ class TestDriver:
         self._outputs = {name: Memory() for name in self._topology.outputs}
         self._topology.sinks = [SinkNode(f"test.{name}", name, sink) for name, sink in self._outputs.items()]
         self._asked: dict[str, Version] = {}
+        self._watches: dict[str, AttributeWatch] = {}
         self._done = 0
         self._interrupted: Mapping[str, pa.Table] | None = None
         self._start()
@@ -106,7 +110,7 @@ class TestDriver:
         self._states = LogState(log, topology.subtopologies, settings.partitions)
         self._static = StaticTables.of(topology.subtopologies)
         limits = limits_of(settings, len(topology.subtopologies))
-        self._tasks = LocalTasks(topology.subtopologies, limits, self._static)
+        self._tasks = LocalTasks(topology.subtopologies, limits, self._static, self._watch)
         idle_after = settings.batch.idle_after // timedelta(milliseconds=1)
         self._driver = Driver(
             log,
@@ -118,6 +122,11 @@ class TestDriver:
         )
         if (newest := self._driver.newest) is not None:
             sinks.catch_up(Version(newest.version))
+
+    def _watch(self, processor: Processor, call: str) -> AbstractContextManager[None]:
+        """Warns about attributes that a processor sets on itself, once per attribute."""
+        own = type(processor)
+        return self._watches.setdefault(own.__qualname__, AttributeWatch(own)).watched(processor, call)
 
     def _committed(self, commit: Commit) -> None:
         self._static.committed(own=True)

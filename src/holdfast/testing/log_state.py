@@ -44,7 +44,8 @@ class LogState:
 
     def _apply(self, stores: Mapping[str, DictBytes], ref: SegmentRef) -> None:
         for name, table in self._log.state_parts(ref):
-            store = stores[name]
+            if (store := stores.get(name)) is None:
+                continue  # of a store that this release doesn't have
             for key, value in zip(table["key"].to_pylist(), table["value"].to_pylist(), strict=True):
                 if value is None:
                     store.delete(key)

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadValue, HoldfastError, TopologyError, shown
 from holdfast.log.segments import STATE_SCHEMA
-from holdfast.pipeline.running import RunningProcessor
+from holdfast.pipeline.running import Member, RunningProcessor
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.pipeline.undoing import UndoableState
@@ -127,7 +127,7 @@ class ProcessorTest:
         running = self._started(key)
         time = self._wall if timestamp is None else millis(timestamp)
         before = {output: len(rows) for output, rows in self._forwarded.items()}
-        with self._rolled_back_on_error(), self._attributes.watched(running.processor, "process()"):
+        with self._rolled_back_on_error(), self._attributes.watched(running.processors[0], "process()"):
             failed = self._work(running, key, event, time)
             self._check_forwarded(running)
         if failed is not None:
@@ -146,7 +146,7 @@ class ProcessorTest:
             if self._on_error == "fail":
                 raise
             return str(error)
-        return running.work([key], [made], [time]).get(0)
+        return running.work([key], [[made]], [time]).get(0)
 
     def _note_failure(self, reason: str, key: object, event: object) -> None:
         if self._on_error == "skip":
@@ -163,9 +163,9 @@ class ProcessorTest:
 
     def store(self, name: str) -> Any:
         """A store by its name, as the processor sees it."""
-        for attribute, spec in self._specs:
+        for _, spec in self._specs:
             if spec.name == name:
-                return self._started().store(attribute)
+                return self._started().store(spec.name)
         raise TopologyError(
             f"{self._processor.__name__} has no store {name!r}. It has {', '.join(s.name for _, s in self._specs)}."
         )
@@ -178,8 +178,8 @@ class ProcessorTest:
         """
         running, now = self._started(), self._now
         with self._rolled_back_on_error():
-            with self._attributes.watched(running.processor, "a punctuator"):
-                running.punctuate(fired(self._punctuators, self._before, now))
+            with self._attributes.watched(running.processors[0], "a punctuator"):
+                running.punctuate([fired(self._punctuators, self._before, now)])
             running.end()
             self._check_forwarded(running)
         for name, state in self._states.items():
@@ -230,27 +230,26 @@ class ProcessorTest:
         if self._running is None:
             self._counts_before = dict(self.counts)
             budget = Budget(_PLENTY)
-            state = StoreState if self._on_error == "fail" else UndoableState
-            self._states = {spec.name: state(spec.name, self._state, budget) for _, spec in self._specs}
+            made = StoreState if self._on_error == "fail" else UndoableState
+            self._states = {spec.name: made(spec.name, self._state, budget) for _, spec in self._specs}
             context = _RecordingContext(
                 Version(self.version + 1), self._now, self._partition, self._outputs, self._count, self._forwarded
             )
+            tables = {name: (spec, StoreState(spec.name, state, budget)) for name, spec, state in self._tables}
             self._running = RunningProcessor(
-                self._processor,
-                self._specs,
+                [Member(self._processor, self._specs, context, tables)],
                 self._states,
-                context,
                 key=_schema_of(key),
                 count=self._count_of_store,
                 on_error=self._on_error,
-                tables={name: (spec, StoreState(spec.name, state, budget)) for name, spec, state in self._tables},
             )
             self._running.begin()
         return self._running
 
     def _check_forwarded(self, running: RunningProcessor) -> None:
         """Rejects a forwarded value that isn't of its column's type, as a task does."""
-        for output, (rows, _) in running.take_forwarded().items():
+        (forwarded,) = running.take_forwarded()
+        for output, (rows, _) in forwarded.items():
             output_table(self._outputs[output], rows)
 
     def _event_of(self, event: object) -> object:

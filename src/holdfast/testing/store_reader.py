@@ -12,7 +12,6 @@ from holdfast.stores.kinds import view_of
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.scans import Closing
 from holdfast.topology.processing import Processing
-from holdfast.topology.processor import stores_of
 from holdfast.topology.topology import SubTopology
 
 _ALL: dict[str, tuple[None, ...]] = {"items": (), "fetch_all": (), "find_keys": (None, None)}
@@ -29,7 +28,7 @@ class StoreInTest:
         spec, operator = subtopology.stores[place], subtopology.operator
         self._spec, self._partitions = spec, partitions
         if isinstance(operator, Processing):
-            declared = stores_of(operator.processor)[operator.attributes[place]]
+            declared = operator.declared(spec.name)
             self._views: list[Any] = [declared.bind(each, now, spec=spec).read_only() for each in partitions]
             self._hidden: frozenset[str] = frozenset()
         else:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.types import Schema
+from holdfast.stores.kinds.base import Store
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import derive
 from holdfast.topology.events import EventShape, shape_of
@@ -30,6 +31,7 @@ from holdfast.topology.processor import (
     stores_of,
 )
 from holdfast.topology.punctuation import Punctuator, punctuators_of
+from holdfast.topology.sharing import check_can_share, share, sharing_of
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
 
@@ -44,42 +46,64 @@ class Processing(LooksUp):
     processor: type[Processor]
     event: EventShape
     attributes: tuple[str, ...]
-    """The class attributes of the sub-topology's stores, in their order."""
+    """The class attributes of its stores."""
     forwards: tuple[tuple[str | None, Schema], ...] = ()
     """The columns of each output by its name; None is the main output."""
     punctuators: tuple[Punctuator, ...] = ()
     on_error: OnError = "fail"
     global_tables: tuple[tuple[str, str], ...] = ()
     """The class attributes of the global tables that it reads, and the tables' names."""
+    name: str = ""
+    """The processor's name; empty: that of the sub-topology."""
+    sharing: tuple[Processing, ...] = ()
+    """The processors that share stores with this one. They get each record after it, in this order."""
 
     @property
     def tables(self) -> tuple[str, ...]:
-        return tuple(table for _, table in self.global_tables)
+        return tuple(dict.fromkeys(table for each in self.processors for _, table in each.global_tables))
+
+    @property
+    def processors(self) -> tuple[Processing, ...]:
+        return self, *self.sharing
+
+    def own_stores(self, subtopology: SubTopology) -> tuple[tuple[str, StoreSpec], ...]:
+        """The attribute and the spec of each store of this processor."""
+        declared, specs = stores_of(self.processor), {spec.name: spec for spec in subtopology.stores}
+        return tuple((attribute, specs[declared[attribute].name]) for attribute in self.attributes)
+
+    def declared(self, store: str) -> Store[Any, Any]:
+        """A store of the sub-topology, as a processor has declared it."""
+        found = (of[attribute] for each in self.processors for of in [stores_of(each.processor)] for attribute in of)
+        return next(each for each in found if each.name == store)
 
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
-        number, declared = subtopology.number, stores_of(self.processor)
+        number = subtopology.number
         changes = (
-            ChangedEntries(changes_of(subtopology.name, store.name), number, store, declared[attribute])
-            for attribute, store in zip(self.attributes, subtopology.stores, strict=True)
+            ChangedEntries(changes_of(subtopology.name, store.name), number, store, self.declared(store.name))
+            for store in subtopology.stores
         )
         forwarded = (
-            ForwardedRows(forwarded_to(subtopology.name, output), number, columns) for output, columns in self.forwards
+            ForwardedRows(forwarded_to(each.name or subtopology.name, output), number, columns)
+            for each in self.processors
+            for output, columns in each.forwards
         )
         return (*forwarded, *changes)
 
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
-        yield f"processor {subtopology.name} ({self.processor.__name__})"
-        for output, columns in self.forwards:
-            yield f"forwards {columns}" if output is None else f"forwards to {output}: {columns}"
-        for table in self.tables:
-            yield f"reads the global table {table}"
+        for each in self.processors:
+            yield f"processor {each.name or subtopology.name} ({each.processor.__name__})"
+            for output, columns in each.forwards:
+                yield f"forwards {columns}" if output is None else f"forwards to {output}: {columns}"
+            for _, table in each.global_tables:
+                yield f"reads the global table {table}"
+            for punctuator in each.punctuators:
+                yield f"punctuator {punctuator.method}, {punctuator.schedule}"
         if self.on_error != "fail":
             yield f"on_error {self.on_error}"
-        for each in self.punctuators:
-            yield f"punctuator {each.method}, {each.schedule}"
 
     def next_due(self, before: Now, event: int | None) -> int | None:
-        times = (each.schedule.next_due(before, event) for each in self.punctuators)
+        punctuators = (punctuator for each in self.processors for punctuator in each.punctuators)
+        times = (punctuator.schedule.next_due(before, event) for punctuator in punctuators)
         return min((time for time in times if time is not None), default=None)
 
 
@@ -89,6 +113,8 @@ class Processed:
 
     topology: Topology
     name: str
+    of: str
+    """Its sub-topology, which has the name of the first of the processors that share stores."""
 
     def __repr__(self) -> str:
         stores = [spec.name for spec in self.specs]
@@ -96,13 +122,13 @@ class Processed:
 
     @property
     def specs(self) -> tuple[StoreSpec, ...]:
-        return self.topology.subtopology(self.name).stores
+        return tuple(spec for _, spec in self._operator.own_stores(self.topology.subtopology(self.of)))
 
     @property
     def _operator(self) -> Processing:
-        operator = self.topology.subtopology(self.name).operator
+        operator = self.topology.subtopology(self.of).operator
         assert isinstance(operator, Processing)
-        return operator
+        return next(each for each in operator.processors if each.name == self.name)
 
     def sink(self, sink: Sink, *, name: str | None = None) -> Processed:
         """Sends the rows that each version forwarded to `sink`, after the version is committed. Returns this object."""
@@ -123,7 +149,7 @@ class Processed:
         if columns is None:
             raise self._no_output()
         keys = (key,) if isinstance(key, str) else tuple(key)
-        return derive(self.topology, self.name, forwarded_to(self.name, output), columns, keys)
+        return derive(self.topology, self.of, forwarded_to(self.name, output), columns, keys)
 
     def _no_output(self) -> TopologyError:
         return TopologyError(
@@ -160,7 +186,7 @@ class Processed:
                 f"sink_changes({store!r}): {processor.__name__} {what}. Its key-value stores are: "
                 f"{', '.join(sent) or 'none'}. Forward the changes of other stores: ctx.forward()."
             )
-        self.topology.add_sink(changes_of(self.name, store), sink, name)
+        self.topology.add_sink(changes_of(self.of, store), sink, name)
         return self
 
 
@@ -198,8 +224,11 @@ def add_processing(
     for column in (*([stream.timestamp] if stream.timestamp else []), *stream.position):
         type_of(stream.frame, column)
     declared, stores = stores_of(processor), specs_of(processor, topology.engine)
+    shared = sharing_of(topology, processor)
+    taken = {store.name for store in shared.stores} if shared else set[str]()
+    new = [(attribute, spec) for attribute, spec in stores if spec.name not in taken]
     topology.check_free(
-        chosen, tuple(spec for _, spec in stores), "Give the processor another name: process(..., name='...')."
+        chosen, tuple(spec for _, spec in new), "Give the processor another name: process(..., name='...')."
     )
     for attribute, spec in stores:
         # Raises here, and not in a task, if a codec is missing.
@@ -215,10 +244,15 @@ def add_processing(
         _checked_punctuators(processor, stream),
         topology.on_error if on_error is None else check_on_error(on_error),
         _checked_globals(processor, topology),
+        chosen,
     )
-    specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in stores)
-    topology.add(chosen, stream, key, specs, operator)
-    return Processed(topology, chosen)
+    specs = tuple(msgspec.structs.replace(stream.timed(spec), stream_key=key) for _, spec in new)
+    if shared is None:
+        topology.add(chosen, stream, key, specs, operator)
+        return Processed(topology, chosen, chosen)
+    check_can_share(shared, stream, operator)
+    topology.replace(share(shared, specs, operator))
+    return Processed(topology, chosen, shared.name)
 
 
 def _checked_globals(processor: type[Processor], topology: Topology) -> tuple[tuple[str, str], ...]:

@@ -147,7 +147,10 @@ def timed(spec: StoreSpec, *, event_times: bool) -> StoreSpec:
 
 
 def two_stores(name: str) -> TopologyError:
-    return TopologyError(f"There are two stores named {name!r}. Every store has a name of its own.")
+    return TopologyError(
+        f"There are two stores named {name!r}. Every store has a name of its own. For two processors to share one, "
+        "declare it once, and use that object in both."
+    )
 
 
 def check_processor(processor: object) -> type[Processor]:

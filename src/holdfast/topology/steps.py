@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,8 @@ from holdfast.topology.plain_frames import PlainFrame
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+    from holdfast.topology.processor import OnError
 
 
 class PlainStep(ABC):
@@ -107,6 +110,20 @@ class Filter:
 
     def __call__(self, df: DataFrame) -> DataFrame:
         return df.where(self.condition)
+
+
+@dataclass(frozen=True, eq=False)
+class Computed:
+    """A step with expressions of the user's, which can fail for a record."""
+
+    apply: Callable[[DataFrame], DataFrame]
+    expressions: tuple[str | Column, ...]
+    label: str
+    """The step as the user wrote it, for the reason of a dead letter."""
+    on_error: OnError
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        return self.apply(df)
 
 
 @dataclass(frozen=True, eq=False)

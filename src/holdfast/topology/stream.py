@@ -28,18 +28,15 @@ from holdfast.topology.joining import add_join
 from holdfast.topology.lookups import add_lookup
 from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
-from holdfast.topology.processor import OnError, Processor, timed
+from holdfast.topology.processor import OnError, Processor, check_on_error, timed
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
-from holdfast.topology.steps import Filter, Projection
+from holdfast.topology.steps import Computed, Filter, Projection
 from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-
-KAFKA_POSITION = ("partition", "offset")
-"""The columns in which Spark's Kafka source has a record's position. Where a stream has them, they break ties."""
 
 SOURCE = "_source"
 """The column of a merged stream's records with the name of their source. Dead letters have it too."""
@@ -55,6 +52,8 @@ class Stream:
     key: tuple[str, ...]
     timestamp: str | None
     position: tuple[str, ...]
+    chosen: OnError | None = None
+    """What `on_error` has chosen; None: the setting `on_error`."""
 
     def __repr__(self) -> str:
         time = f", timestamp={self.timestamp!r}" if self.timestamp else ""
@@ -72,6 +71,19 @@ class Stream:
         own = {TIME, TASK, ROW} if any(isinstance(each.origin, OutputOf) for each in self.branches) else set()
         return [column for column in self.frame.columns if column not in own]
 
+    @property
+    def failures(self) -> OnError:
+        """What happens to a record for which an expression fails."""
+        return self.topology.on_error if self.chosen is None else self.chosen
+
+    def on_error(self, choice: OnError) -> Stream:
+        """What happens to a record for which an expression fails, such as a cast of a text that isn't a number.
+
+        "fail" stops the app, "skip" counts the record, "dead_letter" keeps it. It holds for the steps and the
+        aggregates or table that follow: `games.on_error("dead_letter").with_column("n", "CAST(text AS int)")`.
+        """
+        return replace(self, chosen=check_on_error(choice))
+
     def transform(self, step: StatelessStep) -> Stream:
         """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
         return self._with(step, "transform()")
@@ -81,9 +93,12 @@ class Stream:
         with errors_in(self.frame, where):
             return replace(self, branches=tuple(branch.after(step) for branch in self.branches))
 
+    def _computed(self, apply: StatelessStep, expressions: tuple[str | Column, ...], where: str) -> Stream:
+        return self._with(Computed(apply, expressions, where, self.failures), where)
+
     def where(self, condition: str | Column) -> Stream:
         """Keeps the records for which the condition is true."""
-        return self._with(Filter(condition), f"where({condition!r})")
+        return self._computed(Filter(condition), (condition,), f"where({condition!r})")
 
     filter = where
 
@@ -92,7 +107,7 @@ class Stream:
         names = [column for column in columns if isinstance(column, str) and column.isidentifier()]
         where = f"select({', '.join(map(repr, columns))})"
         if len(names) < len(columns):
-            return self._with(lambda df: df.select(*columns), where)
+            return self._computed(lambda df: df.select(*columns), columns, where)
         return self._with(Projection(tuple((name, name) for name in names)), where)
 
     def with_column(self, name: str, value: str | Column) -> Stream:
@@ -103,7 +118,7 @@ class Stream:
                 return df.selectExpr(*[f"`{c}`" for c in df.columns if c != name], f"{value} AS `{name}`")
             return df.withColumn(name, value)
 
-        return self._with(step, f"with_column({name!r}, {value!r})")
+        return self._computed(step, (value,), f"with_column({name!r}, {value!r})")
 
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
@@ -120,7 +135,7 @@ class Stream:
             items = F.explode(F.expr(values) if isinstance(values, str) else values)
             return df.select(*[f"`{c}`" for c in df.columns if c != name], items.alias(name))
 
-        return self._with(step, f"flat_map({values!r}, {name!r})")
+        return self._computed(step, (values,), f"flat_map({values!r}, {name!r})")
 
     def key_by(self, *columns: str) -> Stream:
         """The same records under another key."""
@@ -141,7 +156,7 @@ class Stream:
         parts, taken = [], F.lit(False)
         for condition in conditions:
             matches = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
-            part = self._with(Filter(matches & ~taken), f"branch({condition!r})")
+            part = self._computed(Filter(matches & ~taken), (condition,), f"branch({condition!r})")
             if not is_repeatable(part.frame):
                 raise TopologyError(
                     f"branch({condition!r}): the condition may answer otherwise when it is asked again, so a record "
@@ -149,7 +164,7 @@ class Stream:
                 )
             parts.append(part)
             taken = taken | matches
-        return (*parts, self._with(Filter(~taken), "branch()"))
+        return (*parts, self._computed(Filter(~taken), tuple(conditions), "branch()"))
 
     def merge(self, *others: Stream) -> Stream:
         """The records of several streams as one. They need the same columns, key and event time."""
@@ -360,33 +375,6 @@ class Aggregated:
 
 
 _STORE_OPTIONS = frozenset(Aggregated.store.__kwdefaults__ or ())
-
-
-def open_stream(
-    topology: Topology,
-    frame: DataFrame,
-    key: str | Iterable[str],
-    timestamp: str | None,
-    position: str | Iterable[str],
-    name: str | None = None,
-    whole_dead_letters: bool = False,
-) -> Stream:
-    """Adds a streaming DataFrame to the app as a stream."""
-    if not frame.isStreaming:
-        raise TopologyError("app.stream() takes a streaming DataFrame, from spark.readStream. This one is a batch.")
-    keys = (key,) if isinstance(key, str) else tuple(key)
-    positions = (position,) if isinstance(position, str) else tuple(position)
-    if not positions and all(column in frame.columns for column in KAFKA_POSITION):
-        positions = KAFKA_POSITION
-    for column in (*keys, *([timestamp] if timestamp else []), *positions):
-        type_of(frame, column)
-    if timestamp is not None and (kind := type_of(frame, timestamp)) not in ("timestamp", "timestamp_ntz"):
-        raise TopologyError(
-            f"The event time {timestamp!r} is of type {kind}, and must be a timestamp. For milliseconds since "
-            f"1970: df.withColumn({timestamp!r}, F.timestamp_millis({timestamp!r}))."
-        )
-    source = topology.add_source(frame, name, whole_dead_letters)
-    return Stream(topology, (Branch(source, frame),), keys, timestamp, positions)
 
 
 def _shape(stream: Stream) -> str:

@@ -205,6 +205,10 @@ class Topology:
         """Adds a sub-topology whose name and stores were checked."""
         self.subtopologies.append(SubTopology(name, len(self.subtopologies), stream, key, stores, operator))
 
+    def replace(self, changed: SubTopology) -> None:
+        """Replaces the sub-topology of this name, before the app starts."""
+        self.subtopologies = [changed if each.name == changed.name else each for each in self.subtopologies]
+
     def change_store(self, name: str, change: Callable[[StoreSpec], StoreSpec]) -> None:
         """Changes the stores of a sub-topology, before the app starts."""
         self._check_not_started(name)

@@ -207,9 +207,9 @@ class Store(View[K, V]):
     def __init__(self, name: str, *, key: Any, value: Any, **options: Any) -> None:
         self._name = name
         self._key_schema = key_schema_of(key)
-        self._type = value
-        self._codec = options.pop("codec", None)
+        self._type, self._codec = value, options.pop("codec", None)
         self._options = options
+        self.declaration = id(self)  # also in copies: processors that share a store have the same one
         self._declared = self._described()  # so that errors are raised on the line of the declaration
 
     @classmethod

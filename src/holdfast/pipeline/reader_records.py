@@ -1,0 +1,84 @@
+"""The records of one reader in one batch: those that it can compute, and those that it is the first to report."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import cached_property, reduce
+from typing import TYPE_CHECKING
+
+from pyspark.sql import functions as F
+
+from holdfast.pipeline.failing import Failed, without_failed
+from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, reported, show_ids, without
+from holdfast.pipeline.source_readers import Reader, Steps, applied
+from holdfast.pipeline.unusable import is_unusable
+from holdfast.topology.derived import ROW, TASK
+from holdfast.topology.topology import Source
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+
+    from holdfast.words import Millis
+
+
+@dataclass(frozen=True)
+class ReaderRecords:
+    """The records of a reader."""
+
+    reader: Reader
+    origin: DataFrame
+    """The records of its source or output, before its steps."""
+    steps: Steps
+    wall: Millis
+    checked: bool = False
+    """Whether records for which a step fails are set apart."""
+    unread: Collection[str] = ()
+    """The columns of the origin that have no values, since nothing uses them."""
+
+    def all(self) -> DataFrame:
+        """All of them, as the planner gets them."""
+        return self.reader.select(applied(self.origin, self.steps))
+
+    def unreported(self, others: Sequence[ReaderRecords]) -> tuple[DataFrame, list[Failed]]:
+        """The records without those that it can't use and one of the others reports, and those that failed."""
+        good, failed = self._split
+        numbered = show_ids(good)
+        for other in others if numbered is not None else ():
+            numbers = other._reported
+            if numbers is not None and numbered is not None:
+                numbered = without(numbered, self._unusable, numbers)
+                failed = [Failed(each.on_error, without(each.letters, F.lit(True), numbers)) for each in failed]
+        return self.reader.select(good if numbered is None else numbered), failed
+
+    @cached_property
+    def _split(self) -> tuple[DataFrame, list[Failed]]:
+        if self.checked:
+            return without_failed(self._numbered, self.steps, self.unread)
+        return applied(self._numbered, self.steps), []
+
+    @property
+    def _numbered(self) -> DataFrame:
+        """The records of the origin with hidden numbers, the same each time: a batch with several readers is kept.
+
+        A row of an output is numbered by its position.
+        """
+        if isinstance(self.reader.branch.origin, Source):
+            number = F.monotonically_increasing_id()
+        else:
+            number = F.expr(f"shiftleft(CAST({TASK} AS bigint), 40) + {ROW}")
+        return hide_ids(self.origin.withColumn(RECORD_ID, number))
+
+    @property
+    def _unusable(self) -> Column:
+        return is_unusable(self.reader.planner.unusable(self.wall))
+
+    @property
+    def _reported(self) -> DataFrame | None:
+        """The numbers of the records that it reports; None if its rows have no numbers."""
+        good, failed = self._split
+        numbered = show_ids(good)
+        if numbered is None:
+            return None
+        found = [reported(numbered, self._unusable), *(reported(each.letters, F.lit(True)) for each in failed)]
+        return reduce(lambda one, other: one.unionAll(other), found)
