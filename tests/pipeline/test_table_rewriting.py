@@ -1,11 +1,13 @@
 """A table whose columns changed: batches and the pass rewrite rows, and sinks get the batches' rows only."""
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import holdfast as hf
 from holdfast.errors import ErrorCategory
 from holdfast.stores.codecs.values import codec_of
 from holdfast.stores.formats.cells import Cell, pack, unpack
@@ -15,6 +17,7 @@ from holdfast.stores.layouts.recency import SEQ_BYTES
 from holdfast.stores.layouts.rewriter import progress_in
 from holdfast.stores.layouts.slices import slices_to_drop
 from holdfast.stores.schema.history import merged
+from holdfast.testing import TestDriver, records
 from tests.pipeline.outcomes import refusal
 from tests.pipeline.tables import REDUCERS, OneTask, key_of, spec_with
 
@@ -150,3 +153,47 @@ def test_a_damaged_row_is_reported_with_its_store_and_key_and_nothing_is_written
         "DamagedRow: Store 'scores', key ['b']: a stored row has 5 bytes, and one of (n bigint"
     )
     assert refused.message.endswith("Nothing of the batch was committed.")
+
+
+def changelog(columns: str, after: TestDriver | None = None, rewrite_entries: int = 0) -> TestDriver:
+    """A table from a changelog with these columns, started on the log of a former release."""
+    chosen = hf.Settings(partitions=1, batch=hf.BatchSettings(rewrite_entries=rewrite_entries))
+    app = hf.App("cities", settings=chosen)
+    app.table(records(f"id bigint, {columns}, at timestamp"), "cities", key="id", timestamp="at", deleted="gone")
+    driver = TestDriver(app)
+    if after is not None:
+        driver._log_url, driver._done = after._log_url, after._done
+        driver.crash()
+        driver.output("cities")
+    return driver
+
+
+def schemas(driver: TestDriver) -> list[int]:
+    (cells,) = driver._states.of_store("cities")
+    return [unpack(cell).schema for key, cell in cells.scan(b"\x01", b"\x02")]
+
+
+def test_a_table_from_a_changelog_gains_and_loses_columns() -> None:
+    second = "2030-01-01 00:00:0"
+    old = changelog("city string, gone boolean")
+    old.pipe("cities", [{"id": n, "city": f"c{n}", "at": f"{second}1"} for n in range(4)])
+    new = changelog("size bigint, city string, gone boolean", old, rewrite_entries=2)
+    assert new.store("cities").get(1) == {"size": None, "city": "c1", "at": datetime(2030, 1, 1, 0, 0, 1, tzinfo=UTC)}
+    older = {"id": 0, "city": "older", "size": 1, "at": f"{second}0"}
+    new.pipe("cities", [{"id": 1, "city": "c1", "size": 9, "at": f"{second}2"}, older])
+    # The pass rewrites 0 and 1, and the batch changes 1 after that. An older row is still older.
+    assert new.counts["rewritten/cities"] == 2
+    assert [(row["id"], row["size"]) for row in new.output("cities")] == [(1, 9)]
+    assert schemas(new) == [2, 2, 1, 1]
+    new.pipe("cities", [{"id": 2, "gone": True, "at": f"{second}3"}])
+    assert [(row["id"], row["_deleted"]) for row in new.output("cities")] == [(2, True)]
+    new.pipe("cities", [{"id": 9, "city": "c9", "at": f"{second}3"}])
+    assert [(key, row["city"], row["size"]) for key, row in new.store("cities").items()] == [
+        (0, "c0", None),
+        (1, "c1", 9),
+        (3, "c3", None),
+        (9, "c9", None),
+    ]
+    assert set(schemas(new)) == {2}
+    less = changelog("size bigint, gone boolean", new)
+    assert less.store("cities").get(1) == {"size": 9, "at": datetime(2030, 1, 1, 0, 0, 2, tzinfo=UTC)}

@@ -12,6 +12,7 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.table_rows import LookedUpTable, TableRows
 from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
@@ -62,6 +63,8 @@ class TableJoinWork:
         right: TableRows,
         tally: Tally,
     ) -> Iterator[Part]:
+        before = state.store(self.store.name)
+        yield from rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
         changed, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
         yield from dead
         if changed is None:

@@ -12,6 +12,7 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import STATE
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.task import Limits, Part, check_own
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
@@ -49,6 +50,8 @@ class TableWork:
         return tally.done(task, written)
 
     def _parts(self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally) -> Iterator[Part]:
+        before = state.store(self.store.name)
+        yield from rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
         newest, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
         yield from dead
         if newest is None:
@@ -56,7 +59,7 @@ class TableWork:
         key = [whole(newest[name]) for name in self.columns.keys]
         check_own(self.store.key, key, task, self.limits.partitions)
         tally.add("keys", newest.num_rows)
-        writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
+        writer = PlainWriter(self.store, self.version, self.now, before, tally.add)
         times = None if self.columns.time is None else whole(newest[self.columns.time])
         is_newer = partial(_is_newer, self.store, times)
         changes = writer.replace(encode_keys(self.store.key, key), times, self._rows(newest), is_newer)

@@ -138,7 +138,8 @@ class StoreSpec(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     schemas: tuple[NumberedSchema, ...] = ()
     """Every schema that the values have had, the newest last. The code knows only its own; the log has all."""
     from_now: tuple[str, ...] = ()
-    """Aggregates that may start late: they don't count records from before they were added."""
+    """Aggregates that may start late: they don't count records from before they were added. The same for the columns of
+    a table from a changelog."""
     aggregates: tuple[tuple[str, str], ...] = ()
     """What each aggregate of a table computes, such as `("best", "max(score)")`."""
     stream_key: Schema | None = None

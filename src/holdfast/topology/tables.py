@@ -87,7 +87,9 @@ def rows_of(
         )
     time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp and history is None else ()
     fields = tuple(Field(column, type_of(frame, column)) for column in columns)
-    return columns, row_store(stream, name, key, Schema(fields + time), options, history)
+    spec = row_store(stream, name, key, Schema(fields + time), options, history)
+    # A column that is added later is null in a row until the changelog has the row again.
+    return columns, msgspec.structs.replace(spec, from_now=columns)
 
 
 def row_store(
