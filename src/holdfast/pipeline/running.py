@@ -5,7 +5,7 @@ Tasks pass it chunks of their partition; `holdfast.testing.ProcessorTest` passes
 
 import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from types import MappingProxyType
@@ -75,7 +75,7 @@ class Member:
     processor: type[Processor]
     stores: Sequence[tuple[str, StoreSpec]]
     context: Context
-    tables: Mapping[str, tuple[StoreSpec, StoreState]] = MappingProxyType({})
+    tables: Mapping[str, tuple[StoreSpec, StoreState]] = field(default_factory=dict)
 
 
 Given = dict[str, Store[Any, Any] | GlobalStore[Any, Any]]

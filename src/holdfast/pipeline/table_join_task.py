@@ -63,8 +63,8 @@ class TableJoinWork:
         right: TableRows,
         tally: Tally,
     ) -> Iterator[Part]:
-        before = state.store(self.store.name)
-        yield from rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
+        old = state.store(self.store.name)
+        yield from rewritten(self.store, self.now, self.limits.rewrite_entries, old, tally)
         changed, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
         yield from dead
         if changed is None:

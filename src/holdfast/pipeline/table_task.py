@@ -41,8 +41,9 @@ class TableWork:
         written = WrittenSegments()
         volatile = () if self.store.durable else (self.store.name,)
         try:
-            parts = list(self._parts(task, batches, state, tally))
-            if parts:
+            before = state.store(self.store.name)
+            first = rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
+            if parts := [*first, *self._parts(task, batches, state, tally)]:
                 inline = self.limits.inline_limit
                 written += log.write_parts(task, self.version, parts, inline_limit=inline, volatile=volatile)
         except HoldfastError as error:
@@ -50,8 +51,6 @@ class TableWork:
         return tally.done(task, written)
 
     def _parts(self, task: TaskId, batches: Iterable[pa.RecordBatch], state: TaskState, tally: Tally) -> Iterator[Part]:
-        before = state.store(self.store.name)
-        yield from rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
         newest, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
         yield from dead
         if newest is None:
@@ -59,7 +58,7 @@ class TableWork:
         key = [whole(newest[name]) for name in self.columns.keys]
         check_own(self.store.key, key, task, self.limits.partitions)
         tally.add("keys", newest.num_rows)
-        writer = PlainWriter(self.store, self.version, self.now, before, tally.add)
+        writer = PlainWriter(self.store, self.version, self.now, state.store(self.store.name), tally.add)
         times = None if self.columns.time is None else whole(newest[self.columns.time])
         is_newer = partial(_is_newer, self.store, times)
         changes = writer.replace(encode_keys(self.store.key, key), times, self._rows(newest), is_newer)
