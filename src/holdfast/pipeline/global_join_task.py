@@ -15,6 +15,7 @@ import pyarrow.compute as pc
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import OUTPUT
+from holdfast.pipeline.lookup_task import joined_rows
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
@@ -66,17 +67,14 @@ class GlobalJoinWork:
         if not records.num_rows:
             return
         found = rows_by(self.table.store.key, [whole(records[name]) for name in self.on], rows)
-        values = [name for name in self.columns.values if name not in self.on]
-        joined = [*(whole(records[name]) for name in values), *found.columns]
         if self.columns.time is None:
-            joined.append(pa.repeat(pa.scalar(self.now.wall, pa.int64()), records.num_rows))
+            times = pa.repeat(pa.scalar(self.now.wall, pa.int64()), records.num_rows)
         else:
-            joined.append(whole(records[self.columns.time]))
-        arrays = [array.cast(field.type) for array, field in zip(joined, self.output, strict=True)]
-        table = pa.table(arrays, schema=self.output)
-        table = table if self.how == "left" else table.filter(found.there)
-        if table.num_rows:
-            yield OUTPUT, self.name, table
+            times = whole(records[self.columns.time])
+        values = [name for name in self.columns.values if name not in self.on]
+        joined = joined_rows(self.output, records.select(values), found, times, self.how)
+        if joined.num_rows:
+            yield OUTPUT, self.name, joined
 
 
 def rows_by(key: Schema, columns: Sequence[pa.Array], rows: TableRows) -> FoundRows:

@@ -11,7 +11,7 @@ from holdfast.log.segments import OUTPUT
 from holdfast.pipeline.history_rows import HistoryRows
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
-from holdfast.pipeline.table_rows import LookedUpTable, TableRows
+from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
 from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
@@ -67,12 +67,16 @@ class LookupWork:
         else:
             times = whole(records[self.columns.time])
         found = rows.as_of(keys, times) if isinstance(rows, HistoryRows) else rows.of(keys)
-        joined = [*(whole(records[name]) for name in self.columns.values), *found.columns, times]
-        arrays = [array.cast(field.type) for array, field in zip(joined, self.output, strict=True)]
-        table = pa.table(arrays, schema=self.output)
-        table = table if self.how == "left" else table.filter(found.there)
-        if table.num_rows:
-            yield OUTPUT, self.name, table
+        joined = joined_rows(self.output, records.select(self.columns.values), found, times, self.how)
+        if joined.num_rows:
+            yield OUTPUT, self.name, joined
+
+
+def joined_rows(schema: pa.Schema, records: pa.Table, found: FoundRows, times: pa.Array, how: How) -> pa.Table:
+    """Records with the rows that they have found, and their event times."""
+    columns = [*map(whole, records.columns), *found.columns, times]
+    table = pa.table([each.cast(field.type) for each, field in zip(columns, schema, strict=True)], schema=schema)
+    return table if how == "left" else table.filter(found.there)
 
 
 def output_schema(schema: pa.Schema) -> pa.Schema:

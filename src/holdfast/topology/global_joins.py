@@ -9,24 +9,25 @@ The stream is not shuffled: its records stay in the partitions that they come in
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, get_args
+from typing import TYPE_CHECKING
 
-from holdfast.errors import TopologyError, did_you_mean
+from holdfast.errors import TopologyError
 from holdfast.stores.access import Now
-from holdfast.stores.formats.types import Field, FieldType, Schema
+from holdfast.stores.formats.types import FieldType, Schema
 from holdfast.topology.frames import expression_type, key_of, type_of
 from holdfast.topology.global_tables import GlobalTable
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
-from holdfast.topology.lookups import How, LooksUp
+from holdfast.topology.lookups import How, LooksUp, add_join, checked, expressions_of, output_of
 from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.topology import SubTopology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
+    from holdfast.topology.lookups import On
     from holdfast.topology.stream import Stream
 
 
@@ -63,47 +64,23 @@ def add_global_join(
     within: JoinWindow | None,
     how: str,
     name: str | None,
-    on: str | Column | Iterable[str | Column] | None,
+    on: On | None,
     prefix: str,
 ) -> Joined:
     """Adds a join of a stream with a global table."""
     where = f"join({table.name!r})"
-    if within is not None:
-        raise TopologyError(
-            f"{where}: within= is for a join of two streams. A record is joined with the row that the table has when "
-            "it arrives. Leave within= out."
-        )
-    if how not in get_args(How):
-        raise TopologyError(f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(How))}Use inner or left.")
-    if name is None:
-        raise TopologyError(f"{where} needs a name: the log keeps its sinks' positions under it. Add name='...'.")
+    kind, name = checked(within, how, name, where)
     if table.topology is not stream.topology:
         raise TopologyError(f"{where}: the table belongs to another app. Join tables and streams of one app.")
-    chosen = _chosen(stream, table, on, where)
-    columns = tuple(stream.columns)
-    added = [Field(prefix + each.name, each.type) for each in table.spec.columns.fields if not each.hidden_in]
-    if twice := sorted({field.name for field in added} & set(columns)):
-        raise TopologyError(
-            f"{where}: the stream and the table both have the column {twice[0]!r}. Give the table's columns a prefix: "
-            "join(..., prefix='...')."
-        )
-    own = [Field(column, str(FieldType.parse(type_of(stream.frame, column)))) for column in columns]
-    output = Schema((*own, *added))
-    stream.topology.check_free(name, (), "Give the join another name: join(..., name='...').")
-    operator = GlobalJoin(table.name, "left" if how == "left" else "inner", chosen, columns, output)
-    stream.topology.add(name, stream, key_of(stream.frame, stream.key), (), operator)
-    return Joined(stream.topology, name, output, stream.key)
+    chosen, output = _chosen(stream, table, on, where), output_of(stream, table, prefix, where)
+    operator = GlobalJoin(table.name, kind, chosen, tuple(stream.columns), output)
+    return add_join(stream, name, key_of(stream.frame, stream.key), operator)
 
 
-def _chosen(
-    stream: Stream, table: GlobalTable, on: str | Column | Iterable[str | Column] | None, where: str
-) -> tuple[str | Column, ...]:
+def _chosen(stream: Stream, table: GlobalTable, on: On | None, where: str) -> tuple[str | Column, ...]:
     """What is looked up, one expression per column of the table's key."""
     key = table.spec.key
-    if on is None:
-        chosen: tuple[str | Column, ...] = stream.key
-    else:
-        chosen = tuple(on) if isinstance(on, tuple | list) else (on,)  # type: ignore[assignment]
+    chosen = stream.key if on is None else expressions_of(on)
     if len(chosen) != len(key.fields):
         raise TopologyError(
             f"{where}: on= has {len(chosen)} column(s), and the table's key ({key}) has {len(key.fields)}. Name one "

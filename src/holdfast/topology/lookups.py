@@ -13,7 +13,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from typing import TYPE_CHECKING, Literal, Protocol, get_args
 
 from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import Now
@@ -25,12 +25,15 @@ from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.outputs import ForwardedRows, Output
-from holdfast.topology.topology import SubTopology, Topology
+from holdfast.topology.topology import Operator, SubTopology, Topology
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
     from holdfast.topology.stream import Stream
+
+    On = str | Column | Iterable[str | Column]
+    """What a join looks up: columns of the stream, or expressions."""
 
 How = Literal["inner", "left"]
 
@@ -111,20 +114,12 @@ def add_lookup(
     within: JoinWindow | None,
     how: str,
     name: str | None,
-    on: str | Column | Iterable[str | Column] | None,
+    on: On | None,
     prefix: str,
 ) -> Joined:
     """Adds a join of a stream with a table."""
     where = f"join({table.name!r})"
-    if within is not None:
-        raise TopologyError(
-            f"{where}: within= is for a join of two streams. A record is joined with the row that the table has when "
-            "it arrives. Leave within= out."
-        )
-    if how not in get_args(How):
-        raise TopologyError(f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(How))}Use inner or left.")
-    if name is None:
-        raise TopologyError(f"{where} needs a name: the log keeps its sinks' positions under it. Add name='...'.")
+    chosen, name = checked(within, how, name, where)
     check_lookup(table, stream.topology, where)
     spec = table.spec
     if spec.kind == VERSIONED:
@@ -136,39 +131,65 @@ def add_lookup(
             f"{where}: the stream's key ({key}) and the table's ({spec.key}) have different types, so they are in "
             "different partitions. Cast the stream's columns, or name others: join(..., on='column')."
         )
-    rows = [field for field in spec.columns.fields if not field.hidden_in]
-    columns = tuple(stream.columns)
-    added = [Field(prefix + field.name, field.type) for field in rows]
-    if twice := sorted({field.name for field in added} & set(columns)):
+    output = output_of(stream, table, prefix, where)
+    operator = TableJoin(table.name, chosen, tuple(stream.columns), output, stream.key, as_of=spec.kind == VERSIONED)
+    return add_join(stream, name, key, operator)
+
+
+def checked(within: JoinWindow | None, how: str, name: str | None, where: str) -> tuple[How, str]:
+    """The kind and the name of a join with a table. Raises if they, or a window, can't be."""
+    if within is not None:
+        raise TopologyError(
+            f"{where}: within= is for a join of two streams. A record is joined with the row that the table has when "
+            "it arrives. Leave within= out."
+        )
+    if how not in get_args(How):
+        raise TopologyError(f"{where}: how={how!r} is not known. {did_you_mean(how, get_args(How))}Use inner or left.")
+    if name is None:
+        raise TopologyError(f"{where} needs a name: the log keeps its sinks' positions under it. Add name='...'.")
+    return "left" if how == "left" else "inner", name
+
+
+def output_of(stream: Stream, table: Table, prefix: str, where: str) -> Schema:
+    """The columns of a joined row: those of the stream, and those of the table with the prefix."""
+    added = [Field(prefix + field.name, field.type) for field in table.spec.columns.fields if not field.hidden_in]
+    if twice := sorted({field.name for field in added} & set(stream.columns)):
         raise TopologyError(
             f"{where}: the stream and the table both have the column {twice[0]!r}. Give the table's columns a prefix: "
             "join(..., prefix='...')."
         )
-    own = [Field(column, str(FieldType.parse(type_of(stream.frame, column)))) for column in columns]
+    own = [Field(column, str(FieldType.parse(type_of(stream.frame, column)))) for column in stream.columns]
+    return Schema((*own, *added))
+
+
+class OfStream(Operator, Protocol):
+    """A join whose rows have the key of the stream."""
+
+    @property
+    def output(self) -> Schema: ...
+
+
+def add_join(stream: Stream, name: str, key: Schema, operator: OfStream) -> Joined:
+    """Adds the sub-topology of a join, which reads the stream by this key."""
     stream.topology.check_free(name, (), "Give the join another name: join(..., name='...').")
-    stream.topology.add(
-        name,
-        stream,
-        key,
-        (),
-        TableJoin(
-            table.name,
-            "left" if how == "left" else "inner",
-            columns,
-            Schema((*own, *added)),
-            stream.key,
-            as_of=spec.kind == VERSIONED,
-        ),
-    )
-    return Joined(stream.topology, name, Schema((*own, *added)), stream.key)
+    stream.topology.add(name, stream, key, (), operator)
+    return Joined(stream.topology, name, operator.output, stream.key)
 
 
-def _names(on: str | Column | Iterable[str | Column], where: str) -> tuple[str, ...]:
-    names = tuple(on) if isinstance(on, tuple | list) else (on,)
-    for each in names:
+def expressions_of(on: On) -> tuple[str | Column, ...]:
+    """What `on=` names, one or several."""
+    from pyspark.sql import Column
+
+    return (on,) if isinstance(on, str | Column) else tuple(on)
+
+
+def _names(on: On, where: str) -> tuple[str, ...]:
+    names = []
+    for each in expressions_of(on):
         if not isinstance(each, str):
             raise TopologyError(
                 f"{where}: on={each!r} is an expression, and records are shuffled by the columns that they look up. "
                 "Add it as a column first, stream.with_column('x', ...), and name that: on='x'."
             )
-    return names
+        names.append(each)
+    return tuple(names)
