@@ -28,6 +28,7 @@ import pyarrow as pa
 import holdfast as hf
 from tests.apps import entries_of, read, write
 from tests.crash.clinic_oracle import EVERY_S, GRACE_S, WINDOW_S, Batch, Beat, Temperature, Truth, truth, within
+from tests.crash.scenario import crashing
 from tests.test_processors import delivered
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -38,6 +39,7 @@ BEATS = "patient string, n bigint, at timestamp"
 TEMPS = "patient string, tenths bigint, at timestamp"
 STORES, OUTPUTS = ("booked", "waiting", "warmest", "fired"), ("final", "alerts", "ledger")
 PARTITIONS = 2
+"""As in all apps of these tests."""
 STEP_S = 12
 """The event time that a file takes: more than the interval of the punctuator, which thus fires after each batch."""
 
@@ -127,19 +129,7 @@ def build(app: hf.App, beats_frame: object, temps_frame: object, folder: Path) -
 
 
 def on_spark(folder: Path) -> hf.App:
-    """The app, with settings under which a short run does every step: segments as objects, snapshots, cleaning."""
-    settings = hf.Settings(
-        base_dir=str(folder / "base"),
-        partitions=PARTITIONS,
-        batch=hf.BatchSettings(idle_after="1h", idle_interval="1s"),
-        log=hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
-        snapshots=hf.SnapshotSettings(bytes="8KiB", age="1s"),
-        state=hf.StateSettings(flush_versions=2),
-        rest=hf.RestSettings(port=0),
-        spark=hf.SparkSettings(master="local[2]", config={"spark.ui.enabled": "false"}),
-    )
-    app = hf.App("clinic", settings=settings)
-    app.spark.sparkContext.setLogLevel("ERROR")
+    app = crashing("clinic", folder, batch=hf.BatchSettings(idle_after="1h"))
     build(app, read(app.spark, folder / "beats", BEATS), read(app.spark, folder / "temps", TEMPS), folder)
     return app
 

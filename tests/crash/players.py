@@ -13,6 +13,7 @@ from pathlib import Path
 
 import holdfast as hf
 from tests.apps import write
+from tests.crash.scenario import EVERY_STEP
 from tests.test_processors import ARROW, FADING_MS, Model, check, delivered, players_app, records
 
 FILES = 10
@@ -37,13 +38,7 @@ def model() -> Model:
 def main(folder: Path) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     spark = hf.App("session", settings=hf.Settings(spark=hf.SparkSettings(master="local[2]"))).spark
-    app = players_app(
-        spark,
-        folder,
-        log=hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
-        snapshots=hf.SnapshotSettings(bytes="8KiB", age="1s"),
-        state=hf.StateSettings(flush_versions=2),
-    )
+    app = players_app(spark, folder, **EVERY_STEP)
     true = model()
     with app:
         app.process_all_available()

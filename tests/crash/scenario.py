@@ -22,7 +22,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from tests.apps import entries_of, read, write
+from tests.apps import entries_of, read, settings, write
 
 ARROW = pa.schema(
     [
@@ -52,20 +52,25 @@ def write_input(folder: Path, files: int = FILES) -> None:
         write(folder, number, [dict(zip(ARROW.names, row, strict=True)) for row in zip(*columns, strict=True)], ARROW)
 
 
-def build(folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf.App:
-    """The app, with settings under which a short run does every step: segments as objects, snapshots, cleaning."""
-    settings = hf.Settings(
-        base_dir=str(folder / "base"),
-        partitions=2,
-        log=hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
-        snapshots=hf.SnapshotSettings(bytes="8KiB", age="1s"),
-        state=hf.StateSettings(flush_versions=2),
-        rest=hf.RestSettings(port=0),
-        spark=hf.SparkSettings(master="local[2]", config={"spark.ui.enabled": "false"}),
-        **changes,
-    )
-    app = hf.App("crash", settings=settings, spark=spark)
+EVERY_STEP: dict[str, Any] = {
+    "log": hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
+    "snapshots": hf.SnapshotSettings(bytes="8KiB", age="1s"),
+    "state": hf.StateSettings(flush_versions=2),
+}
+"""Settings under which a short run does every step: segments as objects, snapshots, cleaning."""
+
+
+def crashing(id: str, folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf.App:
+    """An app with these settings and a Spark session that says little."""
+    chosen = hf.SparkSettings(master="local[2]", config={"spark.ui.enabled": "false"})
+    with_retries = {**EVERY_STEP, "retry": hf.RetrySettings(), "spark": chosen, **changes}
+    app = hf.App(id, settings=settings(folder, **with_retries), spark=spark)
     app.spark.sparkContext.setLogLevel("ERROR")
+    return app
+
+
+def build(folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf.App:
+    app = crashing("crash", folder, spark, **changes)
     source = read(app.spark, folder / "input", SCHEMA)
     totals = (
         app.stream(source, key="player", timestamp="at", position="place")
