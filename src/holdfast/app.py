@@ -9,7 +9,6 @@ from __future__ import annotations
 import logging
 import os
 import re
-import sys
 import threading
 from collections.abc import Callable, Iterable
 from dataclasses import replace
@@ -20,7 +19,7 @@ from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
 from holdfast.drawing import mermaid
 from holdfast.embedded import EmbeddedInstances
-from holdfast.ending import Ending, signals
+from holdfast.ending import Ending
 from holdfast.errors import Interrupted, SettingsError, TopologyError
 from holdfast.instance.events import RestoreEvent
 from holdfast.instances import Instances
@@ -33,8 +32,9 @@ from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
-from holdfast.states import ACTIVE, AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
+from holdfast.states import AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
 from holdfast.stores.options import Length
+from holdfast.terminal import run_in_terminal
 from holdfast.topology.aggregation import Table
 from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
 from holdfast.topology.opening import open_stream
@@ -53,11 +53,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
-
-
-def _say(line: str) -> None:
-    """Prints a line for a person at the terminal; programs use the states."""
-    sys.stderr.write(f"holdfast: {line}\n")
 
 
 RestoreListener = Callable[[RestoreEvent], object]
@@ -324,20 +319,7 @@ class App:
         Ctrl-C stops it as `stop()` does, and a second one ends it at once: Spark repeats the batch at the next start.
         Raises the error that stopped the app, if one did.
         """
-        try:
-            with signals(self._ending):
-                self.start()
-                if self.state is AppState.RUNNING:
-                    _say(f"{self.id} is running at version {self.version}. Query it: {self.address}/v1/state")
-                while not self._ending.wait(0.2) and self.state in ACTIVE:
-                    pass
-                self.stop()
-        except (KeyboardInterrupt, SystemExit):
-            _say(f"{self.id} ended at once. Spark repeats its batch at the next start.")
-            raise
-        if self.state is AppState.ERROR and self.cause is not None:
-            raise self.cause
-        _say(f"{self.id} stopped {f'at version {self.version}' if self._running else 'before it was running'}.")
+        run_in_terminal(self, self._ending)
 
     def stop(self) -> None:
         """Ends the query after its batch, writes the sinks, stops the instances, within `stop_timeout`.

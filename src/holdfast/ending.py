@@ -10,10 +10,8 @@ Whatever has not ended by then is given up. Nothing is lost: Spark repeats a bat
 an instance restores from the log.
 """
 
-import contextlib
-import signal
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import timedelta
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
@@ -100,28 +98,3 @@ class Ending:
             self._failed = True
             self._changed.notify_all()
         self._on_failure(self.explain(cause))
-
-
-@contextlib.contextmanager
-def signals(ending: Ending) -> Iterator[None]:
-    """Ctrl-C and SIGTERM in a `with` block ask the app to stop; a second one ends it at once.
-
-    Python lets only the main thread handle signals.
-    """
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-
-    def handle(number: int, frame: object) -> None:
-        if not ending.asked:
-            ending.ask()
-            return
-        ending.hurry()
-        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
-
-    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
-    try:
-        yield
-    finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)

@@ -1,0 +1,78 @@
+"""An app in a terminal: Ctrl-C and SIGTERM end it, and a person reads a line when it runs and when it has ended."""
+
+import contextlib
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Protocol
+
+from holdfast.ending import Ending
+from holdfast.states import ACTIVE, AppState
+
+
+class Runnable(Protocol):
+    """What is needed of an app."""
+
+    id: str
+
+    @property
+    def state(self) -> AppState: ...
+    @property
+    def cause(self) -> BaseException | None: ...
+    @property
+    def version(self) -> int: ...
+    @property
+    def address(self) -> str | None: ...
+    def start(self) -> object: ...
+    def stop(self) -> None: ...
+
+
+def run_in_terminal(app: Runnable, ending: Ending) -> None:
+    """Starts an app and returns when it is stopped. Raises the error that stopped it, if one did."""
+    has_run = False
+    try:
+        with signals(ending):
+            app.start()
+            if app.state is AppState.RUNNING:
+                has_run = True
+                _say(f"{app.id} is running at version {app.version}. Query it: {app.address}/v1/state")
+            while not ending.wait(0.2) and app.state in ACTIVE:
+                pass
+            app.stop()
+    except (KeyboardInterrupt, SystemExit):
+        _say(f"{app.id} ended at once. Spark repeats its batch at the next start.")
+        raise
+    if app.state is AppState.ERROR and app.cause is not None:
+        raise app.cause
+    _say(f"{app.id} stopped {f'at version {app.version}' if has_run else 'before it was running'}.")
+
+
+def _say(line: str) -> None:
+    """Prints a line for a person at the terminal; programs use the states."""
+    sys.stderr.write(f"holdfast: {line}\n")
+
+
+@contextlib.contextmanager
+def signals(ending: Ending) -> Iterator[None]:
+    """Ctrl-C and SIGTERM in a `with` block ask the app to stop; a second one ends it at once.
+
+    Python lets only the main thread handle signals.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+
+    def handle(number: int, frame: object) -> None:
+        if not ending.asked:
+            ending.ask()
+            return
+        ending.hurry()
+        raise KeyboardInterrupt if number == signal.SIGINT else SystemExit(128 + number)
+
+    previous = {number: signal.signal(number, handle) for number in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
