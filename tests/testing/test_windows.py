@@ -56,6 +56,7 @@ def test_late_records_are_a_stream(windows: Any) -> None:
     app, games = one_task()
     table = games.group_by().window(windows).count().store("counts")
     late = table.late.to_stream()
+    assert (repr(table.late), repr(table)[:24]) == ("LateRecords('counts~late')", "WindowedTable('counts', ")
     late.group_by().aggregate(n=hf.count(), total=hf.sum("points"), last=hf.last("points")).store("late-games")
     late.process(Complaints)
     table.late.to_stream(key="points").group_by("points").count().store("by-points")
@@ -178,6 +179,8 @@ def test_a_function_of_the_user_keeps_a_value_per_window() -> None:
     table = games.group_by().window(hf.hopping("10s", every="5s", grace="5s"))
     hops = table.aggregate_with(lambda: Points([]), add, value=Points).store("hops")
     hops.final().to_stream().group_by().count().store("closed")
+    assert repr(hops) == "ReducedWindowedTable('hops', key='player string')"
+    assert "windows hopping 10s every 5s, grace 5s" in app.describe()
     hops.late.to_stream().group_by().aggregate(last=hf.last("points")).store("late")
     hops.to_stream().group_by("window_start").aggregate(changes=hf.count(), gone=hf.count("value")).store("changes")
     driver = TestDriver(app)
@@ -280,7 +283,9 @@ def test_several_streams_keep_one_value_per_window() -> None:
         return [*value, event.city]
 
     both = hf.cogroup((games.group_by(), scored), (moves.group_by(), moved))
-    both.window(hf.tumbling("10s")).aggregate_with(list, value=list[str]).store("minutes")
+    minutes = both.window(hf.tumbling("10s")).aggregate_with(list, value=list[str]).store("minutes")
+    with pytest.raises(TopologyError, match="'minutes' are of several streams"):
+        _ = minutes.late
     both.window(hf.session("5s")).aggregate_with(list, value=list[str], merger=list.__add__).store("visits")
     driver = TestDriver(app)
     home = [{"who": "ann", "city": "Bern", "at": at(2)}, {"who": "ann", "city": "Ulm", "at": at(12)}]

@@ -56,7 +56,7 @@ class Table:
 
     def __repr__(self) -> str:
         key, values = self.spec.key.fields, [each for each in self.spec.columns.fields if not each.hidden_in]
-        return f"Table({self.name!r}, key={_columns(key)!r}, columns={_columns(values)!r})"
+        return f"{type(self).__name__}({self.name!r}, key={_columns(key)!r}, columns={_columns(values)!r})"
 
     @property
     def spec(self) -> StoreSpec:

@@ -114,6 +114,11 @@ def cogroup(*parts: tuple[Grouped, Adder]) -> Cogrouped:
     return Cogrouped(parts)
 
 
+def is_cogrouped(stream: Stream) -> bool:
+    """Whether the records of a stream are those of several, in the common shape."""
+    return stream.position == (_NUMBER,)
+
+
 def _common_key(groups: list[Grouped]) -> Schema:
     """The key of all streams, under the names that it has in the first."""
     keys = [key_of(grouped.stream.frame, grouped.columns) for grouped in groups]

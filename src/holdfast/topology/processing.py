@@ -57,6 +57,8 @@ class Processing(LooksUp):
     """The processor's name; empty: that of the sub-topology."""
     sharing: tuple[Processing, ...] = ()
     """The processors that share stores with this one. They get each record after it, in this order."""
+    about: str = ""
+    """What `app.describe()` says of a processor that Holdfast wrote."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -92,6 +94,8 @@ class Processing(LooksUp):
     def lines(self, subtopology: SubTopology) -> Iterator[str]:
         for each in self.processors:
             yield f"processor {each.name or subtopology.name} ({each.processor.__name__})"
+            if each.about:
+                yield each.about
             for output, columns in each.forwards:
                 yield f"forwards {columns}" if output is None else f"forwards to {output}: {columns}"
             for _, table in each.global_tables:

@@ -43,6 +43,9 @@ class ReducedTable:
     topology: Topology
     name: str
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r}, key={str(self.spec.key)!r})"
+
     @property
     def spec(self) -> StoreSpec:
         return next(store for store in self.topology.subtopology(self.name).stores if store.name == self.name)

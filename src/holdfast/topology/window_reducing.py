@@ -25,6 +25,7 @@ from holdfast.stores.layouts.waiting import FINAL
 from holdfast.stores.layouts.windowed import WINDOW_END, WINDOW_START
 from holdfast.stores.options import Length
 from holdfast.topology.aggregation import check_unused
+from holdfast.topology.cogrouping import is_cogrouped
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import key_of
 from holdfast.topology.outputs import DELETED, as_json, forwarded_to
@@ -199,6 +200,9 @@ class ReducedOutput:
     columns: Schema
     key: tuple[str, ...]
 
+    def __repr__(self) -> str:
+        return f"ReducedOutput({forwarded_to(self.table, self.what)!r}, columns={str(self.columns)!r})"
+
     def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
         """The rows of each version as a stream, by the key of the table's stream or by these columns."""
         output = forwarded_to(self.table, self.what)
@@ -210,7 +214,7 @@ class ReducedOutput:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class ReducedWindowedTable(ReducedTable):
     """A windowed table whose values are computed in Python, one record at a time."""
 
@@ -235,6 +239,11 @@ class ReducedWindowedTable(ReducedTable):
         """The records that came too late for each of their windows, with the columns that the functions get."""
         stream, of_event = self.topology.subtopology(self.name).stream, self._operator.event.columns
         assert stream.timestamp is not None
+        if is_cogrouped(stream):
+            raise TopologyError(
+                f"late: the records of the table {self.name!r} are of several streams, each with columns of its own. "
+                "Count each stream in the same windows by itself, and take the late records of that table."
+            )
         columns = columns_of_late(stream, {*stream.key, stream.timestamp, *of_event})
         if self._rules.late is None:
             row = LateRow(columns.names, stream.key, stream.timestamp, frozenset(of_event))
@@ -304,7 +313,13 @@ class ReducedInWindows:
         processor = processor_of(reduced.label, declared, rules, reduced.events)
         add_processing(stream, processor, output, {}, name, reduced.on_error, reduced.columns)
         stream.topology.change_store(name, lambda spec: msgspec.structs.replace(spec, fixed=spec.fixed + fixed))
+        stream.topology.change_operator(name, lambda made: _described(made, f"windows {self.windows}"))
         return ReducedWindowedTable(stream.topology, name)
+
+
+def _described(operator: Operator, about: str) -> Operator:
+    assert isinstance(operator, Processing)
+    return replace(operator, about=about)
 
 
 def in_windows(reduced: Reduced, windows: Windows, merge: Merger | None, where: str) -> ReducedInWindows:

@@ -101,6 +101,9 @@ class TableOutput:
     topology: Topology
     name: str
 
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.name!r})"
+
     def to_stream(self, *, key: str | Iterable[str] | None = None) -> Stream:
         """The rows of each version as a stream, by the table's key or by these columns.
 
@@ -117,7 +120,7 @@ class TableOutput:
         return self
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class LateRecords(TableOutput):
     """The late records of a windowed table."""
 
@@ -151,7 +154,7 @@ def columns_of_late(stream: Stream, used: Collection[str] | None = None) -> Sche
     return Schema(tuple(fields))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class WindowedTable(Table):
     """A windowed aggregation of an app: a store with one row per key and window."""
 
