@@ -1,6 +1,7 @@
 """Joins of streams with tables, on real Spark."""
 
 import re
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.words import Version
-from tests.apps import entries_of, game, read, settings, write
+from tests.apps import NOON, entries_of, game, get, read, settings, write
 from tests.test_changelog_tables import CHANGE, COLUMNS, change
 
 pytestmark = pytest.mark.spark
@@ -19,8 +20,8 @@ pytestmark = pytest.mark.spark
 GAMES = "player long, points long, at timestamp"
 
 
-def played(player: int | None, points: int) -> dict[str, Any]:
-    return game(None, points) | {"player": player}
+def played(player: int | None, points: int, second: int = 5) -> dict[str, Any]:
+    return game(None, points, NOON + timedelta(seconds=second)) | {"player": player}
 
 
 def games_app(spark: SparkSession, folder: Path) -> tuple[hf.App, hf.Stream, hf.Table]:
@@ -52,16 +53,25 @@ def joined(memory: Memory) -> list[list[tuple[Any, ...]]]:
 
 def test_a_record_looks_up_the_row_of_its_key(spark: SparkSession, tmp_path: Path) -> None:
     app, games, players = games_app(spark, tmp_path)
-    inner, left, totals = hf.memory(), hf.memory(), hf.memory()
+    inner, left, totals, as_of = hf.memory(), hf.memory(), hf.memory(), hf.memory()
     games.join(players, name="inner", prefix="c_").sink(inner)
     with_city = games.join(players, how="left", name="left", prefix="c_").sink(left)
     with_city.to_stream().key_by("c_city").group_by().aggregate(points=hf.sum("points")).store("by-city").sink(totals)
+    kept = app.table(
+        read(spark, tmp_path / "changes", COLUMNS),
+        "kept",
+        key="id",
+        timestamp="at",
+        deleted="op = 'DELETE'",
+        history="1h",
+    )
+    games.join(kept, how="left", name="as-of", prefix="c_").sink(as_of)
 
     batches: list[tuple[list[dict[str, Any]], list[dict[str, Any]]]] = [
         ([change(1, "Bern", 1)], [played(1, 3), played(2, 4)]),
         ([change(9, "Chur", 1)], [played(1, 5)]),
-        ([change(1, "Basel", 2), change(2, "Thun", 2)], [played(1, 6), played(2, 7)]),
-        ([change(1, None, 3, "DELETE")], [played(1, 8), played(2, 9)]),
+        ([change(1, "Basel", 2), change(2, "Thun", 2)], [played(1, 6, second=1), played(2, 7)]),
+        ([change(1, None, 3, "DELETE")], [played(1, 8, second=2), played(2, 9, second=1)]),
     ]
     for number, (changes, records) in enumerate(batches):
         write(tmp_path / "changes", number, changes, CHANGE)
@@ -71,6 +81,9 @@ def test_a_record_looks_up_the_row_of_its_key(spark: SparkSession, tmp_path: Pat
         assert app.version == len(batches), "a batch has a file of each source"
         assert entries_of(app, "by-city") == {"Bern": {"points": 8}, "Basel": {"points": 6}, "Thun": {"points": 16}}
         assert "inner join with the table players by player" in app.describe()
+        assert entries_of(app, "kept").keys() == {2, 9}
+        history = get(app, "/v1/stores/kept/history/1")[1]["history"]
+        assert [row["value"]["city"] for row in history] == ["Bern", "Basel"]
         assert_drawn(app.describe(format="mermaid"))
     expected: list[list[tuple[Any, ...]]] = [
         [(1, 3, "Bern"), (2, 4, None)],
@@ -80,6 +93,7 @@ def test_a_record_looks_up_the_row_of_its_key(spark: SparkSession, tmp_path: Pat
     ]
     assert joined(left) == expected
     assert joined(inner) == [[row for row in rows if row[2]] for rows in expected]
+    assert joined(as_of) == [*expected[:2], [(1, 6, "Bern"), (2, 7, "Thun")], [(1, 8, "Basel"), (2, 9, None)]]
 
 
 def test_joins_that_cannot_be_are_refused(spark: SparkSession, tmp_path: Path) -> None:

@@ -143,6 +143,21 @@ def test_rows_of_a_bounded_table_that_are_evicted_leave_the_join() -> None:
     assert sorted(key for key, _ in driver.store("both-index").items()) == [("red", 2), ("red", 3)]
 
 
+def test_rows_that_expire_leave_the_join_when_nothing_arrives() -> None:
+    app = hf.App("expiring")
+    games = app.stream(records("player bigint, team string, at timestamp"), key="player", timestamp="at", name="games")
+    players = games.group_by().aggregate(team=hf.last("team")).store("players", ttl="10s", ttl_to_sinks=True)
+    teams = app.table(records("team string, city string, at timestamp"), "teams", key="team", timestamp="at")
+    players.join(teams, on="team", name="both")
+    driver = TestDriver(app)
+    driver.pipe("teams", [{"team": "red", "city": "Bern", "at": START}])
+    driver.pipe("games", [{"player": 1, "team": "red", "at": START}])
+    assert [row["_deleted"] for row in driver.output("both")] == [False]
+    driver.advance("20s")
+    assert [row["_deleted"] for row in driver.output("both")] == [True]
+    assert driver.store("both").items() == [] and driver.store("both-index").items() == []
+
+
 def test_a_foreign_key_that_is_too_long_for_a_key_is_none() -> None:
     app = hf.App("long")
     orders, customers = tables(app)

@@ -73,7 +73,7 @@ class RemoteState(TaskState):
         starts = pa.array([start for start, _ in ranges], pa.binary())
         stops = pa.array([stop for _, stop in ranges], pa.binary())
         found = self._ask(lambda client: client.scan_many(self.task, store, self.version, starts, stops))
-        return found.select(["key", "value"])
+        return pa.table([found["key"], found["value"]], schema=STATE_SCHEMA)
 
     def approximate_count(self, store: str) -> int:
         return self._ask(lambda client: client.approximate_count(self.task, store, self.version))
