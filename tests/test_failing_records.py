@@ -13,6 +13,8 @@ import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.pipeline.failing import RecordFailed
+from holdfast.testing import TestDriver, records
+from holdfast.topology.processor import OnError
 from holdfast.words import Version
 from tests.apps import NOON, entries_of, game, read, settings, write
 
@@ -147,3 +149,31 @@ def test_a_record_that_is_skipped_is_counted(spark: SparkSession, tmp_path: Path
     assert [each.counts for each in commits if each is not None and each.counts["skipped/sums"] == 1] == [
         each.counts for each in commits if each is not None
     ]
+
+
+def test_a_test_driver_sets_failed_records_apart(spark: SparkSession) -> None:
+    """As an app on Spark does, in a step and in an aggregate."""
+
+    def driver_of(on_error: OnError) -> TestDriver:
+        app = hf.App("local", settings=hf.Settings(on_error=on_error))
+        stream = app.stream(records("player string, text string"), key="player", name="texts")
+        stream.with_column("n", "CAST(text AS int)").group_by().aggregate(n=hf.sum("n")).store("steps")
+        stream.group_by().aggregate(n=hf.sum("CAST(text AS int)")).store("sums")
+        return TestDriver(app)
+
+    batch = [{"player": "ann", "text": "1"}, {"player": "ann", "text": "x"}, {"player": "bob", "text": "2"}]
+    driver = driver_of("dead_letter")
+    driver.pipe("texts", batch)
+    assert (
+        dict(driver.store("steps").items()) == dict(driver.store("sums").items()) == {"ann": {"n": 1}, "bob": {"n": 2}}
+    )
+    (letter,) = driver.dead_letters()
+    assert letter["reason"] == "with_column('n', 'CAST(text AS int)') failed"
+    assert letter["record"] == {"player": "ann", "text": "x"}
+    assert (driver.counts["records"], driver.counts["dead"]) == (3, 1)
+    driver = driver_of("skip")
+    driver.pipe("texts", batch)
+    assert driver.counts["skipped/steps"] == 1
+    assert driver.dead_letters() == []
+    with pytest.raises(RecordFailed, match=r'with_column.*failed.*"text":"x"'):
+        driver_of("fail").pipe("texts", batch)

@@ -430,3 +430,45 @@ def test_an_invalid_processor_is_refused_where_it_is_written(spark: SparkSession
     with pytest.raises(BadKey, match="a decimal can't be a key"):
         stream.with_column("player", F.lit(1).cast("decimal(3,1)")).process(ByNumber)
     assert [each.name for each in app._topology.subtopologies] == ["careful"]
+
+
+def test_processors_that_share_a_store_on_spark(spark: SparkSession, tmp_path: Path) -> None:
+    """A local store and local classes reach the workers by value, and are still one store there; also after a restart.
+
+    A record that fails in the second one leaves nothing in the first one's store either.
+    """
+    balance = hf.KeyValueStore("balance", value=int)
+
+    class Book(hf.Processor):
+        balances = balance
+        booked = hf.KeyValueStore("booked", value=int)
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.balances[key] = self.balances.get(key, 0) + event.points
+            self.booked[key] = self.booked.get(key, 0) + 1
+
+    class Warn(hf.Processor):
+        own = balance
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            ctx.forward(key, {"balance": self.own[key]})
+            if event.points > 100:
+                raise ValueError("too much")
+
+    warned = hf.memory()
+    for batch, points in ((1, [2, -5]), (2, [500, 1])):
+        write(
+            tmp_path / "input", batch, [game("ann", each, NOON + timedelta(seconds=n)) for n, each in enumerate(points)]
+        )
+        app = hf.App("shared", settings=settings(tmp_path, on_error="dead_letter"), spark=spark)
+        stream = app.stream(read(spark, tmp_path / "input"), key="player", timestamp="at")
+        stream.process(Book)
+        stream.process(Warn, output="player string, balance bigint").sink(warned)
+        with app:
+            app.process_all_available()
+            assert app.describe().count("tasks ") == 1
+            found = [entries_of(app, name) for name in ("balance", "booked")]
+            newest = app._started().driver.newest
+    assert found == [{"ann": -2}, {"ann": 3}]
+    assert newest is not None and newest.counts["dead"] == 1
+    assert [row["balance"] for row in warned.rows()] == [2, -3, -2]
