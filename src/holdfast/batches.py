@@ -209,7 +209,7 @@ def count_commit(commit: Commit, dead_letters: object) -> None:
             continue
         if what == SKIPPED:
             logger.warning(
-                'version %d: processor %s skipped %d record(s) that failed; on_error="dead_letter" keeps them',
+                'version %d: %s skipped %d record(s) that failed; on_error="dead_letter" keeps them',
                 commit.version,
                 label,
                 number,

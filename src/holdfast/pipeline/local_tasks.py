@@ -143,7 +143,7 @@ class _LocalVersion:
         found = {}
         for source, readers in self.tasks.of_source.items():
             shared = shared_steps([reader.steps for reader in readers])
-            found[source.name] = after(self.batch[source], shared).num_rows
+            found[source.name] = count_after(self.batch[source], shared)
         return found
 
     def _run_tasks(self, subtopology: SubTopology, planner: Planner, rows: LocalRows | None) -> None:
@@ -267,3 +267,14 @@ def checked(table: pa.Table, reader: Reader, cause: Exception) -> tuple[pa.Table
     good, failed = without_failed(frame, (*reader.steps, *reader.computed))
     stop_for(failed, cause)
     return _numbered_rows(good), [(each.on_error, each.letters.toArrow()) for each in failed]
+
+
+def count_after(table: pa.Table, steps: Steps) -> int:
+    """How many records there are after these steps, with those that fail in one."""
+    try:
+        return int(after(table, steps).num_rows)
+    except (PySparkException, Py4JJavaError) as error:
+        if not concerns_data(error):
+            raise
+    good, failed = without_failed(local_session().createDataFrame(table), steps)
+    return good.count() + sum(each.letters.count() for each in failed)

@@ -75,9 +75,10 @@ class SourceReaders:
 
     def __init__(self, source: Source, readers: Sequence[Reader]) -> None:
         self.readers = readers
-        self._shared = in_query(shared_steps([reader.steps for reader in readers]))
+        shared = shared_steps([reader.steps for reader in readers])
+        self._shared = in_query(shared)
         counting = min(readers, key=lambda reader: len(reader.steps))
-        self.counting = counting if len(counting.steps) == len(self._shared) else None
+        self.counting = counting if len(counting.steps) == len(shared) else None
         """A reader that gets all records of the source."""
         self.selected = self._selected(applied(source.frame, self._shared), whole=source.whole_dead_letters)
         """What the streaming query reads of this source."""
