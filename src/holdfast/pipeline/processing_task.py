@@ -29,6 +29,7 @@ from holdfast.pipeline.sealed_state import SealedState
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.table_rows import LookedUpTable
+from holdfast.pipeline.table_state import TableState
 from holdfast.pipeline.task import Limits, Part, check_own, chunks
 from holdfast.pipeline.task_columns import DEAD, Clocks
 from holdfast.pipeline.task_state import TaskState
@@ -207,7 +208,7 @@ class ProcessingTask:
         state = self.before.of_task(TaskId(table.topology, ONLY_PARTITION))
         if (changes := table.changes(ONLY_PARTITION, self.log)).num_rows:
             state = SealedState(state, changes)
-        return table.store, StoreState(table.store.name, state, Budget(0))
+        return table.store, TableState(table.store.name, state)
 
     def _records(self, running: RunningProcessor, chunk: pa.Table) -> list[Part]:
         """Processes a chunk. Returns its dead letters and forwarded rows."""

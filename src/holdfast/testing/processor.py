@@ -17,6 +17,7 @@ from holdfast.errors import BadValue, HoldfastError, TopologyError, shown
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.running import Member, RunningProcessor
 from holdfast.pipeline.store_state import Budget, StoreState
+from holdfast.pipeline.table_state import TableState
 from holdfast.pipeline.task_state import Range, TaskState
 from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import output_table
@@ -235,7 +236,7 @@ class ProcessorTest:
             context = _RecordingContext(
                 Version(self.version + 1), self._now, self._partition, self._outputs, self._count, self._forwarded
             )
-            tables = {name: (spec, StoreState(spec.name, state, budget)) for name, spec, state in self._tables}
+            tables = {name: (spec, TableState(spec.name, state)) for name, spec, state in self._tables}
             self._running = RunningProcessor(
                 [Member(self._processor, self._specs, context, tables)],
                 self._states,

@@ -71,8 +71,7 @@ def add_global_table(
 ) -> GlobalTable:
     """Adds a global table of a changelog stream or, if the stream is one of `static_stream`, of static rows."""
     columns, spec = rows_of(stream, name, deleted, {**options, "everywhere": True})
-    # A column that is added later is null in a row until the changelog has the row again; static rows have it at once.
-    spec = msgspec.structs.replace(spec, one_partition=True, from_now=columns)
+    spec = msgspec.structs.replace(spec, one_partition=True)
     stream.topology.check_free(name, (spec,), "Give the table another name.")
     static = isinstance(stream.branches[0].origin, StaticRows)
     operator = StaticTable(columns) if static else Changelog(columns, deleted)
