@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import TopologyError
+from holdfast.stores.formats.cells import unpack
 from holdfast.testing import TestDriver, records
 from tests.documented_joins import START
 
@@ -216,3 +217,33 @@ def test_tables_without_event_times() -> None:
     driver.pipe("customers", [{"name": "ann", "city": "Bern"}])
     assert driver.store("linked").items() == [(1, {"customer": "ann", "city": "Bern"})]
     assert driver.store("twice").items() == [(1, {"customer": "ann", "other_customer": "ann"})]
+
+
+def linked(columns: str, after: TestDriver | None = None) -> TestDriver:
+    """Joins by key and by foreign key with customers of these columns, started on the log of a former release."""
+    app = hf.App("changing", settings=hf.Settings(partitions=1, batch=hf.BatchSettings(rewrite_entries=10)))
+    orders = app.table(records("id string, customer string, gone boolean"), "orders", key="id", deleted="gone")
+    customers = app.table(records(f"name string, {columns}"), "customers", key="name")
+    orders.join(customers, on="customer", how="left", name="linked")
+    orders.join(customers, how="left", name="by-key")
+    driver = TestDriver(app)
+    if after is not None:
+        driver._log_url, driver._done = after._log_url, after._done
+        driver.crash()
+    return driver
+
+
+def test_joined_tables_gain_the_columns_of_their_tables() -> None:
+    old = linked("city string")
+    old.pipe_all(
+        {
+            "orders": [{"id": "a", "customer": "ann"}, {"id": "b", "customer": "bob"}],
+            "customers": [{"name": "ann", "city": "Bern"}, {"name": "bob", "city": "Ulm"}],
+        }
+    )
+    new = linked("city string, size bigint", old)
+    new.pipe("customers", [{"name": "ann", "city": "Bern", "size": 3}])
+    rows = {key: (row["city"], row["size"]) for key, row in new.store("linked").items()}
+    assert rows == {"a": ("Bern", 3), "b": ("Ulm", None)}
+    (cells,) = new._states.of_store("linked")
+    assert {unpack(cell).schema for _, cell in cells.scan(b"\x01", b"\x02")} == {2}

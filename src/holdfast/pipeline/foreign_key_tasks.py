@@ -16,6 +16,7 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.record_columns import KeyedColumns, last_per_key
 from holdfast.pipeline.results import Tally, TaskResult, refused
+from holdfast.pipeline.rewriting import rewritten
 from holdfast.pipeline.store_state import united
 from holdfast.pipeline.table_join_task import changed_rows
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
@@ -210,8 +211,10 @@ class ForeignKeyJoinWork(ForeignKeyWork):
     def _segments(
         self, task: TaskId, batches: Iterable[pa.RecordBatch], rows: TableRows, state: TaskState, tally: Tally
     ) -> Iterator[list[Part]]:
+        before = state.store(self.store.name)
+        first = rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
         answers, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
-        yield dead
+        yield [*first, *dead]
         for chunk in _slices(answers):
             key = [whole(chunk[name]) for name in self.columns.keys]
             check_own(self.store.key, key, task, self.limits.partitions)

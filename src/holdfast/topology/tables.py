@@ -87,9 +87,7 @@ def rows_of(
         )
     time = (Field(TIME_OF_ROW, "bigint", columns[0]),) if stream.timestamp and history is None else ()
     fields = tuple(Field(column, type_of(frame, column)) for column in columns)
-    spec = row_store(stream, name, key, Schema(fields + time), options, history)
-    # A column that is added later is null in a row until the changelog has the row again.
-    return columns, msgspec.structs.replace(spec, from_now=columns)
+    return columns, row_store(stream, name, key, Schema(fields + time), options, history)
 
 
 def row_store(
@@ -112,4 +110,6 @@ def row_store(
         where=f"table({name!r})",
         **options,
     )
-    return msgspec.structs.replace(stream.timed(made), fixed=(*made.fixed, (TOMBSTONES, True)))
+    # A column that is added later is null in a row until the row is written again.
+    shown = tuple(field.name for field in columns.fields if not field.hidden_in)
+    return msgspec.structs.replace(stream.timed(made), fixed=(*made.fixed, (TOMBSTONES, True)), from_now=shown)
