@@ -1,6 +1,7 @@
 """The test driver gives the same results with crashes as without, and the same as Spark."""
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from datetime import timedelta
 from functools import partial
@@ -84,6 +85,9 @@ def in_order(rows: list[dict[str, Any]]) -> list[str]:
 
 
 def _same(value: Any) -> Any:
+    if isinstance(value, str):
+        # A join with a global table isn't shuffled by key: Spark's tasks have other rows of it, at other places.
+        return re.sub(r',"_task":\d+,"_row":\d+', "", value)
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
