@@ -114,9 +114,10 @@ def test_an_expression_that_fails_for_a_record(spark: SparkSession, tmp_path: Pa
         "filtered": stream.where(f"{number} > 0"),
         "items": stream.flat_map(f"array({number}, 7)", "n"),
         "branched": stream.branch(f"{number} > 1")[0],
+        "rest": stream.branch(f"{number} > 1", "player = 'zoe'")[2],
     }
     for name, shape in shapes.items():
-        of = number if name in ("sums", "filtered", "branched") else "n"
+        of = number if name in ("sums", "filtered", "branched", "rest") else "n"
         shape.group_by().aggregate(n=hf.sum(of)).store(name)
     strict = stream.on_error("skip").with_column("n", number).group_by().aggregate(n=hf.sum("n")).store("skipping")
     with app:
@@ -129,6 +130,7 @@ def test_an_expression_that_fails_for_a_record(spark: SparkSession, tmp_path: Pa
         **dict.fromkeys(shapes, every),
         "items": {"ann": 8, "bob": 9, "cleo": 10},
         "branched": {"bob": 2, "cleo": 3},
+        "rest": {"ann": 1},
     }
     assert letters_of(tmp_path) == [("an expression of sums failed", "x")], "the first that runs reports it"
     assert newest is not None

@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from holdfast.errors import ErrorCategory, HoldfastError, cut
@@ -87,15 +88,23 @@ def without_failed(
     """The records after these steps, and those that failed in one. `unread` are columns that have no values."""
     failed = []
     for step in steps:
-        if isinstance(step, Computed):
-            fails = _fails(frame, step.expressions)
+        if isinstance(step, Computed) and (found := _failing(frame, step)) is not None:
             columns = [name for name in frame.columns if name not in unread]
-            failed.append(Failed(step.on_error, _letters(frame.where(fails), step.label, columns)))
-            # The second condition is always true. Spark does not know that it is the same each time, and so neither
-            # moves the step's expressions before the check nor computes them once for both.
-            frame = frame.where(~fails & (F.monotonically_increasing_id() >= 0))
+            failed.append(Failed(step.on_error, _letters(found[0], step.label, columns)))
+            frame = found[1]
         frame = step(frame)
     return frame, failed
+
+
+def _failing(frame: DataFrame, step: Computed) -> tuple[DataFrame, DataFrame] | None:
+    """The records for which a step fails, and the others; None if it can't be checked, as one with `explode`."""
+    try:
+        fails = _fails(frame, step.expressions)
+        # The second condition is always true. Spark does not know that it is the same each time, and so neither
+        # moves the step's expressions before the check nor computes them once for both.
+        return frame.where(fails), frame.where(~fails & (F.monotonically_increasing_id() >= 0))
+    except AnalysisException:
+        return None
 
 
 def _fails(frame: DataFrame, expressions: Sequence[Expression]) -> Column:

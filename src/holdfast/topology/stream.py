@@ -153,10 +153,12 @@ class Stream:
         from pyspark.sql import functions as F
 
         _ = spark_frame(self.frame)  # the next line needs Spark
-        parts, taken = [], F.lit(False)
+        parts: list[Stream] = []
+        taken = F.lit(False)
         for condition in conditions:
             matches = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
-            part = self._computed(Filter(matches & ~taken), (condition,), f"branch({condition!r})")
+            asked = conditions[: len(parts) + 1]
+            part = self._computed(Filter(matches & ~taken), asked, f"branch({condition!r})")
             if not is_repeatable(part.frame):
                 raise TopologyError(
                     f"branch({condition!r}): the condition may answer otherwise when it is asked again, so a record "
@@ -164,7 +166,7 @@ class Stream:
                 )
             parts.append(part)
             taken = taken | matches
-        return (*parts, self._computed(Filter(~taken), tuple(conditions), "branch()"))
+        return (*parts, self._computed(Filter(~taken), conditions, "branch()"))
 
     def merge(self, *others: Stream) -> Stream:
         """The records of several streams as one. They need the same columns, key and event time."""
