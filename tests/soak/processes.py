@@ -38,7 +38,7 @@ def of_kind(pid: int, kind: str) -> list[int]:
     """The app's processes of a kind: `driver`, `jvm`, `instance` or `worker`."""
     if kind == "driver":
         return [pid]
-    marks = {"jvm": "java", "instance": "holdfast instance", "worker": "holdfast.spark_daemon"}
+    marks = {"jvm": "java", "instance": "holdfast instance", "worker": "-m holdfast.spark_daemon"}
     return [child for child, command in descendants(pid).items() if marks[kind] in command]
 
 
