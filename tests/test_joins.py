@@ -66,16 +66,20 @@ def test_joins_equal_those_of_spark_sql(spark: SparkSession, tmp_path: Path) -> 
     sinks = {how: hf.memory() for how in HOWS}
     for how, sink in sinks.items():
         left.drop("kind").join(right, within=window, how=how, name=f"by-{how}", prefix="right_").sink(sink)
-    short, late = hf.join_window("3s", grace="20s"), hf.memory()
-    left.drop("kind").join(right, within=short, how="outer", name="short", prefix="right_").sink(late)
+    short, late, too_late = hf.join_window("3s", grace="20s"), hf.memory(), hf.memory()
+    pairs = left.drop("kind").join(right, within=short, how="outer", name="short", prefix="right_").sink(late)
+    pairs.late.sink(too_late)
     with app:
         app.process_all_available()
         wait_until_alone(app, "by-outer-left-unmatched", "last")
         wait_until_alone(app, "short-left-unmatched", "last")
     oracle = Oracle(short, "outer")
-    pairs = [row for batch in [*batches, []] for row in oracle.run([plain(each) for each in batch])]
+    rows = [row for batch in [*batches, []] for row in oracle.run([plain(each) for each in batch])]
     assert oracle.late > 50
-    assert sorted(map(repr, map(values, late.rows()))) == sorted(repr(row[:3]) for row in pairs)
+    assert sorted(map(repr, map(values, late.rows()))) == sorted(repr(row[:3]) for row in rows)
+    assert len(too_late.rows()) == oracle.late
+    numbers = {n for row in map(values, too_late.rows()) for n in row[1:] if n is not None}
+    assert len(numbers) == oracle.late and numbers.isdisjoint(n for row in rows for n in row[1:3])
     spark.read.parquet(str(tmp_path / "input")).createOrReplaceTempView("records")
     for how, sink in sinks.items():
         query = f"""
