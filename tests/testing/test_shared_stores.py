@@ -134,6 +134,8 @@ def test_what_cannot_share_a_store_is_refused() -> None:
         stream.key_by("points").process(Bonus)
     with pytest.raises(TopologyError, match="which reads another stream.*merge"):
         stream.select("player", "points", "at").process(Bonus)
+    with pytest.raises(TopologyError, match="There are two stores named 'scores'"):
+        stream.process(Wins, name="again")
     with pytest.raises(TopologyError, match="has on_error='fail' and not 'skip'"):
         stream.process(Bonus, on_error="skip")
 

@@ -59,6 +59,8 @@ def _is_same(owner: SubTopology, declared: Store[Any, Any]) -> bool:
 def check_can_share(owner: SubTopology, stream: Stream, operator: Processing) -> None:
     """Raises if a processor can't run together with those that have the store."""
     first = owner.operator
+    if operator.processor in (each.processor for each in getattr(first, "processors", ())):
+        raise two_stores(operator.own_stores(owner)[0][1].name)  # the same class again: a mistake
     where = f"{operator.processor.__name__} shares a store with {owner.name!r}"
     if stream.key != owner.stream.key:
         raise TopologyError(
