@@ -96,6 +96,37 @@ def test_punctuators_of_both_are_called() -> None:
     assert {row["n"] for row in driver.output("bonus")} == {-1}
 
 
+def test_a_punctuator_writes_at_its_own_time() -> None:
+    times = hf.TimestampedKeyValueStore("times", value=int)
+
+    class Seen(hf.Processor):
+        seen = times
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.seen[key] = ctx.timestamp
+
+    class Ticks(hf.Processor):
+        ticks = times
+
+        def process(self, key: str, event: Any, ctx: hf.Context) -> None:
+            self.ticks[f"again {key}"] = ctx.timestamp
+
+        @hf.punctuate(every="10s", time="stream")
+        def tick(self, now: int, ctx: hf.Context) -> None:
+            self.ticks["tick"] = now
+
+    app = hf.App("shared", settings=hf.Settings(partitions=1))
+    stream = stream_of(app)
+    stream.process(Seen)
+    stream.process(Ticks)
+    driver = TestDriver(app)
+    for second in (2, 35, 20):  # the last record is older than the time of the punctuator that fires after it
+        driver.pipe("games", [game("ann", 2, second)])
+    found = dict(driver.store("times").items())
+    assert found.keys() == {"ann", "again ann", "tick"}
+    assert all(each.timestamp == each.value for each in found.values())
+
+
 def test_a_record_that_fails_in_one_is_undone_in_both() -> None:
     with pytest.raises(TaskFailed, match=r"Bonus.process\(\) raised ValueError: negative"):
         TestDriver(shared_app()).pipe("games", [game("ann", -1, 1)])

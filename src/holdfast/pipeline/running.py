@@ -108,6 +108,8 @@ class RunningProcessor:
                 context.counted = counting_user = Counting(context.counted)
                 counts.append(counting_user)
         self._count = count
+        self._current = contexts[0]
+        """Whose time a store follows. While records are processed, all contexts have the same."""
         self._states = states
         self._bound: dict[str, Store[Any, Any]] = {}
         self._prefetched: list[tuple[Store[Any, Any], StoreState]] = []
@@ -128,7 +130,7 @@ class RunningProcessor:
                 continue
             state = self._states[spec.name]
             bound = declared[attribute].bind(state, context.now, partial(self._count, spec.name), spec=spec)
-            bound.follow_records(lambda: context.timestamp)
+            bound.follow_records(lambda: self._current.timestamp)
             self._bound[spec.name] = bound
             if not spec.other_key and [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
@@ -275,6 +277,7 @@ class RunningProcessor:
     def punctuate(self, punctuations: Sequence[Sequence[Punctuation]]) -> None:
         """Calls the punctuators of each processor that fire in this version, after its records."""
         for member, made, own in zip(self._members, self._objects, punctuations, strict=True):
+            self._current = member.context
             for each in own:
                 member.context.timestamp = each.now
                 try:
