@@ -1,6 +1,7 @@
 """Tasks of windowed aggregations give the results of an oracle, for random records and any batch boundaries."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
@@ -112,6 +113,21 @@ def test_a_final_row_comes_once_in_the_version_after_the_window_has_closed(
     stored, event = app.stored(), app.event
     assert sent == {w: v for w, v in stored.items() if event is not None and windows.closes(Window(*w[1:])) <= event}
     assert app.waiting == len(stored) - len(sent)
+
+
+@pytest.mark.parametrize("windows", [tumbling, sliding, session], ids=["tumbling", "sliding", "session"])
+@pytest.mark.parametrize("graces", [("60ms", "5ms"), ("5ms", "60ms")], ids=["shorter", "longer"])
+def test_a_window_that_waits_while_the_grace_changes_is_sent_once(windows: Any, graces: tuple[str, str]) -> None:
+    app = WindowedApp(windows("10ms", grace=graces[0]), {"final": True})
+    app.run([("a", 1, 1), ("a", 5, 1)])
+    app.windows = windows("10ms", grace=graces[1])
+    app.run([("a", 5, 1), ("a", 6, 1)])
+    for clock in range(20, 200, 10):
+        app.run([("b", clock, 1)])
+    rows = [window_of(row) for rows in app.sent for row in rows if row["player"] == "a"]
+    stored = [window for window in app.stored() if window[0] == "a"]
+    assert (sorted(rows), len(stored)) == (sorted(stored), len(set(rows)))
+    assert app.waiting == len(list(app.state.stores["games"].scan(b"\x06", b"\x07")))
 
 
 def test_a_clock_that_leaps_past_the_retention_loses_no_final_row() -> None:

@@ -69,7 +69,7 @@ class Sender:
     def changed(self, keys: pa.BinaryArray, *, is_new: pa.BooleanArray, event: int) -> list[Part]:
         """The parts that let changed windows wait: of final results, those that are new."""
         if self._every:
-            return [(STATE, self._spec.name, self.waiting.put_missing(self._ends_of_steps(keys, event), keys))]
+            return self._in_this_step(keys, event)
         new = keys.filter(is_new)
         if not len(new):
             return []
@@ -77,12 +77,17 @@ class Sender:
         return [(STATE, self._spec.name, self.waiting.put(closes, new))]
 
     def changed_again(self, keys: pa.BinaryArray, *, event: int) -> list[Part]:
-        """The same for windows of which it isn't known whether they are new."""
+        """The same for windows of which it isn't known whether they are new.
+
+        The store says so, not the index: since before a change of the grace, a stored window waits for another time.
+        """
         if self._every:
-            due = self._ends_of_steps(keys, event)
-        else:
-            due = closing_times(self._spec, self._windows, keys)
-        return [(STATE, self._spec.name, self.waiting.put_missing(due, keys))]
+            return self._in_this_step(keys, event)
+        is_new = self._state.get(stored_keys(self._spec, keys)).is_null()
+        return self.changed(keys, is_new=is_new, event=event)
+
+    def _in_this_step(self, keys: pa.BinaryArray, event: int) -> list[Part]:
+        return [(STATE, self._spec.name, self.waiting.put_missing(self._ends_of_steps(keys, event), keys))]
 
     def removed(self, keys: pa.BinaryArray, *, event: int) -> list[Part]:
         """The parts for windows that no longer exist: they don't wait, and sinks that may have them get a delete."""
@@ -92,7 +97,7 @@ class Sender:
             closes = closing_times(self._spec, self._windows, keys)
             return [(STATE, self._spec.name, self.waiting.remove(closes, keys))]
         # A row that isn't due yet was put in the step that the clock is still in.
-        gone = self.waiting.remove_if_there(self._ends_of_steps(keys, event), keys)
+        gone = self.waiting.remove(self._ends_of_steps(keys, event), keys)
         deleted = part(stored_keys(self._spec, keys), pa.nulls(len(keys), pa.binary()))
         return [(STATE, self._spec.name, gone), *self._rows(deleted)]
 

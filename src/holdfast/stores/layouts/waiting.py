@@ -91,14 +91,10 @@ class WaitingRows:
         self._added += len(rows)
         return empty_cells(rows)
 
-    def remove_if_there(self, due: Times, own: pa.BinaryArray) -> pa.Table:
+    def remove(self, due: Times, own: pa.BinaryArray) -> pa.Table:
         """Deletes of rows of which some may not be there."""
         rows = _keys(due, own)
         return self.sent(rows.filter(self._state.get(rows).is_valid()))
-
-    def remove(self, due: Times, own: pa.BinaryArray) -> pa.Table:
-        """Deletes of rows that are there."""
-        return self.sent(_keys(due, own))
 
     def sent(self, rows: pa.BinaryArray) -> pa.Table:
         self._added -= len(rows)
