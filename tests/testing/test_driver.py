@@ -290,6 +290,9 @@ def test_a_leaderboard() -> None:
     driver.pipe("games", [game("ann", 3, 1), game("bob", 5, 1), game("cid", 4, 1)])
     ((_, found),) = driver.store("top2").items()
     assert "bob" in str(found) and "cid" in str(found) and "ann" not in str(found)
+    scores = driver.store("top2-scores")
+    assert [scores.rank(("all", player)) for player in ("bob", "cid", "ann", "dora")] == [1, 2, 3, None]
+    assert driver.store("best").get_many(["ann", "dora", "bob", "cid"]) == [{"best": 3}, None, {"best": 5}, {"best": 4}]
 
 
 def test_sliding_windows_updates_and_collected_values() -> None:
@@ -360,9 +363,41 @@ def test_mistakes_are_named() -> None:
         driver.pipe("games", [{"player": "ann", "point": 1}])
     with pytest.raises(BadValue, match="'points' can't be int64"):
         driver.pipe("games", [{"player": "ann", "points": "many"}])
+    with pytest.raises(BadValue, match="'at' can't be timestamp.*'noon'"):
+        driver.pipe("games", [{"player": "ann", "at": "noon"}])
     with pytest.raises(TopologyError, match="no output has this name"):
         driver.output("alerts")
     with pytest.raises(TopologyError, match="Did you mean 'players'"):
         driver.store("player")
     with pytest.raises(TopologyError, match="Pipe one first"):
         driver.advance(stream="1s")
+
+
+def test_mistakes_in_a_topology_are_named() -> None:
+    _, games = games_app()
+    totals = games.group_by().aggregate(total=hf.sum("points")).store("totals")
+    with pytest.raises(TopologyError, match=r"select\('player', 'point'\).* no column 'point'. Did you mean 'points'"):
+        games.select("player", "point")
+    with pytest.raises(TopologyError, match=r"'totals' has no column 'totl'. Did you mean 'total'\? It has total\.$"):
+        totals.top(3, by="totl", name="top3")
+
+
+@pytest.mark.parametrize("wrong", ["totals", records("player string"), hf.App], ids=["name", "columns", "class"])
+def test_a_join_says_what_it_takes(wrong: Any) -> None:
+    _, games = games_app()
+    totals = games.group_by().count().store("totals")
+    with pytest.raises(TopologyError, match=r"join\(\): .* is neither a stream nor a table"):
+        games.join(wrong, name="joined")
+    with pytest.raises(TopologyError, match=r"join\(\): .* is not a table"):
+        totals.join(wrong, name="joined")
+
+
+def test_a_join_says_that_rows_must_become_a_stream_first() -> None:
+    _, games = games_app()
+    totals = games.group_by().aggregate(total=hf.sum("points")).store("totals")
+    joined: Any = games.join(totals, name="with-totals")
+    with pytest.raises(TopologyError, match=r"Joined is neither a stream nor a table.* to_stream\(\)"):
+        games.join(joined, name="joined")
+    stream: Any = games
+    with pytest.raises(TopologyError, match=r"Stream is not a table.* stream.join\(table\)"):
+        totals.join(stream, name="joined")

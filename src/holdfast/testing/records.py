@@ -51,10 +51,9 @@ def _checked(row: object, schema: pa.Schema, source: str) -> Mapping[str, Any]:
 
 
 def _column(field: pa.Field, values: list[Any], source: str) -> pa.Array:
-    if pa.types.is_timestamp(field.type):
-        values = [_moment(value) for value in values]
     try:
-        return pa.array(values, field.type)
+        moments = pa.types.is_timestamp(field.type)
+        return pa.array([_moment(value) for value in values] if moments else values, field.type)
     except (pa.ArrowException, TypeError, ValueError, OverflowError) as error:
         raise BadValue(
             f"pipe({source!r}): a value of the column {field.name!r} can't be {field.type}: {error}. Values are "

@@ -39,6 +39,10 @@ class StoreInTest:
         """What the store has for a key, None if nothing."""
         return self._ask("get", *key)
 
+    def get_many(self, keys: Sequence[Any]) -> list[Any]:
+        """What the store has for each of the keys, None where it has nothing."""
+        return [self.get(key) for key in keys]
+
     def items(self) -> list[tuple[Any, Any]]:
         """All entries, windows and sessions as (key, value)."""
         for method, args in _ALL.items():

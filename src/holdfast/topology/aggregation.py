@@ -90,8 +90,10 @@ class Table:
         `orders.join(customers, on="customer_id", name="orders-with-customers")`. The result has this table's key.
         """
         from holdfast.topology.foreign_keys import join_by_foreign_key
+        from holdfast.topology.lookups import check_table
         from holdfast.topology.table_joins import join_tables
 
+        check_table(other, "not a table")
         if on is not None:
             return join_by_foreign_key(self, other, on, how, name, prefix)
         return join_tables(self, other, how, name, prefix, {})

@@ -94,6 +94,12 @@ def type_of(frame: DataFrame, column: str) -> str:
     raise TopologyError(_no_column(frame, column))
 
 
+def check_column(frame: DataFrame, column: str, where: str) -> None:
+    """Raises if there is no such column. Spark's names may differ in case."""
+    if column.lower() not in map(str.lower, frame.columns):
+        raise TopologyError(f"{where}: {_no_column(frame, column)}")
+
+
 def _no_column(frame: DataFrame, column: str) -> str:
     hint = did_you_mean(column, frame.columns)
     return f"The stream has no column {column!r}. {hint}It has {', '.join(frame.columns)}."

@@ -79,6 +79,20 @@ class TableJoin(LooksUp):
         return None
 
 
+def check_table(other: object, is_what: str) -> None:
+    """Raises for something that has no rows to look up, such as a DataFrame."""
+    from holdfast.topology.aggregation import Table
+    from holdfast.topology.reducing import ReducedTable
+
+    if isinstance(other, Table | ReducedTable):
+        return
+    given = other.__name__ if isinstance(other, type) else type(other).__name__
+    raise TopologyError(
+        f"join(): {given} is {is_what}. Tables are the results of app.table(), app.global_table() and .store(). What "
+        "has to_stream() can be joined as a stream, and a stream with a table: stream.join(table)."
+    )
+
+
 def check_lookup(table: Table, topology: Topology, where: str) -> None:
     """Raises for a table whose rows a join of this app can't look up."""
     if table.topology is not topology:

@@ -76,6 +76,12 @@ def add_top(table: Table, n: int, by: str, per: str | Iterable[str] | None, name
             )
     if by in spec.key.names:
         raise TopologyError(f"{where}: {by!r} is in the table's key. Rank by one of its results.")
+    results = [field.name for field in spec.columns.fields if not field.hidden_in]
+    if by not in results:
+        raise TopologyError(
+            f"{where}: the table {table.name!r} has no column {by!r}. {did_you_mean(by, results)}It has "
+            f"{', '.join(results)}."
+        )
     stream = table.to_stream()
     stream = stream.key_by(*groups) if groups else stream.transform(WithText(ALL, "all")).key_by(ALL)
     rest = [column for column in spec.key.names if column not in groups]

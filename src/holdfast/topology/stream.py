@@ -19,13 +19,13 @@ from holdfast.stores.spec import KEY_VALUE, VERSIONED, StoreSpec
 from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Table, add_aggregation
 from holdfast.topology.derived import ROW, TASK, TIME
-from holdfast.topology.frames import errors_in, input_type, is_repeatable, type_of
+from holdfast.topology.frames import check_column, errors_in, input_type, is_repeatable, type_of
 from holdfast.topology.global_joins import add_global_join
 from holdfast.topology.global_tables import GlobalTable
 from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.joining import add_join
-from holdfast.topology.lookups import add_lookup
+from holdfast.topology.lookups import add_lookup, check_table
 from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, check_on_error, timed
@@ -108,6 +108,8 @@ class Stream:
         where = f"select({', '.join(map(repr, columns))})"
         if len(names) < len(columns):
             return self._computed(lambda df: df.select(*columns), columns, where)
+        for name in names:
+            check_column(self.frame, name, where)
         return self._with(Projection(tuple((name, name) for name in names)), where)
 
     def with_column(self, name: str, value: str | Column) -> Stream:
@@ -248,6 +250,7 @@ class Stream:
             return add_join(self, other, within, how, name, on, prefix)
         if isinstance(other, GlobalTable):
             return add_global_join(self, other, within, how, name, on, prefix)
+        check_table(other, "neither a stream nor a table")
         return add_lookup(self, other, within, how, name, on, prefix)
 
     def timed(self, spec: StoreSpec) -> StoreSpec:

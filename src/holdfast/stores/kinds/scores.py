@@ -55,6 +55,10 @@ class ScoreStore(KeyValueStore[K, V], ReadOnlyScoreStore[K, V]):
         options["group"] = group
         super().__init__(name, key=key, value=value, **options)
 
+    def read_only(self) -> ReadOnlyScoreStore[K, V]:
+        """The same scores, without the methods that change them."""
+        return self._quiet_as(ReadOnlyScoreStore)
+
     @classmethod
     def options(cls, where: str, *, group: int = 1, **others: Any) -> dict[str, Any]:
         fields = super().options(where, **others)
