@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.errors import TopologyError
+from holdfast.log.appfile import AppChanged
 from holdfast.stores.formats.cells import unpack
 from holdfast.testing import TestDriver, records
 from tests.documented_joins import START
@@ -247,3 +248,26 @@ def test_joined_tables_gain_the_columns_of_their_tables() -> None:
     assert rows == {"a": ("Bern", 3), "b": ("Ulm", None)}
     (cells,) = new._states.of_store("linked")
     assert {unpack(cell).schema for _, cell in cells.scan(b"\x01", b"\x02")} == {2}
+
+
+@pytest.mark.parametrize("on", [None, "id"], ids=["by key", "by foreign key"])
+@pytest.mark.parametrize(("how", "right"), [("inner", "customers"), ("left", "partners")])
+def test_what_a_table_joins_cannot_change_in_place(on: str | None, how: str, right: str) -> None:
+    """Rows that don't change would stay as the former join made them."""
+
+    def joined(how: str, right: str) -> TestDriver:
+        app = hf.App("changing")
+        orders = app.table(records("id string, amount bigint"), "orders", key="id")
+        tables = {
+            name: app.table(records("id string, city string"), name, key="id") for name in ("customers", "partners")
+        }
+        orders.join(tables[right], on=on, how=how, name="j")
+        return TestDriver(app)
+
+    driver, later = joined("left", "customers"), joined(how, right)
+    driver.pipe("orders", [{"id": "a", "amount": 1}])
+    later._log_url, later._done = driver._log_url, driver._done
+    with pytest.raises(
+        AppChanged, match=f"'j' has join left of orders and customers in .* {how} of orders and {right}"
+    ):
+        later.crash()

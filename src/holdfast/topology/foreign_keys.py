@@ -35,7 +35,7 @@ from holdfast.topology.derived import derive
 from holdfast.topology.lookups import How, LooksUp, check_lookup
 from holdfast.topology.outputs import AggregateRows, ForwardedRows, Output, forwarded_to
 from holdfast.topology.steps import WithNulls
-from holdfast.topology.table_joins import changed_keys, check_same_times, joined_fields, needs_name
+from holdfast.topology.table_joins import changed_keys, check_same_times, joined_fields, joined_store, needs_name
 from holdfast.topology.tables import row_store
 from holdfast.topology.topology import SubTopology
 
@@ -159,7 +159,7 @@ def join_by_foreign_key(
     linking, indexing = f"{name}-links", f"{name}-index"
     index = _index(indexing, foreign, key, topology.engine)
     stream = changed_keys(left, key.names)
-    spec = row_store(stream, name, key, Schema((*fields, *added)), {})
+    spec = joined_store(row_store(stream, name, key, Schema((*fields, *added)), {}), left, right, how)
     for each, stores in ((linking, ()), (indexing, (index,)), (name, (spec,))):
         topology.check_free(each, stores, "Give the join another name: join(..., name='...').")
     topology.add(linking, stream, key, (), Links(left.name, columns, links, answers))

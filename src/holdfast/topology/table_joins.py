@@ -13,9 +13,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, get_args
 
+import msgspec
+
 from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Field, Schema
+from holdfast.stores.spec import StoreSpec
 from holdfast.topology.aggregation import Table, check_unused
 from holdfast.topology.derived import ROW, TASK, TIME
 from holdfast.topology.lookups import LooksUp, check_lookup
@@ -74,10 +77,11 @@ def join_tables(
         )
     fields, added = joined_fields(left, right, prefix, name, where)
     stream = changed_keys(left, mine.names).merge(changed_keys(right, mine.names))
-    spec = row_store(stream, name, mine, Schema((*fields, *added)), options)
-    stream.topology.check_free(name, (spec,), "Give the join another name: join(..., name='...').")
     chosen: HowTables = "inner" if how == "inner" else "left" if how == "left" else "outer"
-    stream.topology.add(name, stream, mine, (spec,), TableTableJoin(left.name, right.name, chosen))
+    operator = TableTableJoin(left.name, right.name, chosen)
+    spec = joined_store(row_store(stream, name, mine, Schema((*fields, *added)), options), left, right, how)
+    stream.topology.check_free(name, (spec,), "Give the join another name: join(..., name='...').")
+    stream.topology.add(name, stream, mine, (spec,), operator)
     return Table(stream.topology, name)
 
 
@@ -112,6 +116,11 @@ def joined_fields(
         )
     check_unused(DELETED, [*own, *(field.name for field in added)], name, "sinks see that a key was deleted")
     return fields, added
+
+
+def joined_store(spec: StoreSpec, left: Table, right: Table, how: str) -> StoreSpec:
+    """The store of joined rows. What is joined can't change in place: rows that don't change would stay as they are."""
+    return msgspec.structs.replace(spec, fixed=(*spec.fixed, ("join", f"{how} of {left.name} and {right.name}")))
 
 
 def changed_keys(table: Table, names: Sequence[str]) -> Stream:
