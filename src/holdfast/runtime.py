@@ -176,7 +176,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
 
     dead_letters = next(node.sink for node in topology.sinks if node.source == DEAD_LETTERS)
     clock = SteadyClock(app.clock, settings.batch.max_clock_jump, on_jump=app.alert)
-    event_clock = EventClock(topology.timed_sources, settings.batch.idle_after // timedelta(milliseconds=1))
+    idle_after = settings.batch.idle_after // timedelta(milliseconds=1)
+    event_clock = EventClock(topology.timed_sources, idle_after, since=app.clock.now())
     restart = _restarts_sources(app)
     driver = Driver(
         log, sinks, clock, leadership, event_clock=event_clock, restart_sources=restart, on_commit=committed

@@ -49,6 +49,24 @@ def test_an_idle_source_that_returns_is_behind_and_moves_nothing_back() -> None:
     assert after(TWO, back, 102, {"games": 99}).clocks.event == 95, "chats holds it again"
 
 
+def test_a_source_is_not_idle_because_the_app_was_down() -> None:
+    first = after(TWO, None, 1, {"games": 90, "chats": 40})
+    later = EventClock(["games", "chats"], 60, since=1_000)
+    assert later.moves_at(first.clocks) is None
+    second = after(later, first, 1_001, {"games": 95})
+    assert second.clocks.event == 40, "a batch that was repeated after the start had no chats"
+    assert later.moves_at(second.clocks) == 1_061
+    assert after(later, second, 1_061, {}).clocks.event == 95
+
+
+def test_sources_that_become_idle_shortly_after_each_other() -> None:
+    """A quiet app may make its version a moment after both are."""
+    first = after(TWO, None, 1, {"chats": 40})
+    second = after(TWO, first, 2, {"games": 90})
+    assert [after(TWO, second, wall, {}).clocks.event for wall in (61, 62, 63, 1_000)] == [40, 90, 90, 90]
+    assert EventClock(["chats", "bets"], 60).moves_at(second.clocks) is None, "games is no source any more"
+
+
 def test_an_added_source_holds_it_until_it_is_idle() -> None:
     first = after(TWO, None, 1, {"games": 90, "chats": 40})
     three = EventClock(["games", "chats", "bets"], 60)

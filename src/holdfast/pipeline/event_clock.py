@@ -5,7 +5,8 @@
 
 Each source has a clock of its own, the largest event time accepted from it. A source that has had no record yet holds
 the app's clock where it is, until it is idle too. Idleness is measured by the wall clock of the commits, so it is the
-same for every reader of the log. No clock goes back: records of a source that was idle may be late.
+same for every reader of the log. After a start every source has that long to be heard, since what it had while the app
+was down comes with one of the next batches. No clock goes back: records of a source that was idle may be late.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -21,6 +22,8 @@ class EventClock:
 
     sources: Collection[str]
     idle_after_millis: int
+    since: int = 0
+    """When this driver started, by the wall clock. While no driver ran, no source could be heard."""
 
     def next(
         self, previous: Commit | None, wall: Millis, seen: Iterable[Mapping[str, int]], records: Mapping[str, int]
@@ -43,7 +46,7 @@ class EventClock:
 
     def moves_at(self, newest: Clocks) -> Millis | None:
         """When the app's clock moves although no record arrives, because a source becomes idle."""
-        times = sorted({time + self.idle_after_millis + 1 for time in newest.heard.values()})
+        times = sorted({max(time, self.since) + self.idle_after_millis + 1 for time in newest.heard.values()})
         later = (time for time in times if time > newest.wall)
         behind = -(2**63) if newest.event is None else newest.event
         for time in later:
@@ -53,11 +56,17 @@ class EventClock:
         return None
 
     def _slowest(self, clocks: Mapping[str, int], heard: Mapping[str, int], wall: int) -> int | None:
-        """None if every source is idle, or if one that isn't has no clock yet."""
+        """None if no source has a clock yet, or if one that isn't idle has none.
+
+        If every source is idle, those count that were heard last: whether they became idle just before this version or
+        right after it is chance.
+        """
         several = len(self.sources) > 1
-        active = [
-            name for name in self.sources if not several or wall - heard.get(name, wall) <= self.idle_after_millis
-        ]
+        waits_from = wall - self.idle_after_millis
+        active = [name for name in self.sources if not several or max(heard.get(name, wall), self.since) >= waits_from]
+        if not active:
+            known = [name for name in self.sources if name in clocks]
+            active = [name for name in known if heard[name] == max(heard[each] for each in known)]
         if not active or any(name not in clocks for name in active):
             return None
         return min(clocks[name] for name in active)

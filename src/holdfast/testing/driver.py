@@ -117,7 +117,7 @@ class TestDriver:
             sinks,
             self._clock,
             leadership,
-            event_clock=EventClock(topology.timed_sources, idle_after),
+            event_clock=EventClock(topology.timed_sources, idle_after, since=self._clock.now()),
             on_commit=self._committed,
         )
         if (newest := self._driver.newest) is not None:
