@@ -160,6 +160,16 @@ def _json_rows(table: pa.Table) -> list[dict[str, object]]:
 
 
 class _Unprepared:
+    kind: str
+
+    def __repr__(self) -> str:
+        """What the log shows.
+
+        >>> Memory()
+        memory
+        """
+        return self.kind
+
     def open(self, log: str) -> None:
         """Nothing to prepare."""
 
