@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from datetime import timedelta
-from typing import Any
+from typing import Any, Literal
 
 import pytest
 from hypothesis import given, settings
@@ -271,3 +271,43 @@ def test_what_a_table_joins_cannot_change_in_place(on: str | None, how: str, rig
         AppChanged, match=f"'j' has join left of orders and customers in .* {how} of orders and {right}"
     ):
         later.crash()
+
+
+def test_links_that_ended_while_the_join_was_removed_answer_nothing() -> None:
+    def app_of(*, joined: bool, returned: dict[str, Literal["continue", "start_over"]] | None = None) -> hf.App:
+        app = hf.App("shop", settings=hf.Settings(partitions=2, returned_stores=returned or {}))
+        orders, customers = tables(app)
+        if joined:
+            orders.join(customers, on="customer", how="left", name="joined", prefix="customer_")
+        return app
+
+    def started_after(driver: TestDriver, app: hf.App) -> TestDriver:
+        later = TestDriver(app)
+        later._log_url, later._done = driver._log_url, driver._done
+        return later.crash()
+
+    def pipe(driver: TestDriver, changes: list[Change], second: int) -> None:
+        driver.pipe_all(batch_of(changes, second)[0])
+
+    driver = TestDriver(app_of(joined=True))
+    pipe(driver, [(1, "ann", 3), ("ann", "Bern"), ("bob", "Ulm")], 0)
+    driver = started_after(driver, app_of(joined=False))
+    pipe(driver, [(1, "bob", 3)], 10)
+    driver = started_after(driver, app_of(joined=True, returned={"joined": "continue", "joined-index": "continue"}))
+    pipe(driver, [(1, "bob", 4)], 20)
+    for second, changes in enumerate(([("ann", "Genf")], [("bob", "Bonn"), ("ann", "Zug")], [("ann", "Chur")])):
+        pipe(driver, [*changes], 30 + 10 * second)
+        row = driver.store("joined").get(1)
+        assert (row["customer"], row["customer_city"]) == ("bob", "Ulm" if second == 0 else "Bonn")
+
+
+@pytest.mark.parametrize(("foreign", "column"), [("linked", "there"), ("foreign", "foreign"), ("there", "linked")])
+def test_columns_can_have_any_names(foreign: str, column: str) -> None:
+    app = hf.App("shop", settings=hf.Settings(partitions=2))
+    orders = app.table(records(f"id bigint, {foreign} string"), "orders", key="id")
+    customers = app.table(records(f"name string, {column} string"), "customers", key="name")
+    orders.join(customers, on=foreign, name="joined", prefix="of_" if foreign == column else "")
+    driver = TestDriver(app)
+    driver.pipe("orders", [{"id": 1, foreign: "ann"}])
+    driver.pipe("customers", [{"name": "ann", column: "Bern"}])
+    assert list(driver.store("joined").get(1).values()) == ["ann", "Bern"]

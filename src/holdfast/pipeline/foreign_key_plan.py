@@ -96,5 +96,6 @@ class ForeignKeyJoinPlanner(_ForeignKeyPlanner):
         super().__init__(subtopology, limits, answers, operator.left)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> ForeignKeyJoinWork:
-        (store,) = self._subtopology.stores
-        return ForeignKeyJoinWork(**self._common(step, sealed), store=store, how=self._operator.how)
+        (store,), operator = self._subtopology.stores, self._operator
+        common = self._common(step, sealed)
+        return ForeignKeyJoinWork(**common, store=store, how=operator.how, on=operator.on, foreign=operator.foreign)

@@ -27,6 +27,7 @@ from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.keys import LONGEST_KEY, after_prefix, decode_keys, encode_keys
 from holdfast.stores.formats.rows import encode_rows
+from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.as_of import beginnings
 from holdfast.stores.layouts.base import part
 from holdfast.stores.spec import StoreSpec
@@ -69,6 +70,16 @@ class ForeignKeyWork(ABC):
     ) -> Iterator[list[Part]]:
         """The parts of each segment."""
 
+    def _usable(self, batches: Iterable[pa.RecordBatch], tally: Tally) -> tuple[pa.Table | None, list[Part]]:
+        """All usable records, None if there is none, and the parts with the dead letters."""
+        gathered: list[pa.Table] = []
+        parts: list[Part] = []
+        for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
+            records, dead = self.columns.usable(chunk, self.name, tally)
+            parts += dead
+            gathered.append(records)
+        return pa.concat_tables(gathered) if sum(map(len, gathered)) else None, parts
+
     def _times(self, records: pa.Table) -> pa.Array:
         if self.columns.time is None:
             return pa.nulls(records.num_rows, pa.int64())
@@ -92,27 +103,14 @@ class LinksWork(ForeignKeyWork):
             key, times = [whole(chunk[name]) for name in self.columns.keys], self._times(chunk)
             check_own(self.table.store.key, key, task, self.limits.partitions)
             keys = encode_keys(self.table.store.key, key)
-            had, former = self._foreign_keys(key, rows.before(keys))
-            has, foreign = self._foreign_keys(key, rows.of(keys))
+            had, former = _foreign_keys(self.table.store, self.on, key, rows.before(keys))
+            has, foreign = _foreign_keys(self.table.store, self.on, key, rows.of(keys))
             same = reduce(pc.and_, (pc.fill_null(pc.equal(a, b), False) for a, b in zip(former, foreign, strict=True)))
             ended = self._links(key, former, times, linked=False).filter(pc.and_not(had, pc.and_(has, same)))
             links = pa.concat_tables([ended, self._links(key, foreign, times, linked=True).filter(has)])
             unlinked = self._unlinked(key, times).filter(pc.invert(has))
             sent = {self.name: links, forwarded_to(self.name, UNLINKED): unlinked}
             yield [(OUTPUT, name, table) for name, table in sent.items() if table.num_rows]
-
-    def _foreign_keys(self, key: Columns, found: FoundRows) -> tuple[pa.BooleanArray, Columns]:
-        """Which rows have a foreign key, and its columns."""
-        store = self.table.store
-        names = (*store.key.names, *(field.name for field in store.columns.fields if not field.hidden_in))
-        columns = dict(zip(names, (*key, *found.columns), strict=True))
-        foreign = [columns[name] for name in self.on]
-        there = reduce(pc.and_, [found.there, *(pc.is_valid(each) for each in foreign)])
-        variable = [each for each in foreign if pa.types.is_string(each.type) or pa.types.is_binary(each.type)]
-        if variable:  # one that is too long can't be the key of a row
-            length = reduce(pc.add, (pc.binary_length(each) for each in variable))
-            there = pc.and_(there, pc.fill_null(pc.less_equal(length, LONGEST_KEY), False))
-        return there, foreign
 
     def _links(self, key: Columns, foreign: Columns, times: pa.Array, *, linked: bool) -> pa.Table:
         return _typed([*foreign, *key, pa.repeat(pa.scalar(linked), len(times)), times], self.links)
@@ -133,14 +131,10 @@ class IndexWork(ForeignKeyWork):
     def _segments(
         self, task: TaskId, batches: Iterable[pa.RecordBatch], rows: TableRows, state: TaskState, tally: Tally
     ) -> Iterator[list[Part]]:
-        gathered: list[pa.Table] = []
-        for chunk in chunks(batches, min(READ_ROWS, self.limits.chunk_rows)):
-            records, dead = self.columns.usable(chunk, self.name, tally)
-            yield dead
-            gathered.append(records)
-        if not sum(map(len, gathered)):
+        records, dead = self._usable(batches, tally)
+        yield dead
+        if records is None:
             return
-        records = pa.concat_tables(gathered)
         check_own(self.table.store.key, self._foreign(records), task, self.limits.partitions)
         linked = whole(records[self.columns.values[-1]])
         new, changed = records.filter(pc.fill_null(linked, False)), records.filter(pc.is_null(linked))
@@ -194,7 +188,7 @@ class IndexWork(ForeignKeyWork):
             of_right = pc.index_in(foreign, value_set=encode_keys(key, self._foreign(changed)))
             times = pc.max_element_wise(times, self._times(changed).take(of_right))
         taken = [each.take(coded.indices) for each in (*found.columns, found.there)]
-        return _typed([*columns[len(key.fields) :], *taken, times], self.answers)
+        return _typed([*columns[len(key.fields) :], foreign, *taken, times], self.answers)
 
 
 _RANGES = 20_000
@@ -207,25 +201,55 @@ class ForeignKeyJoinWork(ForeignKeyWork):
 
     store: StoreSpec
     how: How
+    on: tuple[str, ...]
+    foreign: Schema
 
     def _segments(
         self, task: TaskId, batches: Iterable[pa.RecordBatch], rows: TableRows, state: TaskState, tally: Tally
     ) -> Iterator[list[Part]]:
         before = state.store(self.store.name)
         first = rewritten(self.store, self.now, self.limits.rewrite_entries, before, tally)
-        answers, dead = self.columns.last_of_each_key(batches, self.limits.chunk_rows, self.name, tally)
+        answers, dead = self._usable(batches, tally)
         yield [*first, *dead]
         for chunk in _slices(answers):
             key = [whole(chunk[name]) for name in self.columns.keys]
             check_own(self.store.key, key, task, self.limits.partitions)
             keys = encode_keys(self.store.key, key)
             mine = rows.of(keys)
-            *theirs, there = (whole(chunk[name]) for name in self.columns.values)
+            foreign, *theirs, there = (whole(chunk[name]) for name in self.columns.values)
             there = mine.there if self.how == "left" else pc.and_(mine.there, there)
             fields = zip([*mine.columns, *theirs], self.store.columns.fields, strict=True)
             joined = encode_rows(self.store.columns, [each.cast(field.field_type.arrow) for each, field in fields])
-            times = None if self.columns.time is None else self._times(chunk)
-            yield changed_rows(self, keys, times, pc.if_else(there, joined, pa.scalar(None, joined.type)), state, tally)
+            joined = pc.if_else(there, joined, pa.scalar(None, joined.type))
+            current = self._is_current(key, mine, foreign)
+            times = None if self.columns.time is None else self._times(chunk).filter(current)
+            yield changed_rows(self, keys.filter(current), times, joined.filter(current), state, tally)
+
+    def _is_current(self, key: Columns, mine: FoundRows, answered: pa.BinaryArray) -> pa.BooleanArray:
+        """Which answers are for the foreign key that the row has now: one per row.
+
+        If the join was removed from the app for some versions, the index may have links that have ended meanwhile.
+        """
+        linked, columns = _foreign_keys(self.table.store, self.on, key, mine)
+        typed = zip(columns, self.foreign.fields, strict=True)
+        known = encode_keys(self.foreign, [each.filter(linked).cast(field.field_type.arrow) for each, field in typed])
+        has = pc.replace_with_mask(pa.nulls(len(linked), pa.binary()), linked, known)
+        return pc.or_(pc.is_null(answered), pc.fill_null(pc.equal(answered, has), False))
+
+
+def _foreign_keys(
+    store: StoreSpec, on: Sequence[str], key: Columns, found: FoundRows
+) -> tuple[pa.BooleanArray, Columns]:
+    """Which rows have a foreign key, and its columns."""
+    names = (*store.key.names, *(field.name for field in store.columns.fields if not field.hidden_in))
+    columns = dict(zip(names, (*key, *found.columns), strict=True))
+    foreign = [columns[name] for name in on]
+    there = reduce(pc.and_, [found.there, *(pc.is_valid(each) for each in foreign)])
+    variable = [each for each in foreign if pa.types.is_string(each.type) or pa.types.is_binary(each.type)]
+    if variable:  # one that is too long can't be the key of a row
+        length = reduce(pc.add, (pc.binary_length(each) for each in variable))
+        there = pc.and_(there, pc.fill_null(pc.less_equal(length, LONGEST_KEY), False))
+    return there, foreign
 
 
 def _slices(records: pa.Table | None) -> Iterator[pa.Table]:

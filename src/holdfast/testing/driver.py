@@ -21,6 +21,7 @@ import pyarrow as pa
 from holdfast.chance import SYSTEM_RANDOM
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError, TopologyError, did_you_mean
+from holdfast.log.changing import ChangeRules
 from holdfast.log.commits import Commit, SparkBatch
 from holdfast.log.leadership import Leadership
 from holdfast.log.log import Log
@@ -103,7 +104,8 @@ class TestDriver:
     def _start(self) -> None:
         topology, settings = self._topology, self._settings
         spec = app_spec(self._id, settings.partitions, topology)
-        self._log = log = Log.create_or_open(open_storage(self._log_url), spec)
+        rules = ChangeRules(keep_removed=settings.log.keep_removed, returned=settings.returned_stores)
+        self._log = log = Log.create_or_open(open_storage(self._log_url), spec, rules=rules)
         adopt(log, topology)
         leadership = Leadership.take_over(log.storage, log.id, log.new_id(), self._clock.now())
         sinks = SinkRunner(log, feeds_of(topology), retry=lambda call: call(), check_leads=leadership.check)

@@ -39,10 +39,13 @@ from holdfast.topology.table_joins import changed_keys, check_same_times, joined
 from holdfast.topology.tables import row_store
 from holdfast.topology.topology import SubTopology
 
-LINKED: Final = "$linked"
+LINKED: Final = "$$linked"
 """Of a link: whether the row has this foreign key now, or had it before. Null for a changed row of the right table."""
 
-THERE: Final = "$there"
+FOREIGN: Final = "$$foreign"
+"""Of an answer: the foreign key that it answers, as bytes. Null for a row that has none."""
+
+THERE: Final = "$$there"
 """Of an answer: whether the right table has a row."""
 
 UNLINKED: Final = "unlinked"
@@ -60,7 +63,7 @@ class Links(LooksUp):
     links: Schema
     """Foreign key, key, and whether they are linked."""
     answers: Schema
-    """Key, the columns of the right table, and whether it has a row."""
+    """Key, foreign key, the columns of the right table, and whether it has a row."""
 
     @property
     def tables(self) -> tuple[str, ...]:
@@ -116,6 +119,7 @@ class ForeignKeyJoin(LooksUp):
     right: str
     how: How
     on: tuple[str, ...]
+    foreign: Schema
     answers: Schema
 
     @property
@@ -155,7 +159,7 @@ def join_by_foreign_key(
     fields, added = joined_fields(left, right, prefix, name, where)
     links = Schema((*foreign.fields, *key.fields, Field(LINKED, "boolean")))
     renamed = [Field(f"${field.name}", field.type) for field in added]
-    answers = Schema((*key.fields, *renamed, Field(THERE, "boolean")))
+    answers = Schema((*key.fields, Field(FOREIGN, "binary"), *renamed, Field(THERE, "boolean")))
     linking, indexing = f"{name}-links", f"{name}-index"
     index = _index(indexing, foreign, key, topology.engine)
     stream = changed_keys(left, key.names)
@@ -168,7 +172,7 @@ def join_by_foreign_key(
     topology.add(indexing, both, foreign, (index,), ForeignKeyIndex(left.name, right.name, answers, key.names))
     answered = derive(topology, indexing, indexing, answers, key.names)
     unlinked = derive(topology, linking, forwarded_to(linking, UNLINKED), answers, key.names)
-    operator = ForeignKeyJoin(left.name, right.name, chosen, columns, answers)
+    operator = ForeignKeyJoin(left.name, right.name, chosen, columns, foreign, answers)
     topology.add(name, answered.merge(unlinked), key, (spec,), operator)
     return Table(topology, name)
 
