@@ -130,6 +130,17 @@ def test_a_window_that_waits_while_the_grace_changes_is_sent_once(windows: Any, 
     assert app.waiting == len(list(app.state.stores["games"].scan(b"\x06", b"\x07")))
 
 
+def test_a_window_that_waits_since_before_the_first_event_time_is_sent_once() -> None:
+    """With several sources there may be records before the app has an event clock, and it may then leap."""
+    app = WindowedApp(tumbling("20ms"), {"emit": every("5ms")})
+    app.run([("a", 30, 1)])
+    app.event = 2  # that of a slower source
+    app.run([("a", 31, 1)])
+    app.event = 50
+    app.run([])
+    assert [(window_of(row), row["n"]) for row in app.sent[-1]] == [(("a", 20, 40), 2)]
+
+
 def test_a_clock_that_leaps_past_the_retention_loses_no_final_row() -> None:
     app = WindowedApp(tumbling("10s"), {"final": True, "retention": "10s"})
     app.run([("ann", 1_000, 1), ("bob", 2_000, 1)])

@@ -45,7 +45,9 @@ class Sender:
         """The parts that send what is due at this event clock, page by page."""
         for rows, own in self.waiting.due(event):
             parts = [(STATE, self._spec.name, self.waiting.sent(rows))]
-            if not self._every:
+            if self._every:
+                own = own.unique()  # a window may wait twice since before the first event time
+            else:
                 closes = closing_times(self._spec, self._windows, own)
                 if (is_open := closes > event).any():  # the grace has grown since: they wait on
                     still = self.waiting.put(closes[is_open], own.filter(pa.array(is_open)))
