@@ -255,6 +255,8 @@ def test_combinations_that_cannot_be_are_errors_when_the_app_is_built() -> None:
         changelog_app()[1].join(products, on="product", name="j")
     with pytest.raises(TopologyError, match=r"deleted=...\) is for a changelog stream, and this DataFrame is static"):
         app.global_table(static(), "other", key="id", deleted="name is null")
+    with pytest.raises(TopologyError, match=r"durable=False\) of a static DataFrame would be empty on an instance"):
+        app.global_table(static(), "other", key="id", durable=False)
     with pytest.raises(TopologyError, match=r"streaming or static DataFrame or a pyarrow.Table, not list"):
         app.global_table([], "other", key="id")
     with pytest.raises(TopologyError, match=r"two stores named 'products'"):

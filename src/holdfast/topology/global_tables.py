@@ -74,6 +74,11 @@ def add_global_table(
     spec = msgspec.structs.replace(spec, one_partition=True)
     stream.topology.check_free(name, (spec,), "Give the table another name.")
     static = isinstance(stream.branches[0].origin, StaticRows)
+    if static and not spec.durable:
+        raise TopologyError(
+            f"global_table({name!r}, durable=False) of a static DataFrame would be empty on an instance that starts "
+            "over, until the app starts again: static rows are read once per start. Leave durable= out."
+        )
     operator = StaticTable(columns) if static else Changelog(columns, deleted)
     stream.topology.add(name, stream, spec.key, (spec,), operator)
     return GlobalTable(stream.topology, name)
