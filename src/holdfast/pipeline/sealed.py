@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -67,7 +68,7 @@ def _columns(rows: pa.Table, time: Millis, partition: int, first: int) -> pa.Tab
     times = pc.fill_null(rows[TIME], time)
     rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, pc.cast(times, pa.timestamp("ms", "UTC")))
     rows = rows.set_column(rows.schema.get_field_index(TIME), TIME, rows[TIME].cast(pa.timestamp("us", "UTC")))
-    numbers = pa.array(range(first, first + rows.num_rows), pa.int64())
+    numbers = pa.array(np.arange(first, first + rows.num_rows, dtype=np.int64))
     return rows.append_column(TASK, pa.repeat(pa.scalar(partition, pa.int32()), rows.num_rows)).append_column(
         ROW, numbers
     )
