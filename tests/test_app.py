@@ -575,7 +575,8 @@ def test_a_wrong_column_is_named_on_its_own_line(
     message = "The stream has no column 'pionts'. Did you mean 'points'? It has player, points, at."
     assert str(found.value).startswith(where)
     assert str(found.value).endswith(message)
-    assert found.value.__suppress_context__ and found.value.__cause__ is None, "Spark's trace isn't shown"
+    shown = None if found.value.__suppress_context__ else found.value.__context__
+    assert found.value.__cause__ is None and shown is None, "Spark's trace isn't shown"
 
 
 def test_another_error_of_an_expression_is_one_line(spark: SparkSession, tmp_path: Path) -> None:

@@ -12,7 +12,8 @@ from typing import Final
 
 from holdfast.pipeline.driver import Step
 from holdfast.stores.layouts.due import Due
-from holdfast.topology.topology import Operator, StaticRows, SubTopology
+from holdfast.topology.global_tables import StaticTable
+from holdfast.topology.topology import Operator, SubTopology
 from holdfast.words import Millis
 
 CLOCK: Final = "the event clock"
@@ -36,7 +37,7 @@ def must_run(subtopology: SubTopology, due: Collection[str], step: Step) -> bool
     Whatever a version is made for, a punctuator whose time has come by its clocks fires in it, or never. A static table
     runs with its rows only: what was due may have been read meanwhile, and without rows its task would delete them all.
     """
-    if any(isinstance(branch.origin, StaticRows) for branch in subtopology.stream.branches):
+    if isinstance(subtopology.operator, StaticTable):
         return False
     own = _by_itself(subtopology.operator, step)
     return subtopology.name in due or (own is not None and own <= step.wall)
