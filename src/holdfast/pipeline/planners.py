@@ -22,7 +22,7 @@ from holdfast.pipeline.due import must_run
 from holdfast.pipeline.failing import LETTER, Failed, LettersWork, can_fail, concerns_data, readers_of, stop_for
 from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlanner, LinksPlanner
 from holdfast.pipeline.global_join_plan import GlobalJoinPlanner
-from holdfast.pipeline.job_order import planning, run_in_order, with_session
+from holdfast.pipeline.job_order import planning, run_in_order, running, with_session
 from holdfast.pipeline.join_plan import JoinPlanner
 from holdfast.pipeline.lookup_plan import LookupPlanner, TableJoinPlanner
 from holdfast.pipeline.plan_chooser import FailureMemory
@@ -267,7 +267,8 @@ class _Version:
         records, failed = self._records(planner, self.tasks.reporting(planner))
         if records is None:
             return None
-        stop_for(failed, cause)
+        with running():
+            stop_for(failed, cause)
         results = planner.run(records, self.step, self._locations(subtopology))
         letters = self._write_letters(subtopology, failed)
         self.failed[planner] = sum(sum(each.counts.values()) for each in letters if isinstance(each, TaskDone))

@@ -51,11 +51,9 @@ class StaticTableWork:
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()
         written = WrittenSegments()
-        volatile = () if self.store.durable else (self.store.name,)
         try:
             for each in self._parts(batches, state, tally):
-                inline = self.limits.inline_limit
-                written += log.write_parts(task, self.version, [each], inline_limit=inline, volatile=volatile)
+                written += log.write_parts(task, self.version, [each], inline_limit=self.limits.inline_limit)
         except HoldfastError as error:
             return refused(task, error)
         return tally.done(task, written)

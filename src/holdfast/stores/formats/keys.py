@@ -66,6 +66,17 @@ def key_schema(python: Any) -> Schema:
     return Schema(tuple(Field(f"key_{n}", _key_type(part)) for n, part in enumerate(parts, start=1)))
 
 
+def key_schema_of(key: Any) -> Schema:
+    """The same for what a user declares as a key: a type, several types or a schema."""
+    if isinstance(key, Schema):
+        return key
+    if isinstance(key, tuple | list):
+        if not key:
+            raise TopologyError("key=() names no types. Name at least one, such as key=(str, int).")
+        return key_schema(tuple[tuple(key)])  # type: ignore[misc]
+    return key_schema(key)
+
+
 def encode_key(schema: Schema, values: Sequence[object]) -> bytes:
     """One key.
 

@@ -18,7 +18,7 @@ from typing import Any, ClassVar, Generic, Self, TypedDict, TypeVar, cast
 
 import msgspec
 
-from holdfast.errors import BadValue, ErrorCategory, HoldfastError, SettingsError, TopologyError, shown
+from holdfast.errors import BadValue, ErrorCategory, HoldfastError, SettingsError, shown
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, OrderedBytes, ReadableBytes
 from holdfast.stores.codecs.base import Codec, name_of
@@ -26,7 +26,7 @@ from holdfast.stores.codecs.names import codec_id
 from holdfast.stores.codecs.packed import JSON, MESSAGE_PACK
 from holdfast.stores.codecs.values import StoreCodec, schema_of
 from holdfast.stores.codecs.values import codec_for as made_codec
-from holdfast.stores.formats.keys import key_schema
+from holdfast.stores.formats.keys import key_schema_of
 from holdfast.stores.formats.times import Row
 from holdfast.stores.formats.typed_keys import Encoder, key_encoder, keys_decoder, keys_encoder
 from holdfast.stores.formats.types import Schema
@@ -390,13 +390,3 @@ def _options_of(taken: Callable[..., Any]) -> set[str]:
 
 
 _COMMON = _options_of(common_fields)
-
-
-def key_schema_of(key: Any) -> Schema:
-    if isinstance(key, Schema):
-        return key
-    if isinstance(key, tuple | list):
-        if not key:
-            raise TopologyError("key=() names no types. Name at least one, such as key=(str, int).")
-        return key_schema(tuple[tuple(key)])  # type: ignore[misc]
-    return key_schema(key)

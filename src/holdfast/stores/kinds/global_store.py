@@ -18,8 +18,9 @@ from holdfast.errors import BadValue, ErrorCategory, HoldfastError, TopologyErro
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.base import name_of
 from holdfast.stores.codecs.values import StoreCodec
+from holdfast.stores.formats.keys import key_schema_of
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.kinds.base import K1, K2, K, NotBound, Prefetch, V, key_schema_of
+from holdfast.stores.kinds.base import K1, K2, K, NotBound, Prefetch, V
 from holdfast.stores.kinds.coding import codec_for
 from holdfast.stores.kinds.keyvalue import ReadOnlyKeyValueStore
 from holdfast.stores.spec import StoreSpec, check_name

@@ -4,6 +4,7 @@ To the log and to queries they are window and session stores. In a task they als
 window, and the index of windows that wait to be sent (`stores.layouts.waiting`).
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from typing import Any, ClassVar, NamedTuple
 
@@ -28,7 +29,7 @@ class StoredWindow(NamedTuple):
     timestamp: int
 
 
-class ReducedStore(TimedStore[Any, Any]):
+class ReducedStore(TimedStore[Any, Any], ABC):
     """What windows and sessions have in common. `own` is a key and the times of a window, as bytes."""
 
     SINK_COLUMNS: ClassVar[tuple[str, ...]] = ("value", "timestamp")
@@ -39,12 +40,13 @@ class ReducedStore(TimedStore[Any, Any]):
         super()._attach(spec, bytes_, now, codec)
         self.waiting = WaitingEntries(self._writable)
 
+    @abstractmethod
     def own(self, key: Any, start: int, end: int) -> bytes:
-        raise NotImplementedError
+        """The key and the times of a window."""
 
+    @abstractmethod
     def times_of(self, own: bytes) -> tuple[int, int]:
         """The start and the end of a window."""
-        raise NotImplementedError
 
     def key_of(self, own: bytes) -> Any:
         return self._key_of(own)
@@ -64,9 +66,9 @@ class ReducedStore(TimedStore[Any, Any]):
     def drop(self, own: bytes) -> None:
         self._writable.delete(self._place(own))
 
+    @abstractmethod
     def _time(self, own: bytes) -> int:
         """The time by which a window is in a slice: the first one after its key."""
-        raise NotImplementedError
 
     def _place(self, own: bytes) -> bytes:
         return self._timed.place(self._time(own), own)
