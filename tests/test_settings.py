@@ -96,6 +96,12 @@ def test_the_drivers_metrics_need_a_port_of_their_own() -> None:
     Settings(instances=2, rest=RestSettings(port=9000, driver_metrics_port=0))
 
 
+def test_standbys_need_instances_of_their_own() -> None:
+    with pytest.raises(SettingsError, match=r"standbys = 2 needs instances = 3 or more, and instances = 2"):
+        Settings(instances=2, standbys=2)
+    assert Settings(instances=3, standbys=2).standbys == 2
+
+
 @pytest.mark.parametrize(
     ("url", "absolute"),
     [

@@ -267,8 +267,13 @@ class App:
 
     @property
     def address(self) -> str | None:
-        """The address for queries, such as `http://127.0.0.1:8080`."""
-        return self._running.instances.rest_address if self._running else None
+        """The address for queries, such as `http://127.0.0.1:8080`: the first one of `addresses`."""
+        return next(iter(self.addresses), None)
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """The address for queries of each instance. Every one of them answers for all stores."""
+        return self._running.instances.rest_addresses if self._running else ()
 
     @property
     def metrics_address(self) -> str | None:

@@ -15,7 +15,8 @@ def describe(app: str, settings: Settings, topology: Topology) -> str:
 
 
 def _lines(app: str, settings: Settings, topology: Topology) -> Iterator[str]:
-    yield f"App {app}: {settings.partitions} partitions, {settings.instances} instance(s)"
+    standbys = f", {settings.standbys} standby(s) per task" if settings.standbys else ""
+    yield f"App {app}: {settings.partitions} partitions, {settings.instances} instance(s){standbys}"
     yield f"  log         {settings.log_url(app)}"
     yield f"  state       {settings.state_dir(app)}"
     yield f"  checkpoint  {settings.checkpoint(app)}"

@@ -78,12 +78,11 @@ class EmbeddedInstances:
         self._closed = False
 
     @property
-    def rest_address(self) -> str | None:
-        """The first instance's address for queries. Every instance answers queries for all tasks."""
-        return self._all[0].rest_address if self._all else None
+    def rest_addresses(self) -> tuple[str, ...]:
+        return tuple(instance.rest_address for instance in self._all if instance.rest_address is not None)
 
     def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId] = ()) -> None:
-        new = assignments(tasks, everywhere, self._settings.instances)
+        new = assignments(tasks, everywhere, self._settings.instances, self._settings.standbys)
         for instance in self._all[len(new) :]:
             instance.assign({})
         for instance, assignment in zip(self._all, new, strict=False):
@@ -94,9 +93,8 @@ class EmbeddedInstances:
             else:
                 self._start(number, assignment)
         if len(self._all) > 1:
-            peers = {task: addresses[0] for task, addresses in self.replicas().items()}
             for instance in self._all:
-                instance.set_peers(peers)
+                instance.set_peers(self.replicas())
 
     def _start(self, number: int, assignment: Assignment) -> None:
         config = _config(self._app, self._app_file, self._settings, number, assignment)
@@ -159,15 +157,25 @@ class EmbeddedInstances:
             instance.finish_stop(deadline)
 
 
-def assignments(tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int) -> list[Assignment]:
-    """The tasks per instance, distributed in turn. Tasks in `everywhere` have a standby on all other instances.
+def assignments(
+    tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int, standbys: int = 0
+) -> list[Assignment]:
+    """The tasks per instance, distributed in turn. The standbys of a task are on the instances that follow.
 
-    >>> assignments([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 2)[1] == {
-    ...     TaskId(0, 1): Role.ACTIVE, TaskId(1, 0): Role.STANDBY}
-    True
+    Tasks in `everywhere` have a standby on all other instances.
+
+    >>> found = assignments([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 3, standbys=1)
+    >>> for assignment in found:
+    ...     print({str(task): str(role) for task, role in assignment.items()})
+    {'0_0': 'active', '1_0': 'standby'}
+    {'0_0': 'standby', '0_1': 'active', '1_0': 'standby'}
+    {'0_1': 'standby', '1_0': 'active'}
     """
-    standbys = dict.fromkeys(everywhere, Role.STANDBY)
-    found = [standbys | dict.fromkeys(tasks[n::instances], Role.ACTIVE) for n in range(instances)]
+    found: list[dict[TaskId, Role]] = [{} for _ in range(instances)]
+    for number, task in enumerate(tasks):
+        copies = instances - 1 if task in everywhere else min(standbys, instances - 1)
+        for step in range(copies + 1):
+            found[(number + step) % instances][task] = Role.STANDBY if step else Role.ACTIVE
     return [assignment for assignment in found if assignment]
 
 
@@ -218,7 +226,7 @@ class _Embedded:
         self._stopped = stopped
         self._stopping = threading.Event()
         self._app_state = messages.AppStateMessage(str(AppState.RESTORING))
-        self._peers: dict[str, str] = {}
+        self._peers: Mapping[str, tuple[str, ...]] = {}
         self._client = StateClient(self.address, _DEADLINE)
         self._gave_up: InstanceFailed | None = None
         self._threads = [
@@ -278,7 +286,7 @@ class _Embedded:
         except HoldfastError as error:
             raise InstanceFailed(f"Instance {self._config.name} can't host its tasks: {error}") from error
 
-    def set_peers(self, peers: dict[str, str]) -> None:
+    def set_peers(self, peers: Mapping[str, tuple[str, ...]]) -> None:
         self._peers = peers
         self._send_app_state()
 

@@ -23,13 +23,14 @@ class Instances(Protocol):
     """All instances of one app."""
 
     @property
-    def rest_address(self) -> str | None:
-        """The address for queries. Every instance answers queries for all tasks."""
+    def rest_addresses(self) -> tuple[str, ...]:
+        """The address for queries of each instance. Every one of them answers queries for all tasks."""
 
     def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId]) -> None:
         """Decides which instance hosts which task, starts missing instances, and sends each its tasks and its peers.
 
-        Every task has one active replica. Tasks in `everywhere` have a standby on each of the other instances too.
+        Every task has one active replica, and as many standbys as the settings say, each on another instance. Tasks in
+        `everywhere` have a standby on each of the other instances.
         """
 
     def replicas(self) -> Mapping[str, tuple[str, ...]]:

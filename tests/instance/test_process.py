@@ -17,7 +17,7 @@ from holdfast.instance.events import ProblemEvent, RestoreEvent
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
-from holdfast.query.task_readers import PeerBytes
+from holdfast.query.peer_tasks import PeerBytes
 from holdfast.settings.sections import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.words import TaskId, Version
@@ -307,7 +307,7 @@ def test_damaged_files_are_restored_while_clients_read(app: AppLog, tmp_path: Pa
 def test_the_driver_sets_state_and_peers(app: AppLog, tmp_path: Path) -> None:
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         client.app_state("running")
-        client.peers({"0_0": "grpc://127.0.0.1:1"})
+        client.peers({"0_0": ("grpc://127.0.0.1:1",)})
         status = client.status()
         assert (status.app_state, status.name, status.log) == ("running", "one", app.log.id)
 

@@ -1,6 +1,6 @@
 """Real instances with REST on a real log, and a driver that commits the entries a test gives it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -60,14 +60,14 @@ class Driver:
         return version
 
 
-def config(folder: Path, name: str, tasks: list[TaskId]) -> InstanceConfig:
+def config(folder: Path, name: str, tasks: Sequence[TaskId], standbys: Sequence[TaskId] = ()) -> InstanceConfig:
     return InstanceConfig(
         app="game",
         name=name,
         log_url=str(folder / "log"),
         app_file=1,
         state_dir=str(folder / name),
-        tasks={str(task): Role.ACTIVE for task in tasks},
+        tasks={str(task): Role.STANDBY for task in standbys} | {str(task): Role.ACTIVE for task in tasks},
         poll_seconds=0.05,
         log=LogSettings(fsync=False),
         memory=MemorySettings(limit="128MiB"),
@@ -112,13 +112,23 @@ def started(folder: Path, app: AppSpec) -> Iterator[Group]:
         for instance in instances:
             instance.start()
             stack.callback(instance.stop)
-        peers = {str(task): instance.address for instance in instances for task in instance.config.tasks}
-        for instance in instances:
-            instance.peers = peers
+        know_each_other(instances)
         rests = [RestService(instance) for instance in instances]
         for service in rests:
             stack.callback(service.stop)
         yield Group(driver, instances, rests, stack.enter_context(httpx2.Client(timeout=20)))
+
+
+def know_each_other(instances: Sequence[Instance]) -> None:
+    """Tells each instance where the replicas of all tasks are, the active ones first."""
+    peers: dict[str, tuple[str, ...]] = {}
+    for role in (Role.ACTIVE, Role.STANDBY):
+        for instance in instances:
+            for task, given in instance.config.tasks.items():
+                if given is role:
+                    peers[task] = (*peers.get(task, ()), instance.address)
+    for instance in instances:
+        instance.peers = peers
 
 
 def replicas_of(instance: Instance) -> list[Replica]:

@@ -240,7 +240,10 @@ def test_a_store_that_was_added_later_is_answered_when_its_task_is_hosted(tmp_pa
         group.driver.commit_cells(plays.spec(), {player: window.entries})
         for n, instance in enumerate(group.instances):
             instance.host(TaskId(1, n))
-            instance.peers = {**instance.peers, **{f"1_{at}": each.address for at, each in enumerate(group.instances)}}
+            instance.peers = {
+                **instance.peers,
+                **{f"1_{at}": (each.address,) for at, each in enumerate(group.instances)},
+            }
         group.settle()
         for at in range(2):
             [found] = group.get("/v1/stores/plays/windows/ann", at).json()["windows"]

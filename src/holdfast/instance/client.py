@@ -7,7 +7,7 @@ it: gRPC's connections don't survive a fork.
 
 import contextlib
 import copy
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
@@ -161,9 +161,9 @@ class StateClient:
         """Sets what `GET /v1/state` says."""
         self._act("app_state", messages.AppStateMessage(state, cause))
 
-    def peers(self, addresses: dict[str, str]) -> None:
-        """Sets the address of the instance that hosts each task."""
-        self._act("peers", messages.Peers(addresses))
+    def peers(self, addresses: Mapping[str, tuple[str, ...]]) -> None:
+        """Sets the addresses of the replicas of each task, the active one first."""
+        self._act("peers", messages.Peers(dict(addresses)))
 
     def host(self, task: TaskId, role: Role = Role.ACTIVE) -> None:
         """Has the instance host a task, or gives it another role. Returns before the task is restored."""

@@ -63,7 +63,7 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     a pipe of its own for it, which modules of the user's can't print to."""
     parent: int = 0
     """The process that started the instance, which ends with it; 0 if only the end of standard input matters."""
-    peers: dict[str, str] = {}
+    peers: dict[str, tuple[str, ...]] = {}
 
 
 class InstanceConfig(_Identity, frozen=True, kw_only=True):

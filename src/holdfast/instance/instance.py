@@ -70,8 +70,8 @@ class Instance:
             background_jobs=state.background_jobs, direct_reads=state.direct_reads, direct_writes=state.direct_writes
         )
         self.resources = Resources(self._shares(0).engines, disk)
-        self.peers: Mapping[str, str] = config.peers
-        """The address of the instance that hosts each task."""
+        self.peers: Mapping[str, tuple[str, ...]] = config.peers
+        """The addresses of the replicas of each task, this instance's included, the active one first."""
         self.app_state: messages.AppStateMessage | None = None
         self._hosted: dict[TaskId, HostedTask] = {}
         self._changing = threading.Lock()
@@ -201,7 +201,7 @@ class Instance:
         A task that has state in this instance's folder stays there when it becomes active.
         """
         shared = Path(self.config.state_dir)
-        own = shared / "everywhere" / self.config.name
+        own = shared / "standbys" / self.config.name
         return own if role is Role.STANDBY or (own / str(task)).exists() else shared
 
     def _shares(self, tasks: int) -> MemoryShares:

@@ -93,9 +93,9 @@ class AppStateMessage(msgspec.Struct, frozen=True):
 
 
 class Peers(msgspec.Struct, frozen=True):
-    """do_action peers: the address of an instance per task."""
+    """do_action peers: per task the addresses of its replicas, the active one first."""
 
-    addresses: dict[str, str]
+    addresses: dict[str, tuple[str, ...]]
 
 
 class HostTask(msgspec.Struct, frozen=True):

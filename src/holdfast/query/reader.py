@@ -16,6 +16,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from functools import partial
 from operator import itemgetter
 from typing import TypeVar
 
@@ -26,7 +27,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
 from holdfast.query.store_specs import KnownApps, StoreSpecs
-from holdfast.query.task_reader import NotReady, TaskPart, TaskReader, TaskStore
+from holdfast.query.task_reader import NotReady, ReadInterrupted, TaskPart, TaskReader, TaskStore
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.cells import Cell, unpack
 from holdfast.stores.formats.keys import encode_key
@@ -133,7 +134,7 @@ class StoreReader:
     def get(self, lookup: Lookup, version: Version | None = None) -> LookupResult:
         """The cell of a key in the task it belongs to."""
         with self._recording(lookup.spec.name):
-            return self._found(lookup, version)
+            return _uninterrupted(lambda: self._found(lookup, version))
 
     def search(self, lookup: Lookup, missed: LookupResult) -> LookupResult:
         """Looks in the other tasks for a key that its own task doesn't have: a processor may write under any key."""
@@ -226,7 +227,7 @@ class StoreReader:
     def _on_each(self, tasks: Sequence[TaskId], read: Callable[[TaskId], T]) -> list[T]:
         """Reads all tasks, those of other instances at the same time."""
         remote = {
-            task: self._peers.submit(read, task)
+            task: self._peers.submit(_uninterrupted, partial(read, task))
             for task in tasks
             if (reader := self._tasks(task)) is not None and not reader.local
         }
@@ -248,6 +249,14 @@ class StoreReader:
                 "instances."
             )
         return reader
+
+
+def _uninterrupted(read: Callable[[], T]) -> T:
+    """The result of a read, from the start if an instance goes away in the middle of it: another replica answers."""
+    try:
+        return read()
+    except ReadInterrupted:
+        return read()
 
 
 def merged(parts: Iterable[Sequence[Entry]]) -> Iterable[Entry]:

@@ -4,14 +4,16 @@ Instances hold bytes and know no kinds of stores. Where an entry's bytes are and
 layout decides, by the clocks of the version that is read.
 """
 
+import threading
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.instance.messages import InstanceUnavailable
 from holdfast.stores.access import Now, ReadableBytes
-from holdfast.words import TaskId, Version
+from holdfast.words import NOTHING, TaskId, Version
 
 T = TypeVar("T")
 
@@ -20,6 +22,10 @@ class NotReady(HoldfastError):
     """A task's state can't be read now: it is being restored, or no instance is known to host it."""
 
     category = ErrorCategory.RETRY
+
+
+class ReadInterrupted(InstanceUnavailable):
+    """An instance went away in the middle of a read of several steps. Another replica may be read from the start."""
 
 
 @dataclass(frozen=True)
@@ -59,3 +65,27 @@ class TaskReader(Protocol):
 
     def at(self, store: str, version: Version | None = None) -> AbstractContextManager[TaskStore]:
         """A store to read for the length of a block, all at one version."""
+
+
+class MonotonicReads:
+    """The newest version a task was read at. A read that asks for no version is never answered at an older one."""
+
+    def __init__(self, task: TaskId) -> None:
+        self._task = task
+        self._lock = threading.Lock()
+        self._seen = NOTHING
+
+    @property
+    def seen(self) -> Version:
+        """To be taken before a read: a read that started earlier may be answered at an older version."""
+        return self._seen
+
+    def record(self, version: Version, seen: Version) -> None:
+        """Records that a read was answered at `version`; `seen` is what `seen` was when the read started."""
+        if version < seen:
+            raise NotReady(
+                f"task {self._task} was at version {seen} and is at {version} now: it is being restored. Ask again "
+                "in a moment."
+            )
+        with self._lock:
+            self._seen = max(self._seen, version)

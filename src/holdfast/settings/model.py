@@ -43,6 +43,14 @@ class Settings(Section):
         InKafkaStreams("`num.stream.threads`"),
         Between(1, 256),
     ] = 1
+    standbys: Annotated[
+        int,
+        "The number of standby replicas per task, each on another instance. While an instance is down, tasks and "
+        "queries read the standbys of its tasks. They take as much disk and memory as the active replicas. It must be "
+        "smaller than `instances`.",
+        InKafkaStreams("`num.standby.replicas`"),
+        Between(0, 255),
+    ] = 0
     base_dir: Annotated[
         str,
         "The folder for the log, local state and Spark's checkpoint, unless they have settings of their own.",
@@ -164,6 +172,11 @@ def _check_together(settings: Settings) -> None:
         raise SettingsError(
             f"restore.parallel_tasks times restore.batch_bytes is {format_size(in_flight)}, more than memory.limit = "
             f"{format_size(settings.memory.limit)}. Lower one of the first two or raise the limit."
+        )
+    if settings.standbys >= settings.instances:
+        raise SettingsError(
+            f"standbys = {settings.standbys} needs instances = {settings.standbys + 1} or more, and instances = "
+            f"{settings.instances}: replicas of a task are on different instances. Raise one or lower the other."
         )
     rest = settings.rest
     if rest.port and rest.driver_metrics_port in range(rest.port, rest.port + settings.instances):

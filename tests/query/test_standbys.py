@@ -1,0 +1,147 @@
+"""Queries while an instance is dead, frozen or behind: another replica of its tasks answers."""
+
+import os
+import signal
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import httpx2
+import msgspec
+import pytest
+
+from holdfast.embedded import EmbeddedInstances
+from holdfast.instance.client import StateClient
+from holdfast.instance.instance import Instance
+from holdfast.log.appfile import AppSpec
+from holdfast.query.service import RestService
+from tests.apps import settings
+from tests.instance.processes import Process, until
+from tests.log.making import subtopologies_of
+from tests.query.fake_tasks import NUMBERS
+from tests.query.instances import Driver, config, know_each_other, process
+
+STORE = msgspec.structs.replace(NUMBERS, engine="rocksdb")
+GAME = AppSpec(id="game", partitions=2, stores=(STORE,), subtopologies=subtopologies_of({"numbers": 0}))
+KEYS = range(12)
+
+
+@dataclass
+class Replicas:
+    """An instance without tasks that answers queries, and two processes with a replica of every task each."""
+
+    driver: Driver
+    active: Process
+    rest: RestService
+    client: httpx2.Client
+
+    def values(self) -> list[int]:
+        """Every value, each by a lookup of its own."""
+        answers = [self.client.get(f"{self.rest.url}/v1/stores/numbers/keys/{n}") for n in KEYS]
+        assert [answer.status_code for answer in answers] == [200] * len(KEYS), [answer.text for answer in answers]
+        return [answer.json()["value"] for answer in answers]
+
+    def range(self) -> list[int]:
+        """Every value, by one query of all tasks."""
+        answer = self.client.get(f"{self.rest.url}/v1/stores/numbers/range")
+        assert answer.status_code == 200, answer.text
+        return [entry["value"] for entry in answer.json()["entries"]]
+
+
+@pytest.fixture
+def replicas(tmp_path: Path) -> Iterator[Replicas]:
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(STORE, {(n,): n for n in KEYS})
+    with ExitStack() as stack:
+        active = stack.enter_context(process(config(tmp_path, "game-0", GAME.tasks())))
+        standby = stack.enter_context(process(config(tmp_path, "game-1", (), standbys=GAME.tasks())))
+        addresses = tuple(each.addresses()["flight"] for each in (active, standby))
+        for address in addresses:
+            client = stack.enter_context(StateClient(address, 30.0))
+            until(lambda client=client: client.status().ready, "every replica is restored")  # type: ignore[misc]
+        asked = Instance(config(tmp_path, "game-2", ()))
+        asked.start()
+        stack.callback(asked.stop)
+        asked.peers = {str(task): addresses for task in GAME.tasks()}
+        rest = RestService(asked)
+        stack.callback(rest.stop)
+        yield Replicas(driver, active, rest, stack.enter_context(httpx2.Client(timeout=20)))
+
+
+def test_a_killed_instance_fails_no_query(replicas: Replicas) -> None:
+    assert replicas.values() == [*KEYS]
+    replicas.active.kill()
+    assert replicas.values() == replicas.range() == [*KEYS]
+
+
+def test_a_frozen_instance_fails_no_query(replicas: Replicas) -> None:
+    os.kill(replicas.active.pid, signal.SIGSTOP)
+    try:
+        assert replicas.range() == replicas.values() == [*KEYS]
+    finally:
+        os.kill(replicas.active.pid, signal.SIGCONT)
+
+
+@contextmanager
+def running(*instances: Instance) -> Iterator[None]:
+    with ExitStack() as stack:
+        for instance in instances:
+            instance.start()
+            stack.callback(instance.stop)
+            assert instance.wait_ready(30)
+        know_each_other(instances)
+        yield
+
+
+def test_a_standby_that_is_behind_catches_up_before_it_answers(tmp_path: Path) -> None:
+    """A reader that has seen a version never sees an older one, whichever replica answers."""
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(STORE, {(n,): 1 for n in KEYS})
+    active = Instance(config(tmp_path, "game-0", GAME.tasks()))
+    late = msgspec.structs.replace(config(tmp_path, "game-1", (), standbys=GAME.tasks()), poll_seconds=3600.0)
+    behind, asked = Instance(late), Instance(config(tmp_path, "game-2", ()))
+    with running(active, behind, asked):
+        driver.commit(STORE, {(n,): 2 for n in KEYS})
+        active.committed(driver.version)
+        rest = RestService(asked)
+        url = f"{rest.url}/v1/stores/numbers/keys/7"
+        until(lambda: httpx2.get(url).json()["version"] == 2, "the active replica is at version 2")
+        assert {hosted.replica.version for hosted in behind.hosted()} == {1}
+        active.stop()
+        assert httpx2.get(url).json()["version"] == 2
+        rest.stop()
+
+
+def test_an_instance_reads_its_own_standby(tmp_path: Path) -> None:
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(STORE, {(n,): n for n in KEYS})
+    active = Instance(config(tmp_path, "game-0", GAME.tasks()))
+    own = Instance(config(tmp_path, "game-1", (), standbys=GAME.tasks()))
+    with running(active, own):
+        active.stop()
+        rest = RestService(own)
+        assert httpx2.get(f"{rest.url}/v1/stores/numbers/keys/7").json()["value"] == 7
+        rest.stop()
+
+
+def test_each_instance_of_an_app_with_standbys_answers_for_a_killed_one(tmp_path: Path) -> None:
+    chosen = settings(tmp_path, partitions=2, instances=2, standbys=1)
+    driver = Driver(chosen.log_url("game"), GAME)
+    driver.commit(STORE, {(n,): n for n in KEYS})
+    failures: list[BaseException] = []
+    instances = EmbeddedInstances("game", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
+    try:
+        instances.assign(GAME.tasks())
+        instances.wait_until_ready(driver.version)
+        replicas = instances.replicas()
+        first, second = replicas["0_0"]
+        assert replicas["0_1"] == (second, first), "each is active for one task, and a standby of the other"
+        with StateClient(first, 30.0) as client:
+            os.kill(client.status().pid, signal.SIGKILL)
+        address = instances.rest_addresses[1]
+        answers = [httpx2.get(f"{address}/v1/stores/numbers/keys/{n}") for n in KEYS]
+        assert [answer.json().get("value") for answer in answers] == [*KEYS]
+    finally:
+        instances.stop(30.0)
+    assert failures == []
