@@ -81,8 +81,9 @@ class Processing(LooksUp):
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         number = subtopology.number
         changes = (
-            ChangedEntries(changes_of(subtopology.name, store.name), number, store, self.declared(store.name))
+            ChangedEntries(changes_of(subtopology.name, store.name), number, store, declared)
             for store in subtopology.stores
+            if (declared := self.declared(store.name)).SINK_COLUMNS
         )
         forwarded = (
             ForwardedRows(forwarded_to(each.name or subtopology.name, output), number, columns)

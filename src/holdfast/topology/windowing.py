@@ -165,13 +165,18 @@ class WindowedTable(Table):
 
     def final(self) -> TableOutput:
         """One row per key and window, when the window closes and never before."""
-        if length := self.spec.option(EVERY):
-            raise TopologyError(
-                f"final(): the table {self.name!r} sends its windows every {words(length)}. A table can't do both. "
-                "Leave emit= out, or make a second table for final results."
-            )
+        check_sends_final(self.spec)
         self.topology.change_store(self.name, with_final)
         return TableOutput(self.topology, output_of(self.name, FINAL_ROWS))
+
+
+def check_sends_final(spec: StoreSpec) -> None:
+    """Raises for a table that sends its windows every so often."""
+    if length := spec.option(EVERY):
+        raise TopologyError(
+            f"final(): the table {spec.name!r} sends its windows every {words(length)}. A table can't do both. "
+            "Leave emit= out, or make a second table for final results."
+        )
 
 
 def with_final(spec: StoreSpec) -> StoreSpec:
@@ -198,7 +203,8 @@ class WindowedGroup:
     ) -> ReducedInWindows:
         """Combines the values of a column per window, two at a time: `.reduce(max, of="points")`.
 
-        As `group_by().reduce()`. The values of two sessions that become one are combined by it too.
+        As `group_by().reduce()`. The values of two sessions that become one are combined by it too. The values of a
+        sliding window are combined in the order of their event times.
         """
         from holdfast.topology.window_reducing import in_windows
 
@@ -290,12 +296,12 @@ def windowed_spec(name: str, windows: Windows, *, emit: Every | None = None, **o
     kind, own, fixed = store_of(windows)
     spec = store_spec(name, kind, **own, **options)
     if emit is not None:
-        _check_emit(emit, name, spec)
-        fixed += ((EVERY, emit.every_ms),)
+        fixed += ((EVERY, check_emit(emit, name, spec)),)
     return msgspec.structs.replace(spec, fixed=spec.fixed + fixed)
 
 
-def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
+def check_emit(emit: object, name: str, spec: StoreSpec) -> int:
+    """The milliseconds after which a changed window is sent. Raises if it would expire before."""
     if not isinstance(emit, Every):
         raise TopologyError(
             f"store({name!r}): emit={emit!r} is not possible. Use 'updates' or hf.every('30s'), or leave it out."
@@ -307,6 +313,7 @@ def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
             f"emit={emit} together, {words(least)}: windows would expire before they are sent. Use "
             f'retention="{words(least)}" or more.'
         )
+    return emit.every_ms
 
 
 def store_of(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:
