@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal
 
 import msgspec
 
@@ -24,6 +24,7 @@ from holdfast.topology.cogrouping import is_cogrouped
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import key_of
 from holdfast.topology.kept_events import kept_type
+from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, forwarded_to
 from holdfast.topology.processing import Processing, add_processing
 from holdfast.topology.processor import key_as_python
@@ -52,9 +53,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class ReducedOutput:
+class ReducedOutput(Named):
     """A further output of a windowed table whose values are computed in Python: late records, or final rows."""
 
+    CALLED: ClassVar[str] = "An output"
     topology: Topology
     table: str
     what: str

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Aggregation, Table, add_operator, bound, check_unused
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import type_of
+from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, OF_STORE, AggregateRows, ForwardedRows, Output
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
@@ -95,9 +96,10 @@ def output_of(table: str, what: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableOutput:
+class TableOutput(Named):
     """A further output of a windowed table."""
 
+    CALLED: ClassVar[str] = "An output"
     topology: Topology
     name: str
 
@@ -184,9 +186,10 @@ def with_final(spec: StoreSpec) -> StoreSpec:
 
 
 @dataclass(frozen=True)
-class WindowedGroup:
+class WindowedGroup(Named):
     """A stream grouped by key and window."""
 
+    CALLED: ClassVar[str] = "A windowed group"
     grouped: Grouped
     windows: Windows
 
