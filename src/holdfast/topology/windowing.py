@@ -67,7 +67,7 @@ class WindowedAggregation(Aggregation):
                 return (sent, late, ForwardedRows(waiting, number, Schema(shown)))
 
     def late_columns(self, subtopology: SubTopology) -> Schema:
-        """The columns of late records where they are a stream; none otherwise: sinks get those that are used."""
+        """The columns of late records where they are a stream; none otherwise: sinks get them as they were read."""
         is_streamed = subtopology.stream.topology.is_streamed(output_of(subtopology.name, LATE))
         return columns_of_late(subtopology.stream) if is_streamed else Schema(())
 
@@ -162,7 +162,7 @@ class WindowedTable(Table):
 
     @property
     def late(self) -> LateRecords:
-        """The records that came too late for each of their windows, with the columns that the app uses."""
+        """The records that came too late for each of their windows, with all columns of the table's stream."""
         return LateRecords(self.topology, output_of(self.name, LATE))
 
     def final(self) -> TableOutput:
