@@ -27,17 +27,17 @@ def test_a_leaderboard_follows_scores_and_the_names_of_its_tables() -> None:
     leaderboard.build(app, *sources)
     driver = TestDriver(app)
     driver.pipe_all({name: data(name) for name in ("scores", "players", "products")})
-    assert driver.store("top3").get("Chess").value == [rated("alice", 70), rated("bob", 45), rated("dora", 40)]
-    assert driver.store("top3").get("Go").value == [rated("bob", 60), rated("emil", 20)]
+    assert driver.store("top3").get("Chess").value == [rated("alice", 70, 2), rated("bob", 45, 1), rated("dora", 40, 2)]
+    assert driver.store("top3").get("Go").value == [rated("bob", 60, 1), rated("emil", 20, 1)]
     assert driver.store("high-scores").get(("Chess", "dora")) == {"points": 40, "games": 2}
     scored = {"player": "p-3", "product": "g-1", "points": 50, "at": "2025-06-01T19:00:00Z"}
     driver.pipe_all({"products": [{"id": "g-1", "title": "Chess"}], "scores": [scored]})
     driver.crash()
-    assert driver.store("top3").get("Chess").value == [rated("alice", 70), rated("cleo", 50), rated("bob", 45)]
+    assert driver.store("top3").get("Chess").value == [rated("alice", 70, 2), rated("cleo", 50, 2), rated("bob", 45, 1)]
 
 
-def rated(name: str, points: int) -> dict[str, Any]:
-    return {"name": name, "points": points}
+def rated(name: str, points: int, games: int) -> dict[str, Any]:
+    return {"name": name, "points": points, "games": games}
 
 
 def test_a_user_session_ends_after_half_an_hour_and_a_late_click_joins_two() -> None:

@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from holdfast.errors import TopologyError
 from holdfast.pipeline.sinks.builtin import Memory
-from tests.apps import entries_of, game, get, read, settings, write
+from tests.apps import NOON, entries_of, game, get, read, settings, write
 
 pytestmark = pytest.mark.spark
 
@@ -54,7 +54,7 @@ def rank(app: hf.App, name: str, *row: object) -> int | None:
 
 
 def rated(player: str, points: int) -> dict[str, Any]:
-    return {"player": player, "points": points}
+    return {"player": player, "points": points, "at": NOON.isoformat().replace("+00:00", "Z")}
 
 
 def champion(player: str, total: int) -> dict[str, Any]:

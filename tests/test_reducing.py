@@ -42,6 +42,8 @@ def reducing_app(spark: SparkSession, folder: Path, sums: Memory, bests: Memory)
     total.sink(sums)
     best = stream.group_by().aggregate_with(lambda: Best(0, 0), add, value=Best).store("bests")
     best.sink(bests)
+    runs = stream.group_by().window(hf.sliding("10s", grace="1m"))
+    runs.aggregate_with(list, lambda run, event: [*run, event.points], value=list[int | None]).store("runs")
     changes = best.to_stream().with_column("games", "get_json_object(value, '$.games')")
     changes.key_by("_deleted").group_by().aggregate(n=hf.count(), games=hf.last("games")).store("kinds")
     return app
@@ -64,6 +66,8 @@ def test_a_function_of_the_user_keeps_a_value_per_key(spark: SparkSession, tmp_p
         _, found = get(app, "/v1/stores/totals/keys/ann")
         assert (found["value"], found["timestamp"]) == (8, int(late.timestamp() * 1000)), "the latest time stays"
         assert get(app, "/v1/stores/bests/keys/bob")[0] == 404
+        _, found = get(app, "/v1/stores/runs/windows/ann")
+        assert [window["value"] for window in found["windows"]] == [[3, None, 1], [3, None, 1, 4], [4]], "by event time"
         assert entries_of(app, "kinds") == {False: {"n": 3, "games": "3"}, True: {"n": 1, "games": None}}
     gone = [row["player"] for row in bests.rows() if row["_deleted"]]
     assert gone == ["bob"], "cleo was never there"

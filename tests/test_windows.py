@@ -245,8 +245,7 @@ def test_late_records_and_final_rows_as_a_stream(spark: SparkSession, tmp_path: 
         app.process_all_available()
         eventually(lambda: len(rows_by_player(busy)) == 2 and rows_by_player(busy)["bob"]["sessions"] == 2)
     assert missed.rows() == [{"player": "ann", "n": 2, "points": 14, "last": NOON + timedelta(seconds=1)}]
-    # The columns that this table uses: it has no use for points.
-    assert late.rows() == [{"player": "ann", "at": NOON + timedelta(seconds=1)}] * 2
+    assert late.rows() == [game("ann", 1, 7)] * 2, "all columns, also those that this table has no use for"
     assert {player: (row["sessions"], row["longest"]) for player, row in rows_by_player(busy).items()} == {
         "ann": (2, 2),
         "bob": (2, 2),

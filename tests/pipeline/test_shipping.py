@@ -3,6 +3,12 @@
 import subprocess
 import sys
 from pathlib import Path
+from typing import NotRequired, TypedDict
+
+import msgspec
+import pytest
+
+from holdfast.pipeline.shipping import ship, unship
 
 SHIPPED = """
 import dataclasses, sys
@@ -42,3 +48,17 @@ def test_a_shipped_dataclass_keeps_its_defaults(tmp_path: Path) -> None:
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
     assert "missing required field `name`" in done.stdout
+
+
+def test_a_shipped_typed_dict_keeps_its_keys() -> None:
+    class Base(TypedDict):
+        name: str
+
+    class Player(Base, total=False):
+        level: int
+        tags: NotRequired[list[str]]
+
+    shipped = unship(ship(Player))
+    assert msgspec.convert({"name": "ann", "tags": ["a"]}, shipped) == {"name": "ann", "tags": ["a"]}
+    with pytest.raises(msgspec.ValidationError, match="missing required field `name`"):
+        msgspec.convert({"level": 3}, shipped)

@@ -298,14 +298,16 @@ def test_several_streams_keep_one_value_per_window() -> None:
 def test_functions_that_windows_cant_use_are_refused_where_they_are_written() -> None:
     _, games = one_task()
     grouped = games.group_by()
-    with pytest.raises(TopologyError, match="Use hf.hopping"):
-        grouped.window(hf.sliding("10s")).reduce(max, of="points")
     with pytest.raises(TopologyError, match="Pass merger=f"):
         grouped.window(hf.session("10s")).aggregate_with(int, add, value=int)
     minutes = grouped.window(hf.tumbling("10s")).reduce(max, of="points")
-    every: Any = hf.every("30s")
-    with pytest.raises(TopologyError, match="Use 'updates' or leave it out"):
-        minutes.store("largest", emit=every)
+    wrong: Any = "every 30s"
+    with pytest.raises(TopologyError, match=r"Use 'updates' or hf.every\('30s'\), or leave it out"):
+        minutes.store("largest", emit=wrong)
+    with pytest.raises(TopologyError, match='retention="40s" or more'):
+        minutes.store("largest", emit=hf.every("30s"), retention="30s")
+    with pytest.raises(TopologyError, match="A table can't do both"):
+        minutes.store("stepwise", emit=hf.every("30s")).final()
     with pytest.raises(TopologyError, match='retention="10s" or more'):
         minutes.store("largest", retention="1s")
 

@@ -69,11 +69,16 @@ def build(app: hf.App, frames: dict[str, Any], random: Random, *, with_steps: bo
     if random.random() < 0.5 and "every" not in str(table.spec.fixed):
         table.final()
     table.late.to_stream().group_by().aggregate(n=hf.count(), most=hf.max("points")).store("late-windowed")
-    some: list[Any] = [hf.hopping("30s", every="10s", grace="10s"), hf.session("10s", grace="10s")]
+    some: list[Any] = [
+        hf.hopping("30s", every="10s", grace="10s"),
+        hf.session("10s", grace="10s"),
+        hf.sliding("10s", grace="10s"),
+    ]
     reduced = games.group_by().window(random.choice(some)).reduce(max, of="points")
-    largest = reduced.store("window-largest", emit=random.choice([None, "updates"]))
+    largest = reduced.store("window-largest", **_emit(random))
     largest.late.to_stream().group_by().count().store("late-largest")
-    largest.final()
+    if "every" not in str(largest.spec.fixed):
+        largest.final()
     made = games.process(
         Streaks,
         output="player string, total bigint, city string",

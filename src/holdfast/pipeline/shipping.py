@@ -1,9 +1,9 @@
 """Sends a user's classes to Spark's workers.
 
 Classes in an importable module are pickled by name. Those in the script or notebook itself, `__main__`, can't be
-imported by a worker and are pickled by value. Spark's pickler does that for plain classes, with three faults that are
-corrected here: a `msgspec.Struct` loses its fields, annotations stay text that a worker can't resolve, and
-`dataclasses.MISSING` becomes another object, so that a field without a default seems to have one.
+imported by a worker and are pickled by value. Spark's pickler does that for plain classes, with four faults that are
+corrected here: a `msgspec.Struct` loses its fields, a TypedDict can't be unpickled, annotations stay text that a worker
+can't resolve, and `dataclasses.MISSING` becomes another object, so that a field without a default seems to have one.
 """
 
 import dataclasses
@@ -47,6 +47,8 @@ def unship(data: bytes) -> Any:
 
 class _Pickler(cloudpickle.CloudPickler):
     def reducer_override(self, obj: Any) -> Any:
+        if typing.is_typeddict(obj) and _is_local(obj):
+            return _typed_dict, (obj.__name__, obj.__qualname__, obj.__module__, _keys(obj))
         if isinstance(obj, type) and _is_local(obj):
             if issubclass(obj, msgspec.Struct):
                 return _empty_struct, _skeleton(obj), _members(obj), None, None, _fill
@@ -56,6 +58,22 @@ class _Pickler(cloudpickle.CloudPickler):
         if obj is dataclasses.MISSING:
             return _missing, ()
         return super().reducer_override(obj)  # type: ignore[no-untyped-call]
+
+
+def _keys(obj: Any) -> dict[str, Any]:
+    """The keys of a TypedDict and their types, each with whether it is required."""
+    found = {}
+    for name, hint in typing.get_type_hints(obj, include_extras=True).items():
+        if typing.get_origin(hint) in (typing.Required, typing.NotRequired):
+            (hint,) = typing.get_args(hint)
+        found[name] = typing.Required[hint] if name in obj.__required_keys__ else typing.NotRequired[hint]
+    return found
+
+
+def _typed_dict(name: str, qualname: str, module: str, keys: dict[str, Any]) -> Any:
+    made = typing.TypedDict(name, keys)  # type: ignore[misc]
+    made.__qualname__, made.__module__ = qualname, module
+    return made
 
 
 def _missing() -> object:

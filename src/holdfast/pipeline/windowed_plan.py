@@ -47,8 +47,9 @@ class WindowedPlanner(AggregationPlanner):
         return windowed_columns(subtopology)
 
     def used(self) -> list[Expression]:
-        assert isinstance(self._operator, WindowedAggregation)
-        return [*super().used(), *map(quoted, self._operator.late_columns(self._subtopology).names)]
+        stream = self._subtopology.stream
+        is_late_read = stream.topology.is_read(output_of(self._subtopology.name, LATE_OUTPUT))
+        return [*super().used(), *(map(quoted, stream.columns) if is_late_read else ())]
 
     def _work(self, step: Step, plan: BatchPlan) -> WindowedWork:
         operator = self._subtopology.operator

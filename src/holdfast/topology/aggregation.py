@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 import msgspec
 
@@ -16,6 +16,7 @@ from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.topology.aggregates import Aggregate
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import input_type, key_of, type_of
+from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, AggregateRows, ForwardedRows, Output
 from holdfast.topology.reducers import Reducer, bind
 from holdfast.topology.sink import Sink
@@ -48,9 +49,10 @@ class Aggregation:
 
 
 @dataclass(frozen=True)
-class Table:
+class Table(Named):
     """An aggregation of an app: a store that the stream keeps up to date."""
 
+    CALLED: ClassVar[str] = "A table"
     topology: Topology
     name: str
 

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import Schema
 from holdfast.topology.derived import derive
+from holdfast.topology.other_names import Named
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import Topology
 
@@ -16,9 +17,10 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Joined:
+class Joined(Named):
     """The rows of a join."""
 
+    CALLED: ClassVar[str] = "A join"
     topology: Topology
     name: str
     columns: Schema

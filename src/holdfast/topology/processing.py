@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import msgspec
 
@@ -17,6 +17,7 @@ from holdfast.topology.derived import derive
 from holdfast.topology.events import EventShape, shape_of
 from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.lookups import LooksUp
+from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, Output, changes_of, forwarded_to
 from holdfast.topology.processor import (
     OnError,
@@ -81,8 +82,9 @@ class Processing(LooksUp):
     def outputs(self, subtopology: SubTopology) -> tuple[Output, ...]:
         number = subtopology.number
         changes = (
-            ChangedEntries(changes_of(subtopology.name, store.name), number, store, self.declared(store.name))
+            ChangedEntries(changes_of(subtopology.name, store.name), number, store, declared)
             for store in subtopology.stores
+            if (declared := self.declared(store.name)).SINK_COLUMNS
         )
         forwarded = (
             ForwardedRows(forwarded_to(each.name or subtopology.name, output), number, columns)
@@ -112,9 +114,10 @@ class Processing(LooksUp):
 
 
 @dataclass(frozen=True)
-class Processed:
+class Processed(Named):
     """A processor of an app."""
 
+    CALLED: ClassVar[str] = "A processor"
     topology: Topology
     name: str
     of: str
@@ -195,9 +198,10 @@ class Processed:
 
 
 @dataclass(frozen=True)
-class ProcessedOutput:
+class ProcessedOutput(Named):
     """A named output of a processor: the rows that it forwards with `to=`."""
 
+    CALLED: ClassVar[str] = "An output"
     processed: Processed
     name: str
 

@@ -3,8 +3,8 @@
     table ─► changed rows ─► by group ─► index of all scores ─► the n best of each changed group
 
 A row that leaves the best ones makes room for the next best, so the scores of all rows are kept: per row in one store,
-and in the order of the scores in another. A change moves one entry of each, and the best ones are the last n entries of
-a group.
+and in the order of the scores in another, with the other columns of the row. A change moves one entry of each, and the
+best ones are the last n entries of a group.
 """
 
 from __future__ import annotations
@@ -41,11 +41,12 @@ MOST: Final = 1_000
 
 @dataclass(frozen=True)
 class Columns:
-    """The columns of a leaderboard: those of a group, the others of a row's key, and the score."""
+    """The columns of a leaderboard: those of a group, the others of a row's key, the score, and all others."""
 
     group: Schema
     rest: Schema
     score: Field
+    others: tuple[str, ...] = ()
 
     @property
     def by_row(self) -> Schema:
@@ -89,9 +90,12 @@ def add_top(table: Table, n: int, by: str, per: str | Iterable[str] | None, name
         raise TopologyError(f"{where}: per= has the whole key of the table, so each group is one row. Leave some out.")
     score = key_as_python(key_of(stream.frame, (by,)))
     columns = Columns(
-        key_as_python(key_of(stream.frame, stream.key)), key_as_python(key_of(stream.frame, rest)), score.fields[0]
+        key_as_python(key_of(stream.frame, stream.key)),
+        key_as_python(key_of(stream.frame, rest)),
+        score.fields[0],
+        tuple(column for column in results if column != by),
     )
-    used = [*rest, by, *([DELETED] if layout_of(spec).deletes else [])]
+    used = [*rest, by, *columns.others, *([DELETED] if layout_of(spec).deletes else [])]
     add_processing(stream, ranking_of(name, n, columns), None, {}, name, None, used)
     return ReducedTable(stream.topology, name)
 
@@ -107,32 +111,37 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
     class Top(Processor):
         best: Any = TimestampedKeyValueStore(name, key=group_key, value=list[dict[str, Any]], late="last")
         scores: Any = ScoreStore(f"{name}-scores", key=row_key, value=kind, group=width, other_key=True)
-        ranking: Any = KeyValueStore(f"{name}-ranking", key=score_key, value=bool, other_key=True)
+        ranking: Any = KeyValueStore(f"{name}-ranking", key=score_key, value=dict[str, Any], other_key=True)
 
         def init(self, ctx: Context) -> None:
             self.changed: dict[tuple[Any, ...], int] = {}
 
         def prefetch(self, key: Any, event: Any) -> Iterable[tuple[Any, Any]]:
-            yield self.scores, (*_parts(key), *_row(event))
+            group, row, score = _parts(key), _row(event), getattr(event, by)
+            yield self.scores, (*group, *row)
+            if score is not None:
+                yield self.ranking, (*group, score, *row)
 
         def process(self, key: Any, event: Any, ctx: Context) -> None:
             group, row = _parts(key), _row(event)
             old = self.scores.get((*group, *row))
             new = None if getattr(event, DELETED, False) else getattr(event, by)
-            if old == new:
+            others = msgspec.to_builtins({column: getattr(event, column) for column in columns.others})
+            if old == new and (new is None or self.ranking.get((*group, new, *row)) == others):
                 return
-            if old is not None:
+            if old is not None and old != new:
                 self.ranking.delete((*group, old, *row))
-            self.scores.put((*group, *row), new)
+            if old != new:
+                self.scores.put((*group, *row), new)
             if new is not None:
-                self.ranking.put((*group, new, *row), True)
+                self.ranking.put((*group, new, *row), others)
             self.changed[group] = max(ctx.timestamp, self.changed.get(group, ctx.timestamp))
 
         def close(self) -> None:
             for group, time in self.changed.items():
                 key = group[0] if width == 1 else group
                 with self.ranking.prefix(group, reverse=True) as entries:
-                    found = [_shown(entry) for entry, _ in islice(entries, n)]
+                    found = [_shown(entry) | others for entry, others in islice(entries, n)]
                 there = self.best.get(key)
                 if there is None or there.value != found:
                     self.best.put(key, found or None, time)

@@ -11,7 +11,7 @@ import inspect
 import typing
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.types import FieldType
@@ -19,6 +19,7 @@ from holdfast.stores.kinds.containers import KeyValueOptions
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import key_of, type_of
+from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, changes_of
 from holdfast.topology.processing import add_processing
 from holdfast.topology.processor import Context, OnError, Processor, key_as_python
@@ -37,9 +38,10 @@ Update = Callable[[Any, Any], Any]
 
 
 @dataclass(frozen=True)
-class ReducedTable:
+class ReducedTable(Named):
     """A table whose values are computed in Python, one record at a time: a store that the stream keeps up to date."""
 
+    CALLED: ClassVar[str] = "A table"
     topology: Topology
     name: str
 

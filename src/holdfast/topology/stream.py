@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, Never, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Never, overload
 
 from holdfast.errors import TopologyError
 from holdfast.stores.formats.rows import ROWS
@@ -26,6 +26,7 @@ from holdfast.topology.join_windows import JoinWindow
 from holdfast.topology.joined import Joined
 from holdfast.topology.joining import add_join
 from holdfast.topology.lookups import add_lookup, check_table
+from holdfast.topology.other_names import Named
 from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, check_on_error, timed
@@ -43,9 +44,10 @@ SOURCE = "_source"
 
 
 @dataclass(frozen=True)
-class Stream:
+class Stream(Named):
     """A streaming DataFrame with a key and, if it has one, an event time."""
 
+    CALLED: ClassVar[str] = "A stream"
     topology: Topology
     branches: tuple[Branch, ...]
     """Where its records come from: one source, or several after `merge`. All have the same columns."""
@@ -259,9 +261,10 @@ class Stream:
 
 
 @dataclass(frozen=True)
-class Grouped:
+class Grouped(Named):
     """A stream grouped by key."""
 
+    CALLED: ClassVar[str] = "A grouped stream"
     stream: Stream
     columns: tuple[str, ...]
 

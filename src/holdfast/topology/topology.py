@@ -210,12 +210,11 @@ class Topology:
         self.subtopologies = [changed if each.name == changed.name else each for each in self.subtopologies]
 
     def change_store(self, name: str, change: Callable[[StoreSpec], StoreSpec]) -> None:
-        """Changes the stores of a sub-topology, before the app starts."""
+        """Changes the store that has the name of its sub-topology, before the app starts."""
         self._check_not_started(name)
-        self.subtopologies = [
-            replace(each, stores=tuple(map(change, each.stores))) if each.name == name else each
-            for each in self.subtopologies
-        ]
+        found = self.subtopology(name)
+        stores = tuple(change(store) if store.name == name else store for store in found.stores)
+        self.replace(replace(found, stores=stores))
 
     def change_operator(self, name: str, change: Callable[[Operator], Operator]) -> None:
         """Changes the operator of a sub-topology, before the app starts."""

@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final, Literal, Never
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Never
 
 import msgspec
 
@@ -23,6 +23,7 @@ from holdfast.topology.aggregates import Aggregate, count
 from holdfast.topology.aggregation import Aggregates, Aggregation, Table, add_operator, bound, check_unused
 from holdfast.topology.derived import derive
 from holdfast.topology.frames import type_of
+from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, OF_STORE, AggregateRows, ForwardedRows, Output
 from holdfast.topology.sink import Sink
 from holdfast.topology.topology import SubTopology, Topology
@@ -66,7 +67,7 @@ class WindowedAggregation(Aggregation):
                 return (sent, late, ForwardedRows(waiting, number, Schema(shown)))
 
     def late_columns(self, subtopology: SubTopology) -> Schema:
-        """The columns of late records where they are a stream; none otherwise: sinks get those that are used."""
+        """The columns of late records where they are a stream; none otherwise: sinks get them as they were read."""
         is_streamed = subtopology.stream.topology.is_streamed(output_of(subtopology.name, LATE))
         return columns_of_late(subtopology.stream) if is_streamed else Schema(())
 
@@ -95,9 +96,10 @@ def output_of(table: str, what: str) -> str:
 
 
 @dataclass(frozen=True)
-class TableOutput:
+class TableOutput(Named):
     """A further output of a windowed table."""
 
+    CALLED: ClassVar[str] = "An output"
     topology: Topology
     name: str
 
@@ -160,18 +162,23 @@ class WindowedTable(Table):
 
     @property
     def late(self) -> LateRecords:
-        """The records that came too late for each of their windows, with the columns that the app uses."""
+        """The records that came too late for each of their windows, with all columns of the table's stream."""
         return LateRecords(self.topology, output_of(self.name, LATE))
 
     def final(self) -> TableOutput:
         """One row per key and window, when the window closes and never before."""
-        if length := self.spec.option(EVERY):
-            raise TopologyError(
-                f"final(): the table {self.name!r} sends its windows every {words(length)}. A table can't do both. "
-                "Leave emit= out, or make a second table for final results."
-            )
+        check_sends_final(self.spec)
         self.topology.change_store(self.name, with_final)
         return TableOutput(self.topology, output_of(self.name, FINAL_ROWS))
+
+
+def check_sends_final(spec: StoreSpec) -> None:
+    """Raises for a table that sends its windows every so often."""
+    if length := spec.option(EVERY):
+        raise TopologyError(
+            f"final(): the table {spec.name!r} sends its windows every {words(length)}. A table can't do both. "
+            "Leave emit= out, or make a second table for final results."
+        )
 
 
 def with_final(spec: StoreSpec) -> StoreSpec:
@@ -179,9 +186,10 @@ def with_final(spec: StoreSpec) -> StoreSpec:
 
 
 @dataclass(frozen=True)
-class WindowedGroup:
+class WindowedGroup(Named):
     """A stream grouped by key and window."""
 
+    CALLED: ClassVar[str] = "A windowed group"
     grouped: Grouped
     windows: Windows
 
@@ -198,7 +206,8 @@ class WindowedGroup:
     ) -> ReducedInWindows:
         """Combines the values of a column per window, two at a time: `.reduce(max, of="points")`.
 
-        As `group_by().reduce()`. The values of two sessions that become one are combined by it too.
+        As `group_by().reduce()`. The values of two sessions that become one are combined by it too. The values of a
+        sliding window are combined in the order of their event times.
         """
         from holdfast.topology.window_reducing import in_windows
 
@@ -290,12 +299,12 @@ def windowed_spec(name: str, windows: Windows, *, emit: Every | None = None, **o
     kind, own, fixed = store_of(windows)
     spec = store_spec(name, kind, **own, **options)
     if emit is not None:
-        _check_emit(emit, name, spec)
-        fixed += ((EVERY, emit.every_ms),)
+        fixed += ((EVERY, check_emit(emit, name, spec)),)
     return msgspec.structs.replace(spec, fixed=spec.fixed + fixed)
 
 
-def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
+def check_emit(emit: object, name: str, spec: StoreSpec) -> int:
+    """The milliseconds after which a changed window is sent. Raises if it would expire before."""
     if not isinstance(emit, Every):
         raise TopologyError(
             f"store({name!r}): emit={emit!r} is not possible. Use 'updates' or hf.every('30s'), or leave it out."
@@ -307,6 +316,7 @@ def _check_emit(emit: object, name: str, spec: StoreSpec) -> None:
             f"emit={emit} together, {words(least)}: windows would expire before they are sent. Use "
             f'retention="{words(least)}" or more.'
         )
+    return emit.every_ms
 
 
 def store_of(windows: Windows) -> tuple[str, dict[str, Any], KindOptions]:

@@ -88,6 +88,25 @@ class SlidingWindows:
         after = {a + 1 for a, b in pairwise(known) if b - a <= self.size_ms + 1}
         return [Window(start, start + self.size_ms) for start in sorted(ending | after)]
 
+    def changed_by(self, time: int, times: Iterable[int]) -> list[Window]:
+        """The windows that a record of this time is in, and the one right after it, the earliest first.
+
+        `times` are those of the records of its key, its own included. Others than those that are at most the size and
+        a millisecond away from it make no difference.
+
+        >>> sliding("10s").changed_by(12_000, [12_000, 18_000])
+        [Window(start=2000, end=12000), Window(start=8000, end=18000), Window(start=12001, end=22001)]
+        """
+        size, starts = self.size_ms, set()
+        for each in times:
+            if time <= each <= time + size:
+                starts.add(each - size)
+            if time - size <= each < time:
+                starts.add(each + 1)
+            if time < each <= time + size + 1:
+                starts.add(time + 1)
+        return [Window(start, start + size) for start in sorted(starts)]
+
     def closes(self, window: Window) -> int:
         """The event clock at which a window has closed."""
         return window.end + self.grace_ms

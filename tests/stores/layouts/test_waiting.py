@@ -5,7 +5,7 @@ import pyarrow as pa
 
 from holdfast.stores.access import BytesAsColumns, DictBytes
 from holdfast.stores.formats.types import Schema
-from holdfast.stores.layouts.waiting import WaitingRows, first_waiting
+from holdfast.stores.layouts.waiting import GRACES, WaitingEntries, WaitingRows, first_waiting
 from holdfast.stores.layouts.windowed_rows import own_keys, own_keys_of_points, stored_keys, stored_points
 from holdfast.stores.spec import SESSION, WINDOW, StoreSpec
 
@@ -64,3 +64,11 @@ def test_windows_are_due_in_order_and_counted() -> None:
     applied(bytes_, again.sent(rows))
     applied(bytes_, again.rest())
     assert again.size == 1 and first_waiting(bytes_) == 50
+
+
+def test_graces_are_noted_once_each() -> None:
+    bytes_ = DictBytes()
+    assert WaitingEntries(bytes_).graces(5_000) == [5_000]
+    assert WaitingEntries(bytes_).graces(0) == [5_000, 0] == WaitingEntries(bytes_).graces(5_000)
+    note = bytes_.get(GRACES)
+    assert note is not None and note[-16:].hex(" ") == "80 00 00 00 00 00 13 88 80 00 00 00 00 00 00 00"

@@ -1,18 +1,19 @@
 """Windows and sessions whose values a user's function computes (`topology.window_reducing`).
 
 To the log and to queries they are window and session stores. In a task they also have the latest event time of each
-window, and the index of windows that wait to be sent (`stores.layouts.waiting`).
+window, the windows that the version has changed, and the index of those that wait to be sent
+(`stores.layouts.waiting`). Sliding windows have a second store, with the records that they are made of.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, ClassVar, NamedTuple
 
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.codecs.values import StoreCodec
 from holdfast.stores.formats.cells import unpack
 from holdfast.stores.formats.times import time_at, time_bytes
-from holdfast.stores.kinds.base import LATE
+from holdfast.stores.kinds.base import LATE, Prefetch
 from holdfast.stores.kinds.session import SessionStore
 from holdfast.stores.kinds.timed import TimedStore
 from holdfast.stores.kinds.window import WindowStore
@@ -29,16 +30,39 @@ class StoredWindow(NamedTuple):
     timestamp: int
 
 
+class ChangedWindows:
+    """The windows that a version has changed so far, and what each was before the version; None: it was not there."""
+
+    def __init__(self) -> None:
+        self.before: dict[bytes, StoredWindow | None] = {}
+        self._of_record: list[bytes] = []
+
+    def note(self, own: bytes, there: StoredWindow | None) -> None:
+        """Notes what a window is before it changes, unless the version has changed it already."""
+        if own not in self.before:
+            self.before[own] = there
+            self._of_record.append(own)
+
+    def begin_record(self) -> None:
+        self._of_record = []
+
+    def undo_record(self) -> None:
+        for own in self._of_record:
+            del self.before[own]
+
+
 class ReducedStore(TimedStore[Any, Any], ABC):
     """What windows and sessions have in common. `own` is a key and the times of a window, as bytes."""
 
     SINK_COLUMNS: ClassVar[tuple[str, ...]] = ("value", "timestamp")
 
     waiting: WaitingEntries
+    changed: ChangedWindows
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[Any]) -> None:
         super()._attach(spec, bytes_, now, codec)
         self.waiting = WaitingEntries(self._writable)
+        self.changed = ChangedWindows()
 
     @abstractmethod
     def own(self, key: Any, start: int, end: int) -> bytes:
@@ -59,6 +83,9 @@ class ReducedStore(TimedStore[Any, Any], ABC):
         start, end = self.times_of(own)
         cell = self._writable.get(self._place(own))
         return None if cell is None else self._held(start, end, cell)
+
+    def is_there(self, own: bytes) -> bool:
+        return self._writable.get(self._place(own)) is not None
 
     def keep(self, own: bytes, value: Any, timestamp: int) -> None:
         self._timed.put_at(self._time(own), own, self._values.cell(value, timestamp))
@@ -90,11 +117,11 @@ class ReducedStore(TimedStore[Any, Any], ABC):
 
     def begin_record(self) -> None:
         super().begin_record()
-        self.waiting.begin_record()
+        self.changed.begin_record()
 
     def undo_record(self) -> None:
         super().undo_record()
-        self.waiting.undo_record()
+        self.changed.undo_record()
 
     def end_of_version(self) -> None:
         super().end_of_version()
@@ -132,3 +159,35 @@ class ReducedSessions(ReducedStore, SessionStore[Any, Any]):
         """The sessions that overlap a span, in the order of their ends."""
         rows = self._timed.fetch(self._beginning(key), earliest_end, latest_start, reverse=False)
         return [self._held(start, end, cell) for _, start, end, cell in rows]
+
+
+class KeptRecords(WindowStore[Any, Any]):
+    """The records that sliding windows are made of, by key, event time and the order in which they came.
+
+    A value is an object of the class of events that the user's function names, or of one with all columns.
+    """
+
+    def __init__(self, name: str, *, value: Any, fields: tuple[str, ...], **options: Any) -> None:
+        super().__init__(name, value=value, duplicates=True, **options)
+        self._fields = fields
+        """The attributes of an event that are kept, in the order of the value's fields."""
+
+    def add(self, key: Any, time: int, event: Any) -> Any:
+        """Keeps a record, and returns its event as any later call reads it."""
+        kept = event if type(event) is self._type else self._type(*(getattr(event, name) for name in self._fields))
+        cell = self._values.cell(kept)
+        self._timed.put(self._beginning(key), time, cell)
+        return self._values.read(cell)
+
+    def near(self, key: Any, time: int) -> list[tuple[int, bytes]]:
+        """The records that may be in a window with one of this time, or right after it, as times and cells."""
+        first = max(time - self._size, self._timed.kept_after + 1)
+        rows = self._timed.scan_key(self._beginning(key), first, time + self._size + 1, reverse=False)
+        return [(time_at(stored, self._timed.at), cell) for stored, cell in rows]
+
+    def event(self, cell: bytes) -> Any:
+        return self._values.read(cell)
+
+    def prefetch(self, keys: Sequence[Any], times: Sequence[int]) -> Prefetch:
+        size = self._size
+        return self._prefetched_ranges(keys, times, lambda first, last: (first - size, last + size + 1))

@@ -9,7 +9,7 @@ A window is sent in the version after the one whose event clock is past its due 
 even if its retention has passed meanwhile. Replicas drop slices of such a store one step later (`drops_later`).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from holdfast.stores.access import OrderedBytes, ReadableBytes, StoreColumns
 from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.cells import Cell, pack, unpack
 from holdfast.stores.formats.times import time_at, time_bytes
 from holdfast.stores.layouts.areas import (
     NOTE_AREA,
@@ -41,6 +42,7 @@ WAITING_COUNT: Final = "waiting"
 """Counts the windows that wait, not those that a version adds."""
 
 WAITING: Final = NOTE_AREA + b"waiting"
+GRACES: Final = NOTE_AREA + b"graces"
 PAGE_ROWS: Final = 100_000
 
 _END: Final = bytes([WAITING_AREA[0] + 1])
@@ -108,31 +110,52 @@ class WaitingRows:
 
 
 class WaitingEntries:
-    """The same index one window at a time, for stores that a user's function changes."""
+    """The same index one window at a time, for stores that a user's function changes.
+
+    The graces by which windows of the store have waited so far are noted under `0x05 graces`, 8 bytes each. A window
+    that waits since before a change of the grace is found by them.
+    """
 
     def __init__(self, bytes_: OrderedBytes) -> None:
         self._bytes = bytes_
-        self._added = self._added_before = 0
+        self._added = 0
 
     def due(self, event: int) -> list[tuple[int, bytes]]:
         """The windows that are due at an event clock: since when, and their own keys."""
         rows = self._bytes.scan(WAITING_AREA, WAITING_AREA + time_bytes(event + 1))
         return [(time_at(row, 1), row[PREFIX_BYTES:]) for row, _ in rows]
 
-    def put(self, due: int, own: bytes) -> None:
-        """Lets a window wait that doesn't wait yet."""
-        self._bytes.put(WAITING_AREA + time_bytes(due) + own, EMPTY)
-        self._added += 1
+    def put(self, rows: Iterable[tuple[int, bytes]]) -> None:
+        """Lets windows wait that don't wait yet: when each is due, and its own key."""
+        for due, own in rows:
+            self._bytes.put(_key(due, own), EMPTY)
+            self._added += 1
 
-    def remove(self, due: int, own: bytes) -> None:
-        self._bytes.delete(WAITING_AREA + time_bytes(due) + own)
+    def put_missing(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Lets windows wait of which some wait already."""
+        there = self._bytes.get_many([_key(*row) for row in rows])
+        self.put(row for row, cell in zip(rows, there, strict=True) if cell is None)
+
+    def sent(self, due: int, own: bytes) -> None:
+        """Removes a row that is there."""
+        self._bytes.delete(_key(due, own))
         self._added -= 1
 
-    def begin_record(self) -> None:
-        self._added_before = self._added
+    def remove(self, rows: Sequence[tuple[int, bytes]]) -> None:
+        """Removes rows of which some may not be there."""
+        for row, cell in zip(rows, self._bytes.get_many([_key(*row) for row in rows]), strict=True):
+            if cell is not None:
+                self.sent(*row)
 
-    def undo_record(self) -> None:
-        self._added = self._added_before
+    def graces(self, present: int) -> list[int]:
+        """The graces by which windows may wait, the present one included, which is noted."""
+        note = self._bytes.get(GRACES)
+        noted = b"" if note is None else unpack(note).payload
+        known = [time_at(noted, at) for at in range(0, len(noted), 8)]
+        if present not in known:
+            known.append(present)
+            self._bytes.put(GRACES, pack(Cell(b"".join(map(time_bytes, known)))))
+        return known
 
     def rest(self) -> int:
         """Notes the number of rows at the end of a version, and returns it."""
@@ -140,6 +163,10 @@ class WaitingEntries:
         if self._added:
             self._bytes.put(WAITING, number_note(number))
         return number
+
+
+def _key(due: int, own: bytes) -> bytes:
+    return WAITING_AREA + time_bytes(due) + own
 
 
 def _keys(due: Times, own: pa.BinaryArray) -> pa.BinaryArray:

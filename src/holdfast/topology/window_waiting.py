@@ -1,0 +1,119 @@
+"""Windows of a user's function that wait to be sent: until they close, or until a step of event time ends.
+
+Both are asked twice in a version. Before its first record, `send` forwards what is due by the event clock of `v-1`, as
+the store had it at `v-1`. After its last record, `settle` lets windows wait that the version has changed: a window that
+came and went within the version leaves nothing. `pipeline.window_sender` does the same for aggregates.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from holdfast.stores.kinds.reduced import ReducedStore, StoredWindow
+from holdfast.stores.layouts.windowed import WINDOW_END, WINDOW_START
+from holdfast.topology.outputs import DELETED, as_json
+from holdfast.topology.processor import Context
+from holdfast.topology.windowing import FINAL_ROWS
+from holdfast.topology.windows import Window, Windows
+
+
+def row_of(held: StoredWindow) -> dict[str, Any]:
+    """A window as sinks get it, without its key."""
+    times = {WINDOW_START: held.start * 1_000, WINDOW_END: held.end * 1_000}
+    return {**times, "value": as_json(held.value), "timestamp": held.timestamp}
+
+
+def changed_row(held: StoredWindow) -> dict[str, Any]:
+    """A window that was set, in an output that also has deleted ones."""
+    return {**row_of(held), DELETED: False}
+
+
+def deleted_row(held: StoredWindow) -> dict[str, Any]:
+    """A window that was deleted."""
+    return {**row_of(held), "value": None, DELETED: True}
+
+
+class Waiting(Protocol):
+    """When windows of a store are sent on."""
+
+    def send(self, store: ReducedStore, ctx: Context) -> None:
+        """Forwards the windows that are due, before the records of a version."""
+
+    def settle(self, store: ReducedStore, ctx: Context) -> None:
+        """Lets windows wait that were changed, after the records of a version."""
+
+
+@dataclass(frozen=True)
+class UntilClosed:
+    """Each window is sent once, when it closes."""
+
+    windows: Windows
+
+    def send(self, store: ReducedStore, ctx: Context) -> None:
+        event = ctx.now.event
+        if event is None:
+            return
+        still_open = []
+        for own, due, held in store.due(event):
+            store.waiting.sent(due, own)
+            if held is None:
+                continue
+            if (closes := self.windows.closes(Window(held.start, held.end))) > event:
+                still_open.append((closes, own))  # the grace has grown since: it waits on
+            else:
+                _forward(ctx, store.key_of(own), row_of(held), held.timestamp, FINAL_ROWS)
+        store.waiting.put_missing(still_open)
+
+    def settle(self, store: ReducedStore, ctx: Context) -> None:
+        new: list[tuple[int, bytes]] = []
+        gone: list[tuple[int, bytes]] = []
+        for own, before in store.changed.before.items():
+            if (is_there := store.is_there(own)) != (before is not None):
+                (new if is_there else gone).append((self.windows.closes(Window(*store.times_of(own))), own))
+        if not new and not gone:
+            return
+        grace = self.windows.grace_ms
+        graces = store.waiting.graces(grace)
+        # Since before a change of the grace, a window waits for another time.
+        store.waiting.remove([(closes - grace + each, own) for closes, own in gone for each in graces])
+        store.waiting.put(new)
+
+
+@dataclass(frozen=True)
+class UntilStepEnds:
+    """A changed window is sent at the end of the step of event time that the clock is in."""
+
+    every_ms: int
+
+    def send(self, store: ReducedStore, ctx: Context) -> None:
+        if ctx.now.event is None:
+            return
+        sent = set()
+        for own, due, held in store.due(ctx.now.event):
+            store.waiting.sent(due, own)
+            if held is not None and own not in sent:  # a window may wait twice since before the first event time
+                _forward(ctx, store.key_of(own), changed_row(held), held.timestamp)
+                sent.add(own)
+
+    def settle(self, store: ReducedStore, ctx: Context) -> None:
+        there, gone = [], []
+        for own, before in store.changed.before.items():
+            due = self._due(store.times_of(own)[0], ctx)
+            if store.is_there(own):
+                there.append((due, own))
+            elif before is not None:
+                gone.append((due, own))
+                # Sinks may have it from an earlier step, so they get the delete at once.
+                _forward(ctx, store.key_of(own), deleted_row(before), before.timestamp)
+        store.waiting.remove(gone)
+        store.waiting.put_missing(there)
+
+    def _due(self, start: int, ctx: Context) -> int:
+        """The end of the present step. Before the first event time, that of the step of the window's start."""
+        return ((start if ctx.now.event is None else ctx.now.event) // self.every_ms + 1) * self.every_ms
+
+
+def _forward(ctx: Context, key: Any, row: dict[str, Any], timestamp: int, to: str | None = None) -> None:
+    ctx.timestamp = timestamp
+    ctx.forward(key, row, to=to)
