@@ -178,9 +178,15 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     clock = SteadyClock(app.clock, settings.batch.max_clock_jump, on_jump=app.alert)
     idle_after = settings.batch.idle_after // timedelta(milliseconds=1)
     event_clock = EventClock(topology.timed_sources, idle_after, since=app.clock.now())
-    restart = _restarts_sources(app)
     driver = Driver(
-        log, sinks, clock, leadership, event_clock=event_clock, restart_sources=restart, on_commit=committed
+        log,
+        sinks,
+        clock,
+        leadership,
+        event_clock=event_clock,
+        inline_bytes=settings.log.inline_bytes,
+        restart_sources=_restarts_sources(app),
+        on_commit=committed,
     )
     served = DriverMetrics(app.id, settings, ending.pause) if settings.rest.enabled else None
 
