@@ -4,8 +4,8 @@ A segment is a sequence of parts, each a complete compressed Arrow IPC stream. T
 offset, length and checksum of every part: one store's changes are read with one range request, and a segment that was
 altered, truncated or swapped is detected before any of it is used.
 
-A task returns a small segment to the driver, which puts those of all tasks into the commit or, if they are too large for
-it, into one object: the offsets of their parts then count from its beginning.
+A task returns a small segment to the driver, which puts those of all tasks into the commit or, if the commit has no
+room, into one object: the offsets of their parts then count from its beginning.
 
 A state part has two columns, `key` (binary, not null) and `value` (binary; null is a tombstone). Parts of the other
 types have the columns of their rows.
