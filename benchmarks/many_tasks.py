@@ -23,9 +23,11 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import FORMAT, Clocks, Commit, Writer
-from holdfast.log.log import Log
-from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
+from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.segments import STATE, STATE_SCHEMA
 from holdfast.log.storage import open_storage
+from holdfast.pipeline.starting import limits_of
+from holdfast.settings.model import Settings
 from holdfast.settings.sections import LogSettings, RestSettings, SnapshotSettings
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.keys import encode_keys
@@ -70,6 +72,7 @@ class Contender:
             snapshots=SnapshotSettings(enabled=False),
             rest=RestSettings(enabled=False),
         )
+        self.inline_limit = limits_of(Settings(partitions=self.tasks), 1).inline_limit
         self.instance = Instance(config)
         self.instance.start()
         assert self.instance.wait_ready(600)
@@ -77,15 +80,14 @@ class Contender:
     def add(self, entries: int, tasks: Sequence[TaskId]) -> Version:
         """Commits a version that changes this many entries of one store, in equal parts in these tasks."""
         version = Version(self.newest.version + 1 if self.newest else 1)
-        segments: dict[str, tuple[SegmentRef, ...]] = {}
+        written: dict[str, WrittenSegments] = {}
         for task in tasks:
             keys = np.random.default_rng((version, task.partition)).integers(0, 1 << 40, entries // len(tasks))
             rows = encode_rows(SPEC.columns, [pa.array(np.full(len(keys), version))])
             table = pa.table([encode_keys(SPEC.key, [pa.array(np.unique(keys))]), pack_many(rows)], schema=STATE_SCHEMA)
-            limit = INLINE_BYTES // self.tasks
-            segments[str(task)] = (
-                self.log.write_segment(task, version, seal([(STATE, "store-0", table)]), inline_limit=limit),
-            )
+            parts = [(STATE, "store-0", table)]
+            written[str(task)] = self.log.write_parts(task, version, parts, inline_limit=self.inline_limit)
+        written = self.log.write_together(version, written, inline_bytes=INLINE_BYTES)
         self.newest = Commit(
             format=FORMAT,
             version=version,
@@ -95,7 +97,7 @@ class Contender:
             app=self.log.app.number,
             clocks=Clocks(wall=version, event=None, sources={}),
             spark=None,
-            segments=segments,
+            segments={task: each.segments for task, each in written.items()},
             counts={},
             writer=Writer.here("bench", 1),
         )

@@ -15,7 +15,7 @@ from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
@@ -32,6 +32,7 @@ from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.pipeline.spark import AppNameTaken
+from holdfast.pipeline.trial_query import QueryRefused
 from holdfast.query.listening import AddressTaken
 from holdfast.states import AppState
 from holdfast.words import TaskId, Version
@@ -39,6 +40,19 @@ from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app,
 from tests.test_docs import blocks
 
 pytestmark = pytest.mark.spark
+
+
+WRONG_QUERIES: dict[Callable[[SparkSession, Path], DataFrame], str] = {
+    lambda spark, folder: (
+        read(spark, folder).groupBy("player", "at").agg(F.sum("points").alias("points"))
+    ): "output mode",
+    lambda spark, folder: (
+        spark.readStream.schema("player string, points long, at timestamp")
+        .option("maxFilesPerTrigger", "many")
+        .parquet(str(folder))
+    ): "'many' for option 'maxFilesPerTrigger'",
+}
+"""Queries that Spark refuses when they start, or a moment later."""
 
 
 def wait_for(app: hf.App, *states: AppState) -> None:
@@ -187,8 +201,18 @@ def test_a_second_app_with_the_same_name_on_one_spark_is_refused(spark: SparkSes
         hf.files(str(tmp_path / "out")).open("another log")
         with pytest.raises(FolderTaken, match="another log"):
             points_app(spark.newSession(), tmp_path / "a", sink=hf.files(str(tmp_path / "out"))).start()
+        for change, why in WRONG_QUERIES.items():
+            other = hf.App("points", settings=settings(tmp_path / "a"), spark=(session := spark.newSession()))
+            stream = other.stream(change(session, tmp_path / "a" / "input"), key="player", timestamp="at")
+            stream.group_by().aggregate(games=hf.count(), points=hf.sum("points")).store("points")
+            with pytest.raises(QueryRefused, match=why):
+                other.start()
+            assert session.streams.active == []
         leaders = tmp_path / "a" / "base" / "points" / "log" / "leader"
         assert len(list(leaders.iterdir())) == 1, "a start that is refused takes nothing over"
+        write(tmp_path / "a" / "input", 2, [game("alice", 1)])
+        first.process_all_available()
+        assert (first.state, entries_of(first)) == (AppState.RUNNING, {"alice": {"games": 2, "points": 2}})
     assert finish(points_app(spark, tmp_path / "b")) == {"bob": {"games": 1, "points": 1}}
 
 

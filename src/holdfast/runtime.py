@@ -11,8 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import os
-import sys
 import threading
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ from holdfast.log.chain import CommitChain
 from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
-from holdfast.log.leadership import Leadership
+from holdfast.log.leadership import Leadership, may_be_led
 from holdfast.log.log import Log
 from holdfast.log.notes import clock_notes, sink_notes
 from holdfast.log.objects import Storage
@@ -50,9 +48,10 @@ from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_che
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, ordered
-from holdfast.pipeline.spark import check_name, check_session, polling_every
+from holdfast.pipeline.spark import check_name, check_session, polling_every, use_this_python
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
+from holdfast.pipeline.trial_query import check_query
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.states import AppState, StateMachine
@@ -139,15 +138,18 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     settings, topology = app.settings, app.topology
     check_session(app.spark)
     check_name(app.spark, app.id)
-    _use_this_python(app.spark)
+    use_this_python(app.spark)
     check_folders(topology)
     check_columns(topology)
     log = _opened_log(app)
     before = _checked_newest(app, log)
     opened(feeds_of(topology), log.id)
     app.check_places(log.app.tasks())
+    if may_be_led(log.storage, log.id):
+        _check_before_takeover(app, log, before, ending)
     after = before.writer if before else None
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
+    closing.callback(leadership.end)
     ending.explain = leadership.explain
     found = _checked_newest(app, log)
     for note in _notes(app, log.chain, found):
@@ -178,9 +180,15 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     clock = SteadyClock(app.clock, settings.batch.max_clock_jump, on_jump=app.alert)
     idle_after = settings.batch.idle_after // timedelta(milliseconds=1)
     event_clock = EventClock(topology.timed_sources, idle_after, since=app.clock.now())
-    restart = _restarts_sources(app)
     driver = Driver(
-        log, sinks, clock, leadership, event_clock=event_clock, restart_sources=restart, on_commit=committed
+        log,
+        sinks,
+        clock,
+        leadership,
+        event_clock=event_clock,
+        inline_bytes=settings.log.inline_bytes,
+        restart_sources=_restarts_sources(app),
+        on_commit=committed,
     )
     served = DriverMetrics(app.id, settings, ending.pause) if settings.rest.enabled else None
 
@@ -262,6 +270,15 @@ def _notes(app: Description, chain: CommitChain, newest: Commit | None) -> list[
         return []
     clock = clock_notes(newest, app.topology.stores, app.clock.now(), app.settings.batch.max_clock_jump)
     return [*clock, *sink_notes([node.name for node in app.topology.sinks], newest, chain)]
+
+
+def _check_before_takeover(app: Description, log: Log, newest: Commit | None, ending: Ending) -> None:
+    """Tries what would fail only after the takeover, when the driver before has stopped. Changes nothing."""
+    once = SinkRunner(log, feeds_of(app.topology), retry=lambda call: call(), check_leads=lambda: None)
+    once.check_next()
+    subtopologies = app.topology.subtopologies
+    sources = ordered(app.topology.used_sources, newest, _checkpoint(app).query_id())
+    check_query(_batch_tasks(app, sources, StaticTables.of(subtopologies)).query_frame, ending.pause)
 
 
 def _storage(app: Description) -> Storage:
@@ -372,13 +389,6 @@ def _locations(app: Description, log: Log, instances: Instances) -> StateLocatio
         deadline=app.settings.batch.read_deadline,
         retry=app.settings.retry,
     )
-
-
-def _use_this_python(spark: SparkSession) -> None:
-    """Spark's Python workers on this machine run under the interpreter that the app runs under."""
-    context = spark.sparkContext
-    if "PYSPARK_PYTHON" not in os.environ and str(context.master).startswith("local"):
-        context.pythonExec = sys.executable
 
 
 def _join(threads: Sequence[threading.Thread], ending: Ending) -> None:

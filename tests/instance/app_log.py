@@ -14,8 +14,8 @@ from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.changing import ChangeRules
 from holdfast.log.commits import Clocks, Commit
-from holdfast.log.log import Log
-from holdfast.log.segments import STATE, SegmentRef
+from holdfast.log.log import Log, WrittenSegments
+from holdfast.log.segments import STATE
 from holdfast.log.storage import open_storage
 from holdfast.stores.engines.base import Resources
 from holdfast.stores.formats.types import Schema
@@ -43,6 +43,8 @@ class AppLog:
     version: Version = NOTHING
     previous: Commit | None = None
     inline_limit: int = 4_096
+    inline_bytes: int = 1 << 20
+    """If the inline segments of a version have more bytes than this, they become one object."""
     specs: tuple[StoreSpec, ...] = ()
     apart: tuple[str, ...] = ()
     rules: ChangeRules | None = None
@@ -74,14 +76,15 @@ class AppLog:
     ) -> Version:
         """Commits these changes as the next version (None deletes)."""
         version = Version(self.version + 1)
-        segments: dict[str, tuple[SegmentRef, ...]] = {}
-        volatile: dict[str, tuple[SegmentRef, ...]] = {}
+        written: dict[str, WrittenSegments] = {}
         for task, of_stores in changes.items():
             parts = [(STATE, store, making.changes(entries)) for store, entries in of_stores.items()]
-            written = self.log.write_parts(task, version, parts, volatile=self.volatile, inline_limit=self.inline_limit)
-            segments[str(task)], volatile[str(task)] = written.segments, written.volatile
-        durable = {task: refs for task, refs in segments.items() if refs}
-        lost = {task: refs for task, refs in volatile.items() if refs}
+            written[str(task)] = self.log.write_parts(
+                task, version, parts, volatile=self.volatile, inline_limit=self.inline_limit
+            )
+        written = self.log.write_together(version, written, inline_bytes=self.inline_bytes)
+        durable = {task: each.segments for task, each in written.items() if each.segments}
+        lost = {task: each.volatile for task, each in written.items() if each.volatile}
         commit = making.next_commit(self.log, self.previous, durable, clocks=clocks, volatile=lost)
         self.log.create_commit(commit)
         for task in self.log.app.tasks():

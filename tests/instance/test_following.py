@@ -8,9 +8,10 @@ from holdfast.instance.following import follow
 from holdfast.instance.overlay import READABLE
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.log.commits import Commit
+from holdfast.log.log import Log
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import AppLog, Place, key_of, new_url, shown
-from tests.log.making import overwrite
+from tests.log.making import Watched, overwrite
 
 TASKS = [TaskId(0, number) for number in range(3)]
 
@@ -21,9 +22,11 @@ def commit_of(app: AppLog, version: Version) -> Commit:
     return found
 
 
-@pytest.mark.parametrize("inline_limit", [0, 4_096])
-def test_replicas_that_follow_equal_the_model_at_every_readable_version(place: Place, inline_limit: int) -> None:
-    app = AppLog(new_url(), partitions=3, inline_limit=inline_limit)
+@pytest.mark.parametrize(("inline_limit", "inline_bytes"), [(0, 0), (4_096, 0), (4_096, 1 << 20)])
+def test_replicas_that_follow_equal_the_model_at_every_readable_version(
+    place: Place, inline_limit: int, inline_bytes: int
+) -> None:
+    app = AppLog(new_url(), partitions=3, inline_limit=inline_limit, inline_bytes=inline_bytes)
     chance = random.Random(3)
     app.random_commit(chance)
     replicas = [place.replica(app, task=task) for task in TASKS]
@@ -31,7 +34,7 @@ def test_replicas_that_follow_equal_the_model_at_every_readable_version(place: P
         replica.catch_up(app.version)
     for _ in range(20):
         version = app.random_commit(chance)
-        follow(replicas, commit_of(app, version))
+        follow(replicas, commit_of(app, version), app.log)
         for replica in replicas:
             assert replica.version == version
             for shows in range(max(1, version - READABLE + 1), version + 1):
@@ -49,9 +52,32 @@ def test_a_replica_that_cannot_follow_stays_where_it_is(place: Place) -> None:
     (ref,) = commit.of_task(damaged.task)
     assert ref.name is not None
     overwrite(app.log.storage, ref.name, b"garbage")
-    follow([damaged, behind, well], commit)
+    follow([damaged, behind, well], commit, app.log)
     assert [replica.version for replica in (well, damaged, behind)] == [5, 4, 3]
     for replica in (well, damaged, behind):
+        assert shown(replica) == app.state(replica.version, replica.task)
+
+
+def test_an_object_of_several_tasks_is_read_once_and_a_damaged_part_stops_only_its_task(place: Place) -> None:
+    app = AppLog(new_url(), partitions=3, inline_bytes=0)
+    app.grow(2, seed=1)
+    replicas = [place.replica(app, task=task) for task in TASKS]
+    for replica in replicas:
+        replica.catch_up(app.version)
+    commit = commit_of(app, app.commit({task: {"counts": {key_of(1): b"3"}} for task in TASKS}))
+    watched = Watched(app.log.storage)
+    follow(replicas, commit, Log(watched, app.log.app))
+    assert len(watched.calls) == 1
+    assert [replica.version for replica in replicas] == [3, 3, 3]
+    commit = commit_of(app, app.commit({task: {"counts": {key_of(1): b"4"}} for task in TASKS}))
+    (ref,) = commit.of_task(TASKS[1])
+    assert ref.name is not None
+    data = bytearray(app.log.storage.get(ref.name))
+    data[ref.parts[0].offset] ^= 1
+    overwrite(app.log.storage, ref.name, bytes(data))
+    follow(replicas, commit, app.log)
+    assert [replica.version for replica in replicas] == [4, 3, 4]
+    for replica in replicas:
         assert shown(replica) == app.state(replica.version, replica.task)
 
 
@@ -79,7 +105,7 @@ def test_a_full_overlay_is_left_to_a_turn(place: Place) -> None:
         commit = commit_of(app, app.commit({TASKS[0]: {"counts": {key_of(app.version): bytes(300)}}}))
         if not replica.can_follow(commit):
             break
-        follow([replica], commit)
+        follow([replica], commit, app.log)
     assert replica.version == app.version - 1
     replica.catch_up(app.version)
     assert shown(replica) == app.state()

@@ -17,7 +17,7 @@ from holdfast.log.changing import ChangeRules
 from holdfast.log.cleaning import Cleaner, LogContents, floor_of, plan_cleaning
 from holdfast.log.commits import Clocks
 from holdfast.log.leadership import Leadership, OutdatedDriver, next_epoch
-from holdfast.log.log import Log
+from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE
 from holdfast.words import NOTHING, Millis, TaskId, Version
@@ -491,6 +491,38 @@ def test_volatile_segments_are_deleted_after_ten_minutes(storage: Storage) -> No
     cleaning.clean()
     assert log.storage.list(names.VOLATILE) == [future.name]
     assert kept(log, names.SEGMENTS) == kept(log, names.COMMITS) == [1, 2, 3, 4, 5, 6]
+
+
+def test_objects_with_segments_of_several_tasks_are_cleaned_like_others(storage: Storage, tmp_path: Path) -> None:
+    stores = (store_spec("counts"), msgspec.structs.replace(store_spec("recent"), durable=False))
+    log = Log.create_or_open(storage, app_spec(*stores))
+
+    def together(number: int) -> WrittenSegments:
+        parts = [(STATE, store.name, changes({b"k": b"%d" % number})) for store in stores]
+        written = log.write_parts(TASK, Version(number), parts, volatile={"recent"}, inline_limit=9_999)
+        return log.write_together(Version(number), {str(TASK): written}, inline_bytes=0)[str(TASK)]
+
+    cleaning, previous = cleaner(log, clock := ManualClock(Millis(600_000))), None
+    for number in range(1, 7):
+        written = together(number)
+        clocks, volatile = Clocks(number * 10_000, None, {}), {str(TASK): written.volatile}
+        previous = next_commit(log, previous, {str(TASK): written.segments}, clocks=clocks, volatile=volatile)
+        log.create_commit(previous)
+    assert cleaning.clean().names == []
+    lost, slow = together(6), together(7)
+    log.create_commit(next_commit(log, previous))
+    assert cleaning.clean().segments == (lost.segments[0].name, slow.segments[0].name)
+    clock.advance(seconds=30)  # ten minutes after version 3
+    cleaning.clean()
+    assert kept(log, names.VOLATILE) == [4, 5, 6, 6, 7]
+    for version in (4, 5):
+        snapshot(log, tmp_path / "checkpoint", version)
+    cleaning.clean()
+    assert kept(log, names.SEGMENTS) == [4, 5, 6]
+    after = Log.create_or_open(storage, app_spec(store_spec("counts")), rules=ChangeRules(keep_removed=timedelta(0)))
+    after.create_commit(next_commit(after, after.newest()))
+    cleaner(after).clean()
+    assert log.storage.list(names.VOLATILE) == [], "no store of the app needs them any more"
 
 
 def test_a_sink_that_is_behind_keeps_volatile_segments(storage: Storage) -> None:

@@ -1,14 +1,17 @@
 """Leadership: every start takes over, and every driver before it finds out. On a local folder, in memory and on S3."""
 
+import os
+import subprocess
+import sys
 import threading
 import traceback
 
 import pytest
 
 from holdfast.errors import StorageUnavailable
-from holdfast.log import names
+from holdfast.log import documents, names
 from holdfast.log.commits import Writer
-from holdfast.log.leadership import Leadership, OutdatedDriver, accepts
+from holdfast.log.leadership import Leader, Leadership, OutdatedDriver, accepts, may_be_led
 from holdfast.log.objects import Put, Storage
 from holdfast.words import Millis
 from tests.log.making import Watched, overwrite
@@ -40,6 +43,28 @@ def test_epochs_go_on_from_the_newest_commit_where_the_records_are_lost(storage:
     with pytest.raises(OutdatedDriver, match="driver c, epoch 3"):
         running.check()
     assert accepts(new.driver, running.driver)
+
+
+def test_a_driver_may_be_running_unless_its_process_on_this_host_has_ended(memory: Storage) -> None:
+    assert not may_be_led(memory, "l0g")
+    first = take_over(memory, "a")
+    assert may_be_led(memory, "l0g")
+    second = take_over(memory, "b")
+    first.end()
+    assert may_be_led(memory, "l0g")
+    second.end()
+    assert not may_be_led(memory, "l0g")
+    ended = subprocess.Popen([sys.executable, "-c", ""])
+    ended.wait()
+    here = second.driver
+    for epoch, (host, pid, may_run) in enumerate(
+        [(here.host, ended.pid, False), ("elsewhere", here.pid, True), (here.host, os.getppid(), True)], 3
+    ):
+        driver = Writer(f"driver-{epoch}", host, pid, epoch)
+        memory.create(names.leader(epoch), documents.encode(Leader(log="l0g", driver=driver, started=NOON)))
+        assert may_be_led(memory, "l0g") is may_run
+    overwrite(memory, names.leader(5), b"garbage")
+    assert may_be_led(memory, "l0g"), "it isn't known"
 
 
 def test_starts_at_the_same_time_get_different_epochs(storage: Storage) -> None:

@@ -1,5 +1,6 @@
 """The log: which driver's commit wins, how the newest version is found, what a start checks."""
 
+import itertools
 from collections.abc import Callable
 
 import msgspec
@@ -12,9 +13,9 @@ from holdfast.errors import DamagedObject, ErrorCategory, StorageUnavailable
 from holdfast.log import commits, names
 from holdfast.log.appfile import AppChanged
 from holdfast.log.commits import Commit, Writer
-from holdfast.log.log import BrokenChain, Log, LogMissing, LostRace
+from holdfast.log.log import BrokenChain, Log, LogMissing, LostRace, WrittenSegments
 from holdfast.log.objects import Storage
-from holdfast.log.segments import DEAD, OUTPUT, STATE, seal
+from holdfast.log.segments import DEAD, OUTPUT, STATE, STATE_SCHEMA, Compression, seal
 from holdfast.words import NOTHING, TaskId, Version
 from tests.log import making
 from tests.log.making import TASK, Watched, app_spec, changes, grow, sealed, store_spec
@@ -327,6 +328,53 @@ def test_small_segments_are_inline_and_large_ones_are_objects(log: Log) -> None:
         [(store, table)] = log.state_parts(ref)
         assert (store, table) == ("counts", changes({b"a": b"1", b"b": None}))
         assert log.read_part(ref, ref.parts[0]) == table
+
+
+def test_small_segments_of_several_tasks_are_one_object_unless_they_fit_into_the_commit(storage: Storage) -> None:
+    watched = Watched(storage)
+    log = Log.create_or_open(watched, app_spec(partitions=3))
+    entries = [{b"%d" % number: b"v"} for number in range(3)]
+    large = log.write_segment(TaskId(0, 2), Version(1), sealed(entries[2]), inline_limit=0)
+    written = {
+        f"0_{number}": WrittenSegments(
+            (log.write_segment(TASK, Version(1), sealed(entries[number]), inline_limit=999),)
+        )
+        for number in range(2)
+    } | {"0_2": WrittenSegments((large,))}
+    size = sum(each.segments[0].length for each in written.values()) - large.length
+    assert log.write_together(Version(1), written, inline_bytes=size) == written
+    watched.calls.clear()
+    moved = log.write_together(Version(1), written, inline_bytes=size - 1)
+    assert [call for call, _ in watched.calls] == ["create"]
+    refs = [each.segments[0] for each in moved.values()]
+    assert refs[0].name == refs[1].name == watched.calls[0][1]
+    assert refs[0].name.startswith("segments/all/00000000000000000001-")
+    assert refs[2] == large
+    assert [dict(log.state_parts(ref)) for ref in refs] == [{"counts": changes(each)} for each in entries]
+    watched.calls.clear()
+    read = log.read_state([(ref, ref.parts[0]) for ref in refs])
+    assert [(keys.to_pylist(), values.to_pylist()) for keys, values in read] == [
+        ([b"%d" % n], [b"v"]) for n in range(3)
+    ]
+    assert len(watched.calls) == 2, "each object is read once"
+
+
+def test_many_state_parts_are_read_like_each_of_them(log: Log) -> None:
+    """Also parts that can't be read as one stream with the others: of another compression, or of several batches."""
+    tables = [changes({b"%d" % n: None if n == 3 else bytes(n) for n in range(first, 9)}) for first in range(8)]
+    tables.append(pa.concat_tables(tables[:2]))
+    mixed: tuple[Compression | None, ...] = ("lz4", "zstd", None)
+    for compressions in (mixed[:1], mixed):
+        for count in (1, 8, 9):
+            refs = [
+                log.write_segment(TASK, Version(1), seal([(STATE, "counts", table)], compression=each), inline_limit=0)
+                for table, each in zip(tables[:count], itertools.cycle(compressions), strict=False)
+            ]
+            read = log.read_state([(ref, ref.parts[0]) for ref in refs])
+            assert [pa.table(each, schema=STATE_SCHEMA).combine_chunks() for each in read] == [
+                log.read_part(ref, ref.parts[0]).combine_chunks() for ref in refs
+            ]
+    assert log.read_state([]) == []
 
 
 def test_attempts_of_one_task_never_share_a_name(log: Log) -> None:

@@ -1,4 +1,4 @@
-"""How many objects a version writes: one for its commit, and one per large segment. Sinks write only rows."""
+"""How many objects a version writes: its commit, one for all small segments, one per large one. Sinks: only rows."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -20,7 +20,7 @@ MANY = [(f"player-{n}", 1) for n in range(20)]
 
 
 class CountingMachine(Machine):
-    """A machine that records what it writes to its log. Tasks put segments of up to `inline` bytes into the commit."""
+    """A machine that records what it writes to its log. Tasks return segments of up to `inline` bytes."""
 
     inline = 64 << 10
 
@@ -58,7 +58,19 @@ def test_a_version_writes_its_commit_and_nothing_else(machine: CountingMachine) 
         assert machine.version(records) == [names.COMMITS]
 
 
-def test_each_segment_that_is_too_large_for_the_commit_is_one_more_object(machine: CountingMachine) -> None:
+def test_small_segments_that_the_commit_has_no_room_for_are_one_more_object(
+    machine: CountingMachine, tmp_path: Path
+) -> None:
+    machine.driver._inline_bytes = 100
+    for records in (MANY, MANY[:10]):
+        assert machine.version(records) == [names.SEGMENTS, names.COMMITS]
+    twin = CountingMachine(tmp_path / "twin")
+    for records in (MANY, MANY[:10]):
+        twin.version(records)
+    assert machine.state() == twin.state()
+
+
+def test_each_segment_that_is_too_large_to_be_returned_is_one_more_object(machine: CountingMachine) -> None:
     machine.inline = 0
     assert machine.version(MANY) == [names.SEGMENTS] * PARTITIONS + [names.COMMITS]
 

@@ -8,14 +8,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast.errors import HoldfastError, Interrupted, TopologyError
+from holdfast.errors import DamagedObject, HoldfastError, Interrupted, TopologyError
 from holdfast.pipeline.sinks.builtin import Files, FolderTaken, Foreach, with_version
 from holdfast.pipeline.sinks.runner import Feed, Retry, SinkFailed, SinkRunner
 from holdfast.retry import retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.words import Version
 from tests.crash.machine import Machine
-from tests.log.making import alone
+from tests.log.making import alone, overwrite
 
 TIMEOUT = 30.0
 ONE, TWO = Version(1), Version(2)
@@ -56,6 +56,24 @@ def test_a_function_that_raises_is_called_again_with_the_same_version(machine: M
     sinks.catch_up(TWO)
     sinks.stop(TIMEOUT)
     assert seen == [1, 1, 1, 2]
+
+
+def test_rows_that_cannot_be_read_are_found_before_anything_is_written(machine: Machine) -> None:
+    machine.run([[("alice", 1)], [("alice", 2)]])
+    seen: list[int] = []
+    feed = Feed("files", machine.output(), Foreach(lambda version, rows: seen.append(version)))
+
+    def started() -> SinkRunner:
+        return SinkRunner(machine.log, [feed], retry=at_once, check_leads=alone)
+
+    started().check_next()
+    commit = machine.log.newest()
+    assert commit is not None
+    for name in commit.segment_names():
+        overwrite(machine.log.storage, name, b"garbage")
+    with pytest.raises(DamagedObject, match="segments/"):
+        started().check_next()
+    assert seen == []
 
 
 def test_a_function_that_keeps_raising_fails_once_with_its_name_and_error(machine: Machine) -> None:

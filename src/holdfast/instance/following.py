@@ -5,23 +5,25 @@ task waits for a turn. A replica that can't follow (it is behind, its overlay is
 where it is. Its turn decides what to do, meets the same error again, and reports it.
 """
 
-from collections.abc import Sequence
+import contextlib
+from collections.abc import Iterator, Sequence
 
 from holdfast.errors import HoldfastError
 from holdfast.instance.replica import TIDY, Replica
-from holdfast.instance.run import Run, index_together
+from holdfast.instance.run import Run, index_together, runs_of
 from holdfast.log.commits import Commit
+from holdfast.log.log import Log
+from holdfast.stores.engines.base import Changes
+from holdfast.words import Version
 
 
-def follow(replicas: Sequence[Replica], commit: Commit) -> None:
+def follow(replicas: Sequence[Replica], commit: Commit, log: Log) -> None:
     """Brings those of the replicas to a version that are at the one before it; first those that it changes."""
-    moving: list[tuple[Replica, dict[str, Run]]] = []
-    for replica in replicas:
-        if commit.changes(replica.task) and replica.can_follow(commit):
-            try:
-                moving.append((replica, replica.changes_of(commit)))
-            except HoldfastError:
-                continue  # its turn meets the same error and reports it
+    changed = [replica for replica in replicas if commit.changes(replica.task) and replica.can_follow(commit)]
+    try:
+        moving = _changes_together(changed, commit, log)
+    except HoldfastError:
+        moving = list(_changes_one_by_one(changed, commit))
     index_together([run for _, runs in moving for run in runs.values()])
     for replica, runs in moving:
         replica.follow(commit, runs)
@@ -31,3 +33,20 @@ def follow(replicas: Sequence[Replica], commit: Commit) -> None:
     if commit.version % TIDY == 0:
         for replica, _ in moving:
             replica.tidy()
+
+
+def _changes_together(replicas: Sequence[Replica], commit: Commit, log: Log) -> list[tuple[Replica, dict[str, Run]]]:
+    """What a version changes in each replica, with one request per object, whose parts are read in one go."""
+    wanted = [(replica, replica.parts_of(commit)) for replica in replicas]
+    read = iter(log.read_state([part for _, parts in wanted for part in parts]))
+    version = Version(commit.version)
+    return [
+        (replica, runs_of(version, ((part.name, Changes(*next(read))) for _, part in parts)))
+        for replica, parts in wanted
+    ]
+
+
+def _changes_one_by_one(replicas: Sequence[Replica], commit: Commit) -> Iterator[tuple[Replica, dict[str, Run]]]:
+    for replica in replicas:
+        with contextlib.suppress(HoldfastError):  # its turn meets the same error and reports it
+            yield replica, replica.changes_of(commit)

@@ -22,7 +22,7 @@ from holdfast.log.appfile import AppSpec
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
-from holdfast.log.segments import STATE, SegmentRef
+from holdfast.log.segments import STATE, Part, SegmentRef
 from holdfast.stores.engines.base import Changes, Mark
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.spec import StoreSpec
@@ -251,8 +251,21 @@ class TaskLogReader:
 
     def estimated_bytes(self, commit: Commit) -> int:
         """About how much memory the changes of a version need."""
-        parts = [part for ref in commit.of_task(self._task) + self._volatile(commit) for part in ref.parts]
-        return sum(part.bytes + _ROW_OVERHEAD * part.rows for part in parts if part.type == STATE)
+        size = 0
+        for ref in self._refs(commit):
+            for part in ref.parts:
+                if part.type == STATE:
+                    size += part.bytes + _ROW_OVERHEAD * part.rows
+        return size
+
+    def parts(self, commit: Commit) -> list[tuple[SegmentRef, Part]]:
+        """The parts that `changes` reads."""
+        return [
+            (ref, part)
+            for ref in self._refs(commit)
+            for part in ref.parts
+            if part.type == STATE and part.rows and self._has(part.name, commit)
+        ]
 
     def changes(self, commit: Commit) -> Iterator[tuple[str, Changes]]:
         """The changes that a version made to the task's stores, in the order they were written."""
@@ -274,6 +287,10 @@ class TaskLogReader:
                 "Restart it."
             )
         return after is not None and commit.version > after
+
+    def _refs(self, commit: Commit) -> tuple[SegmentRef, ...]:
+        durable = commit.of_task(self._task)
+        return durable + self._volatile(commit) if commit.volatile else durable
 
     def _volatile(self, commit: Commit) -> tuple[SegmentRef, ...]:
         return commit.volatile_of(self._task) if commit.version > self.volatile_after else ()

@@ -12,6 +12,7 @@ in three groups, the newest first, so that a lookup can stop at the first run th
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 
 import numpy as np
 import pyarrow as pa
@@ -80,7 +81,7 @@ class Overlay:
     def nbytes(self) -> int:
         return sum(family.nbytes for family in self.families.values())
 
-    @property
+    @cached_property
     def dirty_bytes(self) -> int:
         """The bytes that a flush would write."""
         size = 0
@@ -104,10 +105,14 @@ class Overlay:
         if not changes:
             return Overlay(self.base, version, floor, self.families)
         families = dict(self.families)
+        dirty_bytes = self.dirty_bytes
         for store, run in changes.items():
             family = families[store]
             families[store] = Family((run, *family.recent), family.dirty, family.clean, family.complete)
-        return Overlay(self.base, version, floor, families)
+            dirty_bytes += run.nbytes
+        following = Overlay(self.base, version, floor, families)
+        object.__setattr__(following, "dirty_bytes", dirty_bytes)  # without a look at every run
+        return following
 
     @property
     def untidy(self) -> bool:

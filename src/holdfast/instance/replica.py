@@ -26,6 +26,7 @@ from holdfast.instance.run import Run, index_together, runs_of
 from holdfast.instance.state_dir import GarbledStateFile, TaskDirectory, remove, usable
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
+from holdfast.log.segments import Part, SegmentRef
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Changes, DamagedState, Mark
 from holdfast.stores.layouts.due import Due, may_be_due, next_due
@@ -200,6 +201,10 @@ class Replica(ReplicaState):
     def changes_of(self, commit: Commit) -> dict[str, Run]:
         """What a version changes in the task's stores."""
         return runs_of(Version(commit.version), self._source.changes(commit))
+
+    def parts_of(self, commit: Commit) -> list[tuple[SegmentRef, Part]]:
+        """The parts of segments that `changes_of` reads."""
+        return self._source.parts(commit)
 
     def _publish(self, commit: Commit, runs: Mapping[str, Run]) -> None:
         version = Version(commit.version)

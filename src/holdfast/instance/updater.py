@@ -174,21 +174,28 @@ class ReplicaUpdater:
         """Brings the running replicas to the newest version together, those for which it is the next one.
 
         Those whose changes are in the commit itself move on this thread. The others have objects to read, which takes
-        a while on object storage: as many threads as restore read a share each.
+        a while on object storage: as many threads as restore read a share each. Tasks that share an object stay
+        together.
         """
         with self._lock:
             running = [each for each in self._tasks.values() if each.phase is Phase.RUNNING and not each.busy]
         if not any(each.replica.version < target for each in running) or (commit := self._kept(target)) is None:
             return
-        apart = commit.tasks_with_objects()
+        apart = commit.objects_of_tasks()
         self._follow_together([each for each in running if str(each.replica.task) not in apart], commit)
-        reading = [each for each in running if str(each.replica.task) in apart and each.replica.can_follow(commit)]
+        before = target - 1
+        reading = [each for each in running if each.replica.version == before and str(each.replica.task) in apart]
         with self._lock:
             for each in reading:
                 each.busy = True
-        shares = min(len(reading), self._restore.parallel_tasks)
+        by_object: dict[str, list[TaskProgress]] = {}
+        for each in reading:
+            by_object.setdefault(apart[str(each.replica.task)], []).append(each)
+        groups = list(by_object.values())
+        shares = min(len(groups), self._restore.parallel_tasks)
         for number in range(shares):
-            self._pool.submit(self._follow_share, reading[number::shares], commit)
+            share = [each for group in groups[number::shares] for each in group]
+            self._pool.submit(self._follow_share, share, commit)
 
     def _follow_share(self, share: Sequence[TaskProgress], commit: Commit) -> None:
         self._follow_together(share, commit)
@@ -200,7 +207,7 @@ class ReplicaUpdater:
 
     def _follow_together(self, tasks: Sequence[TaskProgress], commit: Commit) -> None:
         try:
-            follow([each.replica for each in tasks], commit)
+            follow([each.replica for each in tasks], commit, self._source.log)
         except BaseException as error:  # noqa: BLE001  the tasks that didn't follow get their turns
             report_problem(self._events, None, error)
 

@@ -290,12 +290,15 @@ class Cleaner:
         owners = {name: task for name in listed if (task := names.task_of(name)) is not None and task not in tasks}
         for task in sorted(set(owners.values())):
             _logger.info("the snapshots of task %s are deleted: it has no stores any more", task)
-        return tuple(owners)
+        durable = all(store.durable for store in self._app.stores)
+        shared = (name for name in listed if durable and name.startswith(names.volatile_segments(None)))
+        return (*owners, *shared)
 
     def _volatile(self, tasks: Iterable[TaskId]) -> tuple[str, ...]:
         app, storage = self._app, self._log.storage
         volatile = [task for task in tasks if not all(store.durable for store in app.stores_of(task))]
-        return tuple(name for task in volatile for name in storage.list(names.volatile_segments(task)))
+        folders = [names.volatile_segments(task) for task in (*volatile, None)] if volatile else []
+        return tuple(name for folder in folders for name in storage.list(folder))
 
     def _older_than(self, age: timedelta, newest: Version) -> Version:
         """The newest version whose wall clock is that far in the past. It never goes back: a binary search."""
@@ -327,7 +330,7 @@ class Cleaner:
             return ()  # nothing new; stragglers are found after the next version
         start = Version(max(NOTHING, self._orphans_through - _STRAGGLERS))
         tasks = (TaskId(each.number, n) for each in app.subtopologies for n in range(app.partitions))
-        folders = map(names.segments, tasks)
+        folders = map(names.segments, (*tasks, None))
         return tuple(name for each in folders for name in storage.list(each, after=f"{each}{names.padded(start)}"))
 
     def _read_references(

@@ -102,14 +102,14 @@ class Commit(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
         name = str(task)
         return name in self.segments or name in self.volatile
 
-    def tasks_with_objects(self) -> frozenset[str]:
-        """The tasks for which the version has more than what is in the commit itself."""
-        entries = (*self.segments.items(), *self.volatile.items())
-        return frozenset(task for task, refs in entries if any(ref.name is not None for ref in refs))
+    def objects_of_tasks(self) -> dict[str, str]:
+        """By task, the first object that it needs; only tasks for which not all is in the commit itself."""
+        entries = (*self.volatile.items(), *self.segments.items())
+        return {task: ref.name for task, refs in entries for ref in reversed(refs) if ref.name is not None}
 
     def state_bytes(self, task: TaskId) -> int:
         """How many bytes of the log this version has for one task's state."""
-        return sum(part.length for ref in self.of_task(task) for part in ref.parts if part.type == STATE)
+        return sum([part.length for ref in self.of_task(task) for part in ref.parts if part.type == STATE])
 
     def segment_names(self) -> frozenset[str]:
         """The objects that this commit needs."""

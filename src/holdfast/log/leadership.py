@@ -15,6 +15,8 @@ way at the takeover.
 """
 
 import logging
+import os
+import socket
 from collections.abc import Iterable
 
 import msgspec
@@ -77,6 +79,38 @@ def outdated(own: Writer, winner: str, place: str) -> OutdatedDriver:
     )
 
 
+_leading: set[str] = set()
+"""The ids of the drivers of this process that have not ended."""
+
+
+def may_be_led(storage: Storage, log: str) -> bool:
+    """Whether a driver of this log may be running. Surely not if the last one was on this host and has ended.
+
+    Containers that share a host's name and not its processes are mistaken for that.
+    """
+    epoch = next_epoch(storage.list_flat(names.LEADERS)) - 1
+    if epoch == 0:
+        return False
+    try:
+        driver = _read(storage, log, epoch).driver
+    except HoldfastError as error:
+        logger.warning("it isn't known whether another driver runs: %s", error)
+        return True
+    if driver.host != socket.gethostname():
+        return True
+    return driver.id in _leading if driver.pid == os.getpid() else _is_running(driver.pid)
+
+
+def _is_running(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True  # that of another user
+    return True
+
+
 class Leadership:
     """One driver's epoch, and whether it is still the newest."""
 
@@ -103,8 +137,13 @@ class Leadership:
             storage.create(names.leader(epoch), documents.encode(leader))
             # Read back: a put can be stored and be answered with an error, or another start was first.
             if _read(storage, log, epoch).driver == leader.driver:
+                _leading.add(driver)
                 return cls(storage, leader)
             epoch += 1
+
+    def end(self) -> None:
+        """The driver has ended, so that a later start in this process knows it."""
+        _leading.discard(self.driver.id)
 
     def explain(self, error: BaseException) -> BaseException:
         """The error of a part of this driver, or OutdatedDriver: a newer one cleans what an outdated one reads."""

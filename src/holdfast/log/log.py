@@ -9,7 +9,7 @@ responsible for the order of writes (segments, commit, sinks); this module check
 """
 
 import logging
-from collections.abc import Container, Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa
@@ -32,6 +32,8 @@ from holdfast.log.segments import (
     Unsealed,
     in_segments,
     open_part,
+    open_state_parts,
+    put_together,
     seal,
     split_volatile,
 )
@@ -212,13 +214,44 @@ class Log:
         if len(sealed.data) <= inline_limit:
             ref = SegmentRef(name=None, inline=sealed.data, length=len(sealed.data), parts=sealed.parts)
         else:
-            name = (names.volatile_segment if volatile else names.segment)(task, version, self.new_id())
-            # The name is random, so EXISTS means that this put was repeated after its answer was lost. Look at it.
-            if self.storage.create(name, sealed.data) is Put.EXISTS and self.storage.get(name) != sealed.data:
-                raise documents.damaged(name, self.storage.place, "it isn't what was written under this new name")
+            name = self._new_name(task, version, volatile=volatile)
+            self._create_segments(name, sealed.data)
             ref = SegmentRef(name=name, inline=None, length=len(sealed.data), parts=sealed.parts)
         faults.point("segment.after")
         return ref
+
+    def write_together(
+        self, version: Version, written: Mapping[str, WrittenSegments], *, inline_bytes: int
+    ) -> dict[str, WrittenSegments]:
+        """Stores the inline segments of all tasks as one object, unless together they have at most `inline_bytes`.
+
+        Those of stores that aren't durable get an object of their own, since they expire early.
+        """
+        refs = (ref for each in written.values() for ref in (*each.segments, *each.volatile))
+        if sum(len(ref.inline) for ref in refs if ref.inline is not None) <= inline_bytes:
+            return dict(written)
+        durable = self._stored_together(version, {task: each.segments for task, each in written.items()})
+        others = self._stored_together(version, {task: each.volatile for task, each in written.items()}, volatile=True)
+        return {task: WrittenSegments(durable[task], others[task]) for task in written}
+
+    def _stored_together(
+        self, version: Version, segments: Mapping[str, Sequence[SegmentRef]], *, volatile: bool = False
+    ) -> Mapping[str, tuple[SegmentRef, ...]]:
+        name = self._new_name(None, version, volatile=volatile)
+        data, moved = put_together(segments, name)
+        if data:
+            faults.point("segment.before")
+            self._create_segments(name, data)
+            faults.point("segment.after")
+        return moved
+
+    def _new_name(self, task: TaskId | None, version: Version, *, volatile: bool) -> str:
+        return (names.volatile_segment if volatile else names.segment)(task, version, self.new_id())
+
+    def _create_segments(self, name: str, data: bytes) -> None:
+        # The name is random, so EXISTS means that this put was repeated after its answer was lost. Look at it.
+        if self.storage.create(name, data) is Put.EXISTS and self.storage.get(name) != data:
+            raise documents.damaged(name, self.storage.place, "it isn't what was written under this new name")
 
     def read_part(self, ref: SegmentRef, part: Part) -> pa.Table:
         """One part of a segment, its checksum checked."""
@@ -234,6 +267,21 @@ class Log:
         for part in wanted:
             piece = data[part.offset - start : part.offset - start + part.length]
             yield part.name, open_part(piece, part, place=self._place_of(ref))
+
+    def read_state(self, wanted: Sequence[tuple[SegmentRef, Part]]) -> list[tuple[pa.Array, pa.Array]]:
+        """The keys and values of many state parts. Each object is read with one request, also for several tasks."""
+        spans: dict[str, tuple[int, int]] = {}
+        for ref, part in wanted:
+            if ref.name is not None:
+                start, stop = spans.get(ref.name, (part.offset, 0))
+                spans[ref.name] = min(start, part.offset), max(stop, part.offset + part.length)
+        read = {name: (a, memoryview(self.storage.get_range(name, a, b - a))) for name, (a, b) in spans.items()}
+        pieces = []
+        for ref, part in wanted:
+            first, data = (0, memoryview(ref.inline or b"")) if ref.name is None else read[ref.name]
+            start = part.offset - first
+            pieces.append((data[start : start + part.length], part, self._place_of(ref)))
+        return open_state_parts(pieces)
 
     def state_parts(self, ref: SegmentRef) -> Iterator[tuple[str, pa.Table]]:
         """Each store's changes, by the store's name."""

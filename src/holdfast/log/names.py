@@ -38,24 +38,27 @@ def commit(version: Version) -> str:
     return f"{COMMITS}{padded(version)}.json"
 
 
-def segments(task: TaskId) -> str:
-    return f"{SEGMENTS}{task}/"
+def segments(task: TaskId | None) -> str:
+    """The folder of a task's segments, or of the objects that have segments of several tasks."""
+    return f"{SEGMENTS}{task or 'all'}/"
 
 
-def segment(task: TaskId, version: Version, unique: str) -> str:
-    """A new name per attempt of a task; every attempt has its own `unique`.
+def segment(task: TaskId | None, version: Version, unique: str) -> str:
+    """A new name per attempt of a task; every attempt has its own `unique`. Without a task: for segments of several.
 
     >>> segment(TaskId(0, 3), Version(12), "a1")
     'segments/0_3/00000000000000000012-a1.arrow'
+    >>> segment(None, Version(12), "a1")
+    'segments/all/00000000000000000012-a1.arrow'
     """
     return f"{segments(task)}{padded(version)}-{unique}.arrow"
 
 
-def volatile_segments(task: TaskId) -> str:
-    return f"{VOLATILE}{task}/"
+def volatile_segments(task: TaskId | None) -> str:
+    return f"{VOLATILE}{task or 'all'}/"
 
 
-def volatile_segment(task: TaskId, version: Version, unique: str) -> str:
+def volatile_segment(task: TaskId | None, version: Version, unique: str) -> str:
     """A new name for a segment of stores that aren't durable. They have a folder of their own, since they expire early.
 
     >>> volatile_segment(TaskId(0, 3), Version(12), "a1")

@@ -4,11 +4,14 @@ A segment is a sequence of parts, each a complete compressed Arrow IPC stream. T
 offset, length and checksum of every part: one store's changes are read with one range request, and a segment that was
 altered, truncated or swapped is detected before any of it is used.
 
+A task returns a small segment to the driver, which puts those of all tasks into the commit or, if the commit has no
+room, into one object: the offsets of their parts then count from its beginning.
+
 A state part has two columns, `key` (binary, not null) and `value` (binary; null is a tombstone). Parts of the other
 types have the columns of their rows.
 """
 
-from collections.abc import Container, Iterable, Iterator, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
@@ -18,7 +21,7 @@ import pyarrow as pa
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log.documents import checksum
 from holdfast.stores.access import ENTRY_SCHEMA
-from holdfast.stores.formats.byte_columns import LARGEST
+from holdfast.stores.formats.byte_columns import LARGEST, whole
 
 Compression = Literal["lz4", "zstd"]
 
@@ -31,6 +34,10 @@ STATE_SCHEMA: Final = ENTRY_SCHEMA
 
 _LARGE = 1 << 20
 _ONE_THREAD = pa.ipc.IpcReadOptions(use_threads=False)
+_END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
+"""The end of an Arrow stream."""
+_HEAD: bytes = STATE_SCHEMA.serialize().to_pybytes()
+"""The beginning of the stream of a state part."""
 SEGMENT_BYTES: Final = 256 << 20
 """About how much one segment holds at most, before compression: readers have a part in memory as a whole."""
 
@@ -163,8 +170,33 @@ def seal(parts: Sequence[Unsealed], *, compression: Compression | None = "lz4") 
     )
 
 
-def open_part(data: bytes | memoryview, part: Part, *, place: str) -> pa.Table:
-    """A part's rows, from its own bytes. `place` names the segment in errors."""
+def put_together(
+    segments: Mapping[str, Sequence[SegmentRef]], name: str
+) -> tuple[bytes, dict[str, tuple[SegmentRef, ...]]]:
+    """The inline segments of several tasks as the bytes of one object of this name, and all segments by task.
+
+    >>> inline = SegmentRef(None, b"abc", 3, (Part("state", "counts", 0, 3, "", 1, 9),))
+    >>> data, moved = put_together({"0_0": [inline], "0_1": [inline]}, "segments/all/1")
+    >>> data, [(ref.name, part.offset) for (ref,) in moved.values() for part in ref.parts]
+    (b'abcabc', [('segments/all/1', 0), ('segments/all/1', 3)])
+    """
+    pieces: list[bytes] = []
+    end = 0
+
+    def moved(ref: SegmentRef) -> SegmentRef:
+        nonlocal end
+        if ref.inline is None:
+            return ref
+        start, end = end, end + len(ref.inline)
+        pieces.append(ref.inline)
+        parts = tuple(msgspec.structs.replace(part, offset=part.offset + start) for part in ref.parts)
+        return SegmentRef(name, None, ref.length, parts)
+
+    refs = {task: tuple(map(moved, own)) for task, own in segments.items()}
+    return b"".join(pieces), refs
+
+
+def _check_whole(data: bytes | memoryview, part: Part, place: str) -> None:
     found = checksum(data)
     if len(data) != part.length or found != part.checksum:
         raise DamagedObject(
@@ -173,6 +205,11 @@ def open_part(data: bytes | memoryview, part: Part, *, place: str) -> pa.Table:
             f"{len(data)} with {found}. Restore the object from a backup. Snapshots, and replicas that have applied it "
             "already, aren't affected."
         )
+
+
+def open_part(data: bytes | memoryview, part: Part, *, place: str) -> pa.Table:
+    """A part's rows, from its own bytes. `place` names the segment in errors."""
+    _check_whole(data, part, place)
     try:
         # Handing a small part to Arrow's threads costs more than reading it (80 rows: 25 instead of 10 us).
         options = None if part.bytes > _LARGE else _ONE_THREAD
@@ -181,6 +218,28 @@ def open_part(data: bytes | memoryview, part: Part, *, place: str) -> pa.Table:
         raise DamagedObject(
             f"{place} has a part {part.type}/{part.name} that is not an Arrow stream: {error}."
         ) from error
+
+
+def open_state_parts(parts: Sequence[tuple[memoryview, Part, str]]) -> list[tuple[pa.Array, pa.Array]]:
+    """The keys and values of many state parts, each given with its bytes and its place.
+
+    All of them have one schema, so the record batches of small parts are read as one stream: of 128 parts of 800 rows,
+    each takes 33 us instead of 56. Compressed buffers are copied on reading, so no array keeps the stream in memory.
+    """
+    for data, part, place in parts:
+        _check_whole(data, part, place)
+    if all(
+        part.bytes <= _LARGE and data[: len(_HEAD)] == _HEAD and data[-len(_END) :] == _END for data, part, _ in parts
+    ):
+        stream = b"".join([_HEAD, *(data[len(_HEAD) : -len(_END)] for data, _, _ in parts), _END])
+        try:
+            batches = list(pa.ipc.open_stream(pa.py_buffer(stream), options=_ONE_THREAD))
+        except pa.ArrowInvalid:
+            batches = []  # read one by one, the part is found that isn't a stream
+        if [batch.num_rows for batch in batches] == [part.rows for _, part, _ in parts]:
+            return [(batch.column(0), batch.column(1)) for batch in batches]
+    tables = (open_part(data, part, place=place) for data, part, place in parts)
+    return [(whole(table.column("key")), whole(table.column("value"))) for table in tables]
 
 
 def _check(type_: str, name: str, table: pa.Table) -> None:

@@ -18,8 +18,7 @@ from holdfast.clock import WallClock
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.commits import FORMAT, Commit, SparkBatch
 from holdfast.log.leadership import Leadership, accepts, outdated
-from holdfast.log.log import Log, LostRace
-from holdfast.log.segments import SegmentRef
+from holdfast.log.log import Log, LostRace, WrittenSegments
 from holdfast.pipeline.event_clock import EventClock
 from holdfast.pipeline.protocol import AlreadyCommitted, Compute, decide, following, next_wall, version_of
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
@@ -84,6 +83,7 @@ class Driver:
         leadership: Leadership,
         *,
         event_clock: EventClock,
+        inline_bytes: int = 256 << 10,
         restart_sources: bool = False,
         on_commit: Callable[[Commit], None] = lambda commit: None,
     ) -> None:
@@ -92,6 +92,7 @@ class Driver:
         self._clock = clock
         self._leadership = leadership
         self._event_clock = event_clock
+        self._inline_bytes = inline_bytes
         self._restart_sources = restart_sources
         self._on_commit = on_commit
         self._lock = threading.Lock()
@@ -200,12 +201,14 @@ class Driver:
         with steps.labels("sinks").time():
             self._sinks.catch_up(version_of(previous))
         counts = {"records": sum(batch_result.records.values())}
-        segments: dict[str, tuple[SegmentRef, ...]] = {}
-        for result in results:
-            if result.segments:  # a task has several results where records have failed
-                segments[result.task] = (*segments.get(result.task, ()), *result.segments)
+        written: dict[str, WrittenSegments] = {}
+        for result in results:  # a task has several results where records have failed
+            own = WrittenSegments(result.segments, result.volatile)
+            written[result.task] = written.get(result.task, WrittenSegments()) + own
             for name, number in result.counts.items():
                 counts[name] = counts.get(name, 0) + number
+        with steps.labels("segments").time():
+            written = self._log.write_together(version, written, inline_bytes=self._inline_bytes)
         commit = Commit(
             format=FORMAT,
             version=version,
@@ -217,9 +220,9 @@ class Driver:
                 previous, wall, [result.event_times for result in results], batch_result.records
             ),
             spark=batch,
-            segments=segments,
+            segments={task: each.segments for task, each in written.items() if each.segments},
             counts=counts,
-            volatile={result.task: result.volatile for result in results if result.volatile},
+            volatile={task: each.volatile for task, each in written.items() if each.volatile},
             sinks={**self._sinks.positions},
             writer=self._leadership.driver,
         )

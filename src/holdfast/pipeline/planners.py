@@ -89,6 +89,18 @@ def planner_of(subtopology: SubTopology, limits: Limits) -> Planner:
     return PLANNERS[type(subtopology.operator)](subtopology, own)
 
 
+def dependencies_of(subtopologies: Sequence[SubTopology]) -> dict[str, set[str]]:
+    """Sub-topology → those that run before it: it reads their output, or looks up their table."""
+    owners = {output.name: each.name for each in subtopologies for output in each.outputs}
+    found: dict[str, set[str]] = {}
+    for each in subtopologies:
+        origins = [branch.origin for branch in each.stream.branches]
+        found[each.name] = {owners[origin.name] for origin in origins if isinstance(origin, OutputOf)}
+        if isinstance(each.operator, LooksUp):
+            found[each.name] |= {*each.operator.tables} - {each.name}
+    return found
+
+
 class SparkUnavailable(HoldfastError):
     """A Spark job failed because a worker or an executor died. Another attempt may succeed."""
 
@@ -113,7 +125,13 @@ class BatchTasks:
     ) -> None:
         """`sources` are the names of the sources in the order of Spark's checkpoint."""
         self._partitions, self._static = limits.partitions, static
-        self._planners = {each.name: (each, planner_of(each, limits)) for each in subtopologies}
+        self.dependencies = dependencies_of(subtopologies)
+        # What others read travels with each of their tasks, so only little of it is returned to the driver.
+        read = set().union(*self.dependencies.values())
+        few = replace(limits, inline_limit=limits.inline_share)
+        self._planners = {
+            each.name: (each, planner_of(each, few if each.name in read else limits)) for each in subtopologies
+        }
         self._outputs = {output.name: output for each in subtopologies for output in each.outputs}
         readers: dict[Origin, list[Reader]] = {}
         self._readers: dict[Planner, list[Reader]] = {}
@@ -129,18 +147,6 @@ class BatchTasks:
         self._first = {reader: first for own in readers.values() for reader, first in reporting_first(own).items()}
         selected = {source.name: readers.selected for source, readers in self._sources.items()}
         self._union = TaggedUnion([(name, selected[name]) for name in sources])
-
-    @cached_property
-    def dependencies(self) -> dict[str, set[str]]:
-        """Sub-topology → those that run before it: it reads their output, or looks up their table."""
-        owners = {output.name: each.name for each, _ in self._planners.values() for output in each.outputs}
-        found: dict[str, set[str]] = {}
-        for each, planner in self._planners.values():
-            origins = [reader.branch.origin for reader in self._readers[planner]]
-            found[each.name] = {owners[origin.name] for origin in origins if isinstance(origin, OutputOf)}
-            if isinstance(each.operator, LooksUp):
-                found[each.name] |= {*each.operator.tables} - {each.name}
-        return found
 
     @cached_property
     def arrow(self) -> Mapping[str, str]:

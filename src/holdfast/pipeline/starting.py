@@ -6,6 +6,11 @@ from holdfast.pipeline.task import Limits
 from holdfast.settings.model import Settings
 from holdfast.topology.topology import Topology
 
+_RETURNED = 8 << 20
+"""How many bytes of segments the tasks of a version may return to the driver, which writes them as one object."""
+_RETURNED_BY_TASK = 64 << 10
+"""How many of them one task may return. A larger segment is an object of its own, written by its task."""
+
 
 def app_spec(id: str, partitions: int, topology: Topology) -> AppSpec:
     """The app for its file in the log."""
@@ -29,11 +34,13 @@ def adopt(log: Log, topology: Topology) -> None:
 def limits_of(settings: Settings, subtopologies: int) -> Limits:
     """The limits of an app's tasks."""
     batch, partitions = settings.batch, settings.partitions
+    tasks = partitions * subtopologies
+    share = settings.log.inline_bytes // tasks
     return Limits(
         partitions=partitions,
         chunk_rows=batch.segment_rows,
-        # All tasks share the bytes that a commit may have inline.
-        inline_limit=settings.log.inline_bytes // (partitions * subtopologies),
+        inline_limit=max(share, min(_RETURNED // tasks, _RETURNED_BY_TASK)),
+        inline_share=share,
         max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
         state_bytes=batch.state_bytes,
         rewrite_entries=batch.rewrite_entries,

@@ -31,7 +31,9 @@ class Limits:
     partitions: int
     chunk_rows: int
     inline_limit: int
-    """How many bytes of segments a task may put into the commit itself."""
+    """How many bytes of a segment a task may return to the driver; a larger one is an object that the task writes."""
+    inline_share: int = 0
+    """A task's share of the bytes that a commit may have inline."""
     max_ahead_millis: int = 0
     state_bytes: int = 0
     rewrite_entries: int = 0

@@ -120,6 +120,7 @@ class TestDriver:
             self._clock,
             leadership,
             event_clock=EventClock(topology.timed_sources, idle_after, since=self._clock.now()),
+            inline_bytes=settings.log.inline_bytes,
             on_commit=self._committed,
         )
         if (newest := self._driver.newest) is not None:
