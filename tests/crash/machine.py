@@ -21,6 +21,7 @@ from holdfast.clock import ManualClock
 from holdfast.instance.config import unchecked
 from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
+from holdfast.instance.range_reads import IN_RANGES
 from holdfast.instance.read_views import ReadView
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.snapshotter import Snapshotter
@@ -43,7 +44,7 @@ from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner, opened
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
-from holdfast.pipeline.task_state import EmptyState, Range, TaskState
+from holdfast.pipeline.task_state import EmptyState, TaskState
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.engines.base import Resources
@@ -52,6 +53,7 @@ from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.versioned import ReadOnlyVersionedKeyValueStore
+from holdfast.stores.ranges import Ranges
 from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.outputs import AggregateRows, Output
@@ -112,10 +114,10 @@ class ReplicaState(TaskState):
         with self.replica.read_view(self.version, wait=5) as view:
             return table_of(islice(view.scan(store, start, stop, reverse=reverse), limit))
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        starts, stops = [start for start, _ in ranges], [stop for _, stop in ranges]
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         with self.replica.read_view(self.version, wait=5) as view:
-            return table_of(entry for _, entries in view.scan_many(store, starts, stops) for entry in entries)
+            found = pa.Table.from_batches(view.scan_many(store, ranges), IN_RANGES)
+        return pa.table([found["key"], found["value"]], schema=STATE_SCHEMA)
 
     def approximate_count(self, store: str) -> int:
         with self.replica.read_view(self.version, wait=5) as view:

@@ -13,9 +13,12 @@ from hypothesis import strategies as st
 from holdfast.instance import overlay as overlays
 from holdfast.instance import run as runs
 from holdfast.instance.fingerprint import U64, fingerprint, fingerprint_of
+from holdfast.instance.keys_below import KeysBelow
 from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
+from holdfast.instance.range_reads import IN_RANGES, read_ranges
 from holdfast.instance.run import Run, runs_of
 from holdfast.stores.engines.base import Changes
+from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, Version
 
 KEYS = st.binary(max_size=20) | st.sampled_from([b"", b"\x00", b"a", b"a\x00", b"ab", b"12345678", b"123456789"])
@@ -72,7 +75,7 @@ def check_model(
     budget: int,
     lookups: list[bytes],
 ) -> None:
-    overlay = Overlay.starting(NOTHING, ["s"], complete=True)
+    overlay = Overlay.starting(NOTHING, {"s": KeysBelow()})
     engine: dict[bytes, bytes | None] = {}
     models: dict[int, dict[bytes, bytes | None]] = {0: {}}
     for number, entries in enumerate(versions, start=1):
@@ -99,11 +102,36 @@ def check_model(
             below = dict(engine)
             for key, value in at.scan("s", b"", None):
                 below[key] = value
-            starts, stops = [b"", *wanted], [None, *wanted[::-1]]
-            many = at.scan_many("s", starts, stops)
-            assert many == [dict(at.scan("s", *bounds)) for bounds in zip(starts, stops, strict=True)]
             expected = {k: v for k, v in models[version].items() if v is not None}
             assert {k: v for k, v in below.items() if v is not None} == expected
+            check_ranges(at, engine, list(zip([b"", *wanted], [None, *wanted[::-1]], strict=True)), expected)
+
+
+def check_ranges(
+    overlay: Overlay,
+    engine: dict[bytes, bytes | None],
+    pairs: list[tuple[bytes, bytes | None]],
+    expected: dict[bytes, bytes],
+) -> None:
+    """Many ranges have all entries, also where the engine isn't asked."""
+    family, ranges = overlay.families["s"], Ranges.of(pairs)
+
+    def entries(start: bytes, stop: bytes | None) -> list[tuple[bytes, bytes]]:
+        return [(k, v) for k, v in sorted(engine.items()) if v is not None and is_within(k, start, stop)]
+
+    found = pa.Table.from_batches(
+        read_ranges(family.runs, ranges, family.below.may_have_in(ranges), entries), IN_RANGES
+    )
+    assert [tuple(row.values()) for row in found.to_pylist()] == [
+        (number, key, value)
+        for number, (start, stop) in enumerate(pairs)
+        for key, value in sorted(expected.items())
+        if is_within(key, start, stop)
+    ]
+
+
+def is_within(key: bytes, start: bytes, stop: bytes | None) -> bool:
+    return key >= start and (stop is None or key < stop)
 
 
 def unflushed(overlay: Overlay) -> tuple[pa.Array, pa.Array]:
@@ -125,13 +153,13 @@ def test_a_run_scans_in_key_order(
 
 def test_the_later_of_two_parts_of_one_version_wins() -> None:
     parts = [changes({b"a": b"1", b"b": b"1"}), changes({b"b": b"2"})]
-    overlay = with_version(Overlay.starting(NOTHING, ["s"]), 1, *parts)
+    overlay = with_version(Overlay.starting(NOTHING, {"s": KeysBelow({b"c": b"cc"})}), 1, *parts)
     values, known = overlay.lookup("s", pa.array([b"a", b"b", b"c"], pa.binary()))
     assert (values.to_pylist(), known.to_pylist()) == ([b"1", b"2", None], [True, True, False])
 
 
 def test_the_budget_evicts_the_oldest_entries() -> None:
-    overlay = Overlay.starting(NOTHING, ["s"], complete=True)
+    overlay = Overlay.starting(NOTHING, {"s": KeysBelow()})
     for version in range(1, 41):
         entries: dict[bytes, bytes | None] = {b"%04d" % (version * 1000 + n): bytes(30) for n in range(1000)}
         overlay = with_version(overlay, version, changes(entries))
@@ -139,11 +167,24 @@ def test_the_budget_evicts_the_oldest_entries() -> None:
         assert overlay.nbytes <= 1_500_000
     _, known = overlay.lookup("s", pa.array([b"1000", b"40000", b"40999"], pa.binary()))
     assert known.to_pylist() == [False, True, True]
-    assert not overlay.families["s"].complete
+
+
+def test_keys_after_all_that_were_given_up_are_known() -> None:
+    overlay = Overlay.starting(NOTHING, {"s": KeysBelow()})
+    for version in range(1, 41):
+        entries: dict[bytes, bytes | None] = {b"%05d" % (version * 1000 + n): bytes(30) for n in range(1000)}
+        entries[b"\xffnote"] = b"%d" % version
+        overlay = with_version(overlay, version, changes(entries))
+        overlay = overlay.flushed(overlay.unflushed(), Version(version)).tidied().within(1_500_000)
+    family = overlay.families["s"]
+    _, known = overlay.lookup("s", pa.array([b"00999", b"40999x", b"50000", b"\xffnote"], pa.binary()))
+    assert known.to_pylist() == [False, True, True, True]
+    ranges = Ranges.of([(b"01000", b"01001"), (b"39500", b"50000"), (b"39500", None), (b"00999", None)])
+    assert family.below.may_have_in(ranges).tolist() == [True, False, False, True]
 
 
 def test_unflushed_entries_are_never_evicted() -> None:
-    overlay = Overlay.starting(NOTHING, ["s"])
+    overlay = Overlay.starting(NOTHING, {"s": KeysBelow()})
     for version in range(1, 20):
         overlay = with_version(overlay, version, changes({b"%d" % version: bytes(100)}))
         overlay = overlay.tidied().within(1)
@@ -151,7 +192,7 @@ def test_unflushed_entries_are_never_evicted() -> None:
 
 
 def test_an_old_version_is_refused() -> None:
-    overlay = Overlay.starting(NOTHING, ["s"])
+    overlay = Overlay.starting(NOTHING, {"s": KeysBelow()})
     for version in range(1, 10):
         overlay = overlay.with_version(Version(version), {})
     with pytest.raises(NotInOverlay, match="version 2"):

@@ -20,6 +20,7 @@ from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.peer_tasks import PeerBytes
 from holdfast.settings.sections import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
+from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId, Version
 from tests.instance.app_log import TASK, AppLog, State, key_of
 from tests.instance.processes import Process, until
@@ -133,24 +134,23 @@ def test_one_range_and_many_ranges_are_scanned(app: AppLog, tmp_path: Path) -> N
         back = client.scan(task, "counts", stop=key_of(11), reverse=True, limit=2)
         assert (back.version, back.keys.to_pylist(), back.values.to_pylist()) == (2, [odd[4], odd[3]], [b"9", b"7"])
 
-        starts = pa.array([key_of(number) for number in range(0, 20_000, 10)], pa.binary())
-        stops = pa.array([key_of(number + 4) for number in range(0, 20_000, 10)], pa.binary())
-        found = client.scan_many(task, "counts", Version(2), starts, stops)
+        ranges = Ranges.of((key_of(number), key_of(number + 4)) for number in range(0, 20_000, 10))
+        found = client.scan_many(task, "counts", Version(2), ranges)
         assert found.schema.names == ["range", "key", "value"]
         assert found["range"].to_pylist() == [number for number in range(2_000) for _ in range(2)]
         within = [number for number in range(20_000) if number % 10 in (1, 3)]
         assert found["key"].to_pylist() == [key_of(number) for number in within]
         assert found["value"].to_pylist() == [b"%d" % number for number in within]
-        before = client.scan_many(task, "counts", Version(1), starts, stops)
+        before = client.scan_many(task, "counts", Version(1), ranges)
         assert before.num_rows == 8_000
-        all_ = client.scan_many(task, "counts", Version(1), pa.array([b""]), pa.array([None], pa.binary()))
+        all_ = client.scan_many(task, "counts", Version(1), Ranges.of([(b"", None)]))
         assert (all_.num_rows, set(all_["range"].to_pylist())) == (20_000, {0})
-        none = client.scan_many(task, "counts", Version(2), pa.array([], pa.binary()), pa.array([], pa.binary()))
+        none = client.scan_many(task, "counts", Version(2), Ranges.of([]))
         assert (none.num_rows, none.schema.names) == (0, ["range", "key", "value"])
         with pytest.raises(VersionNotAvailable, match="the log has no such version"):
-            client.scan_many(task, "counts", Version(3), starts, stops)
+            client.scan_many(task, "counts", Version(3), ranges)
         with pytest.raises(InstanceRefused, match="no store 'nope'"):
-            client.scan_many(task, "nope", Version(2), starts, stops)
+            client.scan_many(task, "nope", Version(2), ranges)
 
 
 def test_many_ranges_are_split_into_calls(app: AppLog, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -158,9 +158,8 @@ def test_many_ranges_are_split_into_calls(app: AppLog, tmp_path: Path, monkeypat
     monkeypatch.setattr("holdfast.instance.client._RANGES_PER_CALL", 7)
     app.commit({task: {"counts": {key_of(number): b"%d" % number for number in range(50)}}})
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
-        starts = pa.chunked_array([[key_of(number)] for number in range(50)])
-        stops = pa.chunked_array([[key_of(number + 1)] for number in range(50)])
-        found = client.scan_many(task, "counts", Version(1), starts, stops)
+        ranges = Ranges.of((key_of(number), key_of(number + 1)) for number in range(50))
+        found = client.scan_many(task, "counts", Version(1), ranges)
         assert found["range"].to_pylist() == list(range(50))
         assert found["value"].to_pylist() == [b"%d" % number for number in range(50)]
 

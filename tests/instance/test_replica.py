@@ -13,6 +13,7 @@ from holdfast.clock import ManualClock
 from holdfast.errors import DamagedObject
 from holdfast.instance.events import ProblemEvent, RestoreEvent
 from holdfast.instance.log_reader import LogReader
+from holdfast.instance.range_reads import IN_RANGES
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.instance.replica import Replica, ReplicaSettings, VersionUnreachable
 from holdfast.instance.restore_reporter import RestoreReporter
@@ -22,6 +23,7 @@ from holdfast.log import names
 from holdfast.log.commits import encode
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.engines.open_views import OPEN_VIEWS
+from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, Millis, Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
 from tests.log.making import crash_at, next_commit, overwrite, sealed
@@ -55,10 +57,12 @@ def check(replica: Replica, app: AppLog, version: Version) -> None:
                 (key_of(90), None),
                 (b"", b""),
             ]
-            assert list(view.scan_many(store, *map(list, zip(*ranges, strict=True)))) == [
-                (number, found)
+            found = pa.Table.from_batches(view.scan_many(store, Ranges.of(ranges)), IN_RANGES)
+            assert [tuple(row.values()) for row in found.to_pylist()] == [
+                (number, key, value)
                 for number, (start, stop) in enumerate(ranges)
-                if (found := [(k, v) for k, v in ordered if k >= start and (stop is None or k < stop)])
+                for key, value in ordered
+                if key >= start and (stop is None or key < stop)
             ]
 
 

@@ -1,7 +1,7 @@
 """Results of tasks, and a state that they are applied to."""
 
 import uuid
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 
 import pyarrow as pa
 
@@ -9,8 +9,8 @@ from holdfast.log.log import Log
 from holdfast.log.segments import SegmentRef
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.results import TaskDone, TaskRefused, TaskResult
-from holdfast.pipeline.task_state import Range
 from holdfast.stores.access import DictBytes
+from holdfast.stores.ranges import Ranges
 from holdfast.stores.spec import StoreSpec
 from holdfast.testing.processor import StateInMemory
 from tests.log.making import app_spec
@@ -55,6 +55,6 @@ class ReplicaState(StateInMemory):
         self.reads += 1
         return super().scan(store, start, stop, reverse=reverse, limit=limit)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         self.reads += 1
         return super().scan_many(store, ranges)

@@ -1,6 +1,6 @@
 """One task of a table, version after version, over a state in a dictionary."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,12 +12,13 @@ from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.rows import ROWS
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds import store_spec
+from holdfast.stores.ranges import Ranges
 from holdfast.stores.spec import KEY_VALUE, VERSIONED, RowValues, StoreSpec
 from holdfast.topology.aggregates import count, sum
 from holdfast.topology.outputs import AggregateRows
@@ -131,7 +132,7 @@ class _State(TaskState):
         keys = sorted(key for key in self.task.cells if start <= key < stop)[:limit]
         return pa.table([keys, [self.task.cells[key] for key in keys]], schema=STATE_SCHEMA)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         raise AssertionError("aggregates read keys and single ranges")
 
     def approximate_count(self, store: str) -> int:

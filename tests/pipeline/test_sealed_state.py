@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.sealed_state import FEW, SealedState
 from holdfast.stores.access import DictBytes
+from holdfast.stores.ranges import Ranges
 from holdfast.testing.processor import StateInMemory
 
 KEYS = st.integers(0, 9).map(lambda n: bytes([1, n]))
@@ -54,5 +55,5 @@ def test_it_reads_as_if_the_changes_were_applied(
     entries = list(islice(expected.scan(start, stop, reverse=reverse), limit))
     assert [(row["key"], row["value"]) for row in found] == entries
     ranges = [(b"\x01\x02", b"\x01\x05"), (b"\x01\x07", None)]
-    rows = state.scan_many("rows", ranges).to_pylist()
+    rows = state.scan_many("rows", Ranges.of(ranges)).to_pylist()
     assert [(r["key"], r["value"]) for r in rows] == [each for span in ranges for each in expected.scan(*span)]

@@ -1,6 +1,5 @@
 """A store in a task: its writes over the state at v-1, prefetched or read on demand, are one ordered map."""
 
-from collections.abc import Sequence
 from typing import cast
 
 import pyarrow as pa
@@ -11,8 +10,9 @@ from hypothesis import strategies as st
 import holdfast as hf
 from holdfast.pipeline import store_state as states
 from holdfast.pipeline.store_state import Budget, Spans, StoreState, TooMuchState, united
-from holdfast.pipeline.task_state import EmptyState, Range
+from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import DictBytes
+from holdfast.stores.ranges import Range, Ranges
 from tests.pipeline.outcomes import ReplicaState
 
 KEYS = st.binary(min_size=1, max_size=2)
@@ -30,8 +30,8 @@ class Before(ReplicaState):
         assert keys.to_pylist() == sorted(set(keys.to_pylist()))
         return super().get(store, keys)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        assert list(ranges) == united(ranges)
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
+        assert ranges.pairs() == united(ranges.pairs())
         return super().scan_many(store, ranges)
 
 

@@ -12,6 +12,7 @@ from holdfast.pipeline import remote_state
 from holdfast.pipeline.remote_state import StateLocations, state_before
 from holdfast.pipeline.task_state import NO_ENTRIES
 from holdfast.settings.sections import RetrySettings
+from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId, Version
 
 TASK = TaskId(0, 1)
@@ -60,7 +61,8 @@ def locations(*addresses: str) -> StateLocations:
 def test_before_the_first_version_the_state_is_empty(clients: dict[str, Client]) -> None:
     state = state_before(locations("reachable"), TASK, Version(1))
     assert state.store("counts").get(KEYS).to_pylist() == [None, None]
-    assert state.store("counts").scan(b"", None, limit=5) == state.scan_many("counts", [(b"", None)]) == NO_ENTRIES
+    assert state.store("counts").scan(b"", None, limit=5) == NO_ENTRIES
+    assert state.scan_many("counts", Ranges.of([(b"", None)])) == NO_ENTRIES
     assert state.approximate_count("counts") == 0
     assert not clients["reachable"].reads
 

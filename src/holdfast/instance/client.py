@@ -25,13 +25,14 @@ from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, deco
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import LARGEST, TooManyBytes, as_type, whole
 from holdfast.stores.layouts.due import Due
+from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId, Version
 
 _FIRST_KEYS = 1_000
 """How many keys are asked for first. Their values show how many more fit into one message."""
 _KEYS_PER_CALL = 1_000_000
 _BYTES_PER_CALL = 64 << 20
-_RANGES_PER_CALL = 65_536
+_RANGES_PER_CALL = 1_000_000
 _SHORTEST_SECONDS = 0.001
 """A negative timeout would be none."""
 _KEYS = pa.schema([pa.field("key", pa.binary())])
@@ -122,17 +123,17 @@ class StateClient:
         version = Version(int(metadata[messages.VERSION_METADATA]))
         return Scanned(version, whole(table["key"]), whole(table["value"]), now)
 
-    def scan_many(self, task: TaskId, store: str, version: Version, starts: pa.Array, stops: pa.Array) -> pa.Table:
-        """The entries of many ranges, start <= key < stop, at exactly `version`: columns `range`, `key` and `value`.
+    def scan_many(self, task: TaskId, store: str, version: Version, ranges: Ranges) -> pa.Table:
+        """The entries of many ranges at exactly `version`: columns `range`, `key` and `value`.
 
-        `range` (int32) is the position of the range in the request, and ascends; within a range keys do. A null in
-        `stops` leaves that range open. Sorted ranges are faster.
+        `range` (int32) is the position of the range in the request, and ascends; within a range keys do. Sorted ranges
+        are faster.
         """
         ask = messages.Exchange(*self._ask(task, store, version), do="scan")
-        ranges = pa.table([as_type(starts, pa.binary()), as_type(stops, pa.binary())], schema=_RANGES)
+        asked = pa.table([ranges.starts, ranges.stops], schema=_RANGES)
         parts = [
-            _moved(self._exchange(ask, ranges.slice(first, _RANGES_PER_CALL)), first)
-            for first in range(0, max(1, ranges.num_rows), _RANGES_PER_CALL)
+            _moved(self._exchange(ask, asked.slice(first, _RANGES_PER_CALL)), first)
+            for first in range(0, max(1, asked.num_rows), _RANGES_PER_CALL)
         ]
         return parts[0] if len(parts) == 1 else pa.concat_tables(parts)
 

@@ -10,7 +10,7 @@ in three groups, the newest first, so that a lookup can stop at the first run th
     clean     changes already in the engines, kept as a cache while there is room (ten times as fast as a RocksDB get)
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -19,6 +19,7 @@ import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.fingerprint import fingerprint, fingerprint_of
+from holdfast.instance.keys_below import KeysBelow
 from holdfast.instance.run import Run, first_wins, merged
 from holdfast.words import Version
 
@@ -40,12 +41,12 @@ class NotInOverlay(HoldfastError):
 
 @dataclass(frozen=True)
 class Family:
-    """One store's runs. `complete`: together they have every key of the store, so an unknown key doesn't exist."""
+    """One store's runs, and which keys may only be in the engine below them."""
 
     recent: tuple[Run, ...] = ()
     dirty: tuple[Run, ...] = ()
     clean: tuple[Run, ...] = ()
-    complete: bool = False
+    below: KeysBelow = KeysBelow()
 
     @property
     def runs(self) -> tuple[Run, ...]:
@@ -61,8 +62,9 @@ class Overlay:
     """The changes of the versions after `base`, up to `version`.
 
     >>> run = Run(pa.array([b"k"], pa.binary()), pa.array([b"new"], pa.binary()), Version(7))
-    >>> overlay = Overlay.starting(Version(6), ["scores"]).with_version(Version(7), {"scores": run})
-    >>> values, known = overlay.lookup("scores", pa.array([b"k", b"other"], pa.binary()))
+    >>> overlay = Overlay.starting(Version(6), {"scores": KeysBelow({b"k": b"kz"})})
+    >>> overlay = overlay.with_version(Version(7), {"scores": run})
+    >>> values, known = overlay.lookup("scores", pa.array([b"k", b"kx"], pa.binary()))
     >>> values.to_pylist(), known.to_pylist()
     ([b'new', None], [True, False])
     """
@@ -73,9 +75,9 @@ class Overlay:
     families: Mapping[str, Family]
 
     @classmethod
-    def starting(cls, base: Version, stores: Sequence[str], *, complete: bool = False) -> "Overlay":
-        """An empty overlay at `base`. `complete`: the engines are empty, so the overlay will see every key."""
-        return cls(base, base, base, {store: Family(complete=complete) for store in stores})
+    def starting(cls, base: Version, stores: Mapping[str, KeysBelow]) -> "Overlay":
+        """An empty overlay at `base` over engines that have keys of these stores."""
+        return cls(base, base, base, {store: Family(below=below) for store, below in stores.items()})
 
     @property
     def nbytes(self) -> int:
@@ -108,7 +110,7 @@ class Overlay:
         dirty_bytes = self.dirty_bytes
         for store, run in changes.items():
             family = families[store]
-            families[store] = Family((run, *family.recent), family.dirty, family.clean, family.complete)
+            families[store] = replace(family, recent=(run, *family.recent))
             dirty_bytes += run.nbytes
         following = Overlay(self.base, version, floor, families)
         object.__setattr__(following, "dirty_bytes", dirty_bytes)  # without a look at every run
@@ -165,7 +167,8 @@ class Overlay:
             store = max(cached, key=lambda name: cached[name].clean[-1].nbytes)
             *newer, oldest = cached[store].clean
             rest = (oldest.newer_half(),) if len(oldest) >= _LEAST else ()
-            families[store] = replace(cached[store], clean=(*newer, *rest), complete=False)
+            lost = oldest.keys.slice(0, len(oldest) - sum(map(len, rest)))
+            families[store] = replace(cached[store], clean=(*newer, *rest), below=cached[store].below.adding(lost))
         return replace(self, families=families)
 
     def at(self, version: Version) -> "Overlay":
@@ -194,7 +197,7 @@ class Overlay:
         family = self.families[store]
         rows = len(keys)
         if not family.runs or rows == 0:
-            return pa.nulls(rows, pa.binary()), _booleans(np.full(rows, family.complete))
+            return pa.nulls(rows, pa.binary()), _booleans(~family.below.may_have(keys))
         prints = fingerprint(keys)
         left = np.arange(rows)
         pieces: list[pa.Array] = []
@@ -210,7 +213,7 @@ class Overlay:
                 break
         known = np.full(rows, True)
         if left.size:
-            known[left] = family.complete
+            known[left] = ~family.below.may_have(keys if left.size == rows else keys.take(pa.array(left)))
             pieces.append(pa.nulls(left.size, pa.binary()))
             places.append(left)
         if len(pieces) == 1:
@@ -229,7 +232,7 @@ class Overlay:
         for run in family.runs:
             if (row := run.row_of(key, print_)) >= 0:
                 return run.values[row].as_py(), True
-        return None, family.complete
+        return None, not family.below.may_have_key(key)
 
     def scan(
         self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False
@@ -237,16 +240,6 @@ class Overlay:
         """The entries of a range that the overlay knows, in key order; None means deleted."""
         sources = [run.scan(start, stop, reverse=reverse) for run in self.families[store].runs]
         return first_wins(sources, reverse=reverse)
-
-    def scan_many(
-        self, store: str, starts: Sequence[bytes], stops: Sequence[bytes | None]
-    ) -> list[dict[bytes, bytes | None]]:
-        """The entries of each range that the overlay knows; None means deleted."""
-        known: list[dict[bytes, bytes | None]] = [{} for _ in starts]
-        for run in reversed(self.families[store].runs):  # the newest last, so that its values stay
-            for number, entries in run.scan_many(starts, stops):
-                known[number].update(entries)
-        return known
 
     def _mapped(self, moved: Callable[[str, Family], Family]) -> dict[str, Family]:
         return {store: moved(store, family) for store, family in self.families.items()}

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import itemgetter
 from typing import Self
 
 import pyarrow as pa
@@ -20,10 +19,12 @@ import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.overlay import READABLE, Overlay
+from holdfast.instance.range_reads import read_ranges
 from holdfast.instance.run import first_wins
 from holdfast.instance.task_engines import PinnedView
 from holdfast.stores.access import Now
-from holdfast.stores.formats.byte_columns import read_in_key_order
+from holdfast.stores.formats.key_order import read_in_key_order
+from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, TaskId, Version
 
 Entry = tuple[bytes, bytes]
@@ -31,8 +32,6 @@ BEFORE_TIME = Now(wall=0)
 """The clocks of a version without a commit."""
 _SAMPLE = 256
 """How many keys of a run are looked up to estimate how many are new."""
-_RANGES_AT_ONCE = 1_024
-"""How many ranges are looked up in the overlay in one go."""
 
 
 class VersionNotAvailable(HoldfastError):
@@ -93,21 +92,10 @@ class ReadView:
         finally:
             below.close()
 
-    def scan_many(
-        self, store: str, starts: Sequence[bytes], stops: Sequence[bytes | None]
-    ) -> Generator[tuple[int, list[Entry]], None, None]:
-        """The entries of each range that has any, with the range's position in the request."""
+    def scan_many(self, store: str, ranges: Ranges) -> Iterator[pa.RecordBatch]:
+        """The entries of many ranges, by the positions of the ranges and then by key: batches of `IN_RANGES`."""
         family = self.overlay.families[store]
-        for first in range(0, len(starts), _RANGES_AT_ONCE):
-            part = slice(first, first + _RANGES_AT_ONCE)
-            above = self.overlay.scan_many(store, starts[part], stops[part])
-            for number, known in enumerate(above, first):
-                start, stop = starts[number], stops[number]
-                if stop is not None and start >= stop:
-                    continue
-                below = [] if family.complete else self.pinned.entries(store, start, stop)
-                if found := _over(known, below):
-                    yield number, found
+        return read_ranges(family.runs, ranges, family.below.may_have_in(ranges), partial(self.pinned.entries, store))
 
     def approximate_count(self, store: str) -> int:
         """About how many keys are stored: those of the engine, and unflushed ones as far as a sample of them is new."""
@@ -152,20 +140,6 @@ class StoreBytes:
 
     def approximate_count(self) -> int:
         return self._view.approximate_count(self._store)
-
-
-def _over(known: dict[bytes, bytes | None], below: list[Entry]) -> list[Entry]:
-    """Entries in key order, replaced where `known` has the key; None means deleted.
-
-    >>> _over({b"b": b"2", b"c": None}, [(b"a", b"1"), (b"c", b"3")])
-    [(b'a', b'1'), (b'b', b'2')]
-    """
-    if not known:
-        return below
-    entries = [entry for entry in below if entry[0] not in known]
-    entries += [(key, value) for key, value in known.items() if value is not None]
-    entries.sort(key=itemgetter(0))
-    return entries
 
 
 class PublishedVersions:

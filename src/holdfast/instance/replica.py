@@ -261,9 +261,10 @@ class Replica(ReplicaState):
             self._at, self._commit, self.applied_bytes = version, last.id, applied
             mark = disk.engines.mark()
             if mark is not None and mark.applying is None:
+                pinned = disk.engines.pin(version)
+                empty = Overlay.starting(version, {store: pinned.keys(store) for store in self.stores})
                 with self._publishing:
-                    empty = Overlay.starting(version, self.stores)
-                    self.published.move(empty, disk.engines.pin(version), stamp.now)
+                    self.published.move(empty, pinned, stamp.now)
                     if version < to:
                         self.published.forget_older()
             if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:

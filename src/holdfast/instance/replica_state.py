@@ -180,9 +180,10 @@ class ReplicaState:
             if fresh or mark is None:
                 self._source.begin_without([spec.name for spec in self._specs if not spec.durable])
             if verdict.at == verdict.whole_from:
-                overlay = Overlay.starting(verdict.at, self.stores, complete=mark is None)
+                pinned = engines.pin(verdict.at)
+                overlay = Overlay.starting(verdict.at, {store: pinned.keys(store) for store in self.stores})
                 with self._publishing:
-                    self.published.move(overlay, engines.pin(verdict.at), now)
+                    self.published.move(overlay, pinned, now)
         except BaseException:
             self.published.clear()
             engines.close()

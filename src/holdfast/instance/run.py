@@ -5,7 +5,6 @@ starts; a lookup goes to the bucket, compares fingerprints, then keys. Rows are 
 the oldest first, so the coldest half of a run is its first half.
 """
 
-from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -17,13 +16,11 @@ import pyarrow.compute as pc
 
 from holdfast.instance.fingerprint import U64, fingerprint
 from holdfast.stores.engines.base import Changes
-from holdfast.stores.formats.byte_columns import key_order
+from holdfast.stores.formats.key_order import SortedKeys
 from holdfast.words import Version
 
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
-_STEPS_PER_RANGE = 256
-"""Looking up a range costs about as much as turning this many keys into Python's bytes."""
 _CHANGES = 32_768
 _SMALL = 1_024
 """The fingerprints of a run of this many rows take 45 us, half of it for calls whatever the number of rows."""
@@ -112,7 +109,7 @@ class Run:
         self.keys = keys
         self.values = values
         self.high = high
-        self.nbytes: int = keys.get_total_buffer_size() + values.get_total_buffer_size() + _index_bytes(len(keys))
+        self._bytes: int = keys.get_total_buffer_size() + values.get_total_buffer_size() + _index_bytes(len(keys))
         if index is not None:
             self.index = index
 
@@ -120,6 +117,11 @@ class Run:
     def index(self) -> Index:
         """Where each key is, computed at the first lookup unless `index_together` was called before."""
         return Index.of(fingerprint(self.keys))
+
+    @property
+    def nbytes(self) -> int:
+        is_sorted = "sorted" in self.__dict__
+        return self._bytes + (self.sorted.nbytes if is_sorted else 0)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -147,7 +149,7 @@ class Run:
     def changes(self) -> Iterator[Changes]:
         """The run as changes for an engine: in key order, a bounded number of rows at a time."""
         for start in range(0, len(self), _CHANGES):
-            rows = self.order.slice(start, _CHANGES)
+            rows = pa.array(self.sorted.order[start : start + _CHANGES])
             yield Changes(self.keys.take(rows), self.values.take(rows))
 
     def newer_half(self) -> "Run":
@@ -158,56 +160,21 @@ class Run:
         return Run(self.keys.take(rows), self.values.take(rows), self.high, index=index)
 
     @cached_property
-    def order(self) -> pa.Array:
-        """The rows in key order, computed at the first scan."""
-        return pa.array(key_order(self.keys))
+    def sorted(self) -> SortedKeys:
+        """The keys in order, computed at the first scan."""
+        return SortedKeys(self.keys)
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes | None]]:
         """The entries with start <= key < stop, in key order."""
-        low, high = self._span(start, stop)
+        low = self.sorted.first_key_at_least(start)
+        high = len(self) if stop is None else self.sorted.first_key_at_least(stop)
         while low < high:
             taken = min(_SCAN_BLOCK, high - low)
             begin = high - taken if reverse else low
-            rows = self.order.slice(begin, taken)
+            rows = pa.array(self.sorted.order[begin : begin + taken])
             pairs = list(zip(self.keys.take(rows).to_pylist(), self.values.take(rows).to_pylist(), strict=True))
             yield from reversed(pairs) if reverse else pairs
             low, high = (low, begin) if reverse else (begin + taken, high)
-
-    def scan_many(
-        self, starts: Sequence[bytes], stops: Sequence[bytes | None]
-    ) -> Iterator[tuple[int, list[tuple[bytes, bytes | None]]]]:
-        """The entries of each range that has any here, with the range's position in the request."""
-        if len(starts) * _STEPS_PER_RANGE < len(self):
-            found = [self._span(start, stop) for start, stop in zip(starts, stops, strict=True)]
-        else:
-            # With many ranges it is cheaper to turn all keys into bytes than to fetch one at every halving.
-            keys: list[bytes] = self.keys.take(self.order).to_pylist()
-            found = [
-                (bisect_left(keys, start), len(keys) if stop is None else bisect_left(keys, stop))
-                for start, stop in zip(starts, stops, strict=True)
-            ]
-        spans = [(number, low, high) for number, (low, high) in enumerate(found) if low < high]
-        if not spans:
-            return
-        rows = self.order.take(pa.array(np.concatenate([np.arange(low, high) for _, low, high in spans])))
-        entries = list(zip(self.keys.take(rows).to_pylist(), self.values.take(rows).to_pylist(), strict=True))
-        first = 0
-        for number, low, high in spans:
-            yield number, entries[first : first + high - low]
-            first += high - low
-
-    def _span(self, start: bytes, stop: bytes | None) -> tuple[int, int]:
-        return self._first_at_least(start), len(self) if stop is None else self._first_at_least(stop)
-
-    def _first_at_least(self, key: bytes) -> int:
-        low, high = 0, len(self)
-        while low < high:
-            middle = (low + high) // 2
-            if self.keys[self.order[middle].as_py()].as_py() < key:
-                low = middle + 1
-            else:
-                high = middle
-        return low
 
 
 def index_together(runs: Sequence[Run]) -> None:

@@ -12,7 +12,7 @@ completely before the first value is sent, since two sides that both write first
 import contextlib
 import logging
 import threading
-from collections.abc import Callable, Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterator
 from itertools import islice
 from typing import TYPE_CHECKING, TypeVar
 
@@ -23,9 +23,11 @@ import pyarrow.flight as flight
 from holdfast import metrics
 from holdfast.errors import USER_ERRORS, Closed, HoldfastError
 from holdfast.instance import messages
-from holdfast.instance.read_views import Entry, ReadView, VersionNotAvailable
+from holdfast.instance.range_reads import IN_RANGES
+from holdfast.instance.read_views import ReadView, VersionNotAvailable
 from holdfast.stores.engines.base import DamagedState
 from holdfast.stores.formats.byte_columns import as_type, whole
+from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
@@ -38,11 +40,9 @@ else:
 _LOG = logging.getLogger(__name__)
 _SEND_ROWS = 65_536
 _SCAN_ROWS = 8_192
-_SCAN_BYTES = 4 << 20
 _READS = 3
 VALUES = pa.schema([pa.field("value", pa.binary())])
 ENTRIES = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
-IN_RANGES = pa.schema([pa.field("range", pa.int32()), *ENTRIES])
 
 _keys_read = metrics.counter("holdfast_state_keys_read", "Keys that tasks asked for in bulk.", ["task"])
 _ranges_read = metrics.counter("holdfast_state_ranges_read", "Ranges that tasks asked for in bulk.", ["task"])
@@ -93,14 +93,12 @@ class StateService(_ServerBase):
             writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
 
     def _scan_many(self, ask: messages.Exchange, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
-        starts, stops = _binary(asked, 0).to_pylist(), _binary(asked, 1).to_pylist()
+        ranges = Ranges(_binary(asked, 0), _binary(asked, 1))
         with self._reading(ask) as view:
             writer.begin(IN_RANGES)
-            with contextlib.closing(view.scan_many(ask.store, starts, stops)) as entries:
-                for block in _blocks(entries):
-                    columns = [pa.array(column, type_) for column, type_ in zip(block, IN_RANGES.types, strict=True)]
-                    writer.write_batch(pa.record_batch(columns, schema=IN_RANGES))
-        _ranges_read.labels(ask.task).inc(len(starts))
+            for batch in view.scan_many(ask.store, ranges):
+                writer.write_batch(batch)
+        _ranges_read.labels(ask.task).inc(len(ranges))
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
         with _encoding_errors():
@@ -224,25 +222,6 @@ def _decoded(data: bytes, kind: type[M]) -> M:
         raise messages.InstanceRefused(
             f"a {kind.__name__} request can't be read: {error}. Use the client of the same release."
         ) from error
-
-
-def _blocks(ranges: Iterable[tuple[int, list[Entry]]]) -> Iterator[tuple[list[int], list[bytes], list[bytes]]]:
-    """The entries of ranges as columns, a few thousand rows or MiB at a time."""
-    numbers: list[int] = []
-    keys: list[bytes] = []
-    values: list[bytes] = []
-    size = 0
-    for number, entries in ranges:
-        for key, value in entries:
-            numbers.append(number)
-            keys.append(key)
-            values.append(value)
-            size += len(key) + len(value)
-            if len(keys) >= _SCAN_ROWS or size >= _SCAN_BYTES:
-                yield numbers, keys, values
-                numbers, keys, values, size = [], [], [], 0
-    if keys:
-        yield numbers, keys, values
 
 
 def _binary(table: pa.Table, place: int) -> pa.Array:

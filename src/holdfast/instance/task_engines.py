@@ -20,6 +20,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast.errors import Closed, HoldfastError
+from holdfast.instance.keys_below import KeysBelow
 from holdfast.instance.state_dir import remove
 from holdfast.stores.engines.base import Changes, DamagedState, Engine, EngineView, Mark, Resources
 from holdfast.stores.engines.registry import open_engine
@@ -206,6 +207,18 @@ class PinnedView:
                 view = self._views[store]
                 values.extend(view.get(store, key) for key in keys.slice(start, _SCAN_BLOCK).to_pylist())
         return pa.array(values, pa.binary())
+
+    def keys(self, store: str) -> KeysBelow:
+        """Which keys a store has, for an overlay over this view."""
+
+        def last_before(stop: bytes | None) -> bytes | None:
+            with self.engines.lease():
+                source = self._views[store].scan(store, b"", stop, reverse=True)
+                found = next(source, None)
+                _close(source)
+            return None if found is None else found[0]
+
+        return KeysBelow.of(last_before)
 
     def entries(self, store: str, start: bytes, stop: bytes | None) -> list[tuple[bytes, bytes]]:
         """A whole range in order. A short one, which most are, is read under one lease and with little around it."""

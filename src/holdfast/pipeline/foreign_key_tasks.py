@@ -17,7 +17,6 @@ from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.record_columns import KeyedColumns, last_per_key
 from holdfast.pipeline.results import Tally, TaskResult, refused
 from holdfast.pipeline.rewriting import rewritten
-from holdfast.pipeline.store_state import united
 from holdfast.pipeline.table_join_task import changed_rows
 from holdfast.pipeline.table_rows import FoundRows, LookedUpTable, TableRows
 from holdfast.pipeline.task import READ_ROWS, Limits, Part, check_own, chunks
@@ -25,11 +24,12 @@ from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many
-from holdfast.stores.formats.keys import LONGEST_KEY, after_prefix, decode_keys, encode_keys
+from holdfast.stores.formats.keys import LONGEST_KEY, decode_keys, encode_keys
 from holdfast.stores.formats.rows import encode_rows
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.layouts.as_of import beginnings
 from holdfast.stores.layouts.base import part
+from holdfast.stores.ranges import Ranges
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.foreign_keys import UNLINKED
 from holdfast.topology.lookups import How
@@ -171,10 +171,8 @@ class IndexWork(ForeignKeyWork):
         """The stored links of foreign keys whose rows changed, as of `v-1`."""
         if not changed.num_rows:
             return pa.array([], pa.binary())
-        starts = pc.unique(beginnings(self.table.store.key, self._foreign(changed))).to_pylist()
-        ranges = united((start, after_prefix(start)) for start in starts)
-        parts = [ranges[n : n + _RANGES] for n in range(0, len(ranges), _RANGES)]
-        return whole(pa.concat_tables([state.scan_many(self.index.name, each) for each in parts])["key"])
+        ranges = Ranges.of_prefixes(pc.unique(beginnings(self.table.store.key, self._foreign(changed))))
+        return whole(state.scan_many(self.index.name, ranges)["key"])
 
     def _answers(self, chunk: pa.Table, changed: pa.Table, rows: TableRows) -> pa.Table:
         """The rows of the right table for these links, each with the time of the change that it answers."""
@@ -189,10 +187,6 @@ class IndexWork(ForeignKeyWork):
             times = pc.max_element_wise(times, self._times(changed).take(of_right))
         taken = [each.take(coded.indices) for each in (*found.columns, found.there)]
         return _typed([*columns[len(key.fields) :], foreign, *taken, times], self.answers)
-
-
-_RANGES = 20_000
-"""How many ranges of the index are read at once."""
 
 
 @dataclass(frozen=True)

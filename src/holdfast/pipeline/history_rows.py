@@ -4,22 +4,19 @@ The latest rows are read in bulk, and the history only of keys whose latest row 
 """
 
 from functools import cached_property
-from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.pipeline.record_columns import last_per_key
-from holdfast.pipeline.store_state import Budget, StoreState, united
 from holdfast.pipeline.table_rows import FoundRows, TableRows
 from holdfast.stores.formats.cells import unpack_many
 from holdfast.stores.formats.keys import decode_keys
 from holdfast.stores.layouts.as_of import beginnings, history_in, in_history, valid_at
+from holdfast.stores.layouts.key_ranges import ranges_of_keys
 from holdfast.stores.layouts.timed import noted_number
-from holdfast.stores.layouts.versioned import DELETED, VersionedEntries
-
-_RANGES: Final = 20_000
-"""How many ranges are read at once."""
+from holdfast.stores.layouts.versioned import DELETED
 
 
 class HistoryRows(TableRows):
@@ -39,12 +36,12 @@ class HistoryRows(TableRows):
     def _valid_at(self, keys: pa.BinaryArray, times: pa.Array) -> pa.BinaryArray:
         key = self._store.key
         asked = beginnings(key, decode_keys(key, keys))
-        bytes_ = StoreState(self._store.name, self._before, Budget(0))
-        entries = VersionedEntries(self._store, bytes_, self._now)
-        ranges = united(entries.ranges(asked.to_pylist(), times.to_pylist(), bytes, lambda first, _: (first + 1, None)))
-        parts = (ranges[first : first + _RANGES] for first in range(0, len(ranges), _RANGES))
-        found = [self._before.scan_many(self._store.name, part) for part in parts]
-        olds = last_per_key(pa.concat_tables([*found, self._sealed_olds]), ("key",))
+        coded = asked.dictionary_encode()
+        earliest = np.full(len(coded.dictionary), np.iinfo(np.int64).max)
+        np.minimum.at(earliest, coded.indices.to_numpy(), times.to_numpy() + 1)
+        ranges = ranges_of_keys(self._store, self._before.store(self._store.name), coded.dictionary, earliest)
+        found = self._before.scan_many(self._store.name, ranges)
+        olds = last_per_key(pa.concat_tables([found, self._sealed_olds]), ("key",))
         return valid_at(key, asked, times, olds.filter(pc.is_valid(olds["value"])))
 
     @cached_property

@@ -3,7 +3,7 @@
 A worker process keeps its connections from one task to the next.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import cache
@@ -14,9 +14,10 @@ import pyarrow as pa
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.client import StateClient
 from holdfast.log.segments import STATE_SCHEMA, SegmentRef
-from holdfast.pipeline.task_state import EmptyState, Range, TaskState
+from holdfast.pipeline.task_state import NO_ENTRIES, EmptyState, TaskState
 from holdfast.retry import retrying
 from holdfast.settings.sections import RetrySettings
+from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, TaskId, Version
 
 T = TypeVar("T")
@@ -69,10 +70,10 @@ class RemoteState(TaskState):
         found = self._ask(lambda client: client.scan(self.task, store, self.version, start, stop, reverse, limit))
         return pa.table([found.keys, found.values], schema=STATE_SCHEMA)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        starts = pa.array([start for start, _ in ranges], pa.binary())
-        stops = pa.array([stop for _, stop in ranges], pa.binary())
-        found = self._ask(lambda client: client.scan_many(self.task, store, self.version, starts, stops))
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
+        if not len(ranges):
+            return NO_ENTRIES
+        found = self._ask(lambda client: client.scan_many(self.task, store, self.version, ranges))
         return pa.table([found["key"], found["value"]], schema=STATE_SCHEMA)
 
     def approximate_count(self, store: str) -> int:

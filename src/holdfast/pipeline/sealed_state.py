@@ -1,14 +1,15 @@
 """A table's state in the version that is being computed: at `v-1`, and over it what its task has sealed in `v`."""
 
 from bisect import bisect_left
-from collections.abc import Sequence
-from functools import reduce
+from functools import cached_property
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.formats.byte_columns import whole
+from holdfast.stores.formats.key_order import SortedKeys
+from holdfast.stores.ranges import Ranges, expanded
 
 FEW = 64
 """Up to how many keys are searched one by one, without a hash table of all changes."""
@@ -47,27 +48,28 @@ class SealedState(TaskState):
             last: bytes = b"" if is_last else page["key"][-1].as_py()
             low = last if reverse and not is_last else start
             high = stop if reverse or is_last else last + b"\x00"
-            found.append(self._over(page, [(low, high)], reverse))
+            found.append(self._over(page, Ranges.of([(low, high)]), reverse))
             number += found[-1].num_rows
             if is_last or number >= limit:
                 return pa.concat_tables(found).slice(0, limit)
             start, stop = (start, last) if reverse else (last + b"\x00", stop)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         return self._over(self._before.scan_many(store, ranges), ranges, reverse=False)
 
-    def _over(self, entries: pa.Table, ranges: Sequence[Range], reverse: bool) -> pa.Table:
+    def _over(self, entries: pa.Table, ranges: Ranges, reverse: bool) -> pa.Table:
         """All entries of ranges before this version, with the changes over them."""
-        own = self._changes.filter(reduce(pc.or_, (self._within(*each) for each in ranges))) if ranges else None
-        if own is None or not own.num_rows:
+        places, _ = expanded(*ranges.within(self._sorted))
+        if not places.size:
             return entries
+        own = self._changes.take(pa.array(places))
         kept = entries.filter(pc.invert(pc.is_in(entries["key"], value_set=whole(own["key"]))))
         merged = pa.concat_tables([kept, own.filter(pc.is_valid(own["value"])).cast(kept.schema)])
         return merged.sort_by([("key", "descending" if reverse else "ascending")])
 
-    def _within(self, start: bytes, stop: bytes | None) -> pa.BooleanArray:
-        after = pc.greater_equal(self._keys, pa.scalar(start, pa.binary()))
-        return after if stop is None else pc.and_(after, pc.less(self._keys, pa.scalar(stop, pa.binary())))
+    @cached_property
+    def _sorted(self) -> SortedKeys:
+        return SortedKeys(self._keys)
 
     def approximate_count(self, store: str) -> int:
         """Counts a changed row as a new one."""

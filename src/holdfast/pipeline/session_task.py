@@ -101,13 +101,17 @@ class SessionMerger:
         late[union.members[of_batch]] = ~chosen[union.groups[of_batch]]
         members, groups = union.of_groups(chosen)
         key = [column.take(pa.array(some[chosen])) for column in found.key]
-        own = own_keys(self.spec, key, union.starts[chosen], union.ends[chosen])
-        before = found.stored.own.take(pa.array(members[members >= len(times)] - len(times)))
+        is_stored = members >= len(times)
+        before, into = members[is_stored] - len(times), groups[is_stored]
+        stored = found.stored
+        same = (stored.starts[before] == union.starts[into]) & (stored.ends[before] == union.ends[into])
+        is_new = chosen.copy()
+        is_new[into[same]] = False
         return ChangedSessions(
-            own,
+            own_keys(self.spec, key, union.starts[chosen], union.ends[chosen]),
             reduced(self.reducers, found.rows.take(pa.array(members)), groups),
-            is_new=pc.invert(pc.is_in(own, value_set=before)),
-            gone=before.filter(pc.invert(pc.is_in(before, value_set=own))),
+            is_new=pa.array(is_new[chosen]),
+            gone=stored.own.take(pa.array(before[~same])),
             late=late,
         )
 

@@ -20,6 +20,7 @@ from holdfast.stores.formats.cells import unpack_many
 from holdfast.stores.formats.rows import decode_rows
 from holdfast.stores.layouts.key_ranges import beginnings_of, ranges_of_keys
 from holdfast.stores.layouts.windowed_rows import POINT, Times, own_keys, own_keys_of_points, split_own_keys
+from holdfast.stores.ranges import expanded
 from holdfast.stores.schema.row_columns import newest_rows
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.reducers import Reducer
@@ -193,11 +194,3 @@ def affected(places: Times, of_batch: npt.NDArray[np.bool_], size: int) -> Itera
     for low, high in zip([0, *(cuts + 1)], [*(cuts + 1), len(starts)], strict=True):
         if high > low:
             yield starts[low:high], begin[low:high], end[low:high]
-
-
-def expanded(begin: Times, end: Times) -> tuple[Times, Times]:
-    """The points of each window, and the number of their window."""
-    counts = end - begin
-    groups = np.repeat(np.arange(len(begin)), counts)
-    before = np.repeat(np.cumsum(counts) - counts, counts)
-    return np.arange(len(groups)) - before + np.repeat(begin, counts), groups

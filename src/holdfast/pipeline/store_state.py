@@ -16,8 +16,9 @@ from sortedcontainers import SortedList
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE, STATE_SCHEMA, too_large
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.layouts.base import area_of, is_entry
+from holdfast.stores.ranges import Range, Ranges
 
 FIRST_PAGE: Final = 1_000
 """How many entries of a range that was not prefetched are read first. A range with fewer is cached."""
@@ -188,7 +189,7 @@ class StoreState:
             read.update(zip(wanted, found.to_pylist(), strict=True))
         spans = [span for span in united(ranges) if self._spans.find(*span) is None]
         if spans:
-            self._remember(spans, _pairs(self._before.scan_many(self.name, spans)))
+            self._remember(spans, _pairs(self._before.scan_many(self.name, Ranges.of(spans))))
 
     def forget(self) -> None:
         """Drops the entries that were read, for the next chunk."""

@@ -7,8 +7,9 @@ millisecond. Of a table with more than a page of rows, only the rows that are as
 from collections.abc import Iterable
 
 from holdfast.pipeline.store_state import FIRST_PAGE, Budget, StoreState
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.task_state import TaskState
 from holdfast.stores.layouts.base import area_of
+from holdfast.stores.ranges import Range
 
 
 class TableState(StoreState):

@@ -5,7 +5,6 @@ Every operator reads through `TaskState`: aggregations read the columns of one s
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -15,10 +14,8 @@ from holdfast import faults
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.stores.access import StoreColumns
+from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId
-
-Range = tuple[bytes, bytes | None]
-"""From the first key up to, but not including, the second one, or to the end."""
 
 NO_ENTRIES: Final = STATE_SCHEMA.empty_table()
 
@@ -41,7 +38,7 @@ class TaskState(ABC):
         """The first `limit` entries of a range, in order or backwards."""
 
     @abstractmethod
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         """All entries of several ranges in the order of their keys. The ranges are sorted and don't overlap."""
 
     @abstractmethod
@@ -85,7 +82,7 @@ class EmptyState(TaskState):
     def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
         return NO_ENTRIES
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         return NO_ENTRIES
 
     def approximate_count(self, store: str) -> int:

@@ -14,13 +14,14 @@ import pyarrow.compute as pc
 from holdfast.log.segments import OUTPUT
 from holdfast.pipeline.session_task import MergedSessions
 from holdfast.pipeline.sinks.outputs import aggregate_rows
-from holdfast.pipeline.sliding_task import Batch, Block, Points, SlidingMerger, expanded
+from holdfast.pipeline.sliding_task import Batch, Block, Points, SlidingMerger
 from holdfast.pipeline.task import Part
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.rows import encode_rows
 from holdfast.stores.layouts.base import part
 from holdfast.stores.layouts.windowed_rows import Times, own_keys, stored_keys
+from holdfast.stores.ranges import expanded
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.derived import TIME
 from holdfast.topology.reducers import Reducer

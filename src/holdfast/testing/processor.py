@@ -4,7 +4,7 @@ The stores are the real ones, in memory. A version ends as it does in a task: ch
 and the next record is processed by a new object of the processor. So a test behaves as an app does.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from datetime import datetime, timedelta
 from itertools import islice
@@ -18,7 +18,7 @@ from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline.running import Member, RunningProcessor
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.table_state import TableState
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.task_state import TaskState
 from holdfast.pipeline.undoing import UndoableState
 from holdfast.pipeline.values import output_table
 from holdfast.settings.units import parse_duration
@@ -29,6 +29,7 @@ from holdfast.stores.formats.types import Field, FieldType, Schema
 from holdfast.stores.kinds.base import millis
 from holdfast.stores.kinds.coding import Values, codec_for
 from holdfast.stores.layouts.base import Count
+from holdfast.stores.ranges import Ranges
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.testing.attributes import AttributeWatch
 from holdfast.topology.events import annotation_of, as_mapping
@@ -305,8 +306,8 @@ class StateInMemory(TaskState):
     def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
         return _table(islice(self.stores[store].scan(start, stop, reverse=reverse), limit))
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        return _table(entry for start, stop in ranges for entry in self.stores[store].scan(start, stop))
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
+        return _table(entry for start, stop in ranges.pairs() for entry in self.stores[store].scan(start, stop))
 
     def approximate_count(self, store: str) -> int:
         return self.stores[store].approximate_count()

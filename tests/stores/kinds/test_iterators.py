@@ -20,11 +20,12 @@ import holdfast as hf
 from holdfast.log.segments import STATE_SCHEMA
 from holdfast.pipeline import store_state
 from holdfast.pipeline.store_state import Budget, StoreState
-from holdfast.pipeline.task_state import Range, TaskState
+from holdfast.pipeline.task_state import TaskState
 from holdfast.stores import scans
 from holdfast.stores.access import OrderedBytes
 from holdfast.stores.engines.base import Changes, Engine, Resources
 from holdfast.stores.engines.registry import ENGINES, open_engine
+from holdfast.stores.ranges import Ranges
 from holdfast.testing.engines import mark_of
 from tests.stores.kinds.models import MODELS
 
@@ -89,8 +90,8 @@ class EngineState(TaskState):
         rows = list(islice(self.view.scan(store, start, stop, reverse=reverse), limit))
         return pa.table([[key for key, _ in rows], [value for _, value in rows]], schema=STATE_SCHEMA)
 
-    def scan_many(self, store: str, ranges: Sequence[Range]) -> pa.Table:
-        return pa.concat_tables([self.scan(store, start, stop, limit=1 << 30) for start, stop in ranges])
+    def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
+        return pa.concat_tables([self.scan(store, *each, limit=1 << 30) for each in ranges.pairs()])
 
     def approximate_count(self, store: str) -> int:
         return self.engine.approximate_count(store)

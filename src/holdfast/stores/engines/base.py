@@ -23,7 +23,7 @@ import pyarrow as pa
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.stores.engines.open_views import OPEN_VIEWS
-from holdfast.stores.formats.byte_columns import is_sorted, key_order
+from holdfast.stores.formats.key_order import is_sorted, key_order
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 

@@ -52,7 +52,8 @@ from holdfast.stores.engines.rocksdb_errors import BadOptions, is_write_stall, t
 from holdfast.stores.engines.rocksdb_options import rejected_options, written_options
 from holdfast.stores.engines.rocksdb_views import RocksView, is_empty
 from holdfast.stores.engines.tuning import Tuning
-from holdfast.stores.formats.byte_columns import as_type, read_in_key_order
+from holdfast.stores.formats.byte_columns import as_type
+from holdfast.stores.formats.key_order import read_in_key_order
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import NOTHING, Version
 

@@ -24,8 +24,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.stores.access import Now, ReadableBytes, StoreColumns
-from holdfast.stores.formats.byte_columns import key_order, whole
+from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.cells import NEVER, NO_TIMESTAMP, Cells, pack_many, unpack_many
+from holdfast.stores.formats.key_order import key_order
 from holdfast.stores.layouts import expiry, recency
 from holdfast.stores.layouts.areas import NOTE_AREA, RECENCY_AREA, split_numbered_keys
 from holdfast.stores.layouts.base import (

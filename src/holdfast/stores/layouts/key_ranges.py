@@ -6,18 +6,17 @@ import numpy as np
 import pyarrow as pa
 
 from holdfast.stores.access import StoreColumns
-from holdfast.stores.formats.byte_columns import cut, offsets_of
-from holdfast.stores.formats.times import time_bytes
+from holdfast.stores.formats.byte_columns import cut, from_matrix, join_rows, offsets_of
+from holdfast.stores.formats.key_order import key_order
+from holdfast.stores.layouts.areas import flip_signs
 from holdfast.stores.layouts.base import read_note
-from holdfast.stores.layouts.slices import slice_prefix
+from holdfast.stores.layouts.slices import sliced_keys, slices_of
 from holdfast.stores.layouts.timed import AFTER_TIME, AFTER_TIMES, NEWEST, noted_number
 from holdfast.stores.layouts.windowed_rows import Times
+from holdfast.stores.ranges import Ranges, expanded
 from holdfast.stores.spec import SESSION, StoreSpec
 
 _TIME_BYTES: Final = 8
-
-KeyRange = tuple[bytes, bytes]
-"""From the first key up to, but not including, the second one."""
 
 
 def beginnings_of(spec: StoreSpec, own: pa.BinaryArray) -> pa.BinaryArray:
@@ -34,21 +33,29 @@ def ranges_of_keys(
     latest: Times | None = None,
     *,
     lead: bytes = b"",
-) -> list[KeyRange]:
-    """Per key, its entries from its earliest to its latest time, in every slice that may have some.
+) -> Ranges:
+    """Per key, its entries from its earliest to its latest time, in every slice that may have some; in key order.
 
-    `lead` comes before own keys. Without `latest` the ranges are open to later times.
+    `lead` comes before own keys. Without `latest` the ranges are open to later times. No key is there twice.
     """
     newest = noted_number(read_note(state, NEWEST))
     if newest is None or not len(beginnings):
-        return []
-    size = spec.slice_ms
-    prefixes = {number: slice_prefix(number) + lead for number in range(int(earliest.min()) // size, newest + 1)}
-    ends = [None] * len(beginnings) if latest is None else latest.tolist()
-    ranges: list[KeyRange] = []
-    for beginning, first, last in zip(beginnings.to_pylist(), earliest.tolist(), ends, strict=True):
-        start = beginning + time_bytes(first)
-        stop = beginning + (AFTER_TIMES if last is None else time_bytes(last) + AFTER_TIME)
-        until = newest if last is None else min(newest, last // size)
-        ranges += [(prefixes[n] + start, prefixes[n] + stop) for n in range(first // size, until + 1)]
-    return sorted(ranges)
+        return Ranges.of([])
+    first = slices_of(earliest, spec.slice_ms)
+    last = np.full(len(first), newest) if latest is None else np.minimum(newest, slices_of(latest, spec.slice_ms))
+    before = pa.scalar(lead, pa.binary())
+    starts = join_rows(before, beginnings, _as_bytes(earliest))
+    after = [pa.scalar(AFTER_TIMES, pa.binary())]
+    if latest is not None:
+        after = [_as_bytes(latest), pa.scalar(AFTER_TIME, pa.binary())]
+    stops = join_rows(before, beginnings, *after)
+    by_key = key_order(beginnings)
+    slices, keys = expanded(first[by_key], np.maximum(first, last + 1)[by_key])
+    order = np.argsort(slices, kind="stable")
+    rows = pa.array(by_key[keys[order]])
+    return Ranges(sliced_keys(slices[order], starts.take(rows)), sliced_keys(slices[order], stops.take(rows)))
+
+
+def _as_bytes(times: Times) -> pa.BinaryArray:
+    """Times as they are in stored keys."""
+    return from_matrix(flip_signs(times).astype(">u8").view(np.uint8).reshape(len(times), _TIME_BYTES))
