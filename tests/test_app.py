@@ -27,11 +27,11 @@ from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
 from holdfast.log.leadership import OutdatedDriver
 from holdfast.pipeline.driver import TaskFailed
-from holdfast.pipeline.planners import SparkRefused
 from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint
 from holdfast.pipeline.sinks.builtin import FolderTaken
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.pipeline.spark import AppNameTaken
+from holdfast.pipeline.spark_errors import SparkRefused
 from holdfast.pipeline.trial_query import QueryRefused
 from holdfast.query.listening import AddressTaken
 from holdfast.states import AppState

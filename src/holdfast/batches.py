@@ -21,6 +21,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import SKIPPED, USER, labelled_counts
+from holdfast.pipeline.spark_errors import FailedInQuery
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
 from holdfast.stores.layouts.waiting import WAITING_COUNT
@@ -136,21 +137,31 @@ class RunningQuery:
     spark: SparkContext
     batches: BatchRunner
     ending: Ending
+    start: Callable[[], StreamingQuery]
+    """Starts the query again."""
+    _restarting: threading.Lock = field(default_factory=threading.Lock)
 
     def process_all_available(self) -> None:
+        query = self.query
         try:
-            self.query.processAllAvailable()
+            query.processAllAvailable()
         except (PySparkException, Py4JError, OSError) as error:
+            if self._has_restarted(query):
+                self.process_all_available()
+                return
             # Spark buries our error in hundreds of lines.
             raise (self._spark_gone() or self.batches.failure or error) from None
 
     def watch(self) -> None:
         """Waits for the query's end, which fails the app unless it was asked to stop. Stops a failed app's query."""
         while not self.ending.asked:
-            ended = self._ended()
+            query = self.query
+            ended = self._ended(query)
             if (gone := self._spark_gone()) is not None:
                 self.ending.fail(gone)
                 return
+            if ended and self._has_restarted(query):
+                continue
             if ended:
                 self.ending.fail(
                     self.batches.failure or self.query.exception() or QueryEnded("Spark's query ended by itself.")
@@ -180,10 +191,28 @@ class RunningQuery:
         except (Py4JError, OSError) as error:
             logger.warning("Spark's query could not be stopped, its JVM is gone: %s", error)
 
-    def _ended(self) -> bool:
+    def _has_restarted(self, ended: StreamingQuery) -> bool:
+        """Whether another query runs now, because a step of this one failed for a record that it hides.
+
+        Spark repeats the batch with the new one, which leaves the steps to Holdfast.
+        """
+        with self._restarting:
+            if self.query is not ended:
+                return True
+            if self.ending.asked or not isinstance(self.batches.failure, FailedInQuery) or self._spark_gone():
+                return False
+            logger.info("a step of Spark's query failed; the batch is repeated to find the record")
+            ended.stop()
+            self.batches.failure = None
+            self.batches.work.check_steps()
+            self.query = self.start()
+            return True
+
+    @staticmethod
+    def _ended(query: StreamingQuery) -> bool:
         """Waits a second for the query's end. A query that failed raises here; `exception()` also has the error."""
         try:
-            return bool(self.query.awaitTermination(1))
+            return bool(query.awaitTermination(1))
         except (PySparkException, Py4JError, OSError):
             return True
 

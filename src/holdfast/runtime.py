@@ -223,7 +223,11 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
-    query = RunningQuery(_start_query(app, tasks.query_frame, batches), app.spark.sparkContext, batches, ending)
+
+    def start_query() -> StreamingQuery:
+        return _start_query(app, tasks.query_frame, batches)
+
+    query = RunningQuery(start_query(), app.spark.sparkContext, batches, ending, start_query)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")

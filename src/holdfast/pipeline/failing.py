@@ -1,37 +1,36 @@
-"""Records for which an expression of a stream fails, such as a cast of a text that isn't a number.
+"""Records for which a step of a stream fails: a cast of a text that isn't a number, a Python function that raises.
 
 Spark stops a job at the first such record. So a batch runs as it is written, and only if that fails it runs again with
-a check before each step that can fail: the records for which the step's expressions raise are set apart, and the others
-go on. The letters of failed records are written by tasks of their own.
+a check of each step that can fail (`checking.py`): the records for which it fails are set apart, and the others go on.
+The letters of failed records are written by tasks of their own.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
-from pyspark.errors import AnalysisException
 from pyspark.sql import functions as F
 
 from holdfast.errors import ErrorCategory, HoldfastError, cut
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
+from holdfast.pipeline.checking import ERROR, Broken, not_row_by_row, split, with_errors
 from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
-from holdfast.pipeline.record_ids import RECORD_ID, show_ids
+from holdfast.pipeline.record_ids import RECORD_ID, reported, show_ids, without
 from holdfast.pipeline.results import Tally, TaskResult, of_skipped, refused
-from holdfast.pipeline.source_readers import Reader
+from holdfast.pipeline.source_readers import Reader, as_columns
 from holdfast.pipeline.task import Part, chunks
 from holdfast.pipeline.task_state import TaskState
-from holdfast.pipeline.unusable import Expression, quoted
+from holdfast.pipeline.unusable import quoted
 from holdfast.topology.steps import Computed
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
     from holdfast.topology.processor import OnError
     from holdfast.topology.topology import StatelessStep, SubTopology
@@ -44,7 +43,7 @@ _LETTER_ROWS: Final = 50_000
 
 
 class RecordFailed(HoldfastError):
-    """An expression of a stream failed for a record. Nothing of the batch was committed."""
+    """A step of a stream failed for a record. Nothing of the batch was committed."""
 
     category = ErrorCategory.INVALID
 
@@ -54,17 +53,39 @@ class Failed:
     """The records that failed in one step."""
 
     on_error: OnError
-    letters: DataFrame
-    """The letter of each, and its number if records have hidden ones, else null."""
+    label: str
+    """The step, as the user wrote it."""
+    broken: Broken
+    columns: tuple[str, ...]
+    """The columns of a record that a letter has."""
+    elsewhere: tuple[DataFrame, ...] = ()
+    """The numbers of records that others report."""
 
+    @property
+    def letters(self) -> DataFrame:
+        """The letter of each. Looks Spark's errors up, which is a job."""
+        records = self._numbered
+        for numbers in self.elsewhere:
+            records = without(records, F.lit(True), numbers)
+        record = F.struct(*(F.col(quoted(name)) for name in self.columns))
+        if self.broken.expressions and self.on_error != "skip":
+            records = with_errors(records, self.broken.expressions, F.to_json(record))
+        elif ERROR not in records.columns:
+            records = records.withColumn(ERROR, F.lit(None).cast("string"))
+        reason = F.concat(F.lit(f"{self.label} failed"), F.coalesce(F.concat(F.lit(": "), F.col(ERROR)), F.lit("")))
+        letter = F.struct(reason.alias("reason"), record.alias("record"))
+        return records.select(F.to_json(letter, {"ignoreNullFields": "false"}).alias(LETTER), RECORD_ID)
 
-def concerns_data(error: Exception) -> bool:
-    """Whether Spark has stopped because of a value: the SQL standard's class 22, data exceptions.
+    @property
+    def numbers(self) -> DataFrame:
+        """The numbers of the records."""
+        return reported(self._numbered, F.lit(True))
 
-    >>> concerns_data(ValueError("[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018"))
-    True
-    """
-    return re.search(r"SQLSTATE: 22\w{3}", str(error)) is not None
+    @property
+    def _numbered(self) -> DataFrame:
+        """The records with their numbers, which are null if rows are not made of one record each."""
+        numbered = show_ids(self.broken.records)
+        return self.broken.records.withColumn(RECORD_ID, F.lit(None).cast("bigint")) if numbered is None else numbered
 
 
 def can_fail(steps: Iterable[StatelessStep]) -> bool:
@@ -74,8 +95,9 @@ def can_fail(steps: Iterable[StatelessStep]) -> bool:
 def readers_of(subtopology: SubTopology, planner: Planner) -> list[Reader]:
     """The readers of a sub-topology, one per branch of its stream."""
     own = tuple(each for each in planner.used() if name_in(each) is None)
+    label = f"an expression of {subtopology.name}"
     check = (
-        (Computed(lambda df: df, own, f"an expression of {subtopology.name}", subtopology.stream.failures),)
+        (Computed(lambda df: df.select(*as_columns(own)), label, subtopology.stream.failures, keeps=True),)
         if own
         else ()
     )
@@ -88,43 +110,30 @@ def without_failed(
     """The records after these steps, and those that failed in one. `unread` are columns that have no values."""
     failed = []
     for step in steps:
-        if isinstance(step, Computed) and (found := _failing(frame, step)) is not None:
-            columns = [name for name in frame.columns if name not in unread]
-            failed.append(Failed(step.on_error, _letters(found[0], step.label, columns)))
-            frame = found[1]
-        frame = step(frame)
+        if not isinstance(step, Computed):
+            frame = step(frame)
+            continue
+        done = split(frame, step.apply(frame), keeps=step.keeps)
+        for broken in done.broken:
+            columns = tuple(name for name in broken.records.columns if name not in (ERROR, *unread))
+            failed.append(Failed(step.on_error, step.label, broken, columns))
+        frame = done.good
     return frame, failed
 
 
-def _failing(frame: DataFrame, step: Computed) -> tuple[DataFrame, DataFrame] | None:
-    """The records for which a step fails, and the others; None if it can't be checked, as one with `explode`."""
-    try:
-        fails = _fails(frame, step.expressions)
-        # The second condition is always true. Spark does not know that it is the same each time, and so neither
-        # moves the step's expressions before the check nor computes them once for both.
-        return frame.where(fails), frame.where(~fails & (F.monotonically_increasing_id() >= 0))
-    except AnalysisException:
-        return None
-
-
-def _fails(frame: DataFrame, expressions: Sequence[Expression]) -> Column:
-    """Whether one of the expressions raises: Spark's `TryEval` is null then, and a struct is never null."""
-    from pyspark.sql.classic.column import Column as ClassicColumn
-
-    values = F.struct(*(F.expr(each) if isinstance(each, str) else each for each in expressions))
-    jvm: Any = frame.sparkSession._jvm
-    utils = jvm.org.apache.spark.sql.classic.ExpressionUtils
-    tried = jvm.org.apache.spark.sql.catalyst.expressions.TryEval(utils.expression(values._jc))
-    return ClassicColumn(utils.column(tried)).isNull()
-
-
-def _letters(frame: DataFrame, label: str, columns: Sequence[str]) -> DataFrame:
-    record = F.struct(*(F.col(quoted(name)) for name in columns))
-    letter = F.struct(F.lit(f"{label} failed").alias("reason"), record.alias("record"))
-    numbered = show_ids(frame)
-    if numbered is None:
-        numbered = frame.withColumn(RECORD_ID, F.lit(None).cast("bigint"))
-    return numbered.select(F.to_json(letter, {"ignoreNullFields": "false"}).alias(LETTER), RECORD_ID)
+def advice(frame: DataFrame, steps: Sequence[StatelessStep]) -> str:
+    """Why the record for which a step fails can't be found, and what to do; empty if it can."""
+    for step in steps:
+        if isinstance(step, Computed):
+            derived = step.apply(frame)
+            if (what := not_row_by_row(frame, derived)) is not None:
+                return (
+                    f" {step.label} doesn't compute each row from one row ({what}), so the record for which it fails "
+                    "can't be found, and on_error can't set it apart. Do what can fail in a step before it, with "
+                    "where, select, with_column or a transform of its own."
+                )
+        frame = step(frame)
+    return ""
 
 
 def stop_for(failed: Sequence[Failed], cause: BaseException | None) -> None:
@@ -133,7 +142,7 @@ def stop_for(failed: Sequence[Failed], cause: BaseException | None) -> None:
         if each.on_error == "fail" and (found := each.letters.select(LETTER).head()) is not None:
             raise RecordFailed(
                 f"A record can't be computed: {cut(found[0], _LONGEST)}. Nothing of the batch was committed. Fix the "
-                'expression, for example with try_cast, or filter such records out, or use on_error="dead_letter". The '
+                'step, for example with try_cast, or filter such records out, or use on_error="dead_letter". The '
                 "app repeats this batch at its next start."
             ) from cause
 

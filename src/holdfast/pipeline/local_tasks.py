@@ -18,7 +18,7 @@ from pyspark.errors import PySparkException
 from holdfast.log.log import Log
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
-from holdfast.pipeline.failing import LettersWork, can_fail, concerns_data, readers_of, stop_for, without_failed
+from holdfast.pipeline.failing import LettersWork, can_fail, readers_of, stop_for, without_failed
 from holdfast.pipeline.local_records import LocalRows, holds
 from holdfast.pipeline.planners import planner_of
 from holdfast.pipeline.planning import Planner, Sealed
@@ -27,6 +27,7 @@ from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
 from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sealed import sealed_table
 from holdfast.pipeline.source_readers import Reader, Steps, applied, reporting_first, shared_steps
+from holdfast.pipeline.spark_errors import concerns_data
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD
@@ -262,11 +263,15 @@ def _numbered_rows(frame: DataFrame) -> pa.Table:
 
 def checked(table: pa.Table, reader: Reader, cause: Exception) -> tuple[pa.Table, list[tuple[OnError, pa.Table]]]:
     """The records of a reader after its steps, and the letters of those that failed."""
-    numbered = table.append_column(RECORD_ID, pa.array(np.arange(table.num_rows)))
-    frame = hide_ids(local_session().createDataFrame(numbered))
-    good, failed = without_failed(frame, (*reader.steps, *reader.computed))
+    good, failed = without_failed(_numbered_frame(table), (*reader.steps, *reader.computed))
     stop_for(failed, cause)
     return _numbered_rows(good), [(each.on_error, each.letters.toArrow()) for each in failed]
+
+
+def _numbered_frame(table: pa.Table) -> DataFrame:
+    """The records with hidden numbers, as an RDD: Spark's optimizer would compute what fails for a local table."""
+    numbered = table.append_column(RECORD_ID, pa.array(np.arange(table.num_rows)))
+    return hide_ids(local_session().createDataFrame(numbered).localCheckpoint())
 
 
 def count_after(table: pa.Table, steps: Steps) -> int:
@@ -276,5 +281,5 @@ def count_after(table: pa.Table, steps: Steps) -> int:
     except (PySparkException, Py4JJavaError) as error:
         if not concerns_data(error):
             raise
-    good, failed = without_failed(local_session().createDataFrame(table), steps)
-    return good.count() + sum(each.letters.count() for each in failed)
+    good, failed = without_failed(_numbered_frame(table), steps)
+    return good.count() + sum(each.broken.records.count() for each in failed)

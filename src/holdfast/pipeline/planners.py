@@ -5,21 +5,19 @@ A new operator needs a class in `topology/`, a module with its planner, and a li
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
-from py4j.protocol import Py4JError, Py4JJavaError
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
-from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.aggregation_plan import AggregationPlanner
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
-from holdfast.pipeline.failing import LETTER, Failed, LettersWork, can_fail, concerns_data, readers_of, stop_for
+from holdfast.pipeline.failing import LETTER, Failed, LettersWork, advice, can_fail, readers_of, stop_for
 from holdfast.pipeline.foreign_key_plan import ForeignKeyJoinPlanner, IndexPlanner, LinksPlanner
 from holdfast.pipeline.global_join_plan import GlobalJoinPlanner
 from holdfast.pipeline.job_order import planning, run_in_order, running, with_session
@@ -34,6 +32,7 @@ from holdfast.pipeline.results import TaskDone, TaskResult
 from holdfast.pipeline.sealed import sealed_frame
 from holdfast.pipeline.source_readers import Reader, SourceReaders, Steps, reporting_first
 from holdfast.pipeline.spark import SHUFFLE_CHECKS
+from holdfast.pipeline.spark_errors import FailedInQuery, SparkRefused, concerns_data, spark_errors
 from holdfast.pipeline.static_plan import StaticTablePlanner
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.table_plan import TablePlanner
@@ -101,18 +100,6 @@ def dependencies_of(subtopologies: Sequence[SubTopology]) -> dict[str, set[str]]
     return found
 
 
-class SparkUnavailable(HoldfastError):
-    """A Spark job failed because a worker or an executor died. Another attempt may succeed."""
-
-    category = ErrorCategory.RETRY
-
-
-class SparkRefused(HoldfastError):
-    """Spark can't run the batch, and another attempt would fail too."""
-
-    category = ErrorCategory.INVALID
-
-
 class BatchTasks:
     """Runs the tasks of a version on Spark: one job per sub-topology, from one read of each source.
 
@@ -139,14 +126,24 @@ class BatchTasks:
             self._readers[planner] = readers_of(each, planner)
             for reader in self._readers[planner]:
                 readers.setdefault(reader.branch.origin, []).append(reader)
-        of_sources = ((origin, own) for origin, own in readers.items() if isinstance(origin, Source))
-        self._sources = {source: SourceReaders(source, own) for source, own in of_sources}
+        self._of_sources = {origin: own for origin, own in readers.items() if isinstance(origin, Source)}
+        self._names = sources
         self._failures = {planner: FailureMemory() for planner in self._readers}
         self._reports = {planner: FailureMemory() for planner in self._readers}
         self._inline_limit = limits.inline_limit
         self._first = {reader: first for own in readers.values() for reader, first in reporting_first(own).items()}
+        self._read_sources(checked=False)
+
+    def _read_sources(self, *, checked: bool) -> None:
+        self._sources = {
+            source: SourceReaders(source, own, checked=checked) for source, own in self._of_sources.items()
+        }
         selected = {source.name: readers.selected for source, readers in self._sources.items()}
-        self._union = TaggedUnion([(name, selected[name]) for name in sources])
+        self._union = TaggedUnion([(name, selected[name]) for name in self._names])
+
+    def check_steps(self) -> None:
+        """Takes the steps that can fail out of `query_frame`. Between two queries."""
+        self._read_sources(checked=True)
 
     @cached_property
     def arrow(self) -> Mapping[str, str]:
@@ -177,10 +174,14 @@ class BatchTasks:
         if several:
             batch = batch.persist()
         try:
-            with _spark_errors():
+            with spark_errors():
                 selected = {source: self._union.of_source(batch, source.name) for source in self._sources}
                 version = _Version(self, batch.sparkSession, step, locations, selected, batch=batch)
                 return BatchResult(version.run(), version.records())
+        except SparkRefused as error:
+            if concerns_data(error.__cause__) and any(each.can_be_checked for each in self._sources.values()):
+                raise FailedInQuery(str(error)) from error.__cause__
+            raise
         finally:
             if batch.is_cached:
                 batch.unpersist()
@@ -189,7 +190,7 @@ class BatchTasks:
         self, session: SparkSession, due: Collection[str], step: Step, locations: StateLocations
     ) -> BatchResult:
         """The results of a version without a batch: of the tasks that have to run in it."""
-        with _spark_errors():
+        with spark_errors():
             return BatchResult(_Version(self, session, step, locations, {}, due).run())
 
 
@@ -214,6 +215,7 @@ class _Version:
     """How many records have failed."""
     checked: set[Planner] = field(default_factory=set)
     """Those for whose records a step has failed."""
+    _checked_records: dict[Reader, ReaderRecords] = field(default_factory=dict)
 
     def run(self) -> list[TaskResult]:
         """The results of all tasks. Where one has failed, no further sub-topology runs."""
@@ -275,12 +277,21 @@ class _Version:
             return None
         with running():
             stop_for(failed, cause)
-        results = planner.run(records, self.step, self._locations(subtopology))
+        try:
+            results = planner.run(records, self.step, self._locations(subtopology))
+        except (PySparkException, Py4JJavaError) as error:
+            if concerns_data(error) and (text := "".join(map(self._advice, self.tasks._readers[planner]))):
+                raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}{text}") from error
+            raise
         letters = self._write_letters(subtopology, failed)
         self.failed[planner] = sum(sum(each.counts.values()) for each in letters if isinstance(each, TaskDone))
         self.tasks._failures[planner].saw(failed=bool(letters))
         self.letters += letters
         return results
+
+    def _advice(self, reader: Reader) -> str:
+        origin = self._origin(reader.branch.origin)
+        return "" if origin is None else advice(origin, self.tasks._steps(reader))
 
     def _write_letters(self, subtopology: SubTopology, failed: Sequence[Failed]) -> list[TaskResult]:
         """The results of the tasks that write the letters of failed records, or count those that are skipped."""
@@ -352,7 +363,8 @@ class _Version:
     def _reader_records(self, reader: Reader, frame: DataFrame, *, checked: bool) -> ReaderRecords:
         origin = reader.branch.origin
         unread = self.tasks._sources[origin].unread if isinstance(origin, Source) else ()
-        return ReaderRecords(reader, frame, self.tasks._steps(reader), self.step.wall, checked, unread)
+        records = ReaderRecords(reader, frame, self.tasks._steps(reader), self.step.wall, checked, unread)
+        return self._checked_records.setdefault(reader, records) if checked else records
 
     def _origin(self, origin: Origin) -> DataFrame | None:
         """The records of a source or an output, before the steps of a branch."""
@@ -368,17 +380,3 @@ class _Version:
 
     def _all_results(self) -> list[TaskResult]:
         return [result for _, planner in self.tasks._planners.values() for result in self.results.get(planner, ())]
-
-
-@contextlib.contextmanager
-def _spark_errors() -> Iterator[None]:
-    """Turns Spark's errors into our own."""
-    try:
-        yield
-    except PySparkException as error:
-        # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
-        raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
-    except (Py4JError, ConnectionError) as error:  # a JVM that is gone too: the app's watcher then says so
-        if concerns_data(error):
-            raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
-        raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error

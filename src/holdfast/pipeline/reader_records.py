@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
@@ -44,11 +44,11 @@ class ReaderRecords:
         """The records without those that it can't use and one of the others reports, and those that failed."""
         good, failed = self._split
         numbered = show_ids(good)
-        for other in others if numbered is not None else ():
+        for other in others:
             numbers = other._reported
-            if numbers is not None and numbered is not None:
-                numbered = without(numbered, self._unusable, numbers)
-                failed = [Failed(each.on_error, without(each.letters, F.lit(True), numbers)) for each in failed]
+            if numbers is not None:
+                numbered = None if numbered is None else without(numbered, self._unusable, numbers)
+                failed = [replace(each, elsewhere=(*each.elsewhere, numbers)) for each in failed]
         return self.reader.select(good if numbered is None else numbered), failed
 
     @cached_property
@@ -77,8 +77,7 @@ class ReaderRecords:
     def _reported(self) -> DataFrame | None:
         """The numbers of the records that it reports; None if its rows have no numbers."""
         good, failed = self._split
-        numbered = show_ids(good)
-        if numbered is None:
-            return None
-        found = [reported(numbered, self._unusable), *(reported(each.letters, F.lit(True)) for each in failed)]
-        return reduce(lambda one, other: one.unionAll(other), found)
+        found = [each.numbers for each in failed]
+        if (numbered := show_ids(good)) is not None:
+            found.append(reported(numbered, self._unusable))
+        return reduce(lambda one, other: one.unionAll(other), found) if found else None

@@ -3,17 +3,16 @@
 Tasks pass it chunks of their partition; `holdfast.testing.ProcessorTest` passes it single records.
 """
 
-import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import pyarrow as pa
 
-from holdfast.errors import USER_ERRORS, BadKey, BadValue, ErrorCategory, HoldfastError, cut, shown
+from holdfast.errors import USER_ERRORS, BadKey, BadValue, ErrorCategory, HoldfastError, shown
+from holdfast.pipeline.raised import raised
 from holdfast.pipeline.store_state import StoreState
 from holdfast.pipeline.undoing import Counting, RecordUndo
 from holdfast.retry import is_retryable
@@ -25,11 +24,6 @@ from holdfast.stores.spec import StoreSpec
 from holdfast.topology.forwarding import Row
 from holdfast.topology.processor import Context, OnError, Processor, globals_of, stores_of
 from holdfast.topology.punctuation import Punctuation
-
-_OWN_CODE = str(Path(__file__).parents[1])
-_LONGEST = 1_000
-"""The maximum length of a user's exception in a message: it may contain a whole record."""
-
 
 Position = Callable[[int], str]
 """The position of a record in its source as text, by its place in the chunk; empty if it isn't known."""
@@ -345,14 +339,4 @@ def _taken(context: Context) -> dict[str | None, tuple[list[Row], list[int]]]:
 
 
 def _reason(member: Member, what: str, error: BaseException) -> str:
-    message = cut(traceback.format_exception_only(error)[-1].strip(), _LONGEST)
-    return f"{member.processor.__name__}.{what} raised {message}{_place(error)}"
-
-
-def _place(error: BaseException) -> str:
-    """The place in the user's own code: the innermost line that isn't Holdfast's."""
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith(_OWN_CODE)]
-    if not frames:
-        return ""
-    last = frames[-1]
-    return f" at {last.filename}:{last.lineno}, in {last.name}: {last.line or '(no source)'}"
+    return f"{member.processor.__name__}.{what} raised {raised(error)}"

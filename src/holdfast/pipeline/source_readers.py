@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.checking import not_row_by_row
 from holdfast.pipeline.column_pruning import columns_used
 from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
@@ -73,15 +74,22 @@ class Reader:
 class SourceReaders:
     """A source, and all branches that read it."""
 
-    def __init__(self, source: Source, readers: Sequence[Reader]) -> None:
-        self.readers = readers
+    def __init__(self, source: Source, readers: Sequence[Reader], *, checked: bool = False) -> None:
+        """`checked`: the streaming query has no step that can fail, so that each can be checked in its batches."""
+        self.readers, self._source = readers, source
         shared = shared_steps([reader.steps for reader in readers])
-        self._shared = in_query(shared)
+        self._shared = in_query(source.frame, shared, checked=checked)
         counting = min(readers, key=lambda reader: len(reader.steps))
         self.counting = counting if len(counting.steps) == len(shared) else None
         """A reader that gets all records of the source."""
         self.selected = self._selected(applied(source.frame, self._shared), whole=source.whole_dead_letters)
         """What the streaming query reads of this source."""
+
+    @property
+    def can_be_checked(self) -> bool:
+        """Whether the streaming query has steps that can fail, and could do without them."""
+        kept = in_query(self._source.frame, self._shared, checked=True)
+        return len(kept) < len(self._shared) and is_row_by_row(self._source.frame, self._shared)
 
     def _selected(self, shared: DataFrame, *, whole: bool) -> DataFrame:
         """The frame with the columns that the readers use."""
@@ -136,16 +144,30 @@ def shared_steps(chains: Sequence[Steps]) -> Steps:
     return tuple(shared)
 
 
-def in_query(steps: Steps) -> Steps:
+def in_query(frame: DataFrame, steps: Steps, *, checked: bool = False) -> Steps:
     """The steps that can be part of the streaming query: up to the first one that is checked record by record.
 
-    >>> from holdfast.topology.steps import Filter
-    >>> one, two = Computed(Filter("a"), ("a",), "where('a')", "fail"), Computed(Filter("b"), ("b",), "b", "skip")
-    >>> in_query((one, two, one)) == (one,)
-    True
+    That is one whose failures don't stop the app or, if `checked`, any that can fail.
     """
-    checked = (n for n, step in enumerate(steps) if isinstance(step, Computed) and step.on_error != "fail")
-    return steps[: next(checked, len(steps))]
+    if not any(isinstance(step, Computed) and (checked or step.on_error != "fail") for step in steps):
+        return steps
+    for n, step in enumerate(steps):
+        derived = step(frame)
+        is_checked = isinstance(step, Computed) and (checked or step.on_error != "fail")
+        if is_checked and not_row_by_row(frame, derived) is None:
+            return steps[:n]
+        frame = derived
+    return steps
+
+
+def is_row_by_row(frame: DataFrame, steps: Steps) -> bool:
+    """Whether each step computes each row from one row."""
+    for step in steps:
+        derived = step(frame)
+        if not_row_by_row(frame, derived) is not None:
+            return False
+        frame = derived
+    return True
 
 
 def applied(frame: DataFrame, steps: Steps) -> DataFrame:

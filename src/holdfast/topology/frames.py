@@ -44,7 +44,7 @@ def errors_in(frame: DataFrame, where: str) -> Iterator[None]:
     from pyspark.errors import AnalysisException
 
     try:
-        with _unlogged():
+        with unlogged():
             yield
     except AnalysisException as error:
         raise TopologyError(f"{where}: {_reason(frame, error)}") from None
@@ -59,7 +59,7 @@ def _reason(frame: DataFrame, error: AnalysisException) -> str:
 
 
 @contextlib.contextmanager
-def _unlogged() -> Iterator[None]:
+def unlogged() -> Iterator[None]:
     """PySpark logs each error of an expression with its Java trace. Here the error that is raised says it all."""
     from pyspark.logger import PySparkLogger
 

@@ -114,16 +114,17 @@ class Filter:
 
 @dataclass(frozen=True, eq=False)
 class Computed:
-    """A step with expressions of the user's, which can fail for a record."""
+    """A step with expressions or functions of the user's, which can fail for a record."""
 
     apply: Callable[[DataFrame], DataFrame]
-    expressions: tuple[str | Column, ...]
     label: str
     """The step as the user wrote it, for the reason of a dead letter."""
     on_error: OnError
+    keeps: bool = False
+    """Whether records stay as they are: what is computed of them is for the operator that follows."""
 
     def __call__(self, df: DataFrame) -> DataFrame:
-        return self.apply(df)
+        return df if self.keeps else self.apply(df)
 
 
 @dataclass(frozen=True, eq=False)

@@ -31,7 +31,7 @@ from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, check_on_error, timed
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
-from holdfast.topology.steps import Computed, Filter, Projection
+from holdfast.topology.steps import Computed, Filter, PlainStep, Projection
 from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
@@ -79,7 +79,7 @@ class Stream(Named):
         return self.topology.on_error if self.chosen is None else self.chosen
 
     def on_error(self, choice: OnError) -> Stream:
-        """What happens to a record for which an expression fails, such as a cast of a text that isn't a number.
+        """What happens to a record for which a step fails: a cast of a text that isn't a number, a UDF that raises.
 
         "fail" stops the app, "skip" counts the record, "dead_letter" keeps it. It holds for the steps and the
         aggregates or table that follow: `games.on_error("dead_letter").with_column("n", "CAST(text AS int)")`.
@@ -88,19 +88,21 @@ class Stream(Named):
 
     def transform(self, step: StatelessStep) -> Stream:
         """Applies any stateless PySpark: `stream.transform(lambda df: df.withColumn("day", F.to_date("ts")))`."""
-        return self._with(step, "transform()")
+        if isinstance(step, PlainStep):
+            return self._with(step, "transform()")
+        return self._computed(step, "transform()")
 
     def _with(self, step: StatelessStep, where: str) -> Stream:
         """The stream with one more step. `where` names the call in the error for a column that isn't there."""
         with errors_in(self.frame, where):
             return replace(self, branches=tuple(branch.after(step) for branch in self.branches))
 
-    def _computed(self, apply: StatelessStep, expressions: tuple[str | Column, ...], where: str) -> Stream:
-        return self._with(Computed(apply, expressions, where, self.failures), where)
+    def _computed(self, apply: StatelessStep, where: str) -> Stream:
+        return self._with(Computed(apply, where, self.failures), where)
 
     def where(self, condition: str | Column) -> Stream:
         """Keeps the records for which the condition is true."""
-        return self._computed(Filter(condition), (condition,), f"where({condition!r})")
+        return self._computed(Filter(condition), f"where({condition!r})")
 
     filter = where
 
@@ -109,7 +111,7 @@ class Stream(Named):
         names = [column for column in columns if isinstance(column, str) and column.isidentifier()]
         where = f"select({', '.join(map(repr, columns))})"
         if len(names) < len(columns):
-            return self._computed(lambda df: df.select(*columns), columns, where)
+            return self._computed(lambda df: df.select(*columns), where)
         for name in names:
             check_column(self.frame, name, where)
         return self._with(Projection(tuple((name, name) for name in names)), where)
@@ -122,7 +124,7 @@ class Stream(Named):
                 return df.selectExpr(*[f"`{c}`" for c in df.columns if c != name], f"{value} AS `{name}`")
             return df.withColumn(name, value)
 
-        return self._computed(step, (value,), f"with_column({name!r}, {value!r})")
+        return self._computed(step, f"with_column({name!r}, {value!r})")
 
     def drop(self, *columns: str) -> Stream:
         """Leaves these columns out."""
@@ -139,7 +141,7 @@ class Stream(Named):
             items = F.explode(F.expr(values) if isinstance(values, str) else values)
             return df.select(*[f"`{c}`" for c in df.columns if c != name], items.alias(name))
 
-        return self._computed(step, (values,), f"flat_map({values!r}, {name!r})")
+        return self._computed(step, f"flat_map({values!r}, {name!r})")
 
     def key_by(self, *columns: str) -> Stream:
         """The same records under another key."""
@@ -161,8 +163,7 @@ class Stream(Named):
         taken = F.lit(False)
         for condition in conditions:
             matches = F.coalesce(F.expr(condition) if isinstance(condition, str) else condition, F.lit(False))
-            asked = conditions[: len(parts) + 1]
-            part = self._computed(Filter(matches & ~taken), asked, f"branch({condition!r})")
+            part = self._computed(Filter(matches & ~taken), f"branch({condition!r})")
             if not is_repeatable(part.frame):
                 raise TopologyError(
                     f"branch({condition!r}): the condition may answer otherwise when it is asked again, so a record "
@@ -170,7 +171,7 @@ class Stream(Named):
                 )
             parts.append(part)
             taken = taken | matches
-        return (*parts, self._computed(Filter(~taken), conditions, "branch()"))
+        return (*parts, self._computed(Filter(~taken), "branch()"))
 
     def merge(self, *others: Stream) -> Stream:
         """The records of several streams as one. They need the same columns, key and event time."""

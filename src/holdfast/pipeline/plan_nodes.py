@@ -1,0 +1,60 @@
+"""Spark's logical plans, through the JVM: the nodes that a step puts on top of a DataFrame, and DataFrames of nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from pyspark.sql import DataFrame
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, SparkSession
+
+Node: TypeAlias = Any
+"""A node of a logical plan, in the JVM."""
+
+SparkExpression: TypeAlias = Any
+"""An expression of a logical plan, in the JVM."""
+
+
+def items(sequence: Any) -> list[Any]:
+    """The items of a Scala sequence."""
+    return [sequence.apply(n) for n in range(sequence.length())]
+
+
+def nodes_above(frame: DataFrame, derived: DataFrame) -> list[Node] | None:
+    """The nodes that `derived` has on top of the frame, the lowest first; None if they are not one above the other."""
+    lowest, node = frame._jdf.logicalPlan(), derived._jdf.logicalPlan()
+    found: list[Node] = []
+    while not node.equals(lowest):
+        found.insert(0, node)
+        children = node.children()
+        if children.length() != 1:
+            return None
+        node = children.apply(0)
+    return found
+
+
+def on_top(node: Node, frame: DataFrame) -> DataFrame:
+    """The node over this frame, which has the columns of the node's own child."""
+    jvm: Any = frame.sparkSession._jvm
+    return frame_of(frame.sparkSession, node.withNewChildren(jvm.PythonUtils.toSeq([frame._jdf.logicalPlan()])))
+
+
+def frame_of(session: SparkSession, plan: Node) -> DataFrame:
+    jvm: Any = session._jvm
+    return DataFrame(jvm.org.apache.spark.sql.classic.Dataset.ofRows(session._jsparkSession, plan), session)
+
+
+def column_of(session: SparkSession, expression: SparkExpression) -> Column:
+    from pyspark.sql.classic.column import Column as ClassicColumn
+
+    jvm: Any = session._jvm
+    return ClassicColumn(jvm.org.apache.spark.sql.classic.ExpressionUtils.column(expression))
+
+
+def inner_first(expressions: Sequence[SparkExpression]) -> Iterator[SparkExpression]:
+    """All parts of these expressions, each after its own parts."""
+    for each in expressions:
+        yield from inner_first(items(each.children()))
+        yield each

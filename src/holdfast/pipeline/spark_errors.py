@@ -1,0 +1,56 @@
+"""What Spark's errors mean for a batch: whether another attempt may succeed, and whether a value is the cause."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator
+
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException, PythonException
+
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.pipeline.planning import in_short
+
+
+class SparkUnavailable(HoldfastError):
+    """A Spark job failed because a worker or an executor died. Another attempt may succeed."""
+
+    category = ErrorCategory.RETRY
+
+
+class SparkRefused(HoldfastError):
+    """Spark can't run the batch, and another attempt would fail too."""
+
+    category = ErrorCategory.INVALID
+
+
+class FailedInQuery(SparkRefused):
+    """A step failed that is part of the streaming query, which hides the record. Without it, batches can check it."""
+
+
+def concerns_data(error: BaseException | None) -> bool:
+    """Whether Spark has stopped because of a value.
+
+    These are the SQL standard's class 22, data exceptions, and 38 and 39, exceptions of functions from outside.
+
+    >>> concerns_data(ValueError("[CAST_INVALID_INPUT] The value 'x' ... SQLSTATE: 22018"))
+    True
+    """
+    if isinstance(error, PythonException):
+        return True
+    return re.search(r"SQLSTATE: (22|38|39)\w{3}|api\.python\.PythonException", str(error)) is not None
+
+
+@contextlib.contextmanager
+def spark_errors() -> Iterator[None]:
+    """Turns Spark's errors into our own."""
+    try:
+        yield
+    except PySparkException as error:
+        # PySpark raises its own classes of errors when the cause is the plan, the data or Python code.
+        raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
+    except (Py4JError, ConnectionError) as error:  # a JVM that is gone too: the app's watcher then says so
+        if concerns_data(error):
+            raise SparkRefused(f"Spark refused the batch: {in_short(str(error))}") from error
+        raise SparkUnavailable(f"Spark lost the batch's job: {in_short(str(error))}") from error

@@ -1,0 +1,111 @@
+"""Steps that fail for some records: each kind of function and node of a plan, on real Spark."""
+
+import json
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F
+from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
+
+from holdfast.pipeline.checking import not_row_by_row
+from holdfast.pipeline.failing import LETTER, without_failed
+from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
+from holdfast.topology.steps import Computed
+
+pytestmark = pytest.mark.spark
+
+Step = Callable[[DataFrame], DataFrame]
+TEXTS = ["1", "x", "2", "y", "3"]
+SCHEMA = "text string, n int"
+
+
+def number(column: str | Column) -> Column:
+    def as_number(value: str) -> int:
+        return int(value)
+
+    return F.udf(as_number, "int")(column)
+
+
+def of_series(column: str) -> Column:
+    def as_numbers(values: Any) -> Any:
+        return values.astype("int64")
+
+    numbers: Column = pandas_udf(as_numbers, "int", PandasUDFType.SCALAR)(column)
+    return numbers
+
+
+def of_series_iterator(column: str) -> Column:
+    def as_numbers(batches: Iterator[Any]) -> Iterator[Any]:
+        for values in batches:
+            yield values.astype("int64")
+
+    numbers: Column = pandas_udf(as_numbers, "int", PandasUDFType.SCALAR_ITER)(column)
+    return numbers
+
+
+def of_frames(frames: Iterator[Any]) -> Iterator[Any]:
+    for frame in frames:
+        yield frame.assign(n=frame["text"].astype("int32"))
+
+
+def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield batch.append_column("n", batch["text"].cast(pa.int32()))
+
+
+def several(df: DataFrame) -> DataFrame:
+    """Calls of which one fails for x and another one for y."""
+    numbered = df.where("text <> 'z'").withColumn("n", F.expr("IF(text = 'y', 0, CAST(text AS int))"))
+    return numbered.withColumn("m", number(F.concat("text", F.lit("0"))) / F.col("n")).drop("m")
+
+
+RAISES = "raised ValueError: invalid literal for int() with base 10: 'x'"
+CAST = 'failed: [CAST_INVALID_INPUT] The value \'x\' of the type "STRING" cannot be cast to "INT"'
+STEPS: dict[str, tuple[Step, str]] = {
+    "cast": (lambda df: df.withColumn("n", F.expr("CAST(text AS int)")), CAST),
+    "index": (lambda df: df.selectExpr("text", "CAST(array('1', '2', '3')[CAST(text AS int) - 1] AS int) AS n"), CAST),
+    "filter": (lambda df: df.where("CAST(text AS int) > 0").withColumn("n", F.expr("CAST(text AS int)")), CAST),
+    "udf": (lambda df: df.withColumn("n", number("text")), RAISES),
+    "udf in a udf": (lambda df: df.withColumn("n", number(number("text").cast("string"))), RAISES),
+    "udf in a filter": (lambda df: df.where(number("text") > 0).withColumn("n", number("text")), RAISES),
+    "udf in items": (lambda df: df.select("text", F.explode(F.array(number("text"))).alias("n")), RAISES),
+    "udf in SQL": (lambda df: df.selectExpr("text", "number_of(text) + 0 AS n"), RAISES),
+    "pandas": (lambda df: df.withColumn("n", of_series("text")), RAISES),
+    "pandas iterator": (lambda df: df.withColumn("n", of_series_iterator("text")), RAISES),
+    "several": (several, CAST),
+    "mapInPandas": (lambda df: df.mapInPandas(of_frames, SCHEMA), f"failed: of_frames() {RAISES}"),
+    "mapInArrow": (
+        lambda df: df.mapInArrow(of_batches, SCHEMA),
+        "failed: of_batches() raised pyarrow.lib.ArrowInvalid",
+    ),
+}
+
+
+@pytest.fixture(scope="module")
+def texts(spark: SparkSession) -> DataFrame:
+    spark.udf.register("number_of", int, "int")
+    table = pa.table({"text": TEXTS, RECORD_ID: pa.array(range(len(TEXTS)), pa.int64())})
+    return hide_ids(spark.createDataFrame(table).repartition(1).sortWithinPartitions(RECORD_ID))
+
+
+@pytest.mark.parametrize("name", STEPS)
+def test_failing_records_are_set_apart_with_their_errors(texts: DataFrame, name: str) -> None:
+    step, reason = STEPS[name]
+    good, failed = without_failed(texts, [Computed(step, "transform()", "dead_letter")])
+    assert sorted(row["n"] for row in good.collect()) == [1, 2, 3]
+    found = {row[RECORD_ID]: json.loads(row[LETTER]) for each in failed for row in each.letters.collect()}
+    assert {n: letter["record"]["text"] for n, letter in found.items()} == {1: "x", 3: "y"}
+    assert reason in found[1]["reason"]
+    assert found[1]["reason"].startswith("transform() failed: ")
+    assert "\n" not in found[1]["reason"] and "SQLSTATE" not in found[1]["reason"]
+    if not name.startswith("map"):
+        assert show_ids(good) is not None, "later steps can still trace a record"
+
+
+def test_what_is_not_computed_row_by_row_is_named(texts: DataFrame) -> None:
+    assert not_row_by_row(texts, several(texts)) is None
+    assert not_row_by_row(texts, texts.groupBy("text").count()) == "Aggregate"
+    assert not_row_by_row(texts, texts.join(texts.limit(1), "text")) == "several inputs"
