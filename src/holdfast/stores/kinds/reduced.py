@@ -31,7 +31,10 @@ class StoredWindow(NamedTuple):
 
 
 class ChangedWindows:
-    """The windows that a version has changed so far, and what each was before the version; None: it was not there."""
+    """The windows that a version has changed so far, without values.
+
+    Each is as it was before the version; None: it was not there.
+    """
 
     def __init__(self) -> None:
         self.before: dict[bytes, StoredWindow | None] = {}
@@ -40,7 +43,7 @@ class ChangedWindows:
     def note(self, own: bytes, there: StoredWindow | None) -> None:
         """Notes what a window is before it changes, unless the version has changed it already."""
         if own not in self.before:
-            self.before[own] = there
+            self.before[own] = None if there is None else there._replace(value=None)
             self._of_record.append(own)
 
     def begin_record(self) -> None:
