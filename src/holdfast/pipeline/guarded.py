@@ -69,7 +69,7 @@ class _OfSeries(_Guarded):
             own = [_cut(each, start, stop) for each in columns]
             return self.function(*own, **{name: _cut(each, start, stop) for name, each in named.items()})
 
-        import pandas as pd
+        import pandas as pd  # type: ignore[import-untyped]
 
         return pd.Series(self.reasons(call, _rows(columns, named)), dtype=object)
 
