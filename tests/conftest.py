@@ -14,14 +14,16 @@ import pytest
 from hypothesis import HealthCheck, settings
 from pyspark.sql import SparkSession
 
-# Test machines vary in speed, so a slow example is not a failure. `make crash` tries more examples of each property.
+from tests import class_archive
+
+# Test machines vary in speed, so a slow example is not a failure. `make crash` tries 25 times as many
+# examples of each property.
 _ANY_SPEED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.register_profile("holdfast", _ANY_SPEED, max_examples=50)
+settings.register_profile("holdfast", _ANY_SPEED, max_examples=20)
 settings.register_profile("thorough", _ANY_SPEED, max_examples=500)
 settings.load_profile("holdfast")
 
-# Spark's JVMs live for seconds here, too short for the second compiler and the parallel collector to pay off.
-os.environ.setdefault("JDK_JAVA_OPTIONS", "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData")
+os.environ.setdefault("JDK_JAVA_OPTIONS", class_archive.java_options())
 
 # Tests' folders are in memory if there is room: two thirds of the time of a crash matrix went into fsync, which makes
 # no difference to a killed process.
@@ -65,6 +67,21 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+# Tests run hundreds of plans once, over a few records each. Compiling every plan to bytecode takes a fifth of the
+# JVM's time; hash tables and sort buffers of 64 MB, Spark's choice for this heap, fill it after seven apps. Tests that
+# start a Spark of their own (`test_lifecycle.py`, `crash/`) have Spark's defaults; others ask for `compiled_plans`.
+_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_SHORT_PLANS = {
+    **_INTERPRETED,
+    "spark.buffer.pageSize": "1m",
+    "spark.sql.ui.explainMode": "simple",
+    "spark.sql.ui.retainedExecutions": "1",
+    "spark.ui.retainedJobs": "1",
+    "spark.ui.retainedStages": "1",
+    "spark.ui.retainedTasks": "1",
+}
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A real local Spark, started once for all tests."""
@@ -77,11 +94,22 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config(map=_SHORT_PLANS)
         .getOrCreate()
     )
     session.sparkContext.setLogLevel("ERROR")
     yield session
     session.stop()
+
+
+@pytest.fixture
+def compiled_plans(spark: SparkSession) -> Iterator[None]:
+    """Spark compiles plans, as it does for users: for tests in which it matters when an expression is computed."""
+    spark.conf.set("spark.sql.codegen.wholeStage", "true")
+    spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
+    yield
+    for name, value in _INTERPRETED.items():
+        spark.conf.set(name, value)
 
 
 @pytest.fixture

@@ -141,6 +141,7 @@ def test_an_expression_that_fails_for_a_record(spark: SparkSession, tmp_path: Pa
     assert (newest.counts["records"], newest.counts["dead"]) == (4, 1)
 
 
+@pytest.mark.usefixtures("compiled_plans")
 def test_a_record_that_is_skipped_is_counted(spark: SparkSession, tmp_path: Path) -> None:
     write(tmp_path / "input", 1, [text("ann", '{"n": 1}'), text("bob", "garbage")], TEXT)
     write(tmp_path / "input", 2, [text("ann", '{"n": 2}'), text("bob", "garbage")], TEXT)
@@ -156,6 +157,7 @@ def test_a_record_that_is_skipped_is_counted(spark: SparkSession, tmp_path: Path
     assert [(each["records"], each["skipped/sums"]) for each in counts] == [(2, 1), (2, 1)]
 
 
+@pytest.mark.usefixtures("compiled_plans")
 def test_a_test_driver_sets_failed_records_apart(spark: SparkSession) -> None:
     """As an app on Spark does, in a step and in an aggregate."""
 

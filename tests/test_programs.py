@@ -46,15 +46,15 @@ def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: p
 EXAMPLES = {
     "batching": ["{'shop': 'tea', 'orders': 10, 'cents': 1045}"],
     "conversations": ['"messages":1', '"user":"bob"'],
-    "leaderboard": ["Chess: alice 70, bob 45, dora 40", "Go: bob 60, emil 20", "cleo has rank 4 in Chess"],
-    "patient_monitoring": ["ann: 110 beats per minute and 39.1 °C"],
     "sqlite_upsert": ["alice      120 points"],
     "wind_turbines": ["commands: [{'turbine': 't-1', 'power': 'on'}]"],
 }
 MORE = {
     "fraud": ["a-2: 4 payments of 19600 cents within ten minutes"],
+    "leaderboard": ["Chess: alice 70, bob 45, dora 40", "Go: bob 60, emil 20", "cleo has rank 4 in Chess"],
     "lru_store": ["evicted: ['hats']", "rendered: ['home', 'hats', 'shoes', 'socks']"],
     "mail_delivery": ["day 2: {'ann': {'m-3': 'parcel'}}"],
+    "patient_monitoring": ["ann: 110 beats per minute and 39.1 °C"],
     "tombstones": ["socks deleted", "hats 3", "shoes 4"],
     "user_sessions": ["ann 12:00-12:50: 3 clicks, home to checkout", "bob 12:36-12:36: 1 clicks, home to home"],
 }

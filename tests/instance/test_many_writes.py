@@ -112,7 +112,7 @@ def restored(log: Log, folder: Path, store: str) -> tuple[dict[TaskId, Replica],
     return replicas, [each for each in found if isinstance(each, RestoreEvent) and each.store == store]
 
 
-@pytest.mark.parametrize("kind", [Processing, Tabulating])
+@pytest.mark.parametrize("kind", [pytest.param(Processing, marks=pytest.mark.slow), Tabulating])
 def test_a_million_writes_to_ten_entries_are_restored_as_about_ten(kind: type[Machine], tmp_path: Path) -> None:
     machine = kind(tmp_path / "first", structs.replace(SPEC, max_entries=ENTRIES))
     machine.run([Many(number) for number in range(VERSIONS)])

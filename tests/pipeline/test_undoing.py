@@ -8,7 +8,7 @@ from typing import Any
 import msgspec
 import pyarrow as pa
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -114,7 +114,6 @@ def lived(history: list[list[dict[str, Any]]], **options: Any) -> tuple[Any, ...
 
 @pytest.mark.parametrize("store", STORES)
 @given(data=st.data())
-@settings(max_examples=50)
 def test_the_state_is_that_of_the_same_input_without_the_failed_records(store: str, data: st.DataObject) -> None:
     history = data.draw(histories(store))
     good = [[record for record in version if not record["fails"]] for version in history]

@@ -8,7 +8,7 @@ from pyspark.sql import DataFrame, SparkSession
 from holdfast.pipeline.unusable import cases_of, dead_letter, is_unusable
 from holdfast.stores.formats.types import Field
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 FIELDS = [Field("player", "string")]
 

@@ -20,7 +20,7 @@ from tests.pipeline.windowed import Record, WindowedApp, WindowOf, result_of, re
 
 
 @pytest.mark.parametrize("windows", [tumbling("10ms", grace="30ms"), hopping("10ms", every="4ms")], ids=str)
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_each_record_has_a_result_of_its_own(windows: TimeWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows, {"updates": True})
@@ -65,7 +65,6 @@ def session_updates(
 
 
 @pytest.mark.parametrize("windows", SESSIONS, ids=str)
-@settings(max_examples=40)
 @given(batches=BATCHES)
 def test_each_record_has_a_session_of_its_own(windows: SessionWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows, {"updates": True})
@@ -95,7 +94,6 @@ def test_updates_of_sessions_that_a_longer_grace_has_opened_again() -> None:
 @pytest.mark.parametrize(
     "windows", [sliding("10ms"), sliding("7ms", grace="9ms"), sliding("20ms", grace="300ms")], ids=str
 )
-@settings(max_examples=40)
 @given(batches=BATCHES)
 def test_each_record_has_sliding_windows_of_its_own(windows: SlidingWindows, batches: list[list[Record]]) -> None:
     """As Kafka Streams does it: the windows that a record is in, and a window after it that is new."""

@@ -52,7 +52,7 @@ TIME_WINDOWS = [
 
 
 @pytest.mark.parametrize("windows", TIME_WINDOWS, ids=str)
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_tumbling_and_hopping_windows(windows: TimeWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows)
@@ -95,7 +95,7 @@ def test_a_record_is_late_for_the_windows_that_have_closed_alone() -> None:
 
 
 @pytest.mark.parametrize("windows", TIME_WINDOWS[::2], ids=str)
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_a_final_row_comes_once_in_the_version_after_the_window_has_closed(
     windows: TimeWindows, batches: list[list[Record]]
@@ -187,7 +187,7 @@ SESSIONS = [session("5ms"), session("3ms", grace="10ms"), session("1ms", grace="
 
 
 @pytest.mark.parametrize("windows", SESSIONS, ids=str)
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_sessions(windows: SessionWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows, {"final": True})
@@ -239,7 +239,7 @@ def test_the_documented_example_of_sessions() -> None:
 @pytest.mark.parametrize(
     "windows", [tumbling("10ms", grace="30ms"), hopping("10ms", every="5ms"), SESSIONS[1]], ids=str
 )
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_a_window_is_sent_at_most_once_per_step_and_in_the_end_as_it_is(
     windows: TimeWindows | SessionWindows, batches: list[list[Record]]
@@ -293,7 +293,7 @@ def sliding_after(
 @pytest.mark.parametrize(
     "windows", [sliding("10ms"), sliding("7ms", grace="9ms"), sliding("20ms", grace="300ms")], ids=str
 )
-@settings(max_examples=25)
+@settings(max_examples=settings().max_examples // 2)
 @given(batches=BATCHES)
 def test_sliding_windows(windows: SlidingWindows, batches: list[list[Record]]) -> None:
     app = WindowedApp(windows, {"final": True})

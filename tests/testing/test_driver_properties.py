@@ -91,7 +91,7 @@ def _same(value: Any) -> Any:
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(3))
 def test_crashes_change_nothing(seed: int) -> None:
     batches = inputs(Random(seed))
     expected = run(plain_app(seed), batches)
@@ -99,14 +99,15 @@ def test_crashes_change_nothing(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(6, 200))
+@pytest.mark.parametrize("seed", range(3, 200))
 def test_crashes_change_nothing_in_many_topologies(seed: int) -> None:
     test_crashes_change_nothing(seed)
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 12))])
+@pytest.mark.parametrize("seed", [6, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12) if seed != 6)])
 def test_spark_gives_the_same(seed: int, spark: SparkSession, tmp_path: Path) -> None:
+    """`make test` has a seed with two batches, in which every source has records."""
     batches = inputs(Random(seed))
     on_spark = run_on_spark(spark, tmp_path, seed, batches)
     app = hf.App("random", settings=hf.Settings(partitions=2))

@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any, Literal
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -82,7 +82,6 @@ def shown(row: Mapping[str, Any]) -> Row | None:
     return tuple(row[name] for name in ("customer", "amount", "at", "c_city", "c_at"))
 
 
-@settings(max_examples=40)
 @given(batches=st.lists(st.lists(CHANGES, max_size=6), min_size=1, max_size=6), crashes=st.sets(st.integers(0, 5)))
 def test_each_version_sends_the_rows_that_change(batches: list[list[Change]], crashes: set[int]) -> None:
     app = hf.App("linked", settings=hf.Settings(partitions=2))

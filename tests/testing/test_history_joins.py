@@ -5,7 +5,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import holdfast as hf
@@ -136,7 +136,6 @@ class Oracle:
         return values[max(earlier)] if earlier and second >= kept else None
 
 
-@settings(max_examples=50)
 @given(batches=st.lists(st.lists(PUTS | LOOKS, max_size=8), max_size=6))
 def test_rows_are_those_of_an_oracle(batches: list[list[Event]]) -> None:
     driver, oracle = TestDriver(prices_app()), Oracle()

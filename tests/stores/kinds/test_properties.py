@@ -68,7 +68,7 @@ def run(model: Any, world: Any, history: list[Any], *, event_time: bool) -> None
 @pytest.mark.parametrize("event_time", [True, False], ids=["event-time", "wall-clock"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=settings().max_examples * 2 // 5, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=settings().max_examples // 2, deadline=None, suppress_health_check=SLOW)
 def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.DataObject) -> None:
     model = MODELS[kind]()
     run(
@@ -82,7 +82,7 @@ def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.Da
 @pytest.mark.parametrize("engine", ["rocksdb", "memory"])
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
-@settings(max_examples=settings().max_examples // 8, deadline=None, suppress_health_check=SLOW)
+@settings(max_examples=settings().max_examples // 5, deadline=None, suppress_health_check=SLOW)
 def test_two_replicas_answer_alike_at_every_version(
     kind: str, engine: str, data: st.DataObject, tmp_path_factory: pytest.TempPathFactory
 ) -> None:
