@@ -14,7 +14,7 @@ from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
 from holdfast.pipeline import grouping
-from holdfast.pipeline.aggregation_plan import _partials
+from holdfast.pipeline.aggregation_expressions import partials_of
 from holdfast.pipeline.grouping import RejectFastPlan, can_group, grouped, timed
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.stores.formats.types import Field, Schema
@@ -220,7 +220,7 @@ def test_spark_finds_the_same_values_of_every_type(spark: SparkSession, kind: st
     functions = [agg.first("x"), agg.last("x"), agg.count("x")]
     functions += [f for f in (agg.min("x"), agg.max("x")) if can_group(Schema(()), [bind("v", f, kind)])]
     reducers = [bind(f"v{n}", function, kind, [kind]) for n, function in enumerate(functions)]
-    partials = [_partials(f, r, "x", ("t", "s0")) for f, r in zip(functions, reducers, strict=True)]
+    partials = [partials_of(f, r, "x", ("t", "s0")) for f, r in zip(functions, reducers, strict=True)]
     names = tuple(f"p{n}" for n in range(sum(map(len, partials))))
     columns = TaskColumns(
         ("k0",), names, "_rows", "_time", dead=False, inputs=("x",) * len(functions), order=("t", "s0")

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
@@ -24,41 +24,45 @@ from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
 from holdfast import metrics
+from holdfast.pipeline.aggregation_expressions import inputs_of, order_of, partials_of, stored_texts, value_of
 from holdfast.pipeline.aggregation_task import AggregationWork
 from holdfast.pipeline.clock_columns import clocks_of, counted_sources, millis_of, source_number, times_of_branches
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.grouping import can_group
 from holdfast.pipeline.local_aggregation import LocalAggregation
-from holdfast.pipeline.local_records import LocalRows, dead_letters
+from holdfast.pipeline.local_records import LocalRows, dead_letters, name_in
 from holdfast.pipeline.plan_chooser import PlanChooser
 from holdfast.pipeline.planning import (
     BY_BYTES,
     BY_ROWS,
     NOTHING_SEALED,
     Sealed,
+    SealedTaskRows,
+    TaskRows,
     collect,
     columns_of_records,
     in_short,
+    is_partitioned_by,
     run_idle_tasks,
     with_tasks,
 )
+from holdfast.pipeline.raw_rows import RawRows
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import FastPlanRejected, TaskDone, TaskResult
-from holdfast.pipeline.sketch_expressions import sketch_of
+from holdfast.pipeline.sealed import SealedInput
+from holdfast.pipeline.shipping import ship
 from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, MICROS, OF_SOURCE, ROWS, TIME, BatchPlan, TaskColumns, number_of
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, is_unusable, not_utf8, quoted
 from holdfast.pipeline.worker import TaskWork
 from holdfast.stores.access import Now
-from holdfast.topology.aggregates import SKETCHES, Aggregate, Function
+from holdfast.topology.aggregates import Function
 from holdfast.topology.aggregation import Aggregation
-from holdfast.topology.collecting import items_of
-from holdfast.topology.reducers import Reducer
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
-    from holdfast.topology.stream import Stream
+    from holdfast.topology.outputs import DerivedOutput
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
@@ -71,6 +75,7 @@ class AggregationPlanner:
     """Runs an aggregation by the plan that suits its batches, or with dead letters if a task rejects that plan."""
 
     every_version: ClassVar[bool] = False
+    by_key: ClassVar[bool] = True
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         self._subtopology = subtopology
@@ -98,13 +103,13 @@ class AggregationPlanner:
 
     @cached_property
     def _not_utf8(self) -> list[Case]:
-        return not_utf8(_stored_texts(self._operator, self._subtopology.stream.position))
+        return not_utf8(stored_texts(self._operator, self._subtopology.stream.position))
 
     def local(self, records: pa.Table, step: Step) -> LocalRows:
         columns = self._columns[BatchPlan.WITH_DEAD_LETTERS]
         dead = dead_letters(self.unusable(step.wall), records)
         return LocalRows(
-            LocalAggregation(self._subtopology, columns, _partials).rows(records, dead, step), columns.keys
+            LocalAggregation(self._subtopology, columns, partials_of).rows(records, dead, step), columns.keys
         )
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TaskWork:
@@ -118,11 +123,47 @@ class AggregationPlanner:
         taken = BatchPlan.WITH_DEAD_LETTERS if results is None else chosen
         if results is None:
             results = self._by(records, step, locations, BatchPlan.WITH_DEAD_LETTERS)
-        _batches.labels(self._subtopology.name, taken.value).inc()
+        self.saw(taken, results, rejected=rejected)
+        return results
+
+    def saw(self, plan: Hashable, results: Sequence[TaskResult], *, rejected: bool = False) -> None:
+        assert isinstance(plan, BatchPlan)
+        _batches.labels(self._subtopology.name, plan.value).inc()
         done = [result for result in results if isinstance(result, TaskDone)]
         keys, dead = (sum(result.counts.get(name, 0) for result in done) for name in ("keys", "dead"))
         self._chooser.saw(sum(result.records for result in done) - dead, keys, dead_letters=rejected or dead > 0)
-        return results
+
+    def planned(self, records: DataFrame, step: Step, sealed: Sealed) -> TaskRows:
+        plan = self._chooser.plan
+        frame = self._frames.rows(records, step, plan, shuffle=plan is BatchPlan.WITH_DEAD_LETTERS)
+        return TaskRows(frame, self._frames.keys, self._work(step, plan), plan)
+
+    @cached_property
+    def can_read_sealed(self) -> bool:
+        return BatchPlan.RAW in self._columns and all(column is not None for column, _ in self._raw_names)
+
+    @property
+    def _raw_names(self) -> list[tuple[str | None, str]]:
+        """The columns of raw rows that are columns of the stream, None for one that is an expression."""
+        inputs = inputs_of(self._operator, BatchPlan.RAW)
+        columns, stream = self._columns[BatchPlan.RAW], self._subtopology.stream
+        names = {name: name_in(column) for name, column, _ in inputs if name is not None and column is not None}
+        order = [(column, f"s{n}") for n, column in enumerate(stream.position)] if columns.order else []
+        keys = zip(self._subtopology.key.names, columns.keys, strict=True)
+        return [*((column, name) for name, column in names.items()), *keys, *order]
+
+    def of_sealed(self, output: DerivedOutput, step: Step, time: Millis) -> SealedTaskRows | None:
+        if self._chooser.plan is BatchPlan.WITH_DEAD_LETTERS:
+            return None
+        timestamp = self._subtopology.stream.timestamp
+        of_time = MICROS if self._columns[BatchPlan.RAW].order else TIME
+        rows = RawRows(
+            tuple((column, name) for column, name in self._raw_names if column is not None),
+            None if timestamp is None else (timestamp, of_time),
+            tuple(case.check for case in self.unusable(step.wall) if case.check is not None),
+        )
+        sealed = SealedInput(ship(output), output.topology, time, rows)
+        return SealedTaskRows(sealed, self._work(step, BatchPlan.RAW), BatchPlan.RAW)
 
     def _fast(
         self, records: DataFrame, step: Step, locations: StateLocations, plan: BatchPlan
@@ -185,8 +226,8 @@ def columns_of(subtopology: SubTopology, operator: Aggregation) -> dict[BatchPla
     columns = {BatchPlan.WITH_DEAD_LETTERS: with_dead_letters}
     columns[BatchPlan.GROUPED] = replace(with_dead_letters, dead=False)
     if can_group(subtopology.key, operator.reducers):
-        inputs = tuple(name for name, _, _ in _inputs(operator, BatchPlan.RAW))
-        order = _order_of(subtopology.stream, operator)
+        inputs = tuple(name for name, _, _ in inputs_of(operator, BatchPlan.RAW))
+        order = order_of(subtopology.stream, operator)
         columns[BatchPlan.RAW] = replace(with_dead_letters, dead=False, inputs=inputs, order=order)
     return columns
 
@@ -208,11 +249,11 @@ class AggregationFrames:
         self._source = [F.expr(f"{source_number(sources)} AS {OF_SOURCE}")] if sources else []
         self._time = {plan: self._time_inputs(columns) for plan, columns in self.columns.items()}
         self._values = {
-            plan: {name: _value(column, counted) for name, column, counted in _inputs(self.operator, plan) if name}
+            plan: {name: value_of(column, counted) for name, column, counted in inputs_of(self.operator, plan) if name}
             for plan in self.columns
         }
         self._aggregates = self._partial_aggregates()
-        self._not_utf8 = not_utf8(_stored_texts(self.operator, self._stream.position))
+        self._not_utf8 = not_utf8(stored_texts(self.operator, self._stream.position))
 
     def rows(self, records: DataFrame, step: Step, plan: BatchPlan, *, shuffle: bool = False) -> DataFrame:
         """The batch's rows, partitioned by key: one per key, or in the raw plan one per record.
@@ -231,16 +272,7 @@ class AggregationFrames:
 
         A `groupBy` alone may reuse another partitioning.
         """
-        partitioning = frame._jdf.queryExecution().executedPlan().outputPartitioning()
-        by = ", ".join(self._partitioned_by(plan))
-        # Attributes print as name#id; the ids differ between plans.
-        found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
-        named = ", ".join(found[:-1])
-        return (
-            partitioning.getClass().getSimpleName() == "HashPartitioning"
-            and partitioning.numPartitions() == self._partitions
-            and named == by
-        )
+        return is_partitioned_by(frame, self._partitioned_by(plan), self._partitions)
 
     def _partitioned_by(self, plan: BatchPlan) -> tuple[str, ...]:
         return self.keys if plan is BatchPlan.RAW else self._groups(plan)
@@ -273,20 +305,20 @@ class AggregationFrames:
             return []
         inputs = [] if columns.order else [f"{millis_of(stream.timestamp)} AS {TIME}"]
         inputs += times_of_branches(stream)
-        if _order_of(stream, self.operator):
+        if order_of(stream, self.operator):
             inputs.append(f"unix_micros(CAST({quoted(stream.timestamp)} AS timestamp)) AS {MICROS}")
             inputs += [f"{quoted(column)} AS s{n}" for n, column in enumerate(stream.position)]
         return [F.expr(sql) for sql in inputs]
 
     def _partial_aggregates(self) -> list[Column]:
-        order = _order_of(self._stream, self.operator)
-        inputs = _inputs(self.operator, BatchPlan.GROUPED)
+        order = order_of(self._stream, self.operator)
+        inputs = inputs_of(self.operator, BatchPlan.GROUPED)
         partials = [
             partial
             for (_, aggregate), reducer, (column, _, _) in zip(
                 self.operator.aggregates, self.operator.reducers, inputs, strict=True
             )
-            for partial in _partials(aggregate, reducer, column, order)
+            for partial in partials_of(aggregate, reducer, column, order)
         ]
         columns = [F.expr(f"{sql} AS p{n}") for n, sql in enumerate(partials)]
         named = self.columns[BatchPlan.WITH_DEAD_LETTERS]
@@ -306,79 +338,3 @@ def _ansi(session: SparkSession) -> Iterator[None]:
         yield
     finally:
         session.conf.set("spark.sql.ansi.enabled", before or "true")
-
-
-def _order_of(stream: Stream, operator: Aggregation) -> tuple[str, ...]:
-    """The columns by which first and last values are ordered; none if there are no such aggregates."""
-    if not any(aggregate.needs_time for _, aggregate in operator.aggregates):
-        return ()
-    return (MICROS, *(f"s{n}" for n in range(len(stream.position))))
-
-
-def _inputs(operator: Aggregation, plan: BatchPlan) -> list[tuple[str | None, Expression | None, bool]]:
-    """The column that each aggregate reads: x0, x1 ..., one per distinct input, or None for a count of rows.
-
-    With the expression of its value, and whether only its presence counts: a count in the task needs no value.
-    """
-    inputs: list[tuple[str | None, Expression | None, bool]] = []
-    names: dict[tuple[object, bool], str] = {}
-    for _, aggregate in operator.aggregates:
-        column = aggregate.column
-        if column is None:
-            inputs.append((None, None, False))
-            continue
-        counted = plan is BatchPlan.RAW and aggregate.function is Function.COUNT
-        name = names.setdefault((column if isinstance(column, str) else id(column), counted), f"x{len(names)}")
-        inputs.append((name, column, counted))
-    return inputs
-
-
-def _value(column: Expression | None, counted: bool) -> Column:
-    value = F.expr(column) if isinstance(column, str) else column
-    assert value is not None
-    return F.when(value.isNotNull(), True) if counted else value
-
-
-def _stored_texts(operator: Aggregation, position: Sequence[str]) -> dict[str, Expression]:
-    """The texts that the rows of the aggregates keep: values, and positions of the first and last ones."""
-    texts: dict[str, Expression] = {}
-    for (name, aggregate), reducer in zip(operator.aggregates, operator.reducers, strict=True):
-        column = aggregate.column
-        if column is not None and _keeps_text(reducer):
-            texts[column if isinstance(column, str) else name] = column
-        if aggregate.function in (Function.FIRST, Function.LAST):
-            order = zip(position, reducer.partials[1:-1], strict=True)
-            texts |= {column: quoted(column) for column, field in order if field.type == "string"}
-    return texts
-
-
-def _keeps_text(reducer: Reducer) -> bool:
-    if reducer.function in SKETCHES:
-        return reducer.function is Function.FREQUENT and reducer.input == "string"
-    if reducer.function is Function.COLLECT:
-        return reducer.input == "string"
-    return reducer.fields[0].type == "string"
-
-
-def _partials(aggregate: Aggregate, reducer: Reducer, column: str | None, order: tuple[str, ...]) -> list[str]:
-    """The SQL of the partial aggregates before the shuffle, in the order of the reducer's partials."""
-    fields = reducer.partials
-    match aggregate.function:
-        case Function.COUNT:
-            return ["count(1)" if aggregate.column is None else f"count({column})"]
-        case Function.SUM:
-            return [f"CAST(sum({column}) AS {fields[0].type})"]
-        case Function.MIN | Function.MAX:
-            return [f"{aggregate.function.value}({column})"]
-        case Function.MEAN:
-            exact = fields[0].field_type.name == "decimal"
-            added = column if exact else f"CAST({column} AS double)"
-            return [f"CAST(sum({added}) AS {fields[0].type})", f"count({column})"]
-        case Function.FIRST | Function.LAST:
-            pick = "max" if aggregate.function is Function.LAST else "min"
-            in_order = [*order, str(column)]
-            return [f"{pick}(struct({', '.join(in_order)})).{name}" for name in in_order]
-        case Function.APPROX_COUNT_DISTINCT | Function.APPROX_QUANTILE | Function.FREQUENT:
-            return [sketch_of(reducer, str(column))]
-        case Function.COLLECT:
-            return [items_of(order, str(column), int(reducer.parameters[0]))]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.global_join_task import GlobalJoinWork
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 class GlobalJoinPlanner(RecordPlanner):
     """Runs a join with a global table. Its tasks have no state of their own."""
+
+    by_key: ClassVar[bool] = False
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         operator = subtopology.operator

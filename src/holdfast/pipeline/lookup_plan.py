@@ -15,7 +15,6 @@ from holdfast.pipeline.task import Limits
 from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.lookups import TableJoin
 from holdfast.topology.table_joins import TableTableJoin
-from holdfast.words import TaskId
 
 if TYPE_CHECKING:
     from holdfast.topology.topology import SubTopology
@@ -80,7 +79,4 @@ class TableJoinPlanner(RecordPlanner):
 def looked_up(table: SubTopology, sealed: Sealed) -> LookedUpTable:
     """A table as the tasks of a join read it."""
     (store,) = table.stores
-    tasks = ((TaskId.parse(name), refs) for name, refs in sealed.items())
-    return LookedUpTable(
-        table.number, store, tuple((task.partition, refs) for task, refs in tasks if task.topology == table.number)
-    )
+    return LookedUpTable(table.number, store).after(sealed)

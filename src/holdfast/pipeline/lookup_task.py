@@ -1,13 +1,13 @@
 """One task of a join with a table: looks up the rows of its records' keys, as columns."""
 
-from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
 from holdfast.errors import HoldfastError
 from holdfast.log.log import Log, WrittenSegments
-from holdfast.log.segments import OUTPUT
+from holdfast.log.segments import OUTPUT, SegmentRef
 from holdfast.pipeline.history_rows import HistoryRows
 from holdfast.pipeline.record_columns import KeyedColumns
 from holdfast.pipeline.results import Tally, TaskResult, refused
@@ -36,6 +36,9 @@ class LookupWork:
     columns: KeyedColumns
     now: Now
     limits: Limits
+
+    def after(self, sealed: Mapping[str, tuple[SegmentRef, ...]]) -> "LookupWork":
+        return replace(self, table=self.table.after(sealed))
 
     def run(self, task: TaskId, batches: Iterable[pa.RecordBatch], log: Log, state: TaskState) -> TaskResult:
         tally = Tally()

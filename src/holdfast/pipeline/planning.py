@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
 
 import pyarrow as pa
 from pyspark.sql.types import BinaryType, StructField, StructType
@@ -15,6 +16,7 @@ from holdfast.pipeline.job_order import running
 from holdfast.pipeline.local_records import LocalRows
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult, decode
+from holdfast.pipeline.sealed import SealedInput
 from holdfast.pipeline.task import READ_ROWS, Limits
 from holdfast.pipeline.unusable import Case, Expression, quoted
 from holdfast.pipeline.worker import TaskWork, run_idle_partition, run_partition
@@ -22,6 +24,7 @@ from holdfast.pipeline.worker import TaskWork, run_idle_partition, run_partition
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.topology.outputs import DerivedOutput
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
@@ -49,7 +52,29 @@ Sealed = Mapping[str, tuple[SegmentRef, ...]]
 
 NOTHING_SEALED: Sealed = {}
 
-_RESULT = StructType([StructField("result", BinaryType())])
+RESULT = StructType([StructField("result", BinaryType())])
+
+
+@dataclass(frozen=True)
+class TaskRows:
+    """The rows of a planner's tasks in one version, and what the tasks do with them."""
+
+    frame: DataFrame
+    """The rows, partitioned by key."""
+    keys: tuple[str, ...]
+    """The columns of the key."""
+    work: TaskWork
+    plan: Hashable = None
+    """The frames of one plan have the same columns in each version."""
+
+
+@dataclass(frozen=True)
+class SealedTaskRows:
+    """The same of a planner whose tasks make their rows from what others have sealed in the same Spark task."""
+
+    sealed: SealedInput
+    work: TaskWork
+    plan: Hashable = None
 
 
 class Planner(Protocol):
@@ -57,16 +82,31 @@ class Planner(Protocol):
 
     every_version: ClassVar[bool]
     """Whether its tasks also run in a batch in which its stream has no records."""
+    by_key: ClassVar[bool]
+    """Whether its rows are partitioned by the key of its sub-topology."""
     arrow: Mapping[str, str]
     """Spark's options for the size of the Arrow batches that its tasks get."""
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None: ...
+
+    @property
+    def can_read_sealed(self) -> bool:
+        """Whether its tasks can make their rows from what another task has sealed, without Spark."""
 
     def used(self) -> list[Expression]:
         """What it reads of a record. The streaming query reads nothing else from the source."""
 
     def unusable(self, wall: Millis) -> list[Case]:
         """The cases in which it can't use a record, at this wall clock."""
+
+    def planned(self, records: DataFrame, step: Step, sealed: Sealed) -> TaskRows:
+        """The rows of its tasks for the records of one batch of its stream."""
+
+    def saw(self, plan: Hashable, results: Sequence[TaskResult]) -> None:
+        """Notes what rows by this plan gave, for the plan of the next batch."""
+
+    def of_sealed(self, output: DerivedOutput, step: Step, time: Millis) -> SealedTaskRows | None:
+        """Its rows made of an output's rows, if it can read sealed rows; None if this batch needs Spark."""
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         """Runs its tasks over the records of one batch of its stream."""
@@ -90,7 +130,7 @@ def columns_of_records(subtopology: SubTopology) -> list[Expression]:
 
 
 def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:
-    return frame.mapInArrow(partial(run_partition, work, locations), _RESULT)
+    return frame.mapInArrow(partial(run_partition, work, locations), RESULT)
 
 
 def run_idle_tasks(
@@ -98,7 +138,7 @@ def run_idle_tasks(
 ) -> list[TaskResult]:
     """The results of tasks without records, in every partition."""
     every = session.range(0, partitions, 1, partitions)
-    return collect(every.mapInArrow(partial(run_idle_partition, work, locations), _RESULT))
+    return collect(every.mapInArrow(partial(run_idle_partition, work, locations), RESULT))
 
 
 def collect(tasks: DataFrame) -> list[TaskResult]:
@@ -108,6 +148,18 @@ def collect(tasks: DataFrame) -> list[TaskResult]:
         # As Arrow: collect() takes 25 ms more until the first row.
         results = tasks.toArrow()["result"].to_pylist()
     return [decode(result) for result in results]
+
+
+def is_partitioned_by(frame: DataFrame, columns: Sequence[str], partitions: int) -> bool:
+    """Whether the physical plan ends hash-partitioned by these columns in this order."""
+    partitioning: Any = frame._jdf.queryExecution().executedPlan().outputPartitioning()
+    # Attributes print as name#id; the ids differ between plans.
+    found = [part.partition("#")[0] for part in str(partitioning.toString()).partition("(")[2].split(", ")]
+    return (
+        partitioning.getClass().getSimpleName() == "HashPartitioning"
+        and partitioning.numPartitions() == partitions
+        and found[:-1] == [*columns]
+    )
 
 
 def configure(session: SparkSession, options: Mapping[str, str]) -> None:

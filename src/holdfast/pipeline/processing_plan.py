@@ -6,7 +6,7 @@ query finds the task that has the key. Unusable records are JSON in the column `
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, ClassVar
 
@@ -23,6 +23,7 @@ from holdfast.pipeline.planning import (
     NOTHING_SEALED,
     ROW_BY_ROW,
     Sealed,
+    TaskRows,
     collect,
     columns_of_records,
     run_idle_tasks,
@@ -44,6 +45,7 @@ from holdfast.topology.stream import SOURCE
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
 
+    from holdfast.topology.outputs import DerivedOutput
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
@@ -52,6 +54,8 @@ class ProcessingPlanner:
     """Runs a processor in every version, also without records: entries expire by the clock in all tasks."""
 
     every_version: ClassVar[bool] = True
+    by_key: ClassVar[bool] = True
+    can_read_sealed: bool = False
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         assert isinstance(subtopology.operator, Processing)
@@ -118,14 +122,22 @@ class ProcessingPlanner:
         fields, timestamp = self._subtopology.key.fields, self._subtopology.stream.timestamp
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
+    def planned(self, records: DataFrame, step: Step, sealed: Sealed) -> TaskRows:
+        return TaskRows(self._partitioned(records, step.wall), self._columns.keys, self.work(step, sealed))
+
+    def saw(self, plan: Hashable, results: Sequence[TaskResult]) -> None:
+        return None
+
+    def of_sealed(self, output: DerivedOutput, step: Step, time: Millis) -> None:
+        return None
+
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
-        session, work = records.sparkSession, self.work(step, locations.sealed)
         with steps.labels("plan").time():
-            frame = self._partitioned(records, step.wall)
+            rows = self.planned(records, step, locations.sealed)
         with steps.labels("tasks").time():
             # Spark runs no task where it knows that a frame is empty.
-            return collect(with_tasks(frame, work, locations)) or run_idle_tasks(
-                session, self._limits.partitions, work, locations
+            return collect(with_tasks(rows.frame, rows.work, locations)) or run_idle_tasks(
+                records.sparkSession, self._limits.partitions, rows.work, locations
             )
 
     def run_idle(self, session: SparkSession, step: Step, locations: StateLocations) -> list[TaskResult]:

@@ -76,6 +76,10 @@ class RecordFrames:
         own = {field.name for field in self._fields}
         self._unfit = not_utf8_inside({name: frame.schema[name].dataType for name in texts if name not in own})
 
+    @property
+    def keys(self) -> tuple[str, ...]:
+        return self.columns.keys
+
     def used(self) -> list[Expression]:
         return [*self._of_records, *self._values.values()]
 

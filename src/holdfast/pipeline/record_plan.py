@@ -6,14 +6,14 @@ The planner of such an operator says which rows its tasks get (`Frames`) and wha
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from typing import TYPE_CHECKING, ClassVar, Protocol
 
 import pyarrow as pa
 
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.local_records import LocalRows
-from holdfast.pipeline.planning import BY_BYTES, NOTHING_SEALED, Sealed, collect, run_idle_tasks, with_tasks
+from holdfast.pipeline.planning import BY_BYTES, NOTHING_SEALED, Sealed, TaskRows, collect, run_idle_tasks, with_tasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
@@ -23,12 +23,17 @@ from holdfast.pipeline.worker import TaskWork
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
+    from holdfast.topology.outputs import DerivedOutput
     from holdfast.topology.topology import SubTopology
     from holdfast.words import Millis
 
 
 class Frames(Protocol):
     """The rows of an operator's tasks."""
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The columns by which rows are partitioned."""
 
     def used(self) -> list[Expression]: ...
 
@@ -45,6 +50,8 @@ class RecordPlanner(ABC):
     """Runs an operator over single records."""
 
     every_version: ClassVar[bool] = False
+    by_key: ClassVar[bool] = True
+    can_read_sealed: bool = False
     arrow: Mapping[str, str] = BY_BYTES
 
     def __init__(self, subtopology: SubTopology, limits: Limits, frames: Frames) -> None:
@@ -60,10 +67,19 @@ class RecordPlanner(ABC):
     def unusable(self, wall: Millis) -> list[Case]:
         return self._rows_of.unusable(wall)
 
+    def planned(self, records: DataFrame, step: Step, sealed: Sealed) -> TaskRows:
+        return TaskRows(self._rows_of.rows(records, step.wall), self._rows_of.keys, self.work(step, sealed))
+
+    def saw(self, plan: Hashable, results: Sequence[TaskResult]) -> None:
+        return None
+
+    def of_sealed(self, output: DerivedOutput, step: Step, time: Millis) -> None:
+        return None
+
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         with steps.labels("plan").time():
-            rows = self._rows_of.rows(records, step.wall)
-            tasks = with_tasks(rows, self.work(step, locations.sealed), locations)
+            rows = self.planned(records, step, locations.sealed)
+            tasks = with_tasks(rows.frame, rows.work, locations)
         with steps.labels("tasks").time():
             return collect(tasks)
 

@@ -6,10 +6,10 @@ Only the commit makes them count, for both sub-topologies at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 import pyarrow as pa
@@ -50,6 +50,30 @@ class SealedRows:
                 partition, refs = self.tasks[number]
                 for rows in _rows_of_task(output, partition, refs, self.time, log):
                     yield from rows.to_batches()
+
+
+class RowsOf(Protocol):
+    """Makes the rows of a task from the rows of an output. Raises `RejectFastPlan` if it can't."""
+
+    def __call__(self, rows: pa.Table) -> pa.Table: ...
+
+
+@dataclass(frozen=True)
+class SealedInput:
+    """How a task reads the rows of an output that the task of the same partition has sealed in the same Spark task."""
+
+    output: bytes
+    """The output, as `shipping` sends it."""
+    topology: int
+    """The sub-topology of the output."""
+    time: Millis
+    rows_of: RowsOf
+
+    def read(self, task: TaskId, sealed: Mapping[str, tuple[SegmentRef, ...]], log: Log) -> Iterator[pa.RecordBatch]:
+        """The rows of a task."""
+        refs = sealed[str(TaskId(self.topology, task.partition))]
+        for rows in _rows_of_task(unship(self.output), task.partition, refs, self.time, log):
+            yield from self.rows_of(rows).to_batches()
 
 
 def _rows_of_task(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, ClassVar
 
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.planning import NOTHING_SEALED, Sealed, collect, with_tasks
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
 class StaticTablePlanner(RecordPlanner):
     """Runs a static table in the first version after a start, on the DataFrame's own session, whose options stay."""
+
+    by_key: ClassVar[bool] = False
 
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         assert isinstance(subtopology.operator, StaticTable)

@@ -4,8 +4,8 @@ They are those after this version's changes: the table's task of the same partit
 read at `v-1`.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -32,6 +32,12 @@ class LookedUpTable:
     store: StoreSpec
     sealed: tuple[tuple[int, tuple[SegmentRef, ...]], ...] = ()
     """By partition, the segments that the table's tasks have written in this version."""
+
+    def after(self, sealed: Mapping[str, tuple[SegmentRef, ...]]) -> "LookedUpTable":
+        """The same table, after these tasks have sealed their changes; those of other tables don't matter."""
+        tasks = ((TaskId.parse(name), refs) for name, refs in sealed.items())
+        own = tuple((task.partition, refs) for task, refs in tasks if task.topology == self.topology)
+        return replace(self, sealed=own) if own else self
 
     def changes(self, partition: int, log: Log) -> pa.Table:
         """The changes of this version in one partition, one row per stored key."""

@@ -5,7 +5,7 @@ Everything a task needs is sent with it. A worker process only keeps the log's h
 
 import gc
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache
 from typing import Protocol
 
@@ -49,15 +49,24 @@ def run_partition(
     work: TaskWork, locations: StateLocations, batches: Iterator[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
     """The body of `mapInArrow`: one partition in, one small result out."""
+
+    def run(partition: int) -> bytes:
+        task = TaskId(work.topology, partition)
+        try:
+            result = work.run(task, batches, log_of(locations), state_before(locations, task, work.version))
+        except HoldfastError as error:
+            result = refused(task, error)
+        return encode(result)
+
+    return in_worker(run)
+
+
+def in_worker(run: Callable[[int], bytes]) -> Iterator[pa.RecordBatch]:
+    """Runs the tasks of this worker's partition. Returns their encoded result as a batch of one row."""
     _start_once()
     context = TaskContext.get()
     assert context is not None
-    task = TaskId(work.topology, context.partitionId())
-    try:
-        result = work.run(task, batches, log_of(locations), state_before(locations, task, work.version))
-    except HoldfastError as error:
-        result = refused(task, error)
-    yield pa.RecordBatch.from_arrays([pa.array([encode(result)], pa.binary())], names=["result"])
+    yield pa.RecordBatch.from_arrays([pa.array([run(context.partitionId())], pa.binary())], names=["result"])
     _freeze_once()
 
 
