@@ -8,6 +8,7 @@ where it is. Its turn decides what to do, meets the same error again, and report
 import contextlib
 from collections.abc import Iterator, Sequence
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.replica import TIDY, Replica
 from holdfast.instance.run import Run, index_together, runs_of
@@ -27,6 +28,10 @@ def follow(replicas: Sequence[Replica], commit: Commit, log: Log) -> None:
     index_together([run for _, runs in moving for run in runs.values()])
     for replica, runs in moving:
         replica.follow(commit, runs)
+    if moving:
+        # Lets the readers that wait for these tasks run at once. Otherwise this thread keeps the interpreter until it
+        # has passed the version to all other tasks: with 127 of them a reader came after 2.7 ms instead of 1.0.
+        SYSTEM_CLOCK.sleep(0)
     for replica in replicas:
         if not commit.changes(replica.task):
             replica.follow(commit, {})
