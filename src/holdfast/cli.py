@@ -164,18 +164,9 @@ def instance() -> None:
 
     It stops on SIGTERM, and when stdin is closed because the process that started it has ended.
     """
-    if not (line := sys.stdin.buffer.readline().strip()):
-        raise SettingsError(
-            "holdfast instance needs its configuration as one line of JSON on standard input. `app.run()` starts "
-            "instances itself."
-        )
-    from holdfast.lean import leave_pandas_out, share_one_allocator
+    from holdfast.instance_command import host
 
-    share_one_allocator()
-    leave_pandas_out()
-    from holdfast.serving import run
-
-    run(line)
+    host()
 
 
 checkpoint = typer.Typer(help="Spark's checkpoint of an app.", no_args_is_help=True)

@@ -11,12 +11,13 @@ allocator for all of them an instance with a limit of 512 MiB and 5M keys under 
 import os
 import sys
 from collections.abc import Sequence
-from importlib.abc import MetaPathFinder
 from importlib.machinery import ModuleSpec
 from types import ModuleType
 
 
-class _NoPandas(MetaPathFinder):
+class _NoPandas:
+    """A finder of modules. Its abstract class would import twenty more of them."""
+
     def find_spec(
         self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
