@@ -59,8 +59,9 @@ def read_ranges(runs: Sequence[Run], ranges: Ranges, below: Flags, read: ReadRan
 
     Runs are the newest first. `read` gives what is below them in a range; it is asked where `below` says so.
     """
-    spans = [_Spans(run, *ranges.within(run.sorted)) for run in runs]
-    size = sum(run.keys.nbytes + run.values.nbytes for run in runs) // max(1, sum(map(len, runs)))
+    searched = (_Spans(run, *ranges.within(run.sorted)) for run in runs)
+    spans = [each for each in searched if (each.begin < each.end).any()]
+    size = sum(run.nbytes for run in runs) // max(1, sum(map(len, runs)))
     rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // max(1, size)))
     counts = sum((each.end - each.begin for each in spans), np.zeros(len(ranges), dtype=np.int64))
     blocks = chain.from_iterable(

@@ -62,6 +62,8 @@ class Ranges:
     def within(self, keys: SortedKeys) -> tuple[Places, Places]:
         """Where the keys of each range begin and end among sorted keys. A range without keys ends where it begins."""
         begin = keys.first_at_least(self._starts)
+        if not (begin < len(keys.order)).any():
+            return begin, begin
         end = begin.copy()
         there = np.flatnonzero(begin < len(keys.order))
         stops = self.stops.take(pa.array(there))

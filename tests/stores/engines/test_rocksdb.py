@@ -140,6 +140,25 @@ def test_a_scan_that_meets_a_damaged_block_fails(tmp_path: Path, reverse: bool) 
     engine.close()
 
 
+@pytest.mark.parametrize("reverse", [False, True])
+@pytest.mark.parametrize("written", [False, True])
+def test_scans_of_any_length_have_each_entry_once(tmp_path: Path, written: bool, reverse: bool) -> None:
+    keys = [b"\x01%06d" % n for n in range(1_500)]
+    engine = opened(tmp_path)
+    engine.apply([("counts", Changes(pa.array(keys), pa.array(keys)))], history.mark(1))
+    view = engine.view()
+    if written:  # then only the view's own iterator is right
+        engine.apply([("counts", Changes(pa.array(keys[::2]), pa.nulls(750, pa.binary())))], history.mark(2))
+    for length in (0, 1, 3, 4, 5, 63, 64, 65, 66, 320, 321, 1_344, 1_345, 1_499):
+        stop = keys[length + 1] if length < 1_499 else None
+        expected = [(key, key) for key in keys[1 : length + 1]]
+        first = view.scan("counts", keys[1], stop, reverse=reverse)
+        second = view.scan("counts", keys[1], stop, reverse=reverse)
+        found = list(zip(first, second, strict=True))
+        assert found == [(entry, entry) for entry in (expected[::-1] if reverse else expected)]
+    engine.close()
+
+
 def test_a_truncated_table_is_noticed_at_open(closed: Path) -> None:
     table = tables(closed)[-1]
     os.truncate(table, table.stat().st_size // 2)

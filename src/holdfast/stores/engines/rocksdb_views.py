@@ -3,9 +3,10 @@
 A RocksDB iterator always reads the state of when it was made. rocksdict's snapshots do so for single keys only; their
 iterators read the newest state. So a view has one iterator per family.
 
-Stepping through an iterator costs four calls per entry. `items()` costs one call, but it makes an iterator of its own
-and ends without an error at a damaged block. So a scan uses `items()` only if RocksDB's sequence number shows no write
-since the view was made. After `items()` ends, the view's iterator reads what is left, or confirms the end.
+Stepping through an iterator costs four calls per entry. `items()` costs one call, but it makes an iterator of its own,
+which takes as long as stepping over ten entries, and ends without an error at a damaged block. So a scan reads its
+first entries by the view's iterator, and then uses `items()` if RocksDB's sequence number shows no write since the view
+was made. After `items()` ends, the view's iterator reads what is left, or confirms the end.
 """
 
 import threading
@@ -22,7 +23,7 @@ from holdfast.stores.engines.base import FIRST_KEY, family_of
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.engines.rocksdb_errors import translated
 
-FIRST_SCAN_ROWS, SCAN_ROWS = 64, 1_024
+FEW_ROWS, FIRST_SCAN_ROWS, SCAN_ROWS = 4, 64, 1_024
 """Entries that a scan reads per batch: few at first, so that a short scan reads little it doesn't need."""
 
 Entry = tuple[bytes, bytes]
@@ -77,7 +78,9 @@ class RocksView:
     def scan(self, family: str, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
         self.pinned(family)
         scan = _Scan(self, self._path, family, max(start, FIRST_KEY), stop, reverse)
-        first = scan.batch(FIRST_SCAN_ROWS)
+        first = scan.first(FEW_ROWS)
+        if not scan.ended:
+            first += scan.batch(FIRST_SCAN_ROWS - FEW_ROWS)
         if scan.ended:
             return iter(first)  # most scans are short, and leave nothing open
         self._scans.add(scan)
@@ -117,8 +120,9 @@ class _Scan:
         self._start, self._stop, self._reverse = start, stop, reverse
         self._last: bytes | None = None
         self._me = object()  # not `self`: a reference cycle of view and scan would keep files until a collection
-        self._bounds = rd.ReadOptions()
+        self._bounds: rd.ReadOptions | None = None
         self._items: Items | None = None
+        self._upper: bytes | None = None
         self._uses_items = True
         self.ended = False
 
@@ -136,6 +140,13 @@ class _Scan:
                 yield from self.batch(rows)
         finally:
             self.release_items()
+
+    def first(self, rows: int) -> list[Entry]:
+        """The first `rows` entries, or fewer if there are no more."""
+        found = self._read_iterator(rows)
+        self.ended = len(found) < rows
+        self._view.count_reads(self._family, len(found))
+        return found
 
     def batch(self, rows: int) -> list[Entry]:
         """The next `rows` entries, or fewer at the end of the scan."""
@@ -160,13 +171,17 @@ class _Scan:
             self.ended = True
         if found:
             self._last = found[-1][0]
+            self._me = object()  # the view's iterator is no longer where this scan is
         return found
 
     def _start_items(self) -> Items | None:
-        if self._stop is not None:
-            self._bounds.set_iterate_upper_bound(self._stop)  # RocksDB reads both while it iterates, so `self` has them
-        start = None if self._reverse else self._start
-        return self._view.items(self._family, start, self._bounds, reverse=self._reverse)
+        start, stop = self._start, self._stop
+        if self._last is not None:  # entries up to it were read
+            start, stop = (start, self._last) if self._reverse else (self._last + b"\x00", stop)
+        self._bounds, self._upper = rd.ReadOptions(), stop  # RocksDB reads both while it iterates, so `self` has them
+        if stop is not None:
+            self._bounds.set_iterate_upper_bound(stop)
+        return self._view.items(self._family, None if self._reverse else start, self._bounds, reverse=self._reverse)
 
     def _read_iterator(self, rows: int) -> list[Entry]:
         pinned = self._view.pinned(self._family)
