@@ -127,7 +127,7 @@ class BatchTasks:
         self.stages = {stage[0]: stage for stage in stages_of(self._places())}
         self.beside = {name for stage in self.stages.values() for name in stage if {*self._sealed_by(name)} & {*stage}}
         """The sub-topologies that read another's output in the same task."""
-        self.jobs = {first: SharedJob(self.partitions) for first in self.stages}
+        self.jobs = {first: SharedJob(self.planners[first][0].partitions(limits.partitions)) for first in self.stages}
         self._read_sources(checked=False)
 
     def _read_sources(self, *, checked: bool) -> None:
@@ -163,7 +163,7 @@ class BatchTasks:
         same_key = each.key.names == of.key.names and isinstance(of.operator, TableJoin | Aggregation | Changelog)
         return [of.name] if same_key and planner.can_read_sealed else []
 
-    @property
+    @cached_property
     def job_dependencies(self) -> dict[str, set[str]]:
         """Stage → those that run before it, by the names of their first sub-topologies."""
         stage_of = {name: first for first, stage in self.stages.items() for name in stage}

@@ -103,7 +103,8 @@ class SparkVersion:
     def _run_shared(self, first: str) -> bool:
         """Runs the sub-topologies of a stage in one job; False if they have to run alone, for their records."""
         stage = [self.tasks.planners[name] for name in self.tasks.stages[first]]
-        if any(self.tasks.failures[planner].expected for _, planner in stage):
+        job = self.tasks.jobs[first]
+        if not job.possible or any(self.tasks.failures[planner].expected for _, planner in stage):
             return False
         with steps.labels("plan").time():
             members = [self._member(*each) for each in stage]
@@ -111,7 +112,7 @@ class SparkVersion:
         if len(rows) < len(members):
             return False
         try:
-            done = self.tasks.jobs[first].run(rows, self._uncounted(stage), self.locations)
+            done = job.run(rows, self._uncounted(stage), self.locations)
         except (PySparkException, Py4JJavaError) as error:
             if not isinstance(error, PySparkException) and not concerns_data(error):
                 raise

@@ -72,6 +72,8 @@ class SharedJob:
     """Runs the members of one stage in one job. Columns are chosen once per combination of plans."""
 
     partitions: int
+    possible: bool = True
+    """Whether Spark's plans have kept the partitions of the members together so far."""
     _columns: dict[tuple[Hashable, ...], SharedColumns] = field(default_factory=dict)
 
     def run(
@@ -96,6 +98,7 @@ class SharedJob:
         work = self._work(members, tuple(counted), columns, locations)
         tasks = union.mapInArrow(work.run, RESULT)
         if not is_partitioned_by(tasks, columns.keys, self.partitions):
+            self.possible = False
             return None
         with running():
             results = tasks.toArrow()["result"].to_pylist()
