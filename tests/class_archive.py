@@ -24,19 +24,19 @@ _SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:-UsePerfData"
 
 def java_options() -> str:
     """For JDK_JAVA_OPTIONS. The JVM's own warnings are off: Spark's launcher can't use the archive, and says so."""
-    return f"{_SHORT_LIVED} -XX:SharedArchiveFile={ARCHIVE} -Xlog:disable" if ARCHIVE.exists() else _SHORT_LIVED
+    return f'{_SHORT_LIVED} -XX:SharedArchiveFile="{ARCHIVE}" -Xlog:disable' if ARCHIVE.exists() else _SHORT_LIVED
 
 
 def make(archive: Path) -> None:
     """Runs an app on Spark and archives the classes that it has loaded."""
     unfinished = archive.with_suffix(".unfinished")
-    os.environ["JDK_JAVA_OPTIONS"] = f"{_SHORT_LIVED} -XX:ArchiveClassesAtExit={unfinished} -Xlog:disable"
+    os.environ["JDK_JAVA_OPTIONS"] = f'{_SHORT_LIVED} -XX:ArchiveClassesAtExit="{unfinished}" -Xlog:disable'
     with tempfile.TemporaryDirectory() as folder:
         run(Path(folder))
     gateway = SparkContext._gateway
     assert gateway is not None
     gateway.proc.stdin.close()  # ends the JVM, which then writes the archive
-    gateway.proc.wait()
+    assert gateway.proc.wait() == 0, "a JVM that starts from half an archive crashes"
     unfinished.rename(archive)
 
 

@@ -70,8 +70,8 @@ def pytest_collection_finish() -> None:
 # Tests run hundreds of plans once, over a few records each. Compiling every plan to bytecode takes a fifth of the
 # JVM's time; hash tables and sort buffers of 64 MB, Spark's choice for this heap, fill it after seven apps. Tests that
 # start a Spark of their own (`test_lifecycle.py`, `crash/`) have Spark's defaults; others ask for `compiled_plans`.
-_INTERPRETED = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
-_SHORT_PLANS = {
+_INTERPRETED: dict[str, str] = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+_SHORT_PLANS: dict[str, bool | float | int | str | None] = {
     **_INTERPRETED,
     "spark.buffer.pageSize": "1m",
     "spark.sql.ui.explainMode": "simple",
