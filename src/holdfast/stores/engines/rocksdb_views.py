@@ -3,8 +3,8 @@
 A RocksDB iterator always reads the state of when it was made. rocksdict's snapshots do so for single keys only; their
 iterators read the newest state. So a view has one iterator per family.
 
-Stepping through an iterator costs four calls per entry. `items()` costs one call, but it makes an iterator of its own,
-which takes as long as stepping over ten entries, and ends without an error at a damaged block. So a scan reads its
+Stepping through an iterator costs four calls per entry. `items()` costs one call, but it makes an iterator of its own
+and ends without an error at a damaged block. So a scan reads its
 first entries by the view's iterator, and then uses `items()` if RocksDB's sequence number shows no write since the view
 was made. After `items()` ends, the view's iterator reads what is left, or confirms the end.
 """

@@ -23,12 +23,12 @@ _WORD: Final = 8
 _DENSE: Final = 64
 """Limits between the same two keys are searched together if there are this many, and at least one per this many keys.
 
-Such a search takes 20 us and 3 ns per key, and a search one step at a time 30 ns per limit and step.
+Reading the words of keys takes 30 ns per key, and a search one step at a time 70 ns per limit and step.
 """
 _FEW_WORDS: Final = 16
 """Words are kept once each if they are shared by this many keys on average."""
 _FEW: Final = 64
-"""Up to this many limits are searched one by one: about 10 us per limit, and all together a millisecond."""
+"""Up to this many limits are searched one by one, at 12 us per limit among 158,000 keys."""
 _LAST_BYTES = np.array([~((1 << (8 * (8 - n))) - 1) & (2**64 - 1) for n in range(9)], dtype=np.uint64)
 """Masks for the first n bytes of a big-endian word, by n."""
 
@@ -65,7 +65,7 @@ class _Words:
 def key_order(keys: pa.BinaryArray) -> Places:
     """The rows in the order of their keys.
 
-    For 158,000 keys of 8 bytes this takes 8 ms, and Arrow's own sort 35 ms.
+    For 158,000 keys of 8 bytes this takes 15 ms, and Arrow's own sort 37 ms.
 
     >>> key_order(pa.array([b"k2", b"k10", b"k1"], pa.binary())).tolist()
     [2, 1, 0]
