@@ -24,7 +24,7 @@ help: ## this list
 demo: setup ## the scores of a video game, live, on this machine; SECONDS=30 ends it after 30 seconds
 	@$(BIN)/holdfast demo $(if $(SECONDS),--seconds $(SECONDS))
 
-# The checks run beside the tests: without its cache mypy alone takes as long as a tenth of the tests.
+# The checks run beside the tests, which leave the processors idle now and then.
 test: setup-tests ## lint, types, import rules and all tests
 	@$(MAKE) --no-print-directory --jobs=2 checks tests
 

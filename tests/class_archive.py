@@ -2,9 +2,9 @@
 
     python -m tests.class_archive          makes .tools/spark.jsa, as scripts/setup.sh does
 
-Before Spark's first batch a JVM looks for 20,000 classes in 250 files, reads and verifies them. From the archive it
-starts a session in half the processor time: 4 s instead of 8. A JVM of another release of Java, or with other releases
-of Spark's files, does without the archive.
+A JVM looks for every class of Spark in up to 279 files, reads and verifies it. From the archive it starts a session and
+runs one query in half the processor time: 4.1 s instead of 8.1. A JVM of another release of Java, or with other files
+of Spark, does without the archive.
 """
 
 import os
