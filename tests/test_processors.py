@@ -169,7 +169,7 @@ def bound(app: hf.App, processor: type[hf.Processor]) -> dict[str, Any]:
     for attribute, declared in stores_of(processor).items():
         bytes_ = DictBytes()
         for task, addresses in running.instances.replicas().items():
-            if TaskId.parse(task).topology == running.log.app.number_of(declared.name):
+            if TaskId.parse(task).subtopology == running.log.app.number_of(declared.name):
                 with StateClient(addresses[0]) as client:
                     entries = client.scan(TaskId.parse(task), declared.name, Version(newest.version))
                 assert not set(entries.keys.to_pylist()) & set(bytes_.entries) - {b"\x05newest", COUNT_KEY}

@@ -155,8 +155,8 @@ def check_everywhere(app: hf.App, model: Model) -> None:
     for instance in instances(app):
         with StateClient(instance.address) as client:
             hosted = {TaskId.parse(task.task) for task in client.status().tasks}
-            assert {task for task in hosted if task.topology == 1} == {TaskId(1, 0), TaskId(1, 1)}
-            assert len({task for task in hosted if task.topology == 0}) == 1
+            assert {task for task in hosted if task.subtopology == 1} == {TaskId(1, 0), TaskId(1, 1)}
+            assert len({task for task in hosted if task.subtopology == 0}) == 1
             parts = [client.scan(TaskId(1, n), "names", Version(app.version)) for n in range(2)]
             assert sum(len(part.keys) for part in parts) == len(model.names)
             assert all(len(part.keys) for part in parts)

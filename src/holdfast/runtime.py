@@ -379,7 +379,7 @@ def spec_of(app: Description) -> AppSpec:
 def _everywhere(log: Log) -> list[TaskId]:
     """The tasks of the sub-topologies that have a global store."""
     numbers = {log.app.number_of(spec.name) for spec in log.app.stores if spec.everywhere}
-    return [task for task in log.app.tasks() if task.topology in numbers]
+    return [task for task in log.app.tasks() if task.subtopology in numbers]
 
 
 def _locations(app: Description, log: Log, instances: Instances) -> StateLocations:

@@ -25,14 +25,14 @@ class TaskId:
     """One partition of one sub-topology, written `0_3`.
 
     >>> str(TaskId(0, 3)), TaskId.parse("0_3")
-    ('0_3', TaskId(topology=0, partition=3))
+    ('0_3', TaskId(subtopology=0, partition=3))
     """
 
-    topology: int
+    subtopology: int
     partition: int
 
     def __str__(self) -> str:
-        return f"{self.topology}_{self.partition}"
+        return f"{self.subtopology}_{self.partition}"
 
     @classmethod
     def parse(cls, text: str) -> "TaskId":

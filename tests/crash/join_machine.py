@@ -48,7 +48,7 @@ class JoinMachine(Machine):
 
     def work(self, step: Step) -> JoinWork:  # type: ignore[override]
         return JoinWork(
-            topology=0,
+            subtopology=0,
             version=step.version,
             now=step.now,
             name="pairs",

@@ -72,7 +72,7 @@ class ProcessorMachine(Machine):
 
     def work(self, step: Step) -> ProcessingWork:
         return ProcessingWork(
-            topology=0,
+            subtopology=0,
             version=step.version,
             now=Now(step.wall, step.event),
             name="visits",

@@ -62,7 +62,7 @@ class WindowMachine(Machine):
 
     def work(self, step: Step) -> WindowedWork:
         return WindowedWork(
-            topology=0,
+            subtopology=0,
             version=step.version,
             store=self.spec,
             reducers=(bind("n", count(), None),),

@@ -54,7 +54,7 @@ class JoinedApp:
 
     def work(self) -> JoinWork:
         return JoinWork(
-            topology=0,
+            subtopology=0,
             version=Version(self.version),
             now=Now(wall=self.version, event=self.event),
             name="pairs",

@@ -58,7 +58,7 @@ class OneTask:
     def attempt(self, batch: Batch, wall: int, *, event: int | None = None, chunk_rows: int = 1_000) -> TaskResult:
         """Runs the next version without applying it."""
         work = AggregationWork(
-            topology=0,
+            subtopology=0,
             version=Version(self.version + 1),
             store=self.spec,
             reducers=self.reducers,

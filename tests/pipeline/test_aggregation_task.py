@@ -34,7 +34,7 @@ SPEC = StoreSpec(
 
 def work(version: int, chunk_rows: int = 1000) -> AggregationWork:
     return AggregationWork(
-        topology=0,
+        subtopology=0,
         version=Version(version),
         store=SPEC,
         reducers=REDUCERS,

@@ -47,7 +47,7 @@ def run(task: TaskId, state: Watched, *users: str) -> dict[str, dict[str, Any]]:
     """One version in which each user of a partition sends the event e-1."""
     log = log_of(*(spec for _, spec in specs_of(Audited)))
     work = ProcessingWork(
-        topology=0,
+        subtopology=0,
         version=Version(1),
         now=Now(1_000),
         name="audited",

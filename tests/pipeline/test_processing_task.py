@@ -61,7 +61,7 @@ LIMITS = Limits(1, 1_000, 1 << 20, state_bytes=1 << 20)
 
 def work(version: int, **changes: Any) -> ProcessingWork:
     made = ProcessingWork(
-        topology=0,
+        subtopology=0,
         version=Version(version),
         now=Now(1_000 * version),
         name="games",

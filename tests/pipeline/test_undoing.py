@@ -196,7 +196,7 @@ class Scores(hf.Processor):
 
 def work(**changes: Any) -> ProcessingWork:
     made = ProcessingWork(
-        topology=0,
+        subtopology=0,
         version=Version(1),
         now=Now(1_000),
         name="scores",

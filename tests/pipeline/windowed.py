@@ -108,7 +108,7 @@ class WindowedApp:
 
     def work(self) -> WindowedWork:
         return WindowedWork(
-            topology=0,
+            subtopology=0,
             version=Version(self.version),
             store=self.spec,
             reducers=REDUCERS,

@@ -276,7 +276,7 @@ def test_the_progress_of_a_rewrite_can_be_queried() -> None:
     app = app_of(wide, First)
     lifted = merged(people(First), people(Tenths))
     world = World(msgspec.structs.replace(app, stores=(wide, lifted)))
-    for n, task in enumerate(sorted(each for each in world.tasks if each.topology == 0)):
+    for n, task in enumerate(sorted(each for each in world.tasks if each.subtopology == 0)):
         done = RewriteProgress(schema=2, seen=3, rewritten=2, unreadable=n, total=6, finished=bool(n))
         world.tasks[task].write(1, "counts", {REWRITE_NOTE: note_of(done)})
     with served(world.reader) as client:

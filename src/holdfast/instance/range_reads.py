@@ -31,7 +31,7 @@ Flags = npt.NDArray[np.bool_]
 ReadRange = Callable[[bytes, bytes | None], Sequence[tuple[bytes, bytes]]]
 
 
-class Found(NamedTuple):
+class FoundEntries(NamedTuple):
     """Entries of ranges; a null value is a deleted key."""
 
     numbers: Rows
@@ -47,11 +47,11 @@ class _Spans(NamedTuple):
     begin: Rows
     end: Rows
 
-    def found(self, first: int, stop: int) -> Found:
+    def found(self, first: int, stop: int) -> FoundEntries:
         """The entries of some ranges."""
         places, numbers = expanded(self.begin[first:stop], self.end[first:stop])
         rows = pa.array(self.run.sorted.order[places])
-        return Found(numbers + first, self.run.keys.take(rows), self.run.values.take(rows))
+        return FoundEntries(numbers + first, self.run.keys.take(rows), self.run.values.take(rows))
 
 
 def read_ranges(runs: Sequence[Run], ranges: Ranges, below: Flags, read: ReadRange) -> Iterator[pa.RecordBatch]:
@@ -77,17 +77,17 @@ def read_ranges(runs: Sequence[Run], ranges: Ranges, below: Flags, read: ReadRan
         yield from (batch.slice(at, step) for at in range(0, batch.num_rows, step))
 
 
-def newest(sources: Sequence[Found]) -> Found:
+def newest(sources: Sequence[FoundEntries]) -> FoundEntries:
     """The entries of several sources, the newest first, by range and key; of each key in a range the newest one.
 
-    >>> old = Found(np.array([0, 0]), pa.array([b"a", b"b"]), pa.array([b"1", b"2"]))
-    >>> new = Found(np.array([0]), pa.array([b"b"]), pa.array([None], pa.binary()))
+    >>> old = FoundEntries(np.array([0, 0]), pa.array([b"a", b"b"]), pa.array([b"1", b"2"]))
+    >>> new = FoundEntries(np.array([0]), pa.array([b"b"]), pa.array([None], pa.binary()))
     >>> newest([new, old]).values.to_pylist()
     [b'1', None]
     """
     there = [each for each in sources if len(each.keys)]
     if len(there) <= 1:
-        return there[0] if there else Found(np.empty(0, np.int64), *[pa.array([], pa.binary())] * 2)
+        return there[0] if there else FoundEntries(np.empty(0, np.int64), *[pa.array([], pa.binary())] * 2)
     numbers = np.concatenate([each.numbers for each in there])
     keys = pa.concat_arrays([each.keys for each in there])
     order = key_order(keys)
@@ -98,7 +98,7 @@ def newest(sources: Sequence[Found]) -> Found:
     # Sources are in order, so the newest entry of a key is the first one.
     chosen = np.minimum.reduceat(order, firsts)
     values = pa.concat_arrays([each.values for each in there]).take(pa.array(chosen))
-    return Found(numbers[chosen], keys.take(pa.array(firsts)), values)
+    return FoundEntries(numbers[chosen], keys.take(pa.array(firsts)), values)
 
 
 def _differ(numbers: Rows, keys: pa.BinaryArray) -> npt.NDArray[np.bool_]:
@@ -118,7 +118,7 @@ def _blocks(counts: Rows, rows: int) -> Iterator[tuple[int, int]]:
 
 def _with_below(
     first: int, stop: int, rows: int, ranges: Ranges, below: Flags, read: ReadRange
-) -> Iterator[tuple[int, int, Found]]:
+) -> Iterator[tuple[int, int, FoundEntries]]:
     """A block of ranges with the entries that are below the runs, as several blocks if they are many."""
     numbers: list[int] = []
     entries: list[tuple[bytes, bytes]] = []
@@ -135,6 +135,6 @@ def _with_below(
     yield first, stop, _found(numbers, entries)
 
 
-def _found(numbers: list[int], entries: list[tuple[bytes, bytes]]) -> Found:
+def _found(numbers: list[int], entries: list[tuple[bytes, bytes]]) -> FoundEntries:
     keys, values = (pa.array([entry[n] for entry in entries], pa.binary()) for n in (0, 1))
-    return Found(np.array(numbers, np.int64), keys, values)
+    return FoundEntries(np.array(numbers, np.int64), keys, values)

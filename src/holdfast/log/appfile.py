@@ -77,7 +77,7 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
         for store in self.stores:
             number = self.number_of(store.name)
             sizes[number] = max(sizes.get(number, 0), store.partitions(self.partitions))
-        return tuple(TaskId(topology, partition) for topology in sorted(sizes) for partition in range(sizes[topology]))
+        return tuple(TaskId(number, partition) for number in sorted(sizes) for partition in range(sizes[number]))
 
     def store(self, name: str) -> StoreSpec | None:
         """The store of that name, also if it is removed and kept."""
@@ -90,7 +90,7 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
 
     def stores_of(self, task: TaskId) -> tuple[StoreSpec, ...]:
         """The stores a task has a partition of, also those that are removed and kept."""
-        return tuple(store for store in self.stores if self.number_of(store.name) == task.topology)
+        return tuple(store for store in self.stores if self.number_of(store.name) == task.subtopology)
 
     def number_of(self, store: str) -> int:
         """The number of the sub-topology that a store belongs to."""

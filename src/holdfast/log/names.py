@@ -88,7 +88,7 @@ def task_of(name: str) -> TaskId | None:
     """The task that an object under `snapshots/`, `segments/` or `volatile/` belongs to; None if it isn't the log's.
 
     >>> task_of("snapshots/0_3/files/0b1c"), task_of("snapshots/.DS_Store")
-    (TaskId(topology=0, partition=3), None)
+    (TaskId(subtopology=0, partition=3), None)
     """
     try:
         return TaskId.parse(name.split("/")[1])

@@ -162,7 +162,7 @@ class AggregationPlanner:
             None if timestamp is None else (timestamp, of_time),
             tuple(case.check for case in self.unusable(step.wall) if case.check is not None),
         )
-        sealed = SealedInput(ship(output), output.topology, time, rows)
+        sealed = SealedInput(ship(output), output.subtopology, time, rows)
         return SealedTaskRows(sealed, self._work(step, BatchPlan.RAW), BatchPlan.RAW)
 
     def _fast(
@@ -187,7 +187,7 @@ class AggregationPlanner:
     def _work(self, step: Step, plan: BatchPlan) -> AggregationWork:
         (store,) = self._subtopology.stores
         return AggregationWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             store=store,
             reducers=self._operator.reducers,

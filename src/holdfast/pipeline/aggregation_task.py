@@ -38,7 +38,7 @@ from holdfast.words import TaskId, Version
 class AggregationWork:
     """What every task of an aggregation does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     store: StoreSpec
     reducers: tuple[Reducer, ...]

@@ -151,7 +151,7 @@ def stop_for(failed: Sequence[Failed], cause: BaseException | None) -> None:
 class LettersWork:
     """Writes the letters of failed records, or counts them. They are in any partition."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     inline_limit: int

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 class _Common(TypedDict):
-    topology: int
+    subtopology: int
     version: Version
     name: str
     table: LookedUpTable
@@ -45,7 +45,7 @@ class _ForeignKeyPlanner(RecordPlanner):
 
     def _common(self, step: Step, sealed: Sealed) -> _Common:
         return _Common(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
             table=looked_up(self._table, sealed),

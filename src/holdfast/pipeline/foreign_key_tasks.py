@@ -43,7 +43,7 @@ Columns = Sequence[pa.Array]
 class ForeignKeyWork(ABC):
     """What every task of one of the three sub-topologies does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     table: LookedUpTable

@@ -41,7 +41,7 @@ class GlobalJoinPlanner(RecordPlanner):
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> GlobalJoinWork:
         return GlobalJoinWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
             table=looked_up(self._table, sealed),

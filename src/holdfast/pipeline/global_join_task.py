@@ -34,7 +34,7 @@ from holdfast.words import TaskId, Version
 class GlobalJoinWork:
     """What every task of a join with a global table does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     table: LookedUpTable

@@ -90,7 +90,7 @@ class JoinPlanner(RecordPlanner):
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> JoinWork:
         return JoinWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             now=step.now,
             name=self._subtopology.name,

@@ -41,7 +41,7 @@ from holdfast.words import TaskId, Version
 class JoinWork:
     """What every task of a join does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     now: Now
     name: str

@@ -35,7 +35,7 @@ class LookupPlanner(RecordPlanner):
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> LookupWork:
         return LookupWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
             table=looked_up(self._table, sealed),
@@ -63,7 +63,7 @@ class TableJoinPlanner(RecordPlanner):
         (store,) = self._subtopology.stores
         left, right = (looked_up(table, sealed) for table in self._tables)
         return TableJoinWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
             store=store,

@@ -27,7 +27,7 @@ from holdfast.words import TaskId, Version
 class LookupWork:
     """What every task of a join with a table does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     table: LookedUpTable

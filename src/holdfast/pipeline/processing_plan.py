@@ -157,7 +157,7 @@ class ProcessingPlanner:
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> ProcessingWork:
         first, *others = (self._work_of(each, step, sealed) for each in self._operator.processors)
         return ProcessingWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             now=step.now,
             punctuations=first.punctuations,

@@ -98,7 +98,7 @@ class SharingWork:
 class ProcessingWork:
     """What every task of a processor does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     now: Now
     name: str
@@ -205,7 +205,7 @@ class ProcessingTask:
 
     def _table(self, table: LookedUpTable) -> tuple[StoreSpec, StoreState]:
         """The rows of a global table after this version's changes."""
-        state = self.before.of_task(TaskId(table.topology, ONLY_PARTITION))
+        state = self.before.of_task(TaskId(table.subtopology, ONLY_PARTITION))
         if (changes := table.changes(ONLY_PARTITION, self.log)).num_rows:
             state = SealedState(state, changes)
         return table.store, TableState(table.store.name, state)

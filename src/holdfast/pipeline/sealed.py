@@ -64,14 +64,14 @@ class SealedInput:
 
     output: bytes
     """The output, as `shipping` sends it."""
-    topology: int
+    subtopology: int
     """The sub-topology of the output."""
     time: Millis
     rows_of: RowsOf
 
     def read(self, task: TaskId, sealed: Mapping[str, tuple[SegmentRef, ...]], log: Log) -> Iterator[pa.RecordBatch]:
         """The rows of a task."""
-        refs = sealed[str(TaskId(self.topology, task.partition))]
+        refs = sealed[str(TaskId(self.subtopology, task.partition))]
         for rows in _rows_of_task(unship(self.output), task.partition, refs, self.time, log):
             yield from self.rows_of(rows).to_batches()
 
@@ -124,7 +124,7 @@ def _tasks_with(output: DerivedOutput, results: Sequence[TaskResult]) -> list[tu
     """The partitions whose tasks have sealed rows of an output, and the segments with them."""
     found = []
     for done in results:
-        if isinstance(done, TaskDone) and done.task.startswith(f"{output.topology}_"):
+        if isinstance(done, TaskDone) and done.task.startswith(f"{output.subtopology}_"):
             refs = (*done.segments, *done.volatile)
             own = tuple(ref for ref in refs if any(is_part_of(output, part) for part in ref.parts))
             if own:

@@ -319,7 +319,7 @@ class SparkVersion:
 
 def _results_of(subtopology: SubTopology, done: Sequence[StageDone]) -> list[TaskResult]:
     """The results of one sub-topology's tasks."""
-    return [each for own in done for each in own.tasks if TaskId.parse(each.task).topology == subtopology.number]
+    return [each for own in done for each in own.tasks if TaskId.parse(each.task).subtopology == subtopology.number]
 
 
 def has_dead_letters(results: Sequence[TaskResult]) -> bool:

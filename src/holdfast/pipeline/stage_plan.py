@@ -20,7 +20,7 @@ from pyspark.sql import functions as F
 from holdfast.pipeline.job_order import running
 from holdfast.pipeline.planning import RESULT, SealedTaskRows, TaskRows, is_partitioned_by
 from holdfast.pipeline.remote_state import StateLocations
-from holdfast.pipeline.stage_work import MEMBER, NUMBER, Counted, Member, StageDone, StageWork, decode_stage
+from holdfast.pipeline.stage_work import MEMBER, NUMBER, CountedSource, StageDone, StageMember, StageWork, decode_stage
 from holdfast.pipeline.unusable import quoted
 
 if TYPE_CHECKING:
@@ -114,13 +114,13 @@ class SharedJob:
         names = iter(columns.names)
         numbers = iter(range(len(columns.names)))
         works = tuple(
-            Member(each.work, next(numbers), next(names))
+            StageMember(each.work, next(numbers), next(names))
             if isinstance(each, TaskRows)
-            else Member(each.work, sealed=each.sealed)
+            else StageMember(each.work, sealed=each.sealed)
             for each in members
         )
         counting = tuple(
-            Counted(source, next(numbers), next(slot for slot, name in next(names) if name == NUMBER))
+            CountedSource(source, next(numbers), next(slot for slot, name in next(names) if name == NUMBER))
             for source in counted
         )
         return StageWork(works, counting, locations)

@@ -50,7 +50,7 @@ class LooksUpSealed(Protocol):
 
 
 @dataclass(frozen=True)
-class Member:
+class StageMember:
     """One sub-topology of a stage."""
 
     work: TaskWork
@@ -63,7 +63,7 @@ class Member:
 
 
 @dataclass(frozen=True)
-class Counted:
+class CountedSource:
     """A source whose records are counted: its rows have the numbers of records per part of the batch."""
 
     source: str
@@ -83,8 +83,8 @@ class StageDone(msgspec.Struct, frozen=True):
 class StageWork:
     """What every Spark task of a stage does in one version. The driver sends it to the workers."""
 
-    members: tuple[Member, ...]
-    counted: tuple[Counted, ...]
+    members: tuple[StageMember, ...]
+    counted: tuple[CountedSource, ...]
     locations: StateLocations = field(repr=False)
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -96,7 +96,7 @@ class StageWork:
         done: list[TaskResult] = []
         sealed: dict[str, tuple[SegmentRef, ...]] = {}
         for member in self.members:
-            task = TaskId(member.work.topology, partition)
+            task = TaskId(member.work.subtopology, partition)
             own = (
                 rows.of(member.number, member.columns)
                 if member.sealed is None

@@ -43,7 +43,7 @@ class StaticTablePlanner(RecordPlanner):
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> StaticTableWork:
         (store,) = self._subtopology.stores
         return StaticTableWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
             store=store,

@@ -40,7 +40,7 @@ class TwoRows(HoldfastError):
 class StaticTableWork:
     """What the task of a static table does in the first version after a start. The driver sends it to a worker."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     store: StoreSpec

@@ -30,7 +30,7 @@ from holdfast.words import TaskId, Version
 class TableJoinWork:
     """What every task of a join of two tables does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     store: StoreSpec

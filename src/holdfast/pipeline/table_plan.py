@@ -35,7 +35,7 @@ class TablePlanner(RecordPlanner):
         (store,) = self._subtopology.stores
         work = TableWork if store.kind == KEY_VALUE else HistoryTableWork
         return work(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             name=self._subtopology.name,
             store=store,

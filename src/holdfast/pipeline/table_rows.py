@@ -28,7 +28,7 @@ from holdfast.words import TaskId
 class LookedUpTable:
     """A table as a task of another sub-topology reads it."""
 
-    topology: int
+    subtopology: int
     store: StoreSpec
     sealed: tuple[tuple[int, tuple[SegmentRef, ...]], ...] = ()
     """By partition, the segments that the table's tasks have written in this version."""
@@ -36,7 +36,7 @@ class LookedUpTable:
     def after(self, sealed: Mapping[str, tuple[SegmentRef, ...]]) -> "LookedUpTable":
         """The same table, after these tasks have sealed their changes; those of other tables don't matter."""
         tasks = ((TaskId.parse(name), refs) for name, refs in sealed.items())
-        own = tuple((task.partition, refs) for task, refs in tasks if task.topology == self.topology)
+        own = tuple((task.partition, refs) for task, refs in tasks if task.subtopology == self.subtopology)
         return replace(self, sealed=own) if own else self
 
     def changes(self, partition: int, log: Log) -> pa.Table:
@@ -63,7 +63,7 @@ class TableRows:
 
     def __init__(self, table: LookedUpTable, now: Now, partition: int, log: Log, state: TaskState) -> None:
         self._store, self._now = table.store, now
-        self._before = state.of_task(TaskId(table.topology, partition))
+        self._before = state.of_task(TaskId(table.subtopology, partition))
         self._changes = table.changes(partition, log)
 
     def of(self, keys: pa.BinaryArray) -> FoundRows:

@@ -28,7 +28,7 @@ from holdfast.words import TaskId, Version
 class TableWork:
     """What every task of a table does in one version. The driver sends it to the workers."""
 
-    topology: int
+    subtopology: int
     version: Version
     name: str
     store: StoreSpec

@@ -57,7 +57,7 @@ class WindowedPlanner(AggregationPlanner):
         (store,) = self._subtopology.stores
         late = output_of(self._subtopology.name, LATE_OUTPUT)
         return WindowedWork(
-            topology=self._subtopology.number,
+            subtopology=self._subtopology.number,
             version=step.version,
             store=store,
             reducers=operator.reducers,

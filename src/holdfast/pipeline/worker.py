@@ -33,7 +33,7 @@ class TaskWork(Protocol):
     """What every task of one sub-topology does in one version. The driver sends it to the workers."""
 
     @property
-    def topology(self) -> int: ...
+    def subtopology(self) -> int: ...
 
     @property
     def version(self) -> Version: ...
@@ -51,7 +51,7 @@ def run_partition(
     """The body of `mapInArrow`: one partition in, one small result out."""
 
     def run(partition: int) -> bytes:
-        task = TaskId(work.topology, partition)
+        task = TaskId(work.subtopology, partition)
         try:
             result = work.run(task, batches, log_of(locations), state_before(locations, task, work.version))
         except HoldfastError as error:

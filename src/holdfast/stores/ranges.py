@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.stores.formats.byte_columns import bytes_of, cut, from_offsets, offsets_of
-from holdfast.stores.formats.key_order import Limits, SortedKeys, is_sorted, key_order
+from holdfast.stores.formats.key_order import SortedKeys, SoughtKeys, is_sorted, key_order
 
 Range = tuple[bytes, bytes | None]
 """From the first key up to, but not including, the second one, or to the end."""
@@ -71,14 +71,14 @@ class Ranges:
         inside = pc.fill_null(pc.less(keys.key_at(begin[there]), stops), True)
         some = there[inside.to_numpy(zero_copy_only=False)]
         stops = stops.filter(inside)
-        end[some] = keys.first_at_least(Limits(stops))
+        end[some] = keys.first_at_least(SoughtKeys(stops))
         if stops.null_count:
             end[some[stops.is_null().to_numpy(zero_copy_only=False)]] = len(keys.order)
         return begin, end
 
     @cached_property
-    def _starts(self) -> Limits:
-        return Limits(self.starts)
+    def _starts(self) -> SoughtKeys:
+        return SoughtKeys(self.starts)
 
 
 def after_prefixes(prefixes: pa.BinaryArray) -> pa.BinaryArray:

@@ -64,7 +64,7 @@ class AggregateRows:
     """The changed rows of an aggregation: key columns, then results, then `_deleted` where the store can delete."""
 
     name: str
-    topology: int
+    subtopology: int
     store: StoreSpec
 
     @property
@@ -79,7 +79,7 @@ class ForwardedRows:
     """The rows that a processor forwarded to one of its outputs, in its order within a task."""
 
     name: str
-    topology: int
+    subtopology: int
     columns: Schema = Schema(())
 
 
@@ -92,7 +92,7 @@ class ChangedEntries:
     """
 
     name: str
-    topology: int
+    subtopology: int
     store: StoreSpec
     declared: Store[Any, Any]
 

@@ -20,7 +20,7 @@ from typing import Any, ClassVar
 from holdfast.stores.kinds.reduced import KeptRecords, ReducedSessions, ReducedStore, StoredWindow
 from holdfast.topology.processor import Context, Processor
 from holdfast.topology.reducing import Update
-from holdfast.topology.window_waiting import Waiting, changed_row, deleted_row
+from holdfast.topology.window_waiting import WaitingWindows, changed_row, deleted_row
 from holdfast.topology.windowing import LATE
 from holdfast.topology.windows import SessionWindows, SlidingWindows, TimeWindows, Window, Windows
 
@@ -52,7 +52,7 @@ class WindowRules:
     merge: Merger | None
     updates: bool
     """Whether it forwards one row per record and window."""
-    waiting: Waiting | None = None
+    waiting: WaitingWindows | None = None
     """When windows are sent that wait; None: they don't."""
     late: LateRow | None = None
     """How it forwards late records, if anyone takes them."""

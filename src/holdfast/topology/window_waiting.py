@@ -34,7 +34,7 @@ def deleted_row(held: StoredWindow) -> dict[str, Any]:
     return {**row_of(held), "value": None, DELETED: True}
 
 
-class Waiting(Protocol):
+class WaitingWindows(Protocol):
     """When windows of a store are sent on."""
 
     def send(self, store: ReducedStore, ctx: Context) -> None:

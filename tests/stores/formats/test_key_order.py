@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.stores.formats import key_order as orders
-from holdfast.stores.formats.key_order import Limits, SortedKeys, key_order
+from holdfast.stores.formats.key_order import SortedKeys, SoughtKeys, key_order
 
 FEW_BYTES = st.sampled_from([b"", b"\x00", b"\x01", b"a", b"\xff"])
 KEYS = st.one_of(
@@ -46,7 +46,7 @@ def test_limits_are_found_as_a_bisection_finds_them(
 ) -> None:
     limits = sorted(limits) if in_order else limits
     with patch.object(orders, "_FEW", few), patch.object(orders, "_DENSE", dense):
-        found = SortedKeys(column(keys, sliced=sliced)).first_at_least(Limits(column(limits, sliced=sliced)))
+        found = SortedKeys(column(keys, sliced=sliced)).first_at_least(SoughtKeys(column(limits, sliced=sliced)))
     assert found.tolist() == [bisect_left(sorted(keys), limit) for limit in limits]
 
 
@@ -55,5 +55,5 @@ def test_all_short_keys_of_three_bytes_are_in_order() -> None:
     padded = [b"\x02\x80\x00\x00\x00\x00\x00" + key for key in every]
     keys = SortedKeys(pa.array(padded[::-1], pa.binary()))
     assert [padded[::-1][n] for n in keys.order] == sorted(padded)
-    found = keys.first_at_least(Limits(pa.array(padded, pa.binary())))
+    found = keys.first_at_least(SoughtKeys(pa.array(padded, pa.binary())))
     assert found.tolist() == [sorted(padded).index(key) for key in padded]

@@ -50,21 +50,21 @@ def rows_of(output: Output, log: Log, commit: Commit) -> Iterator[Rows]:
         case AggregateRows(store=store) | ChangedEntries(store=store) if commit.version <= store.after:
             return iter(())  # changes of a former store of this name
         case AggregateRows(store=store):
-            return _decoded(log, commit, STATE, store.name, output.topology, partial(aggregate_rows, store))
+            return _decoded(log, commit, STATE, store.name, output.subtopology, partial(aggregate_rows, store))
         case ForwardedRows():
-            return _decoded(log, commit, OUTPUT, output.name, output.topology, _without_time)
+            return _decoded(log, commit, OUTPUT, output.name, output.subtopology, _without_time)
         case ChangedEntries(store=store):
             decode = partial(changed_entries, store, output.declared)
-            return _decoded(log, commit, STATE, store.name, output.topology, decode)
+            return _decoded(log, commit, STATE, store.name, output.subtopology, decode)
         case DeadLetters():
             return _decoded(log, commit, DEAD, None, None, partial(_dead_letters, commit.version))
 
 
 def _decoded(
-    log: Log, commit: Commit, part: str, name: str | None, topology: int | None, decode: Decode
+    log: Log, commit: Commit, part: str, name: str | None, subtopology: int | None, decode: Decode
 ) -> Iterator[Rows]:
     for task, number, table in _parts(log, commit, part, name):
-        if topology in (None, task.topology) and (rows := decode(table)).num_rows:
+        if subtopology in (None, task.subtopology) and (rows := decode(table)).num_rows:
             yield Rows(task, number, rows)
 
 

@@ -103,8 +103,11 @@ def key_order(keys: pa.BinaryArray) -> Places:
 
 def _shared_bytes(words: U64, groups: U64) -> int:
     """How many of the first bytes are the same within every group. Groups are numbered in order, from 0 on."""
-    first = np.concatenate([[0], np.flatnonzero(groups[1:] != groups[:-1]) + 1])
-    differing = int(np.bitwise_or.reduce(words ^ words[first][groups.astype(np.int64)]))
+    if groups[-1] == 0:
+        differing = int(words.min()) ^ int(words.max())
+    else:
+        first = np.concatenate([[0], np.flatnonzero(groups[1:] != groups[:-1]) + 1])
+        differing = int(np.bitwise_or.reduce(words ^ words[first][groups.astype(np.int64)]))
     return (64 - differing.bit_length()) // 8
 
 
@@ -124,7 +127,7 @@ def read_in_key_order(keys: pa.BinaryArray, read: Callable[[pa.BinaryArray], pa.
     return read(keys.take(pa.array(order))).take(pa.array(back))
 
 
-class Limits:
+class SoughtKeys:
     """Keys that are sought among others, with their words, so that several searches compute these once."""
 
     def __init__(self, keys: pa.BinaryArray) -> None:
@@ -163,7 +166,7 @@ class SortedKeys:
     """Keys with their order, in which many limits are found at once.
 
     >>> keys = SortedKeys(pa.array([b"b", b"a", b"d"], pa.binary()))
-    >>> keys.order.tolist(), keys.first_at_least(Limits(pa.array([b"a", b"c", b"x"], pa.binary()))).tolist()
+    >>> keys.order.tolist(), keys.first_at_least(SoughtKeys(pa.array([b"a", b"c", b"x"], pa.binary()))).tolist()
     ([1, 0, 2], [0, 2, 3])
     """
 
@@ -186,7 +189,7 @@ class SortedKeys:
         """How many keys are less than one limit."""
         return bisect_left(self.order, limit, key=lambda row: self._keys[int(row)].as_py())
 
-    def first_at_least(self, limits: Limits) -> Places:
+    def first_at_least(self, limits: SoughtKeys) -> Places:
         """How many keys are less than each limit. Sorted limits are found faster."""
         number = len(limits.keys)
         if number < _FEW:

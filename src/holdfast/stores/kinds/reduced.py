@@ -30,7 +30,7 @@ class StoredWindow(NamedTuple):
     timestamp: int
 
 
-class ChangedWindows:
+class WindowsBefore:
     """The windows that a version has changed so far, without values.
 
     Each is as it was before the version; None: it was not there.
@@ -60,12 +60,12 @@ class ReducedStore(TimedStore[Any, Any], ABC):
     SINK_COLUMNS: ClassVar[tuple[str, ...]] = ("value", "timestamp")
 
     waiting: WaitingEntries
-    changed: ChangedWindows
+    changed: WindowsBefore
 
     def _attach(self, spec: StoreSpec, bytes_: ReadableBytes, now: Now, codec: StoreCodec[Any]) -> None:
         super()._attach(spec, bytes_, now, codec)
         self.waiting = WaitingEntries(self._writable)
-        self.changed = ChangedWindows()
+        self.changed = WindowsBefore()
 
     @abstractmethod
     def own(self, key: Any, start: int, end: int) -> bytes:
