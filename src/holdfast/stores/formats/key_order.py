@@ -19,6 +19,10 @@ from holdfast.stores.formats.byte_columns import bytes_of, offsets_of
 Places = npt.NDArray[np.int64]
 U64 = npt.NDArray[np.uint64]
 
+Rows = npt.NDArray[np.integer] | slice
+
+ALL: Final = slice(None)
+"""All rows, without an array of their numbers: to fetch by one takes longer than to compute with what was fetched."""
 _WORD: Final = 8
 _DENSE: Final = 64
 """Limits between the same two keys are searched together if there are this many, and at least one per this many keys.
@@ -44,28 +48,34 @@ class _Words:
         self._last = len(data) - _WORD
         self._windows = np.ndarray((self._last + 1,), dtype=">u8", buffer=data, strides=(1,))
 
-    def lengths(self, rows: npt.NDArray[np.integer]) -> Places:
-        lengths: Places = self._offsets[rows + 1].astype(np.int64) - self._offsets[rows]
+    def lengths(self, rows: Rows = ALL) -> Places:
+        """The lengths of the keys in these rows."""
+        lengths: Places = self._offsets[1:][rows].astype(np.int64) - self._offsets[:-1][rows]
         return lengths
 
-    def at(self, rows: npt.NDArray[np.integer], depth: int) -> U64:
+    def at(self, rows: Rows, depth: int) -> U64:
         """The eight bytes from `depth` on of the keys in these rows; zeros after a key's end."""
-        starts = self._offsets[rows].astype(np.int64)
-        left = self._offsets[rows + 1] - starts - depth
-        places = starts + depth
-        beyond = np.maximum(places - self._last, 0)
-        found: U64 = self._windows[places - beyond].astype(np.uint64)
-        if beyond.any():
-            found <<= (8 * np.minimum(beyond, _WORD - 1)).astype(np.uint64)
-        if left.min(initial=_WORD) < _WORD:
-            found &= _LAST_BYTES[np.clip(left, 0, _WORD)]
+        starts = self._offsets[:-1][rows]
+        left = self._offsets[1:][rows] - starts
+        left -= np.int32(depth)
+        places = starts.astype(np.int64) + depth
+        beyond = np.flatnonzero(places > self._last)
+        if beyond.size:  # the last keys of the buffer, and those that end before `depth`
+            moved = np.minimum(places[beyond] - self._last, _WORD - 1)
+            places[beyond] = self._last
+        found: U64 = self._windows[places].astype(np.uint64)
+        if beyond.size:
+            found[beyond] <<= (8 * moved).astype(np.uint64)
+        if (shortest := int(left.min(initial=_WORD))) < _WORD:
+            is_same = shortest == left.max()
+            found &= _LAST_BYTES[max(shortest, 0)] if is_same else _LAST_BYTES[np.clip(left, 0, _WORD)]
         return found
 
 
 def key_order(keys: pa.BinaryArray) -> Places:
     """The rows in the order of their keys.
 
-    For 158,000 keys of 8 bytes this takes 15 ms, and Arrow's own sort 37 ms.
+    For 158,000 keys of 8 bytes this takes 10 ms, and Arrow's own sort 37 ms.
 
     >>> key_order(pa.array([b"k2", b"k10", b"k1"], pa.binary())).tolist()
     [2, 1, 0]
@@ -77,16 +87,17 @@ def key_order(keys: pa.BinaryArray) -> Places:
     tied, groups = np.arange(len(keys)), np.zeros(len(keys), dtype=np.uint64)
     while tied.size:
         rows = order[tied]
-        if depth >= words.lengths(rows).max():  # they differ in zeros at the end alone
-            packed = (groups << np.uint64(32)) | words.lengths(rows).astype(np.uint64)
+        read = ALL if depth == 0 else rows
+        if depth >= words.lengths(read).max():  # they differ in zeros at the end alone
+            packed = (groups << np.uint64(32)) | words.lengths(read).astype(np.uint64)
             order[tied] = rows[np.argsort(packed)]
             break
-        found = words.at(rows, depth)
+        found = words.at(read, depth)
         if shared := _shared_bytes(found, groups):
             depth += shared
             if shared == _WORD:
                 continue
-            found = words.at(rows, depth)
+            found = words.at(read, depth)
         # The group and as many bytes as there is room for are one number, so that one sort keeps groups apart.
         width = (64 - int(groups[-1]).bit_length()) // 8
         packed = found if width == _WORD else (groups << np.uint64(8 * width)) | (found >> np.uint64(64 - 8 * width))
@@ -134,11 +145,11 @@ class SoughtKeys:
         self.keys = keys
         self._words = _Words(keys)
         self._at: dict[int, U64] = {}
-        self.lengths = self._words.lengths(np.arange(len(keys)))
+        self.lengths = self._words.lengths()
 
     def at(self, depth: int) -> U64:
         if depth not in self._at:
-            self._at[depth] = self._words.at(np.arange(len(self.keys)), depth)
+            self._at[depth] = self._words.at(ALL, depth)
         return self._at[depth]
 
 
