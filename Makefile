@@ -49,7 +49,7 @@ endif
 crash: setup-tests ## a kill at every step, on real Spark (make test runs ten of them); more examples of properties
 	$(PY) -m pytest -v -m "crash or slow" --ignore=tests/test_sizing_large.py
 	$(PY) -m pytest -q -m "not crash and not slow and not spark" --hypothesis-profile=thorough \
-	    tests/stores tests/instance tests/pipeline tests/testing
+	    --ignore=tests/crash tests
 
 soak: setup-tests ## kills, overlapping starts and changes of an app under load; MINUTES=30, SEED=1
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)

@@ -10,11 +10,12 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 
-from holdfast.batches import BatchRunner
+from holdfast.batches import BatchRunner, RunningQuery
 from holdfast.clock import SYSTEM_CLOCK, ClockJumped, ManualClock, SteadyClock
 from holdfast.ending import Ending
 from holdfast.errors import Interrupted, StorageUnavailable
 from holdfast.pipeline.remote_state import StateLocations
+from holdfast.pipeline.spark_errors import FailedInQuery, SparkRefused
 from holdfast.settings.model import Settings
 from holdfast.settings.sections import RetrySettings
 
@@ -113,3 +114,18 @@ def test_a_batch_that_comes_while_the_app_stops_ends_the_query_without_an_error(
     assert called.wait(60)
     query.stop()
     assert query.exception() is None
+
+
+def test_an_app_fails_whose_query_cant_be_started_again() -> None:
+    """A step of the query failed, so another query would have to look for the record."""
+
+    def start() -> Any:
+        raise SparkRefused("Spark can't start the query.")
+
+    ended: Any = SimpleNamespace(awaitTermination=lambda seconds: True, exception=lambda: None, stop=lambda: None)
+    batches: Any = SimpleNamespace(failure=FailedInQuery("x"), work=SimpleNamespace(check_steps=lambda: None))
+    spark: Any = SimpleNamespace(_jsc=SimpleNamespace(sc=lambda: SimpleNamespace(isStopped=lambda: False)))
+    failures: list[BaseException] = []
+    ending = Ending(timedelta(seconds=1), on_failure=failures.append)
+    RunningQuery(ended, spark, batches, ending, start).watch()
+    assert [str(failure) for failure in failures] == ["Spark can't start the query."]

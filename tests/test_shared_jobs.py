@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 import holdfast as hf
 from tests.apps import NOON, entries_of, game, read, settings, write
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 
 def shop(spark: SparkSession, folder: Path, dead: hf.Sink | None = None) -> hf.App:

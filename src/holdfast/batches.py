@@ -202,10 +202,14 @@ class RunningQuery:
             if self.ending.asked or not isinstance(self.batches.failure, FailedInQuery) or self._spark_gone():
                 return False
             logger.info("a step of Spark's query failed; the batch is repeated to find the record")
-            ended.stop()
-            self.batches.failure = None
-            self.batches.work.check_steps()
-            self.query = self.start()
+            try:
+                ended.stop()
+                self.batches.failure = None
+                self.batches.work.check_steps()
+                self.query = self.start()
+            except (HoldfastError, PySparkException, Py4JError, OSError) as error:
+                self.batches.failure = error
+                return False
             return True
 
     @staticmethod

@@ -1,6 +1,7 @@
 """`holdfast instance`, the command by which an app starts its instances.
 
-Every start of an app waits for it, so it runs without the imports of the other commands: 105 of 540 ms.
+Every start of an app waits for it, so it runs without the imports of the other commands: 454 ms of processor
+time instead of 522.
 """
 
 import sys

@@ -280,9 +280,8 @@ def _check_before_takeover(app: Description, log: Log, newest: Commit | None, en
     """Tries what would fail only after the takeover, when the driver before has stopped. Changes nothing."""
     once = SinkRunner(log, feeds_of(app.topology), retry=lambda call: call(), check_leads=lambda: None)
     once.check_next()
-    subtopologies = app.topology.subtopologies
     sources = ordered(app.topology.used_sources, newest, _checkpoint(app).query_id())
-    check_query(_batch_tasks(app, sources, StaticTables.of(subtopologies)).query_frame, ending.pause)
+    check_query(_batch_tasks(app, sources, StaticTables.of(app.topology.subtopologies)).query_frame, ending.pause)
 
 
 def _storage(app: Description) -> Storage:

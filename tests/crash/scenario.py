@@ -53,7 +53,7 @@ def write_input(folder: Path, files: int = FILES) -> None:
 
 
 EVERY_STEP: dict[str, Any] = {
-    "log": hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
+    "log": hf.LogSettings(inline_bytes="512B", retention="0s", clean_interval="1s"),
     "snapshots": hf.SnapshotSettings(bytes="8KiB", age="1s"),
     "state": hf.StateSettings(flush_versions=2),
 }

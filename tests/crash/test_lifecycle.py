@@ -151,7 +151,7 @@ def live(folder: Path, seed: int, steps: int) -> None:
     life.batch()
 
 
-@pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("seed", range(2))
 def test_a_random_life_equals_dictionaries(tmp_path: Path, seed: int) -> None:
     live(tmp_path, seed, steps=100)
 

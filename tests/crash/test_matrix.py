@@ -93,30 +93,21 @@ def test_a_batch_reaches_every_fault_point(spec: StoreSpec, counts: dict[str, in
     assert unreached == (set() if spec.slice_ms else {"drop.before", "drop.after"}), "only slices are dropped"
 
 
-def some(every: range, spec: StoreSpec) -> list[int]:
-    """The first time that a point is reached, one between and the last; for other kinds than the plain one between.
+def some(every: range) -> list[int]:
+    """The first time that a point is reached, one between and the last.
 
-    >>> some(range(1, 10), SPEC), some(range(1, 2), SPEC), some(range(1, 1), SPEC), some(range(1, 10), BOUNDED)
-    ([1, 5, 9], [1], [], [5])
+    >>> some(range(1, 10)), some(range(1, 2)), some(range(1, 1))
+    ([1, 5, 9], [1], [])
     """
-    between = every[len(every) // 2 : len(every) // 2 + 1]
-    return sorted({*every[:1], *between, *every[-1:]} if spec is SPEC else between)
+    return sorted({*every[:1], *every[len(every) // 2 : len(every) // 2 + 1], *every[-1:]})
 
 
-def all_times(every: range, spec: StoreSpec) -> list[int]:
-    return list(every)
-
-
-@pytest.mark.parametrize("times", [some, pytest.param(all_times, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("times", [some, pytest.param(list, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("point", faults.POINTS)
 def test_a_crash_at_any_point_changes_nothing(
-    point: str,
-    times: Callable[[range, StoreSpec], list[int]],
-    counts: dict[str, int],
-    undisturbed: Machine,
-    tmp_path: Path,
+    point: str, times: Callable[[range], list[int]], counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
-    for nth in times(range(1, counts[point] + 1), undisturbed.spec):
+    for nth in times(range(1, counts[point] + 1)):
         machine = Machine(tmp_path / str(nth), undisturbed.spec)
         with faults.active(crash_at(point, nth)), pytest.raises(Crash):
             machine.run(BATCHES)

@@ -52,6 +52,7 @@ def test_each_member_gets_its_rows_with_its_own_names() -> None:
 
 
 def test_rows_in_another_order_are_refused() -> None:
-    rows = _InOrder(iter([batch((1, 1)), batch((0, 2))]))
-    with pytest.raises(WrongOrder, match="A row of member 0 came after the rows of member 0"):
-        list(rows.of(1, (("c0", "own"),)))
+    for batches in ([batch((1, 1)), batch((0, 2))], [batch((1, 1), (0, 2))]):
+        rows = _InOrder(iter(batches))
+        with pytest.raises(WrongOrder, match="A row of member 0 came among or after the rows of member 1"):
+            list(rows.of(1, (("c0", "own"),)))

@@ -2,9 +2,10 @@
 
 import os
 import signal
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from pathlib import Path
 
 import httpx2
@@ -15,7 +16,10 @@ from holdfast.embedded import EmbeddedInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
+from holdfast.pipeline.remote_state import RemoteState, StateLocations
 from holdfast.query.service import RestService
+from holdfast.settings.sections import RetrySettings
+from holdfast.words import Version
 from tests.apps import settings
 from tests.instance.processes import Process, until
 from tests.log.making import subtopologies_of
@@ -35,6 +39,7 @@ class Replicas:
     active: Process
     rest: RestService
     client: httpx2.Client
+    addresses: Mapping[str, tuple[str, ...]]
 
     def values(self) -> list[int]:
         """Every value, each by a lookup of its own."""
@@ -66,7 +71,7 @@ def replicas(tmp_path: Path) -> Iterator[Replicas]:
         asked.peers = {str(task): addresses for task in GAME.tasks()}
         rest = RestService(asked)
         stack.callback(rest.stop)
-        yield Replicas(driver, active, rest, stack.enter_context(httpx2.Client(timeout=20)))
+        yield Replicas(driver, active, rest, stack.enter_context(httpx2.Client(timeout=20)), asked.peers)
 
 
 def test_a_killed_instance_fails_no_query(replicas: Replicas) -> None:
@@ -81,6 +86,31 @@ def test_a_frozen_instance_fails_no_query(replicas: Replicas) -> None:
         assert replicas.range() == replicas.values() == [*KEYS]
     finally:
         os.kill(replicas.active.pid, signal.SIGCONT)
+
+
+def test_tasks_ask_a_frozen_instance_once(replicas: Replicas) -> None:
+    """The first read waits half of its time for it, the next ones don't."""
+    locations = StateLocations(
+        log_url="",
+        log_id=replicas.driver.log.id,
+        app_file=1,
+        log_options={},
+        fsync=False,
+        replicas=replicas.addresses,
+        deadline=timedelta(seconds=20),
+        retry=RetrySettings(),
+    )
+    state = RemoteState(locations, GAME.tasks()[0], Version(1))
+    os.kill(replicas.active.pid, signal.SIGSTOP)
+    try:
+        entries = [state.scan("numbers", b"", None, limit=100).num_rows for _ in range(2)]
+        again = replace(
+            locations, deadline=timedelta(seconds=3600)
+        )  # half of it would be longer than this test may take
+        entries.append(RemoteState(again, GAME.tasks()[0], Version(1)).scan("numbers", b"", None, limit=100).num_rows)
+    finally:
+        os.kill(replicas.active.pid, signal.SIGCONT)
+    assert len({*entries}) == 1 and entries[0] > 0
 
 
 @contextmanager

@@ -313,5 +313,27 @@ def test_a_window_that_waits_while_the_grace_changes_is_sent_once(windows: Any, 
     assert driver.counts["waiting/sums"] == sum(1 for state in driver._states.of_store("sums") for _ in waiting(state))
 
 
+def test_a_window_that_waits_while_the_grace_changes_twice_is_sent_once() -> None:
+    """It waits by the second grace, without a change of its own, when the third one comes."""
+
+    def release(grace: str) -> hf.App:
+        app, games = one_task()
+        windowed = games.group_by().window(hf.tumbling("10s", grace=grace))
+        windowed.reduce(lambda old, new: None if new == 0 else old + new, of="points").store("sums").final()
+        return app
+
+    driver = TestDriver(release("5s"))
+    driver.pipe("games", [game("ann", 1, 1)])
+    driver.pipe("games", [game("zoe", 1, 16)])
+    driver = started_after(driver, release("60s"))
+    driver.pipe("games", [game("zoe", 1, 17)])
+    driver = started_after(driver, release("30s"))
+    driver.pipe("games", [game("ann", 0, 2)])
+    driver.pipe("games", [game("ann", 5, 1)])
+    for clock in range(20, 200, 10):
+        driver.pipe("games", [game("zoe", 1, clock)])
+    assert [row["value"] for row in driver.output("final") if row["player"] == "ann"] == ["5"]
+
+
 def waiting(state: DictBytes) -> Iterator[tuple[bytes, bytes]]:
     return state.scan(WAITING_AREA, None)

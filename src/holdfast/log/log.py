@@ -240,9 +240,7 @@ class Log:
         name = self._new_name(None, version, volatile=volatile)
         data, moved = put_together(segments, name)
         if data:
-            faults.point("segment.before")
-            self._create_segments(name, data)
-            faults.point("segment.after")
+            self._create_segments(name, data)  # the fault point `commit.before` comes right after it
         return moved
 
     def _new_name(self, task: TaskId | None, version: Version, *, volatile: bool) -> str:

@@ -1,6 +1,7 @@
 """A task's state, read from its replicas by one of Spark's Python workers.
 
-A worker process keeps its connections from one task to the next.
+A worker process keeps its connections from one task to the next, and knows which instances didn't answer: those are
+asked last for a while.
 """
 
 from collections.abc import Callable, Mapping
@@ -13,6 +14,8 @@ import pyarrow as pa
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.client import StateClient
+from holdfast.instance.messages import InstanceUnavailable
+from holdfast.instance.unanswering import Unanswering
 from holdfast.log.segments import STATE_SCHEMA, SegmentRef
 from holdfast.pipeline.task_state import NO_ENTRIES, EmptyState, TaskState
 from holdfast.retry import retrying
@@ -80,19 +83,25 @@ class RemoteState(TaskState):
         return self._ask(lambda client: client.approximate_count(self.task, store, self.version))
 
     def _ask(self, call: Callable[[StateClient], T]) -> T:
-        addresses = self.locations.replicas[str(self.task)]
+        hosts = self.locations.replicas[str(self.task)]
+        addresses = _unanswering.last([*hosts[self.first % len(hosts) :], *hosts[: self.first % len(hosts)]])
         until = SYSTEM_CLOCK.monotonic() + self.locations.deadline.total_seconds()
         attempt = 0
 
         def ask() -> T:
             nonlocal attempt
-            address = addresses[(self.first + attempt) % len(addresses)]
+            address, began = addresses[attempt % len(addresses)], SYSTEM_CLOCK.monotonic()
             # A replica that hangs leaves time for those that were not asked yet.
-            seconds = (until - SYSTEM_CLOCK.monotonic()) / max(1, len(addresses) - attempt)
+            seconds = (until - began) / max(1, len(addresses) - attempt)
             attempt += 1
-            return call(_client(address, log=self.locations.log_id).within(seconds))
+            try:
+                return call(_client(address, log=self.locations.log_id).within(seconds))
+            except InstanceUnavailable:
+                _unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
+                raise
 
         return retrying(ask, _READ_RETRY, deadline=self.locations.deadline)
 
 
 _client = cache(StateClient)
+_unanswering = Unanswering()

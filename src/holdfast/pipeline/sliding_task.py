@@ -1,8 +1,8 @@
 """Sliding windows of one task: what the batch's records change in the windows around them.
 
 Beside its windows, the store keeps one row per key and millisecond that has records, a point. A window that gets a
-record of the batch, or begins right after one, is made anew from its points. So records may come in any order, and the
-windows are the same for any batches. A window of n points costs n merges each time it changes.
+record of the batch, or begins right after one, is computed again from its points. So records may come in any order, and
+the windows are the same for any batches. A window of n points costs n merges each time it changes.
 """
 
 from collections.abc import Iterator

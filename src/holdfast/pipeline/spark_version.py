@@ -7,6 +7,7 @@ in jobs of its own, in the order of declaration.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
@@ -42,6 +43,8 @@ if TYPE_CHECKING:
     from holdfast.topology.processor import OnError
     from holdfast.topology.topology import SubTopology
 
+
+logger = logging.getLogger(__name__)
 
 Origin = Source | OutputOf | StaticRows
 Reporting = Mapping[Reader, Sequence[Reader]]
@@ -104,7 +107,7 @@ class SparkVersion:
         """Runs the sub-topologies of a stage in one job; False if they have to run alone, for their records."""
         stage = [self.tasks.planners[name] for name in self.tasks.stages[first]]
         job = self.tasks.jobs[first]
-        if not job.possible or any(self.tasks.failures[planner].expected for _, planner in stage):
+        if any(self.tasks.failures[planner].expected for _, planner in stage):
             return False
         with steps.labels("plan").time():
             members = [self._member(*each) for each in stage]
@@ -114,8 +117,9 @@ class SparkVersion:
         try:
             done = job.run(rows, self._uncounted(stage), self.locations)
         except (PySparkException, Py4JJavaError) as error:
-            if not isinstance(error, PySparkException) and not concerns_data(error):
+            if not concerns_data(error):
                 raise
+            logger.info("the sub-topologies %s run alone: %s", ", ".join(self.tasks.stages[first]), error)
             return False
         if not done:
             return False
@@ -253,7 +257,7 @@ class SparkVersion:
         return counting.planner if len(origins) == 1 or is_exact else None
 
     def _uncounted(self, stage: Sequence[tuple[SubTopology, Planner]]) -> dict[str, DataFrame]:
-        """The sources of a stage that are counted besides: no planner gets all their records."""
+        """The sources of a stage that are counted separately: no planner gets all their records."""
         read = {reader.branch.origin for _, planner in stage for reader in self.tasks.readers[planner]}
         return {
             source.name: self.selected[source]

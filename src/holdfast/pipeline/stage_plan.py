@@ -10,6 +10,7 @@ columns of the same type.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
@@ -26,6 +27,8 @@ from holdfast.pipeline.unusable import quoted
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
+
+logger = logging.getLogger(__name__)
 
 Named = tuple[tuple[str, str], ...]
 
@@ -72,9 +75,9 @@ class SharedJob:
     """Runs the members of one stage in one job. Columns are chosen once per combination of plans."""
 
     partitions: int
-    possible: bool = True
-    """Whether Spark's plans have kept the partitions of the members together so far."""
     _columns: dict[tuple[Hashable, ...], SharedColumns] = field(default_factory=dict)
+    _apart: set[tuple[Hashable, ...]] = field(default_factory=set)
+    """The combinations for which Spark's plan doesn't keep the partitions of the members together."""
 
     def run(
         self,
@@ -84,13 +87,15 @@ class SharedJob:
     ) -> list[StageDone] | None:
         """The results of all tasks, one per partition; None if Spark's plan doesn't keep the partitions together.
 
-        `counted` are sources whose records are counted besides.
+        `counted` are sources whose records are counted separately.
         """
         planned = [each for each in members if isinstance(each, TaskRows)]
         keys = planned[0].keys
         frames = [(each.frame, each.keys) for each in planned]
         frames += [(_numbers(frame, frames[0][0], keys), keys) for frame in counted.values()]
         combination = (*(each.plan for each in planned), *counted)
+        if combination in self._apart:
+            return None
         if (columns := self._columns.get(combination)) is None:
             columns = self._columns[combination] = SharedColumns.of(frames)
         selected = [frame.select(*own) for (frame, _), own in zip(frames, columns.selections, strict=True)]
@@ -98,7 +103,10 @@ class SharedJob:
         work = self._work(members, tuple(counted), columns, locations)
         tasks = union.mapInArrow(work.run, RESULT)
         if not is_partitioned_by(tasks, columns.keys, self.partitions):
-            self.possible = False
+            self._apart.add(combination)
+            logger.warning(
+                "Spark's plan doesn't keep the partitions of %s together, so they run in jobs of their own.", keys
+            )
             return None
         with running():
             results = tasks.toArrow()["result"].to_pylist()

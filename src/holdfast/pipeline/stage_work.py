@@ -136,8 +136,8 @@ class _InOrder:
         """The rows of the next member, with its own names of columns."""
         while (batch := self._next()) is not None:
             numbers = batch[MEMBER].to_numpy()
-            if batch.num_rows and numbers[0] < member:
-                raise WrongOrder(f"A row of member {numbers[0]} came after the rows of member {member - 1}.")
+            if batch.num_rows and (numbers[0] < member or (np.diff(numbers) < 0).any()):
+                raise WrongOrder(f"A row of member {numbers.min()} came among or after the rows of member {member}.")
             own = int(np.searchsorted(numbers, member, side="right"))
             if own < batch.num_rows:
                 self._rest = batch.filter(pa.array(numbers > member))

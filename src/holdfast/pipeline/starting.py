@@ -9,7 +9,7 @@ from holdfast.topology.topology import Topology
 _RETURNED = 8 << 20
 """How many bytes of segments the tasks of a version may return to the driver, which writes them as one object."""
 _RETURNED_BY_TASK = 64 << 10
-"""How many of them one task may return. A larger segment is an object of its own, written by its task."""
+"""How many of them one task may return, if the commit may have as many. A larger segment is an object of its own."""
 
 
 def app_spec(id: str, partitions: int, topology: Topology) -> AppSpec:
@@ -39,7 +39,7 @@ def limits_of(settings: Settings, subtopologies: int) -> Limits:
     return Limits(
         partitions=partitions,
         chunk_rows=batch.segment_rows,
-        inline_limit=max(share, min(_RETURNED // tasks, _RETURNED_BY_TASK)),
+        inline_limit=max(share, min(_RETURNED // tasks, _RETURNED_BY_TASK, settings.log.inline_bytes)),
         inline_share=share,
         max_ahead_millis=round(batch.max_ahead.total_seconds() * 1000),
         state_bytes=batch.state_bytes,

@@ -5,7 +5,7 @@ only the first reader waits for it. Replicas are updated independently, so a sta
 has answered before; it is then asked for that version, and catches up first.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TypeVar
 
@@ -16,6 +16,7 @@ from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Phase
 from holdfast.instance.messages import InstanceUnavailable
+from holdfast.instance.unanswering import Unanswering
 from holdfast.query.reader import Entry
 from holdfast.query.task_reader import KeyRead, MonotonicReads, NotReady, ReadInterrupted, TaskStore
 from holdfast.retry import is_retryable
@@ -28,9 +29,6 @@ _FIRST_PAGE, _LARGEST_PAGE = 128, 8_192
 
 PEER_DEADLINE_SECONDS = 2.0
 """How long all replicas of a task together may take to answer: a client is waiting."""
-
-AVOIDED_SECONDS = 5.0
-"""How long an instance that didn't answer is asked last."""
 
 
 class PeerBytes:
@@ -63,21 +61,6 @@ class PeerBytes:
         return self._client.approximate_count(*self._place)
 
 
-class Unanswering:
-    """The instances that didn't answer a moment ago."""
-
-    def __init__(self) -> None:
-        self._until: dict[str, float] = {}
-
-    def add(self, address: str) -> None:
-        self._until[address] = SYSTEM_CLOCK.monotonic() + AVOIDED_SECONDS
-
-    def last(self, clients: Sequence[StateClient]) -> list[StateClient]:
-        """The clients in their order, with those of these instances at the end."""
-        now = SYSTEM_CLOCK.monotonic()
-        return sorted(clients, key=lambda client: self._until.get(client.address, now) > now)
-
-
 class PeerTask:
     """A task on other instances, which have `PEER_DEADLINE_SECONDS` to answer."""
 
@@ -85,7 +68,7 @@ class PeerTask:
 
     def __init__(
         self,
-        clients: Sequence[StateClient],
+        clients: Mapping[str, StateClient],
         task: TaskId,
         newest: Callable[[], Version],
         reads: MonotonicReads,
@@ -108,7 +91,8 @@ class PeerTask:
     def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
         def open_(client: StateClient, at: Version | None) -> TaskStore:
             opening = client.scan(self._task, store, at, limit=0)  # which version there is, and its clocks
-            return TaskStore(opening.version, opening.now, PeerBytes(client, self._task, store, opening.version))
+            own = self._clients[client.address]  # each later call has the whole time
+            return TaskStore(opening.version, opening.now, PeerBytes(own, self._task, store, opening.version))
 
         def opened(client: StateClient) -> tuple[StateClient, TaskStore]:
             return client, self._read(client, version, open_, lambda found: found.version)
@@ -117,7 +101,7 @@ class PeerTask:
         try:
             yield found
         except InstanceUnavailable as error:
-            self._unanswering.add(client.address)
+            self._unanswering.add(client.address, waited=0.0)
             if len(self._clients) == 1:
                 raise
             raise ReadInterrupted(str(error)) from error
@@ -126,16 +110,17 @@ class PeerTask:
         """What the first replica answers that can. If none can, the error of one that was reached comes first."""
         until = SYSTEM_CLOCK.monotonic() + PEER_DEADLINE_SECONDS
         failed: list[HoldfastError] = []
-        for place, client in enumerate(self._unanswering.last(self._clients)):
+        for place, address in enumerate(self._unanswering.last([*self._clients])):
+            began = SYSTEM_CLOCK.monotonic()
             # A replica that hangs leaves time for those that were not asked yet.
-            seconds = (until - SYSTEM_CLOCK.monotonic()) / (len(self._clients) - place)
+            seconds = (until - began) / (len(self._clients) - place)
             try:
-                return read(client.within(seconds))
+                return read(self._clients[address].within(seconds))
             except HoldfastError as error:
                 if not is_retryable(error):
                     raise
                 if isinstance(error, InstanceUnavailable):
-                    self._unanswering.add(client.address)
+                    self._unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
                 failed.append(error)
         raise min(failed, key=lambda error: isinstance(error, InstanceUnavailable))
 

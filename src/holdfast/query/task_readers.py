@@ -14,7 +14,8 @@ from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.instance import HostedTask, Instance
 from holdfast.instance.read_views import ReadView, StoreBytes
-from holdfast.query.peer_tasks import PEER_DEADLINE_SECONDS, PeerTask, Unanswering
+from holdfast.instance.unanswering import Unanswering
+from holdfast.query.peer_tasks import PEER_DEADLINE_SECONDS, PeerTask
 from holdfast.query.task_reader import KeyRead, MonotonicReads, NotReady, TaskReader, TaskStore
 from holdfast.stores.engines.base import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
@@ -114,7 +115,7 @@ class TaskReaders:
     def _elsewhere(self, task: TaskId, addresses: tuple[str, ...], reads: MonotonicReads) -> PeerTask:
         with self._lock:
             if (task, addresses) not in self._peers:
-                clients = [self._client(address) for address in addresses]
+                clients = {address: self._client(address) for address in addresses}
                 source = self._instance.source
                 self._peers[task, addresses] = PeerTask(
                     clients, task, lambda: source.newest_known, reads, self._unanswering

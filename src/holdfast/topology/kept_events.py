@@ -1,4 +1,4 @@
-"""The type under which events are kept: sliding windows of a user's function are made anew from their records.
+"""The type under which events are kept: sliding windows of a user's function are computed again from their records.
 
 An event of a class of the user's is kept as it is. Any other has the columns of the stream as attributes, and is kept
 as an object of a class with the same fields, each with the Python type of its column, so that it is read as it was

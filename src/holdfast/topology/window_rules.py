@@ -6,8 +6,8 @@ A record is added to each of its windows that is open, in the order of event tim
     session    values of near sessions ─► merge(one, other) ... ─► add(value, record) ─► value of the new session
     sliding    the records of the window, in the order of their event times ─► add ... ─► value of the window
 
-A function that returns None deletes the window. Sliding windows are made anew from their records, because a record may
-come before others that are in the window already. Where it is the latest one of the window, one call of `add` does.
+A function that returns None deletes the window. Sliding windows are computed again from their records, because a record
+may come before others that are in the window already. Where it is the latest one of the window, one call of `add` does.
 """
 
 from __future__ import annotations

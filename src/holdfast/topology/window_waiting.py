@@ -63,7 +63,9 @@ class UntilClosed:
                 still_open.append((closes, own))  # the grace has grown since: it waits on
             else:
                 _forward(ctx, store.key_of(own), row_of(held), held.timestamp, FINAL_ROWS)
-        store.waiting.put_missing(still_open)
+        if still_open:
+            store.waiting.graces(self.windows.grace_ms)  # notes the grace by which they wait from now on
+            store.waiting.put_missing(still_open)
 
     def settle(self, store: ReducedStore, ctx: Context) -> None:
         new: list[tuple[int, bytes]] = []
