@@ -27,7 +27,7 @@ from holdfast.listeners import ListenerPool
 from holdfast.log.starting import StartPlan
 from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
-from holdfast.pipeline.spark import create_session, limited_reader
+from holdfast.pipeline.spark import create_session, limited_reader, use_this_python
 from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
@@ -151,6 +151,7 @@ class App:
 
         if self._spark is None and isinstance(df, DataFrame):
             self._spark = df.sparkSession
+            use_this_python(self._spark)  # before the user calls a UDF, which keeps the interpreter
 
     def table(
         self,

@@ -26,7 +26,7 @@ from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import InstanceUnavailable
-from holdfast.instances import InstanceFailed
+from holdfast.instances import Assignment, InstanceFailed, assignments
 from holdfast.launching import InstanceNotStarted, Launched, launch
 from holdfast.occupied import START_RETRY, freed_within
 from holdfast.retry import backoff, retrying
@@ -45,9 +45,8 @@ RESTARTS = 10
 
 _RESTART_RETRY = RetrySettings(first="400ms", longest="5s")
 _DEADLINE = timedelta(seconds=10)
-
-Assignment = Mapping[TaskId, Role]
-"""The tasks that one instance hosts, each with its role."""
+_STATUS_SECONDS = 2.0
+"""How long an instance may take to say how far it is, where others may have its tasks too."""
 
 LONG_LIFE = 600.0
 """After this many seconds, the death of an instance has a new cause and is counted from 1."""
@@ -118,6 +117,17 @@ class EmbeddedInstances:
         for instance in self._all:
             instance.wait_until_ready(version)
 
+    def wait_until_visible(self, version: Version) -> None:
+        while True:
+            readable = [instance.readable(version) for instance in self._all]
+            seen = {task for found in readable if found is not None for task in found}
+            if all(
+                {*instance.tasks} <= (seen if found is None else found)
+                for instance, found in zip(self._all, readable, strict=True)
+            ):
+                return
+            self._pause(0.02)
+
     def replicas(self) -> Mapping[str, tuple[str, ...]]:
         found: dict[str, tuple[str, ...]] = {}
         for role in (Role.ACTIVE, Role.STANDBY):
@@ -155,28 +165,6 @@ class EmbeddedInstances:
             instance.begin_stop()
         for instance in self._all:
             instance.finish_stop(deadline)
-
-
-def assignments(
-    tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int, standbys: int = 0
-) -> list[Assignment]:
-    """The tasks per instance, distributed in turn. The standbys of a task are on the instances that follow.
-
-    Tasks in `everywhere` have a standby on all other instances.
-
-    >>> found = assignments([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 3, standbys=1)
-    >>> for assignment in found:
-    ...     print({str(task): str(role) for task, role in assignment.items()})
-    {'0_0': 'active', '1_0': 'standby'}
-    {'0_0': 'standby', '0_1': 'active', '1_0': 'standby'}
-    {'0_1': 'standby', '1_0': 'active'}
-    """
-    found: list[dict[TaskId, Role]] = [{} for _ in range(instances)]
-    for number, task in enumerate(tasks):
-        copies = instances - 1 if task in everywhere else min(standbys, instances - 1)
-        for step in range(copies + 1):
-            found[(number + step) % instances][task] = Role.STANDBY if step else Role.ACTIVE
-    return [assignment for assignment in found if assignment]
 
 
 def _config(app: str, app_file: int, settings: Settings, number: int, assignment: Assignment) -> InstanceConfig:
@@ -259,6 +247,17 @@ class _Embedded:
             self._stopping.wait(0.02)
         raise Interrupted(f"Instance {self._config.name} was stopped before it was ready.")
 
+    def readable(self, version: Version) -> set[str] | None:
+        """The tasks that can be read at a version; None if the instance doesn't answer."""
+        if self._gave_up is not None:
+            raise self._gave_up
+        try:
+            status = self._client.within(_STATUS_SECONDS).status()
+        except InstanceUnavailable as error:
+            logger.debug("instance %s doesn't answer: %s", self._config.name, error)
+            return None
+        return {task.task for task in status.tasks if (task.readable_to or 0) >= version}
+
     @property
     def tasks(self) -> Mapping[str, Role]:
         return self._config.tasks
@@ -288,6 +287,8 @@ class _Embedded:
 
     def set_peers(self, peers: Mapping[str, tuple[str, ...]]) -> None:
         self._peers = peers
+        # A process that is started again asks them while it restores.
+        self._config = msgspec.structs.replace(self._config, peers=dict(peers))
         self._send_app_state()
 
     def due(self, version: Version) -> Mapping[str, Due]:

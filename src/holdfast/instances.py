@@ -8,9 +8,13 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.instance.config import Role
 from holdfast.states import AppState
 from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
+
+Assignment = Mapping[TaskId, Role]
+"""The tasks that one instance hosts, each with its role."""
 
 
 class InstanceFailed(HoldfastError):
@@ -43,6 +47,12 @@ class Instances(Protocol):
         told to stop.
         """
 
+    def wait_until_visible(self, version: Version) -> None:
+        """Returns when queries see `version`, whichever instance answers them.
+
+        An instance that doesn't answer isn't waited for if others have all of its tasks at that version.
+        """
+
     def committed(self, version: Version) -> None:
         """Tells every instance that a version exists, without waiting for an answer."""
 
@@ -54,3 +64,25 @@ class Instances(Protocol):
 
     def stop(self, seconds: float) -> None:
         """Ends the instances that were started, within this time. Safe to call twice, and after a failed start."""
+
+
+def assignments(
+    tasks: Sequence[TaskId], everywhere: Collection[TaskId], instances: int, standbys: int = 0
+) -> list[Assignment]:
+    """The tasks per instance, distributed in turn. The standbys of a task are on the instances that follow.
+
+    Tasks in `everywhere` have a standby on all other instances.
+
+    >>> found = assignments([TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)], [TaskId(1, 0)], 3, standbys=1)
+    >>> for assignment in found:
+    ...     print({str(task): str(role) for task, role in assignment.items()})
+    {'0_0': 'active', '1_0': 'standby'}
+    {'0_0': 'standby', '0_1': 'active', '1_0': 'standby'}
+    {'0_1': 'standby', '1_0': 'active'}
+    """
+    found: list[dict[TaskId, Role]] = [{} for _ in range(instances)]
+    for number, task in enumerate(tasks):
+        copies = instances - 1 if task in everywhere else min(standbys, instances - 1)
+        for step in range(copies + 1):
+            found[(number + step) % instances][task] = Role.STANDBY if step else Role.ACTIVE
+    return [assignment for assignment in found if assignment]

@@ -114,7 +114,7 @@ class RunningApp:
         self.running_query.process_all_available()
         version = self.version
         self.sinks.catch_up(version)
-        self.instances.wait_until_ready(version)
+        self.instances.wait_until_visible(version)
 
     def stop(self) -> None:
         """Ends every part in the reverse order of the start, even if another one fails to end."""

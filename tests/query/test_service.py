@@ -8,11 +8,11 @@ import httpx2
 import msgspec
 import pytest
 
-from holdfast.embedded import assignments
 from holdfast.instance.config import Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import AppStateMessage
 from holdfast.instance.read_views import VersionNotAvailable
+from holdfast.instances import assignments
 from holdfast.log.appfile import AppSpec
 from holdfast.query.service import RestService
 from holdfast.query.task_reader import NotReady

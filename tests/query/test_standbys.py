@@ -168,7 +168,11 @@ def test_each_instance_of_an_app_with_standbys_answers_for_a_killed_one(tmp_path
         first, second = replicas["0_0"]
         assert replicas["0_1"] == (second, first), "each is active for one task, and a standby of the other"
         with StateClient(first, 30.0) as client:
-            os.kill(client.status().pid, signal.SIGKILL)
+            pid = client.status().pid
+        os.kill(pid, signal.SIGSTOP)
+        driver.commit(STORE, {(0,): 0})
+        instances.wait_until_visible(driver.version)  # although one hangs
+        os.kill(pid, signal.SIGKILL)
         address = instances.rest_addresses[1]
         answers = [httpx2.get(f"{address}/v1/stores/numbers/keys/{n}") for n in KEYS]
         assert [answer.json().get("value") for answer in answers] == [*KEYS]
