@@ -1,6 +1,7 @@
 """Steps that fail for some records: each kind of function and node of a plan, on real Spark."""
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,35 @@ SCHEMA = "text string, n int"
 def number(column: str | Column) -> Column:
     def as_number(value: str) -> int:
         return int(value)
+
+    return F.udf(as_number, "int")(column)
+
+
+def with_broadcast(df: DataFrame) -> DataFrame:
+    base = df.sparkSession.sparkContext.broadcast(10)
+
+    def as_number(value: str) -> int:
+        return int(value, base.value)
+
+    return df.withColumn("n", F.udf(as_number, "int")("text"))
+
+
+def with_broadcast_frames(df: DataFrame) -> DataFrame:
+    names = df.sparkSession.sparkContext.broadcast(["text"])
+
+    def as_numbers(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield frame.assign(n=frame[names.value[0]].astype("int32"))
+
+    return df.mapInPandas(as_numbers, SCHEMA)
+
+
+def large(column: str) -> Column:
+    """A function that Spark broadcasts, since it is large."""
+    much = random.Random(1).randbytes(1 << 21)
+
+    def as_number(value: str) -> int:
+        return int(value) if much else 0
 
     return F.udf(as_number, "int")(column)
 
@@ -73,10 +103,13 @@ STEPS: dict[str, tuple[Step, str]] = {
     "udf in a filter": (lambda df: df.where(number("text") > 0).withColumn("n", number("text")), RAISES),
     "udf in items": (lambda df: df.select("text", F.explode(F.array(number("text"))).alias("n")), RAISES),
     "udf in SQL": (lambda df: df.selectExpr("text", "number_of(text) + 0 AS n"), RAISES),
+    "udf with a broadcast variable": (with_broadcast, RAISES),
+    "large udf": (lambda df: df.withColumn("n", large("text")), RAISES),
     "pandas": (lambda df: df.withColumn("n", of_series("text")), RAISES),
     "pandas iterator": (lambda df: df.withColumn("n", of_series_iterator("text")), RAISES),
     "several": (several, CAST),
     "mapInPandas": (lambda df: df.mapInPandas(of_frames, SCHEMA), f"failed: of_frames() {RAISES}"),
+    "mapInPandas with a broadcast variable": (with_broadcast_frames, f"failed: as_numbers() {RAISES}"),
     "mapInArrow": (
         lambda df: df.mapInArrow(of_batches, SCHEMA),
         "failed: of_batches() raised pyarrow.lib.ArrowInvalid",

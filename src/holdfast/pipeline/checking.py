@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark import cloudpickle
-from pyspark.core.broadcast import Broadcast
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from holdfast.pipeline.guarded import ROW, can_guard, guarded
+from holdfast.pipeline.guarded import ROW, GuardedCommand, Variable, can_guard
 from holdfast.pipeline.plan_nodes import (
     Node,
     SparkExpression,
@@ -165,9 +163,9 @@ def _guard(frame: DataFrame, udf: SparkExpression, kind: int) -> Any:
     """A Python function of a plan, guarded."""
     jvm: Any = frame.sparkSession._jvm
     command = udf.func().command().toArray(jvm.scala.reflect.ClassTag.Byte())
-    loaded = cloudpickle.loads(bytes(command))
-    function, *_ = loaded.value if isinstance(loaded, Broadcast) else loaded  # Spark broadcasts a large one
-    guard = guarded(function, kind, f"{udf.name()}()")
+    registry = frame.sparkSession.sparkContext._pickled_broadcast_vars
+    variables = tuple(Variable(each, registry) for each in udf.func().broadcastVars())
+    guard = GuardedCommand(bytes(command), variables, kind, f"{udf.name()}()")
     return UserDefinedFunction(guard, "string", f"guarded {udf.name()}", kind, deterministic=False)
 
 
