@@ -100,6 +100,9 @@ STEPS: dict[str, tuple[Step, str]] = {
     "filter": (lambda df: df.where("CAST(text AS int) > 0").withColumn("n", F.expr("CAST(text AS int)")), CAST),
     "udf": (lambda df: df.withColumn("n", number("text")), RAISES),
     "udf in a udf": (lambda df: df.withColumn("n", number(number("text").cast("string"))), RAISES),
+    "cast in a udf": (lambda df: df.withColumn("n", number(F.expr("CAST(CAST(text AS int) AS string)"))), CAST),
+    "cast in a named argument": (lambda df: df.selectExpr("text", "same(value => CAST(text AS int)) AS n"), CAST),
+    "cast in a udf in a udf": (lambda df: df.withColumn("n", number(number(F.expr("CAST(text AS int)")))), CAST),
     "udf in a filter": (lambda df: df.where(number("text") > 0).withColumn("n", number("text")), RAISES),
     "udf in items": (lambda df: df.select("text", F.explode(F.array(number("text"))).alias("n")), RAISES),
     "udf in SQL": (lambda df: df.selectExpr("text", "number_of(text) + 0 AS n"), RAISES),
@@ -120,6 +123,7 @@ STEPS: dict[str, tuple[Step, str]] = {
 @pytest.fixture(scope="module")
 def texts(spark: SparkSession) -> DataFrame:
     spark.udf.register("number_of", int, "int")
+    spark.udf.register("same", lambda value: value, "int")
     table = pa.table({"text": TEXTS, RECORD_ID: pa.array(range(len(TEXTS)), pa.int64())})
     return hide_ids(spark.createDataFrame(table).repartition(1).sortWithinPartitions(RECORD_ID))
 

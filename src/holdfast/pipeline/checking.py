@@ -112,9 +112,7 @@ def _expressions(node: Node) -> list[SparkExpression]:
 
 
 def _is_column(expression: SparkExpression) -> bool:
-    if expression.nodeName() == "Alias":
-        return _is_column(expression.child())
-    return str(expression.nodeName()) in ("AttributeReference", "Literal")
+    return str(_value(expression).nodeName()) in ("AttributeReference", "Literal")
 
 
 def _python_udfs(expressions: Sequence[SparkExpression]) -> Iterator[SparkExpression]:
@@ -123,22 +121,28 @@ def _python_udfs(expressions: Sequence[SparkExpression]) -> Iterator[SparkExpres
 
 def _check_expressions(done: Split, expressions: Sequence[SparkExpression]) -> None:
     for udf in _python_udfs(expressions):
-        children = [column_of(done.good.sparkSession, each) for each in items(udf.children())]
-        guard = _guard(done.good, udf, udf.evalType())(*children)
+        arguments = items(udf.children())
+        _check_native(done, [_value(each) for each in arguments])
+        guard = _guard(done.good, udf, udf.evalType())(*(column_of(done.good.sparkSession, each) for each in arguments))
         shown = show_ids(done.good)
         _divide(done, (done.good if shown is None else shown).withColumn(ERROR, guard), shown is not None)
-    native = tuple(each for each in expressions if not _is_only_python(each))
+    _check_native(done, expressions)
+
+
+def _value(expression: SparkExpression) -> SparkExpression:
+    """An expression without the name that it has as a result, or as an argument."""
+    if str(expression.nodeName()) in ("Alias", "NamedArgumentExpression"):
+        return _value(expression.children().apply(0))
+    return expression
+
+
+def _check_native(done: Split, expressions: Sequence[SparkExpression]) -> None:
+    """Sets the records apart for which an expression raises. Those of Python functions alone are checked by guards."""
+    native = tuple(each for each in expressions if not _is_column(each) and _value(each).nodeName() != "PythonUDF")
     if native:
         fails = _fails(done.good, native)
         done.broken.append(Broken(done.good.where(fails & _always()), native))
         done.good = done.good.where(~fails & _always())
-
-
-def _is_only_python(expression: SparkExpression) -> bool:
-    """Whether it is a call of a Python function with columns."""
-    if expression.nodeName() == "Alias":
-        return _is_only_python(expression.child())
-    return expression.nodeName() == "PythonUDF" and all(map(_is_column, items(expression.children())))
 
 
 def _always() -> Column:
