@@ -86,6 +86,12 @@ def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.append_column("n", batch["text"].cast(pa.int32()))
 
 
+def in_any_order(df: DataFrame) -> DataFrame:
+    """Each time it is computed, the rows are in another order, as after a repartition on a cluster."""
+    order = F.udf(lambda: random.random(), "double").asNondeterministic()()  # noqa: PLW0108 (else its state is pickled)
+    return df.withColumn("order", order).sort("order").drop("order")
+
+
 def several(df: DataFrame) -> DataFrame:
     """Calls of which one fails for x and another one for y."""
     numbered = df.where("text <> 'z'").withColumn("n", F.expr("IF(text = 'y', 0, CAST(text AS int))"))
@@ -112,6 +118,8 @@ STEPS: dict[str, tuple[Step, str]] = {
     "pandas iterator": (lambda df: df.withColumn("n", of_series_iterator("text")), RAISES),
     "several": (several, CAST),
     "mapInPandas": (lambda df: df.mapInPandas(of_frames, SCHEMA), f"failed: of_frames() {RAISES}"),
+    "mapInPandas after a repartition": (lambda df: df.repartition(4).mapInPandas(of_frames, SCHEMA), RAISES),
+    "mapInPandas in any order": (lambda df: in_any_order(df).mapInPandas(of_frames, SCHEMA), RAISES),
     "mapInPandas with a broadcast variable": (with_broadcast_frames, f"failed: as_numbers() {RAISES}"),
     "mapInArrow": (
         lambda df: df.mapInArrow(of_batches, SCHEMA),

@@ -177,6 +177,7 @@ def _check_map(done: Split, udf: SparkExpression, kind: int) -> None:
     """Checks the function of `mapInPandas` or `mapInArrow`, which gets whole rows and may give any number of them."""
     shown = show_ids(done.good)
     numbered = (done.good if shown is None else shown).withColumn(ROW, F.monotonically_increasing_id())
+    numbered = numbered.localCheckpoint()  # else a row may get another number, when Spark computes the rows once more
     given = numbered.drop(RECORD_ID)
     guard = _guard(done.good, udf, kind).func
     mapped = given.mapInPandas if kind == PythonEvalType.SQL_MAP_PANDAS_ITER_UDF else given.mapInArrow
