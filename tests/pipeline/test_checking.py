@@ -1,6 +1,7 @@
 """Steps that fail for some records: each kind of function and node of a plan, on real Spark."""
 
 import json
+import random
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +26,35 @@ SCHEMA = "text string, n int"
 def number(column: str | Column) -> Column:
     def as_number(value: str) -> int:
         return int(value)
+
+    return F.udf(as_number, "int")(column)
+
+
+def with_broadcast(df: DataFrame) -> DataFrame:
+    base = df.sparkSession.sparkContext.broadcast(10)
+
+    def as_number(value: str) -> int:
+        return int(value, base.value)
+
+    return df.withColumn("n", F.udf(as_number, "int")("text"))
+
+
+def with_broadcast_frames(df: DataFrame) -> DataFrame:
+    names = df.sparkSession.sparkContext.broadcast(["text"])
+
+    def as_numbers(frames: Iterator[Any]) -> Iterator[Any]:
+        for frame in frames:
+            yield frame.assign(n=frame[names.value[0]].astype("int32"))
+
+    return df.mapInPandas(as_numbers, SCHEMA)
+
+
+def large(column: str) -> Column:
+    """A function that Spark broadcasts, since it is large."""
+    much = random.Random(1).randbytes(1 << 21)
+
+    def as_number(value: str) -> int:
+        return int(value) if much else 0
 
     return F.udf(as_number, "int")(column)
 
@@ -56,6 +86,12 @@ def of_batches(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield batch.append_column("n", batch["text"].cast(pa.int32()))
 
 
+def in_any_order(df: DataFrame) -> DataFrame:
+    """Each time it is computed, the rows are in another order, as after a repartition on a cluster."""
+    order = F.udf(lambda: random.random(), "double").asNondeterministic()()  # noqa: PLW0108 (else its state is pickled)
+    return df.withColumn("order", order).sort("order").drop("order")
+
+
 def several(df: DataFrame) -> DataFrame:
     """Calls of which one fails for x and another one for y."""
     numbered = df.where("text <> 'z'").withColumn("n", F.expr("IF(text = 'y', 0, CAST(text AS int))"))
@@ -70,13 +106,21 @@ STEPS: dict[str, tuple[Step, str]] = {
     "filter": (lambda df: df.where("CAST(text AS int) > 0").withColumn("n", F.expr("CAST(text AS int)")), CAST),
     "udf": (lambda df: df.withColumn("n", number("text")), RAISES),
     "udf in a udf": (lambda df: df.withColumn("n", number(number("text").cast("string"))), RAISES),
+    "cast in a udf": (lambda df: df.withColumn("n", number(F.expr("CAST(CAST(text AS int) AS string)"))), CAST),
+    "cast in a named argument": (lambda df: df.selectExpr("text", "same(value => CAST(text AS int)) AS n"), CAST),
+    "cast in a udf in a udf": (lambda df: df.withColumn("n", number(number(F.expr("CAST(text AS int)")))), CAST),
     "udf in a filter": (lambda df: df.where(number("text") > 0).withColumn("n", number("text")), RAISES),
     "udf in items": (lambda df: df.select("text", F.explode(F.array(number("text"))).alias("n")), RAISES),
     "udf in SQL": (lambda df: df.selectExpr("text", "number_of(text) + 0 AS n"), RAISES),
+    "udf with a broadcast variable": (with_broadcast, RAISES),
+    "large udf": (lambda df: df.withColumn("n", large("text")), RAISES),
     "pandas": (lambda df: df.withColumn("n", of_series("text")), RAISES),
     "pandas iterator": (lambda df: df.withColumn("n", of_series_iterator("text")), RAISES),
     "several": (several, CAST),
     "mapInPandas": (lambda df: df.mapInPandas(of_frames, SCHEMA), f"failed: of_frames() {RAISES}"),
+    "mapInPandas after a repartition": (lambda df: df.repartition(4).mapInPandas(of_frames, SCHEMA), RAISES),
+    "mapInPandas in any order": (lambda df: in_any_order(df).mapInPandas(of_frames, SCHEMA), RAISES),
+    "mapInPandas with a broadcast variable": (with_broadcast_frames, f"failed: as_numbers() {RAISES}"),
     "mapInArrow": (
         lambda df: df.mapInArrow(of_batches, SCHEMA),
         "failed: of_batches() raised pyarrow.lib.ArrowInvalid",
@@ -87,6 +131,7 @@ STEPS: dict[str, tuple[Step, str]] = {
 @pytest.fixture(scope="module")
 def texts(spark: SparkSession) -> DataFrame:
     spark.udf.register("number_of", int, "int")
+    spark.udf.register("same", lambda value: value, "int")
     table = pa.table({"text": TEXTS, RECORD_ID: pa.array(range(len(TEXTS)), pa.int64())})
     return hide_ids(spark.createDataFrame(table).repartition(1).sortWithinPartitions(RECORD_ID))
 

@@ -13,14 +13,12 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
-from pyspark import cloudpickle
-from pyspark.core.broadcast import Broadcast
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
-from holdfast.pipeline.guarded import ROW, can_guard, guarded
+from holdfast.pipeline.guarded import ROW, GuardedCommand, Variable, can_guard
 from holdfast.pipeline.plan_nodes import (
     Node,
     SparkExpression,
@@ -114,9 +112,7 @@ def _expressions(node: Node) -> list[SparkExpression]:
 
 
 def _is_column(expression: SparkExpression) -> bool:
-    if expression.nodeName() == "Alias":
-        return _is_column(expression.child())
-    return str(expression.nodeName()) in ("AttributeReference", "Literal")
+    return str(_value(expression).nodeName()) in ("AttributeReference", "Literal")
 
 
 def _python_udfs(expressions: Sequence[SparkExpression]) -> Iterator[SparkExpression]:
@@ -125,22 +121,28 @@ def _python_udfs(expressions: Sequence[SparkExpression]) -> Iterator[SparkExpres
 
 def _check_expressions(done: Split, expressions: Sequence[SparkExpression]) -> None:
     for udf in _python_udfs(expressions):
-        children = [column_of(done.good.sparkSession, each) for each in items(udf.children())]
-        guard = _guard(done.good, udf, udf.evalType())(*children)
+        arguments = items(udf.children())
+        _check_native(done, [_value(each) for each in arguments])
+        guard = _guard(done.good, udf, udf.evalType())(*(column_of(done.good.sparkSession, each) for each in arguments))
         shown = show_ids(done.good)
         _divide(done, (done.good if shown is None else shown).withColumn(ERROR, guard), shown is not None)
-    native = tuple(each for each in expressions if not _is_only_python(each))
+    _check_native(done, expressions)
+
+
+def _value(expression: SparkExpression) -> SparkExpression:
+    """An expression without the name that it has as a result, or as an argument."""
+    if str(expression.nodeName()) in ("Alias", "NamedArgumentExpression"):
+        return _value(expression.children().apply(0))
+    return expression
+
+
+def _check_native(done: Split, expressions: Sequence[SparkExpression]) -> None:
+    """Sets the records apart for which an expression raises. Those of Python functions alone are checked by guards."""
+    native = tuple(each for each in expressions if not _is_column(each) and _value(each).nodeName() != "PythonUDF")
     if native:
         fails = _fails(done.good, native)
         done.broken.append(Broken(done.good.where(fails & _always()), native))
         done.good = done.good.where(~fails & _always())
-
-
-def _is_only_python(expression: SparkExpression) -> bool:
-    """Whether it is a call of a Python function with columns."""
-    if expression.nodeName() == "Alias":
-        return _is_only_python(expression.child())
-    return expression.nodeName() == "PythonUDF" and all(map(_is_column, items(expression.children())))
 
 
 def _always() -> Column:
@@ -165,9 +167,9 @@ def _guard(frame: DataFrame, udf: SparkExpression, kind: int) -> Any:
     """A Python function of a plan, guarded."""
     jvm: Any = frame.sparkSession._jvm
     command = udf.func().command().toArray(jvm.scala.reflect.ClassTag.Byte())
-    loaded = cloudpickle.loads(bytes(command))
-    function, *_ = loaded.value if isinstance(loaded, Broadcast) else loaded  # Spark broadcasts a large one
-    guard = guarded(function, kind, f"{udf.name()}()")
+    registry = frame.sparkSession.sparkContext._pickled_broadcast_vars
+    variables = tuple(Variable(each, registry) for each in udf.func().broadcastVars())
+    guard = GuardedCommand(bytes(command), variables, kind, f"{udf.name()}()")
     return UserDefinedFunction(guard, "string", f"guarded {udf.name()}", kind, deterministic=False)
 
 
@@ -175,6 +177,7 @@ def _check_map(done: Split, udf: SparkExpression, kind: int) -> None:
     """Checks the function of `mapInPandas` or `mapInArrow`, which gets whole rows and may give any number of them."""
     shown = show_ids(done.good)
     numbered = (done.good if shown is None else shown).withColumn(ROW, F.monotonically_increasing_id())
+    numbered = numbered.localCheckpoint()  # else a row may get another number, when Spark computes the rows once more
     given = numbered.drop(RECORD_ID)
     guard = _guard(done.good, udf, kind).func
     mapped = given.mapInPandas if kind == PythonEvalType.SQL_MAP_PANDAS_ITER_UDF else given.mapInArrow

@@ -11,7 +11,10 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import pyarrow as pa
+from pyspark.core.broadcast import Broadcast, BroadcastPickleRegistry, _from_id
+from pyspark.serializers import CloudPickleSerializer
 from pyspark.util import PythonEvalType
+from pyspark.worker_util import read_command
 
 from holdfast.errors import USER_ERRORS
 from holdfast.pipeline.raised import raised
@@ -157,6 +160,40 @@ def guarded(function: Callable[..., Any], kind: int, name: str) -> Callable[...,
     (None, "number() raised ValueError: invalid literal for int() with base 10: 'x'")
     """
     return _GUARDS[kind](function, name)
+
+
+@dataclass(frozen=True)
+class Variable:
+    """A broadcast variable that a pickled function uses. In the worker it is Spark's own."""
+
+    _jbroadcast: Any
+    registry: BroadcastPickleRegistry
+    """What Spark sends with the function that it pickles now."""
+
+    def __reduce__(self) -> tuple[Callable[[int], Broadcast[Any]], tuple[int]]:
+        self.registry.add(self)  # type: ignore[arg-type]
+        return _from_id, (self._jbroadcast.id(),)
+
+
+@dataclass(frozen=True)
+class GuardedCommand:
+    """A function of a plan, guarded. It stays pickled on the driver: only workers have its broadcast variables."""
+
+    command: bytes
+    variables: tuple[Variable, ...]
+    kind: int
+    name: str
+
+    def __call__(self, *columns: Any) -> Any:
+        raise NotImplementedError("A worker has the guarded function in its place.")
+
+    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
+        return _loaded, (self.command, self.variables, self.kind, self.name)
+
+
+def _loaded(command: bytes, _variables: object, kind: int, name: str) -> Callable[..., Any]:
+    function, *_ = read_command(CloudPickleSerializer(), command)  # type: ignore[no-untyped-call]
+    return guarded(function, kind, name)
 
 
 def _one_batch(function: Callable[..., Any], batch: Any) -> Callable[..., object]:
