@@ -1,18 +1,23 @@
 """Stores that aren't durable: replicas follow and serve them, but snapshots don't have them and restores skip them."""
 
 import random
+from datetime import timedelta
 
 import pytest
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.replica import ReplicaSettings
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.log import names
+from holdfast.log.cleaning import Cleaner
+from holdfast.log.segments import STATE
 from holdfast.metrics import REGISTRY
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import Version
 from tests.instance.app_log import TASK, AppLog, Place, abandon, key_of, new_url, shown
+from tests.log.making import changes
 
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
 DIRECT = ReplicaSettings(overlay_bytes=1, batch_bytes=1)
@@ -161,3 +166,19 @@ def test_a_task_without_durable_stores_has_snapshots_too(place: Place) -> None:
     assert (other.version, shown(other)) == (5, {"recent": {}})
     other.catch_up(app.commit({TASK: {"recent": {key_of(9): b"y"}}}))
     assert shown(other) == {"recent": {key_of(9): b"y"}}
+
+
+def test_cleaning_keeps_what_the_first_version_of_a_new_store_has_written() -> None:
+    """It goes by the app file of the newest commit, which doesn't have the store yet."""
+    before = AppLog(new_url(), specs=(spec("counts", "rocksdb", durable=True),))
+    before.commit({TASK: {"counts": {key_of(1): b"1"}}})
+    app = before.changed(spec("counts", "rocksdb", durable=True), spec("recent", "rocksdb", durable=False))
+    log = app.reopened()
+    cleaner = Cleaner(log, retention=timedelta(days=1), sinks=lambda: (), clock=SYSTEM_CLOCK, check_leads=lambda: None)
+    version = Version(app.version + 1)
+    parts = [(STATE, "recent", changes({key_of(1): b"first"}))]
+    written = log.write_parts(TASK, version, parts, volatile={"recent"}, inline_limit=4096)
+    log.write_together(version, {str(TASK): written}, inline_bytes=0)
+    (stored,) = log.storage.list(names.VOLATILE)
+    cleaner.clean()
+    assert [*log.storage.list(names.VOLATILE)] == [stored]

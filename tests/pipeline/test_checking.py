@@ -7,12 +7,13 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
+from pyspark.errors import PythonException
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
 from holdfast.pipeline.checking import not_row_by_row
-from holdfast.pipeline.failing import LETTER, without_failed
+from holdfast.pipeline.failing import LETTER, advice, without_failed
 from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
 from holdfast.topology.steps import Computed
 
@@ -148,6 +149,20 @@ def test_failing_records_are_set_apart_with_their_errors(texts: DataFrame, name:
     assert "\n" not in found[1]["reason"] and "SQLSTATE" not in found[1]["reason"]
     if not name.startswith("map"):
         assert show_ids(good) is not None, "later steps can still trace a record"
+
+
+def test_a_step_that_cannot_be_checked_raises_its_own_error(texts: DataFrame) -> None:
+    too_few = pandas_udf(lambda values: values[1:], "string", PandasUDFType.SCALAR)
+    steps = [
+        Computed(lambda df: df.withColumn("n", F.expr("CAST(text AS int)")), "with_column()", "dead_letter"),
+        Computed(lambda df: df.withColumn("m", number(too_few("text"))), "transform()", "dead_letter"),
+    ]
+    good, failed = without_failed(texts, steps)
+    with pytest.raises(PythonException, match="RESULT_ROWS_MISMATCH"):
+        good.collect()
+    assert sum(each.letters.count() for each in failed) == 2, "of the step before it"
+    assert advice(texts, steps).startswith(" transform() can't be checked record by record")
+    assert advice(texts, steps[:1]) == ""
 
 
 def test_what_is_not_computed_row_by_row_is_named(texts: DataFrame) -> None:

@@ -1,5 +1,6 @@
 """The test driver: whole topologies in one process, without Spark."""
 
+import math
 import warnings
 from datetime import UTC, datetime, timedelta
 from functools import cached_property
@@ -15,6 +16,7 @@ from holdfast.errors import BadValue, TopologyError
 from holdfast.pipeline.driver import TaskFailed
 from holdfast.testing import TestDriver, records
 from holdfast.testing.attributes import AttributeLost
+from holdfast.words import TaskId
 
 GAMES = "player string, points bigint, at timestamp"
 START = datetime(2030, 1, 1, tzinfo=UTC)
@@ -401,3 +403,21 @@ def test_a_join_says_that_rows_must_become_a_stream_first() -> None:
     stream: Any = games
     with pytest.raises(TopologyError, match=r"Stream is not a table.* stream.join\(table\)"):
         totals.join(stream, name="joined")
+
+
+def test_a_table_has_one_row_for_0_and_minus_0_and_for_every_nan() -> None:
+    app = hf.App("floats", settings=hf.Settings(partitions=1))
+    app.table(records("k double, p long, at timestamp"), "rows", key="k", timestamp="at")
+    driver = TestDriver(app)
+    keys = [-0.0, 0.0, math.nan, -math.nan]
+    driver.pipe("rows", [{"k": key, "p": number, "at": at(number)} for number, key in enumerate(keys)])
+    newest = driver._log.newest()
+    assert newest is not None
+    stored = [
+        key
+        for ref in newest.of_task(TaskId(0, 0))
+        for _, table in driver._log.state_parts(ref)
+        for key in table["key"].to_pylist()
+    ]
+    assert len(stored) == len({*stored}) == 2, "a segment has each key once"
+    assert [row["p"] for _, row in driver.store("rows").items()] == [1, 3]

@@ -240,7 +240,7 @@ class Cleaner:
             expired=self._older_than(self._retention, newest),
             snapshots=snapshots,
             unfit={task: self._unfit(task, versions) for task, versions in snapshots.items()},
-            former=self._former(),
+            former=self._former(newest),
             begins={task: Version(min(store.after for store in app.stores_of(task))) for task in snapshots},
             sinks={sink: _position(commit, sink) for sink in self._sinks()},
         )
@@ -281,12 +281,18 @@ class Cleaner:
         found = {version: self._manifest(task, version) for version in versions}
         return frozenset(version for version, each in found.items() if each is None or not each.fits(stores))
 
-    def _former(self) -> tuple[str, ...]:
+    def _former(self, newest: Version) -> tuple[str, ...]:
         """What tasks left that have no stores any more. The start that dropped the stores has named them."""
         if self._swept == self._app.number:
             return ()
         tasks, storage = set(self._app.tasks()), self._log.storage
-        listed = [*storage.list(names.SNAPSHOTS), *storage.list(names.VOLATILE)]
+        volatile = storage.list(
+            names.VOLATILE
+        )  # those after the newest commit may be of one whose app file has more stores
+        listed = [
+            *storage.list(names.SNAPSHOTS),
+            *(name for name in volatile if (names.version_of(name) or 0) <= newest),
+        ]
         owners = {name: task for name in listed if (task := names.task_of(name)) is not None and task not in tasks}
         for task in sorted(set(owners.values())):
             _logger.info("the snapshots of task %s are deleted: it has no stores any more", task)

@@ -30,6 +30,7 @@ from holdfast.pipeline.plan_nodes import (
     on_top,
 )
 from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
+from holdfast.pipeline.spark_errors import concerns_data
 from holdfast.topology.frames import unlogged
 
 if TYPE_CHECKING:
@@ -46,6 +47,10 @@ _ROW_MAPS: Final = {
     "MapInPandas": PythonEvalType.SQL_MAP_PANDAS_ITER_UDF,
     "MapInArrow": PythonEvalType.SQL_MAP_ARROW_ITER_UDF,
 }
+
+
+class CantCheck(Exception):
+    """A step's check fails itself, such as for a function that gets what another function can't return."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ def split(frame: DataFrame, derived: DataFrame, *, keeps: bool = False) -> Split
     """Sets the records apart that fail on the way from `frame` to `derived`, which was made of it.
 
     Those that don't are as after the step or, where it keeps records, as before it. A step that isn't computed row by
-    row is not checked.
+    row is not checked. Raises `CantCheck` if Spark can't compute what a Python function gets.
     """
     nodes = nodes_above(frame, derived)
     if nodes is None or _not_row_by_row(nodes) is not None:
@@ -177,7 +182,7 @@ def _check_map(done: Split, udf: SparkExpression, kind: int) -> None:
     """Checks the function of `mapInPandas` or `mapInArrow`, which gets whole rows and may give any number of them."""
     shown = show_ids(done.good)
     numbered = (done.good if shown is None else shown).withColumn(ROW, F.monotonically_increasing_id())
-    numbered = numbered.localCheckpoint()  # else a row may get another number, when Spark computes the rows once more
+    numbered = _kept(numbered)  # else a row may get another number, when Spark computes the rows once more
     given = numbered.drop(RECORD_ID)
     guard = _guard(done.good, udf, kind).func
     mapped = given.mapInPandas if kind == PythonEvalType.SQL_MAP_PANDAS_ITER_UDF else given.mapInArrow
@@ -188,10 +193,20 @@ def _check_map(done: Split, udf: SparkExpression, kind: int) -> None:
 
 def _divide(done: Split, marked: DataFrame, has_ids: bool) -> None:
     """Sets the records with an error apart. They are kept, so that a user's function is called once for each check."""
-    kept = marked.localCheckpoint()
+    kept = _kept(marked)
     broken, good = kept.where(F.col(ERROR).isNotNull()), kept.where(F.col(ERROR).isNull()).drop(ERROR)
     done.broken.append(Broken(hide_ids(broken) if has_ids else broken))
     done.good = hide_ids(good) if has_ids else good
+
+
+def _kept(frame: DataFrame) -> DataFrame:
+    """The rows, computed now and once. Spark frees them when neither Python nor the JVM refers to them any more."""
+    try:
+        return frame.localCheckpoint()
+    except (PySparkException, Py4JJavaError) as error:
+        if concerns_data(error):
+            raise CantCheck from error
+        raise
 
 
 def with_errors(records: DataFrame, expressions: Sequence[SparkExpression], record: Column) -> DataFrame:

@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from holdfast.errors import ErrorCategory, HoldfastError, cut
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
-from holdfast.pipeline.checking import ERROR, Broken, not_row_by_row, split, with_errors
+from holdfast.pipeline.checking import ERROR, Broken, CantCheck, Split, not_row_by_row, split, with_errors
 from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.record_ids import RECORD_ID, reported, show_ids, without
@@ -113,7 +113,11 @@ def without_failed(
         if not isinstance(step, Computed):
             frame = step(frame)
             continue
-        done = split(frame, step.apply(frame), keeps=step.keeps)
+        derived = step.apply(frame)
+        try:
+            done = split(frame, derived, keeps=step.keeps)
+        except CantCheck:
+            done = Split(frame if step.keeps else derived)  # Spark's error is raised when the batch runs
         for broken in done.broken:
             columns = tuple(name for name in broken.records.columns if name not in (ERROR, *unread))
             failed.append(Failed(step.on_error, step.label, broken, columns))
@@ -124,15 +128,24 @@ def without_failed(
 def advice(frame: DataFrame, steps: Sequence[StatelessStep]) -> str:
     """Why the record for which a step fails can't be found, and what to do; empty if it can."""
     for step in steps:
-        if isinstance(step, Computed):
-            derived = step.apply(frame)
-            if (what := not_row_by_row(frame, derived)) is not None:
-                return (
-                    f" {step.label} doesn't compute each row from one row ({what}), so the record for which it fails "
-                    "can't be found, and on_error can't set it apart. Do what can fail in a step before it, with "
-                    "where, select, with_column or a transform of its own."
-                )
-        frame = step(frame)
+        if not isinstance(step, Computed):
+            frame = step(frame)
+            continue
+        derived = step.apply(frame)
+        if (what := not_row_by_row(frame, derived)) is not None:
+            return (
+                f" {step.label} doesn't compute each row from one row ({what}), so the record for which it fails "
+                "can't be found, and on_error can't set it apart. Do what can fail in a step before it, with "
+                "where, select, with_column or a transform of its own."
+            )
+        try:
+            frame = split(frame, derived, keeps=step.keeps).good
+        except CantCheck:
+            return (
+                f" {step.label} can't be checked record by record, so on_error can't set the record apart for which it "
+                "fails. Spark may be unable to convert what a Python function returns: compare it with the type that "
+                "you have declared, and a pandas function's number of rows with what it got."
+            )
     return ""
 
 

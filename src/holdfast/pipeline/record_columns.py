@@ -62,6 +62,19 @@ def last_per_key(records: pa.Table, keys: tuple[str, ...]) -> pa.Table:
     >>> last_per_key(pa.table({"k": ["a", "b", "a"], "n": [1, 2, 3]}), ("k",)).to_pylist()
     [{'k': 'b', 'n': 2}, {'k': 'a', 'n': 3}]
     """
-    places = pa.table({**{name: records[name] for name in keys}, "_at": np.arange(records.num_rows)})
+    places = pa.table({**{name: _as_stored(records[name]) for name in keys}, "_at": np.arange(records.num_rows)})
     last = places.group_by(list(keys), use_threads=False).aggregate([("_at", "max")])["_at_max"]
     return records.take(pa.array(np.sort(last.to_numpy())))
+
+
+def _as_stored(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """A column of a key in which values that are stored under one key are equal: 0.0 and -0.0, and all NaN.
+
+    >>> _as_stored(pa.chunked_array([[0.0, -0.0]])).to_pylist()
+    [0.0, 0.0]
+    """
+    if not pa.types.is_floating(column.type):
+        return column
+    return pc.if_else(
+        pc.is_nan(column), pa.scalar(float("nan"), column.type), pc.add(column, pa.scalar(0.0, column.type))
+    )
