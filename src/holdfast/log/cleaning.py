@@ -286,13 +286,9 @@ class Cleaner:
         if self._swept == self._app.number:
             return ()
         tasks, storage = set(self._app.tasks()), self._log.storage
-        volatile = storage.list(
-            names.VOLATILE
-        )  # those after the newest commit may be of one whose app file has more stores
-        listed = [
-            *storage.list(names.SNAPSHOTS),
-            *(name for name in volatile if (names.version_of(name) or 0) <= newest),
-        ]
+        # Those after the newest commit may be of one whose app file has more stores.
+        volatile = [name for name in storage.list(names.VOLATILE) if (names.version_of(name) or 0) <= newest]
+        listed = [*storage.list(names.SNAPSHOTS), *volatile]
         owners = {name: task for name in listed if (task := names.task_of(name)) is not None and task not in tasks}
         for task in sorted(set(owners.values())):
             _logger.info("the snapshots of task %s are deleted: it has no stores any more", task)
