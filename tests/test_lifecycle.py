@@ -164,7 +164,7 @@ def test_data_can_be_queried_when_process_all_available_returns(spark: SparkSess
         write(tmp_path / "input", 1, [game("alice", 1), game("bob", 1)])
         processing = threading.Thread(target=app.process_all_available)
         processing.start()
-        wait_until_in("wait_until_ready")
+        wait_until_in("wait_until_visible")
         assert app.version == 1
         os.kill(pid, signal.SIGCONT)
         processing.join(TIMEOUT)

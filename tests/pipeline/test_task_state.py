@@ -8,6 +8,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.instance.messages import InstanceUnavailable
+from holdfast.instance.unanswering import Unanswering
 from holdfast.pipeline import remote_state
 from holdfast.pipeline.remote_state import StateLocations, state_before
 from holdfast.pipeline.task_state import NO_ENTRIES
@@ -42,6 +43,7 @@ class Client:
 def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Client]:
     found = {address: Client(address) for address in ("unreachable", "reachable")}
     monkeypatch.setattr(remote_state, "_client", lambda address, log: found[address])
+    monkeypatch.setattr(remote_state, "_unanswering", Unanswering())  # what other tests did not reach
     return found
 
 

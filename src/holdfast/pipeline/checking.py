@@ -18,6 +18,7 @@ from pyspark.sql import functions as F
 from pyspark.sql.udf import UserDefinedFunction
 from pyspark.util import PythonEvalType
 
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.pipeline.guarded import ROW, GuardedCommand, Variable, can_guard
 from holdfast.pipeline.plan_nodes import (
     Node,
@@ -49,8 +50,10 @@ _ROW_MAPS: Final = {
 }
 
 
-class CantCheck(Exception):
+class CantCheck(HoldfastError):
     """A step's check fails itself, such as for a function that gets what another function can't return."""
+
+    category = ErrorCategory.INVALID
 
 
 @dataclass(frozen=True)
@@ -205,7 +208,7 @@ def _kept(frame: DataFrame) -> DataFrame:
         return frame.localCheckpoint()
     except (PySparkException, Py4JJavaError) as error:
         if concerns_data(error):
-            raise CantCheck from error
+            raise CantCheck(f"Spark can't compute what a step gets: {str(error).splitlines()[0]}") from error
         raise
 
 
