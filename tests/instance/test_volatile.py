@@ -169,7 +169,7 @@ def test_a_task_without_durable_stores_has_snapshots_too(place: Place) -> None:
 
 
 def test_cleaning_keeps_what_the_first_version_of_a_new_store_has_written() -> None:
-    """It goes by the app file of the newest commit, which doesn't have the store yet."""
+    """The app file of the newest commit decides, and doesn't have the store yet."""
     before = AppLog(new_url(), specs=(spec("counts", "rocksdb", durable=True),))
     before.commit({TASK: {"counts": {key_of(1): b"1"}}})
     app = before.changed(spec("counts", "rocksdb", durable=True), spec("recent", "rocksdb", durable=False))
