@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from holdfast.pipeline.sinks.builtin import memory as memory
     from holdfast.settings.model import Settings as Settings
     from holdfast.settings.sections import BatchSettings as BatchSettings
+    from holdfast.settings.sections import GroupSettings as GroupSettings
     from holdfast.settings.sections import LogSettings as LogSettings
     from holdfast.settings.sections import MemorySettings as MemorySettings
     from holdfast.settings.sections import RestoreSettings as RestoreSettings
@@ -91,6 +92,7 @@ _HOMES = {
     "holdfast.settings.model": ("Settings",),
     "holdfast.settings.sections": (
         "BatchSettings",
+        "GroupSettings",
         "LogSettings",
         "MemorySettings",
         "RestSettings",

@@ -74,6 +74,9 @@ class LocalStorage:
     def create_file(self, name: str, path: Path) -> None:
         self._attempt(name, lambda: self._create(self._path(name), lambda: _chunks(path)), writes=True)
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._attempt(name, lambda: self._replace(self._path(name), data), writes=True)
+
     def get(self, name: str) -> bytes:
         return self._attempt(name, lambda: self._path(name).read_bytes())
 
@@ -119,16 +122,21 @@ class LocalStorage:
         with self._written(chunks) as temporary:
             return self._link(temporary, path)
 
+    def _replace(self, path: Path, data: bytes) -> None:
+        self._make_durable_folder(path.parent)
+        with self._written([data], fsync=False) as temporary:
+            os.replace(temporary, path)
+
     @contextlib.contextmanager
-    def _written(self, chunks: Iterable[bytes]) -> Iterator[Path]:
-        """A temporary file with these bytes, fsynced."""
+    def _written(self, chunks: Iterable[bytes], *, fsync: bool = True) -> Iterator[Path]:
+        """A temporary file with these bytes, fsynced if that is wanted."""
         temporary = self._temporary / f"{socket.gethostname()}-{os.getpid()}-{id(self):x}-{next(self._numbers)}"
         descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o644)
         try:
             try:
                 for chunk in chunks:
                     _write_all(descriptor, chunk)
-                if self._fsync:
+                if fsync and self._fsync:
                     os.fsync(descriptor)
             finally:
                 os.close(descriptor)

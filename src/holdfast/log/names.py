@@ -13,6 +13,9 @@ VOLATILE = "volatile/"
 SNAPSHOTS = "snapshots/"
 SINKS = "sinks/"
 LEADERS = "leader/"
+MEMBERS = "group/members/"
+GENERATIONS = "group/generations/"
+DRIVER_HEARTBEAT = "group/driver.json"
 
 _DIGITS = 20
 
@@ -115,6 +118,33 @@ def leader(epoch: int) -> str:
     'leader/00000000000000000003.json'
     """
     return f"{LEADERS}{padded(epoch)}.json"
+
+
+def member(id: str) -> str:
+    """The heartbeat of the instance with this id.
+
+    >>> member("game-0")
+    'group/members/game-0.json'
+    """
+    return f"{MEMBERS}{id}.json"
+
+
+def member_of(name: str) -> str | None:
+    """The id of the instance in the name of a heartbeat; None if it isn't one.
+
+    >>> member_of(member("game-0")), member_of("group/members/.DS_Store")
+    ('game-0', None)
+    """
+    folder, suffix = name.removeprefix(MEMBERS), ".json"
+    return folder.removesuffix(suffix) if name.startswith(MEMBERS) and folder.endswith(suffix) else None
+
+
+def generation(number: int) -> str:
+    """
+    >>> generation(3)
+    'group/generations/00000000000000000003.json'
+    """
+    return f"{GENERATIONS}{padded(number)}.json"
 
 
 def number_of(name: str) -> int | None:

@@ -1,7 +1,8 @@
 """Objects: what the log requires of a storage, and what can go wrong there.
 
 An object is created once, completely or not at all, and never changed. This guarantee, create-if-absent, is the only
-coordination Holdfast has.
+coordination Holdfast has. Heartbeats are the one exception: `replace` overwrites them, and nothing relies on the order
+in which two of them arrive.
 
 There are four failures, so that callers never have to read messages: the object doesn't exist (`ObjectMissing`), the
 storage is temporarily unavailable (`StorageUnavailable`, raised after all retries), it rejects the request and would
@@ -63,6 +64,12 @@ class Storage(Protocol):
         """Stores a file's bytes without reading them all into memory.
 
         Only for names that are content hashes: if the name exists, the content is the same.
+        """
+
+    def replace(self, name: str, data: bytes) -> None:
+        """Stores an object in place of the one there was, completely or not at all. It may be lost in a power failure.
+
+        Only for heartbeats.
         """
 
     def get(self, name: str) -> bytes:

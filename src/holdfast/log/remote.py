@@ -78,6 +78,9 @@ class RemoteStorage:
         # put changes nothing.
         self._attempt(name, lambda: obstore.put(self._store, name, path), writes=True)
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._attempt(name, lambda: obstore.put(self._store, name, data), writes=True)
+
     def get(self, name: str) -> bytes:
         return self._attempt(name, lambda: obstore.get(self._store, name).bytes().to_bytes())
 

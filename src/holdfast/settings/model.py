@@ -10,6 +10,7 @@ from holdfast.errors import SettingsError
 from holdfast.settings.declare import Between, InKafkaStreams, Section, Setting
 from holdfast.settings.sections import (
     BatchSettings,
+    GroupSettings,
     LogSettings,
     MemorySettings,
     RestoreSettings,
@@ -90,6 +91,7 @@ class Settings(Section):
     snapshots: SnapshotSettings = field(default_factory=SnapshotSettings)
     memory: MemorySettings = field(default_factory=MemorySettings)
     state: StateSettings = field(default_factory=StateSettings)
+    group: GroupSettings = field(default_factory=GroupSettings)
     rest: RestSettings = field(default_factory=RestSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -166,6 +168,12 @@ def _check_together(settings: Settings) -> None:
         first, longest = format_duration(settings.retry.first), format_duration(settings.retry.longest)
         raise SettingsError(
             f"retry.first = {first} is longer than retry.longest = {longest}. Lower one or raise the other."
+        )
+    if settings.group.session_timeout < 2 * settings.group.heartbeat_interval:
+        interval, timeout = map(format_duration, (settings.group.heartbeat_interval, settings.group.session_timeout))
+        raise SettingsError(
+            f"group.session_timeout = {timeout} is shorter than two heartbeats, group.heartbeat_interval = {interval}: "
+            "one that is late would count as a lost instance. Raise the timeout or lower the interval."
         )
     in_flight = settings.restore.parallel_tasks * settings.restore.batch_bytes
     if in_flight > settings.memory.limit:

@@ -1,0 +1,99 @@
+"""The judge: which members are alive, decided by whoever looks, with its own monotonic clock.
+
+A member is alive while its heartbeat changes. The judge remembers when it last saw a change, and counts only time in
+which it looked itself: after a gap in its own looks (it slept, or the storage didn't answer) every timer starts over.
+No timestamp of another machine is used. A judge may be wrong, which costs a move of a task and never a wrong answer.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from holdfast.group.members import Member, MemberState
+
+
+class Standing(Enum):
+    """What a judge thinks of a member."""
+
+    UNKNOWN = "unknown"
+    """Its heartbeat was there and hasn't changed since: the instance may have ended long ago."""
+    LIVE = "live"
+    SUSPECTED = "suspected"
+    """It refused a connection, or the like. It may be back before its session ends."""
+    GONE = "gone"
+    """It has left, or was silent for longer than the session timeout."""
+
+
+@dataclass
+class _Seen:
+    identity: tuple[int, str, int]
+    since: float
+    """When the heartbeat changed, or the timers started over."""
+    standing: Standing
+
+
+class Judge:
+    """What one process thinks of the members.
+
+    >>> judge = Judge(interval=1.0, timeout=3.0)
+    >>> beat = lambda n: {"a": Member(log="l", id="a", incarnation=1, process="p", beat=n, address="grpc://a:1")}
+    >>> judge.look(0.0, beat(1)); judge.standing("a")
+    <Standing.UNKNOWN: 'unknown'>
+    >>> judge.look(1.0, beat(2)); judge.standing("a")
+    <Standing.LIVE: 'live'>
+    >>> for now in (2.0, 3.0, 4.0): judge.look(now, beat(2))
+    >>> judge.standing("a")
+    <Standing.GONE: 'gone'>
+    """
+
+    def __init__(self, interval: float, timeout: float) -> None:
+        self._interval = interval
+        self._timeout = timeout
+        self._seen: dict[str, _Seen] = {}
+        self._last_look: float | None = None
+
+    def look(self, now: float, members: Mapping[str, Member]) -> None:
+        """Takes note of all heartbeats there are now."""
+        slept = self._last_look is not None and now - self._last_look > self._gap
+        self._last_look = now
+        for id in self._seen.keys() - members.keys():
+            del self._seen[id]
+        for member in members.values():
+            self._look_at(now, member, slept)
+
+    @property
+    def _gap(self) -> float:
+        """A longer time between two looks means that this process wasn't looking."""
+        return max(3 * self._interval, self._timeout / 2)
+
+    def _look_at(self, now: float, member: Member, slept: bool) -> None:
+        identity = member.incarnation, member.process, member.beat
+        seen = self._seen.get(member.id)
+        if seen is None:
+            seen = self._seen[member.id] = _Seen(identity, now, Standing.UNKNOWN)
+        elif identity != seen.identity:
+            seen.identity, seen.since, seen.standing = identity, now, Standing.LIVE
+        elif slept:
+            seen.since = now
+        elif now - seen.since >= self._timeout:
+            seen.standing = Standing.GONE
+        if member.state is MemberState.LEFT:
+            seen.standing = Standing.GONE
+
+    def vouch(self, id: str) -> None:
+        """Someone has just talked to this member."""
+        if (seen := self._seen.get(id)) is not None and seen.standing in (Standing.UNKNOWN, Standing.SUSPECTED):
+            seen.standing = Standing.LIVE
+
+    def suspect(self, id: str) -> None:
+        """A connection to this member was refused or reset. Its next heartbeat clears it."""
+        if (seen := self._seen.get(id)) is not None and seen.standing is Standing.LIVE:
+            seen.standing = Standing.SUSPECTED
+
+    def standing(self, id: str) -> Standing:
+        seen = self._seen.get(id)
+        return Standing.GONE if seen is None else seen.standing
+
+    def live(self) -> Iterable[str]:
+        """The members that are alive, in order."""
+        return sorted(id for id, seen in self._seen.items() if seen.standing is Standing.LIVE)

@@ -1,0 +1,137 @@
+"""Members: what each instance writes about itself, as one small object that it replaces with every heartbeat.
+
+Anyone who can write to the log can write such an object, so it is read with suspicion: one that is damaged, too large,
+of another log or under another name than its own is left out and named in a warning, once. No timestamp in it is
+compared with another machine's clock: only that it changes counts.
+"""
+
+import logging
+import re
+from collections.abc import Mapping
+from enum import StrEnum
+
+import msgspec
+
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.log import documents, names
+from holdfast.log.objects import ObjectMissing, Storage
+
+logger = logging.getLogger(__name__)
+
+FORMAT = 1
+LARGEST = 4 << 20
+"""The bytes of a heartbeat that are read at most. One with 10,000 tasks has about 1 MiB."""
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+class BadInstanceId(HoldfastError):
+    category = ErrorCategory.INVALID
+
+    def __init__(self, given: str) -> None:
+        super().__init__(
+            f"{given!r} can't be the id of an instance. Use up to 128 letters, digits, dots, dashes and underscores, "
+            "beginning with a letter or a digit."
+        )
+
+
+class MemberState(StrEnum):
+    """What an instance says about itself."""
+
+    JOINED = "joined"
+    LEAVING = "leaving"
+    """It hands its tasks over: it keeps what it has until another replica is there, and gets nothing new."""
+    LEFT = "left"
+    """It has ended, and nothing of it has to be waited for."""
+
+
+class Hosted(msgspec.Struct, frozen=True, kw_only=True):
+    """A replica on a member, as its last heartbeat has it."""
+
+    version: int
+    running: bool
+    """Whether it is caught up and can be read."""
+    bytes: int = 0
+    load: float = 0.0
+    """Keys and ranges that were read from it per second."""
+
+
+class Member(msgspec.Struct, frozen=True, kw_only=True):
+    """One instance, as its heartbeat describes it."""
+
+    format: int = msgspec.field(default_factory=lambda: FORMAT)
+    log: str
+    id: str
+    incarnation: int
+    """Counts the starts under this id. A process that finds a higher one under its own id stops."""
+    process: str
+    """A random id of the process, which tells apart two that chose the same incarnation."""
+    beat: int
+    """Counts the heartbeats of the incarnation."""
+    address: str
+    """Where tasks, the driver and other instances reach it, such as `grpc://10.0.0.7:7070`."""
+    rest: str | None = None
+    host: str = ""
+    pid: int = 0
+    tags: dict[str, str] = {}
+    state: MemberState = MemberState.JOINED
+    generation: int = 0
+    """The newest generation whose tasks it hosts."""
+    tasks: dict[str, Hosted] = {}
+
+    def __str__(self) -> str:
+        return f"instance {self.id!r} (process {self.pid} on {self.host})"
+
+
+def check_id(id: str) -> str:
+    """The id, if objects can be named by it.
+
+    >>> check_id("game-0")
+    'game-0'
+    """
+    if not _ID.fullmatch(id):
+        raise BadInstanceId(id)
+    return id
+
+
+def write(storage: Storage, member: Member) -> None:
+    storage.replace(names.member(member.id), documents.encode(member))
+
+
+def read(storage: Storage, log: str, id: str) -> Member | None:
+    """A member's last heartbeat; None if it never wrote one. Raises DamagedObject for one that can't be believed."""
+    name = names.member(id)
+    try:
+        data = storage.get_range(name, 0, LARGEST + 1)
+    except ObjectMissing:
+        return None
+    if len(data) > LARGEST:
+        raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
+    member = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
+    if (member.log, member.id) != (log, id):
+        raise documents.damaged(name, storage.place, f"it holds (log, id) {(member.log, member.id)}")
+    return member
+
+
+class Members:
+    """The heartbeats of all members, read again and again. What can't be believed is left out and warned about once."""
+
+    def __init__(self, storage: Storage, log: str) -> None:
+        self._storage = storage
+        self._log = log
+        self._warned: dict[str, str] = {}
+
+    def read(self) -> Mapping[str, Member]:
+        """By id. Raises if the storage doesn't answer."""
+        found: dict[str, Member] = {}
+        for name in self._storage.list_flat(names.MEMBERS):
+            id = names.member_of(name)
+            try:
+                if id is None or not _ID.fullmatch(id):
+                    raise documents.damaged(name, self._storage.place, "its name is not that of a member")
+                if (member := read(self._storage, self._log, id)) is not None:
+                    found[id] = member
+            except (DamagedObject, documents.UnknownFormat) as error:
+                if self._warned.get(name) != str(error):
+                    self._warned[name] = str(error)
+                    logger.warning("a member is ignored: %s", error)
+        return found
