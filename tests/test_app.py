@@ -22,7 +22,7 @@ import holdfast as hf
 from examples.sqlite_upsert import SqliteUpsert
 from holdfast import faults
 from holdfast.errors import StorageUnavailable, TopologyError
-from holdfast.instance.state_dir import StateDirectoryInUse, TaskDirectory
+from holdfast.instance.state_dir import InstanceDirectory, StateDirectoryInUse
 from holdfast.instances import InstanceFailed
 from holdfast.log.appfile import AppChanged
 from holdfast.log.leadership import OutdatedDriver
@@ -342,7 +342,7 @@ def test_a_start_that_lacks_a_port_or_folder_leaves_the_running_driver_alone(
                 second.start()
             assert refused.value.category is hf.ErrorCategory.INVALID
         elsewhere = hf.StateSettings(dir=str(tmp_path / "elsewhere"))
-        with TaskDirectory(tmp_path / "elsewhere", TaskId(0, 0), "another-0"):
+        with InstanceDirectory(tmp_path / "elsewhere" / "points-0", "another-0"):
             with pytest.raises(StateDirectoryInUse, match="held by instance 'another-0'"):
                 points_app(spark.newSession(), tmp_path, state=elsewhere).start()
         first.process_all_available()

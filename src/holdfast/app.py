@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, cast
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.describe import describe
 from holdfast.drawing import mermaid
-from holdfast.embedded import EmbeddedInstances
 from holdfast.ending import Ending
 from holdfast.errors import Interrupted, SettingsError, TopologyError
+from holdfast.group.rebalances import RebalanceEvent
+from holdfast.group_instances import GroupInstances
 from holdfast.instance.events import RestoreEvent
 from holdfast.instances import Instances
 from holdfast.listeners import ListenerPool
@@ -29,7 +30,7 @@ from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
 from holdfast.pipeline.spark import create_session, limited_reader, use_this_python
 from holdfast.planned import check_not_planned
-from holdfast.runtime import Description, OnEvent, RunningApp, plan, start
+from holdfast.runtime import Description, OnEvent, OnRebalance, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
 from holdfast.states import AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
@@ -56,6 +57,7 @@ _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
 RestoreListener = Callable[[RestoreEvent], object]
+RebalanceListener = Callable[[RebalanceEvent], object]
 AlertHook = Callable[[BaseException], object]
 
 
@@ -93,6 +95,7 @@ class App:
         self._topology = Topology(self.settings.state.engine, self.settings.on_error)
         self._states = StateMachine()
         self._restores = ListenerPool[RestoreEvent]("restore")
+        self._rebalances = ListenerPool[RebalanceEvent]("rebalance")
         self._alerts = ListenerPool[BaseException]("alert")
         self._running: RunningApp | None = None
         self._ending = Ending(self.settings.stop_timeout, self._failed)
@@ -224,6 +227,13 @@ class App:
         """`listener(event)` is called for restores on every instance: start, batch, end, suspended."""
         self._restores.add(listener)
 
+    def on_rebalance(self, listener: RebalanceListener) -> None:
+        """`listener(event)` is called when a rebalance has started and when it is completed.
+
+        Each event has the number of the generation, its reason, the active tasks that move, and how long it took.
+        """
+        self._rebalances.add(listener)
+
     def on_alert(self, hook: AlertHook) -> None:
         """`hook(error)` is called when the app stops for an error.
 
@@ -342,8 +352,8 @@ class App:
                     self._running.stop()
             finally:
                 self._states.try_move(AppState.STOPPED)
-                for close in (self._states.close, self._restores.close, self._alerts.close):
-                    close(timeout=min(1.0, self._ending.left() + 0.1))
+                for pool in (self._states, self._restores, self._rebalances, self._alerts):
+                    pool.close(timeout=min(1.0, self._ending.left() + 0.1))
 
     def process_all_available(self) -> None:
         """Returns when everything the source has now can be queried and is in the sinks. For tests and batch jobs."""
@@ -371,21 +381,22 @@ class App:
             settings=self.settings,
             spark=self.spark,
             topology=self._topology,
-            connect=self._embedded,
+            connect=self._instances,
             check_places=lambda tasks: check_places(self.id, self.settings, tasks),
             clock=self._clock,
             restores=self._restores,
+            rebalances=self._rebalances,
             alert=self._alert,
         )
 
-    def _embedded(self, app_file: int, on_event: OnEvent, ending: Ending) -> Instances:
-        """The only place that decides where instances run: today the app starts a process per instance."""
-        return EmbeddedInstances(
+    def _instances(self, app_file: int, on_event: OnEvent, on_rebalance: OnRebalance, ending: Ending) -> Instances:
+        return GroupInstances(
             self.id,
             self.settings,
             app_file=app_file,
             on_event=on_event,
             on_failure=ending.fail,
+            on_rebalance=on_rebalance,
             stopped=lambda: ending.asked,
         )
 

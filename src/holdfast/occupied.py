@@ -27,7 +27,8 @@ def freed_within(settings: Settings) -> timedelta:
 
 def check_places(app: str, settings: Settings, tasks: Collection[TaskId]) -> None:
     """Raises if a program that isn't an instance or the driver of this app holds what the app needs."""
-    rest, numbers = settings.rest, range(min(settings.instances, len(tasks)))
+    own = 0 if settings.instances == "external" else min(settings.instances, len(tasks))
+    rest, numbers = settings.rest, range(own)
     if rest.enabled:
         for number in numbers:
             port = rest.port + number if rest.port else 0
@@ -38,7 +39,8 @@ def check_places(app: str, settings: Settings, tasks: Collection[TaskId]) -> Non
             "rest.driver_metrics_port",
             lambda host, port: _is_driver(app, host, port),
         )
-    state_dir.check_free(settings.state_dir(app), tasks, lambda name: name.rpartition("-")[0] == app)
+    folders = [settings.state_dir(app) / f"{app}-{number}" for number in numbers]
+    state_dir.check_free(folders, lambda name: name.rpartition("-")[0] == app)
 
 
 def _check_port(host: str, port: int, setting: str, is_own: Callable[[str, int], bool]) -> None:

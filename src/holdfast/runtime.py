@@ -23,6 +23,7 @@ from holdfast.clock import Clock, SteadyClock
 from holdfast.driver_metrics import DriverMetrics
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
 from holdfast.errors import Interrupted
+from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
 from holdfast.idle import IdleVersions
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.restore_bars import RestoreBars
@@ -67,8 +68,9 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 OnEvent = Callable[[RestoreEvent], None]
-Connect = Callable[[int, OnEvent, Ending], Instances]
-"""Creates the app's instances for the app file of a number. They report restores and failures."""
+OnRebalance = Callable[[RebalanceEvent], None]
+Connect = Callable[[int, OnEvent, OnRebalance, Ending], Instances]
+"""Creates the app's instances for the app file of a number. They report restores, rebalances and failures."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -84,6 +86,7 @@ class Description:
     """Raises if the instances of these tasks lack a port or a folder, also after a takeover."""
     clock: Clock
     restores: ListenerPool[RestoreEvent]
+    rebalances: ListenerPool[RebalanceEvent]
     alert: Callable[[BaseException], None]
     """Reports a problem that doesn't stop the app."""
 
@@ -167,7 +170,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     closing.callback(lambda: sinks.stop(ending.left(SINKS)))
     sinks.catch_up(newest)
     ending.check()
-    instances = _restored_instances(app, log, newest, ending, closing)
+    instances = _restored_instances(app, log, newest, states, ending, closing)
 
     static = StaticTables.of(topology.subtopologies)
 
@@ -326,7 +329,12 @@ def _restarts_sources(app: Description) -> bool:
 
 
 def _restored_instances(
-    app: Description, log: Log, newest: Version, ending: Ending, closing: contextlib.ExitStack
+    app: Description,
+    log: Log,
+    newest: Version,
+    states: StateMachine,
+    ending: Ending,
+    closing: contextlib.ExitStack,
 ) -> Instances:
     bars = RestoreBars()
     closing.callback(bars.close)
@@ -335,7 +343,14 @@ def _restored_instances(
         bars.show(event)
         app.restores.publish(event)
 
-    instances = app.connect(log.app.number, on_event, ending)
+    def on_rebalance(event: RebalanceEvent) -> None:
+        app.rebalances.publish(event)
+        if event.phase is RebalancePhase.STARTED:
+            states.try_move(AppState.REBALANCING)
+        elif states.state is AppState.REBALANCING:
+            states.try_move(AppState.RUNNING)
+
+    instances = app.connect(log.app.number, on_event, on_rebalance, ending)
     closing.callback(lambda: instances.stop(ending.left()))
     instances.assign(log.app.tasks(), _everywhere(log))
     instances.wait_until_ready(newest)

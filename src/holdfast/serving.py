@@ -7,6 +7,7 @@ import logging
 
 from holdfast.errors import Held, HoldfastError
 from holdfast.instance.config import decode
+from holdfast.instance.group_member import GroupMember
 from holdfast.instance.process import main, say_ready
 from holdfast.query.service import RestService
 
@@ -16,7 +17,7 @@ def run(line: bytes) -> None:
     config = decode(line)
     logging.basicConfig(level=logging.INFO, format=f"%(asctime)s %(levelname)s {config.name} %(name)s: %(message)s")
     try:
-        main(config, RestService if config.rest.enabled else None)
+        main(config, RestService if config.rest.enabled else None, GroupMember)
     except HoldfastError as error:
         say_ready(config, {"error": str(error), "held": isinstance(error, Held)})
         raise

@@ -1,11 +1,12 @@
 """The states of an app and the transitions between them.
 
-    CREATED ──► RESTORING ──► RUNNING
-       │            │            │
-       └────────────┴────────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
+    CREATED ──► RESTORING ──► RUNNING ◄──► REBALANCING
+       │            │            │             │
+       └────────────┴────────────┴─────────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
 
 STOPPED and ERROR are final: such an app can't be started again; create a new one. In Kafka Streams STOPPING is called
-PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of its REBALANCING.
+PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of its REBALANCING. While an app is REBALANCING an
+active task moves or restores; batches and queries go on.
 """
 
 import threading
@@ -23,6 +24,7 @@ class AppState(Enum):
     CREATED = "created"
     RESTORING = "restoring"
     RUNNING = "running"
+    REBALANCING = "rebalancing"
     STOPPING = "stopping"
     STOPPED = "stopped"
     ERROR = "error"
@@ -34,13 +36,14 @@ class AppState(Enum):
 TRANSITIONS: dict[AppState, frozenset[AppState]] = {
     AppState.CREATED: frozenset({AppState.RESTORING, AppState.STOPPING, AppState.ERROR}),
     AppState.RESTORING: frozenset({AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
-    AppState.RUNNING: frozenset({AppState.STOPPING, AppState.ERROR}),
+    AppState.RUNNING: frozenset({AppState.REBALANCING, AppState.STOPPING, AppState.ERROR}),
+    AppState.REBALANCING: frozenset({AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
     AppState.STOPPING: frozenset({AppState.STOPPED, AppState.ERROR}),
     AppState.STOPPED: frozenset(),
     AppState.ERROR: frozenset(),
 }
 
-ACTIVE = (AppState.RESTORING, AppState.RUNNING)
+ACTIVE = (AppState.RESTORING, AppState.RUNNING, AppState.REBALANCING)
 
 StateListener = Callable[[AppState, AppState], object]
 
@@ -88,7 +91,7 @@ class StateMachine:
     Traceback (most recent call last):
     ...
     holdfast.states.IllegalTransition: An app that is running can't become created. From running it can become: error, \
-stopping.
+rebalancing, stopping.
     """
 
     def __init__(self) -> None:

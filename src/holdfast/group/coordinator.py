@@ -38,6 +38,8 @@ class Coordinator:
         new_id: Callable[[], str],
     ) -> None:
         self._members = Members(storage, log)
+        self.members: Mapping[str, Member] = {}
+        """The heartbeats at the last step."""
         self.generations = Generations(storage, log)
         self._log = log
         self._name = name
@@ -48,10 +50,10 @@ class Coordinator:
 
     def step(self, now: float, needs: Needs) -> Generation | None:
         """Looks at all members; the generation in effect after that, which may be a new one of this coordinator."""
-        members = self._members.read()
-        self.judge.look(now, members)
+        self.members = self._members.read()
+        self.judge.look(now, self.members)
         before = self.generations.follow()
-        after = self._next(needs, members, before)
+        after = self._next(needs, self.members, before)
         if after is not None:
             self.generations.propose(after)
         return self.generations.newest

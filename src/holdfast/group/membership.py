@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.errors import DamagedObject, ErrorCategory, Held, HoldfastError
 from holdfast.group import members
 from holdfast.group.generations import Generation, Generations
 from holdfast.group.members import Hosted, Member, MemberState
@@ -22,10 +22,8 @@ class Replaced(HoldfastError):
     category = ErrorCategory.INVALID
 
 
-class IdInUse(HoldfastError):
+class IdInUse(Held):
     """Another live instance has this id."""
-
-    category = ErrorCategory.INVALID
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +74,10 @@ class Membership:
         joined = cls(storage, member, status)
         joined.beat()
         return joined
+
+    def newest(self) -> Generation | None:
+        """The newest generation there is."""
+        return self._generations.follow()
 
     def step(self) -> Generation | None:
         """Writes a heartbeat and returns the newest generation. Raises Replaced when this process has to stop."""

@@ -7,7 +7,7 @@ it: gRPC's connections don't survive a fork.
 
 import contextlib
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Self
@@ -19,9 +19,8 @@ import pyarrow.flight as flight
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance import messages
-from holdfast.instance.config import Role
 from holdfast.instance.events import EventPage
-from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, decode_error
+from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, InstanceUnreachable, decode_error
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import LARGEST, TooManyBytes, as_type, whole
 from holdfast.stores.layouts.due import Due
@@ -148,9 +147,9 @@ class StateClient:
         """Says that a version exists. Returns at once; the instance catches up by itself."""
         self._act("committed", messages.Committed(version))
 
-    def due(self, version: Version) -> dict[str, Due]:
-        """By store, what is due next in the tasks that are active here, at exactly `version`."""
-        ask = messages.DueAt(version, 0.9 * self._left())
+    def due(self, version: Version, tasks: Iterable[TaskId]) -> dict[str, Due]:
+        """By store, what is due next in these tasks, at exactly `version`."""
+        ask = messages.DueAt(version, 0.9 * self._left(), tuple(map(str, tasks)))
         return msgspec.json.decode(self._act("due", ask), type=dict[str, Due])
 
     def events(self, since: int, wait: float = 0.0, life: str | None = None) -> EventPage:
@@ -162,17 +161,9 @@ class StateClient:
         """Sets what `GET /v1/state` says."""
         self._act("app_state", messages.AppStateMessage(state, cause))
 
-    def peers(self, addresses: Mapping[str, tuple[str, ...]]) -> None:
-        """Sets the addresses of the replicas of each task, the active one first."""
-        self._act("peers", messages.Peers(dict(addresses)))
-
-    def host(self, task: TaskId, role: Role = Role.ACTIVE) -> None:
-        """Has the instance host a task, or gives it another role. Returns before the task is restored."""
-        self._act("host", messages.HostTask(str(task), role))
-
-    def drop(self, task: TaskId) -> None:
-        """Has the instance stop hosting a task. Returns when the task's state directory is free."""
-        self._act("drop", messages.DropTask(str(task)))
+    def generation(self, number: int) -> None:
+        """Says that there is this generation. Returns at once; the instance looks at the log by itself."""
+        self._act("generation", messages.NewGeneration(number))
 
     def stop(self) -> None:
         """Asks the instance to end; returns before it has."""
@@ -222,7 +213,8 @@ class StateClient:
             said = decode_error(getattr(error, "extra_info", b"") or b"")
             if said is not None:
                 raise said from error
-            raise InstanceUnavailable(
+            kind = InstanceUnreachable if isinstance(error, flight.FlightUnavailableError) else InstanceUnavailable
+            raise kind(
                 f"the instance at {self.address} can't be reached ({what}: {_first_line(error)}). Ask another "
                 "replica, or again in a moment."
             ) from error

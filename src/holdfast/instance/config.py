@@ -14,6 +14,7 @@ import msgspec
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Section
 from holdfast.settings.sections import (
+    GroupSettings,
     LogSettings,
     MemorySettings,
     RestoreSettings,
@@ -47,15 +48,23 @@ class Phase(StrEnum):
 class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     app: str
     name: str
+    """The id of the instance in its group."""
     log_url: str
-    app_file: int
-    """The number of the app file that the driver uses: no commit may name it yet."""
+    app_file: int | None = None
+    """The number of the app file that the driver uses: no commit may name it yet. None for that of the newest commit,
+    until a generation names one."""
     state_dir: str
+    """The folder of this instance alone."""
     tasks: dict[str, Role] = {}
-    """The tasks it hosts from its start. Others come and go with `host` and `drop`; these are here because an instance
-    that is started again hosts its tasks before it gets a request, and one that can't host them fails to start."""
+    """Tasks that it hosts from its start, where it is in no group: for measurements and tests."""
     host: str = "127.0.0.1"
     port: int = 0
+    advertise: str | None = None
+    """The host, or host:port, by which others reach it, if that isn't what it binds to."""
+    tags: dict[str, str] = {}
+    embedded: bool = True
+    """Whether an app has started it. It then ends with the app, and never coordinates."""
+    standbys: int = 0
     poll_seconds: float = 1.0
     stop_seconds: float = 5.0
     ready_fd: int = 1
@@ -63,7 +72,6 @@ class _Identity(msgspec.Struct, frozen=True, kw_only=True):
     a pipe of its own for it, which modules of the user's can't print to."""
     parent: int = 0
     """The process that started the instance, which ends with it; 0 if only the end of standard input matters."""
-    peers: dict[str, tuple[str, ...]] = {}
 
 
 class InstanceConfig(_Identity, frozen=True, kw_only=True):
@@ -79,6 +87,7 @@ class InstanceConfig(_Identity, frozen=True, kw_only=True):
     state: StateSettings = StateSettings()
     restore: RestoreSettings = RestoreSettings()
     snapshots: SnapshotSettings = SnapshotSettings()
+    group: GroupSettings = GroupSettings()
     rest: RestSettings = RestSettings()
     retry: RetrySettings = RetrySettings()
 

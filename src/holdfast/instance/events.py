@@ -107,13 +107,15 @@ class Events:
             self._arrived.notify_all()
 
     def since(self, number: int, wait: float = 0.0, limit: int = 1_000, life: str | None = None) -> EventPage:
-        """The events after `number` of a `life`, waiting up to `wait` seconds for the first.
+        """The events after `number` of a `life`, waiting up to `wait` seconds for the first. After -1: from now on.
 
         A number of another life says nothing about this one: the answer starts with the oldest event kept.
         """
         with self._arrived:
             if life is not None and life != self.life:
                 number = 0
+            if number < 0:
+                number = self._last
             self._arrived.wait_for(lambda: self._last > number or self._closed, timeout=wait)
             oldest = self._kept[0].number if self._kept else self._last + 1
             missed = max(0, oldest - 1 - number)

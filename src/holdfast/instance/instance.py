@@ -5,7 +5,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
@@ -24,7 +24,7 @@ from holdfast.instance.memory import MemoryShares, divided
 from holdfast.instance.replica import Replica, ReplicaSettings
 from holdfast.instance.service import StateService, forget_task
 from holdfast.instance.snapshotter import Snapshotter
-from holdfast.instance.state_dir import TaskDirectory
+from holdfast.instance.state_dir import InstanceDirectory, TaskDirectory
 from holdfast.instance.updater import ReplicaUpdater, TaskProgress
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
@@ -52,6 +52,8 @@ class HostedTask:
     role: Role
     progress: TaskProgress
     snapshotter: Snapshotter
+    reads: int = 0
+    """Keys and ranges that were read from it."""
 
     @property
     def caught_up(self) -> bool:
@@ -70,15 +72,22 @@ class Instance:
             background_jobs=state.background_jobs, direct_reads=state.direct_reads, direct_writes=state.direct_writes
         )
         self.resources = Resources(self._shares(0).engines, disk)
-        self.peers: Mapping[str, tuple[str, ...]] = config.peers
+        self.peers: Mapping[str, tuple[str, ...]] = {}
         """The addresses of the replicas of each task, this instance's included, the active one first."""
+        self.generation = 0
+        """The newest generation whose tasks are hosted here."""
+        self.look_at_group: Callable[[int], None] = lambda number: None
+        """Has the group looked at, because there is a generation of this number."""
         self.app_state: messages.AppStateMessage | None = None
+        self.failure: HoldfastError | None = None
+        """Why it ends by itself."""
         self._hosted: dict[TaskId, HostedTask] = {}
         self._changing = threading.Lock()
         self._stop_asked = threading.Event()
         self._rebuilding = threading.Lock()
         self._stopped = False
         self._service: StateService | None = None
+        self._home: InstanceDirectory | None = None
         storage = open_storage(config.log_url, log.options, fsync=log.fsync, retry=retry)
         self.log = Log.open(storage, config.app_file)
         self.source = LogReader(self.log)
@@ -92,6 +101,7 @@ class Instance:
             _LOG.warning(warning)
             self.events.append(ProblemEvent("warning", None, "TemporaryFileSystem", ErrorCategory.INVALID, warning))
         with contextlib.ExitStack() as undo:
+            self._home = undo.enter_context(InstanceDirectory(Path(self.config.state_dir), self.config.name))
             undo.callback(self._close_replicas)
             for task, role in self.config.tasks.items():
                 self.host(TaskId.parse(task), role)
@@ -106,7 +116,8 @@ class Instance:
     def address(self) -> str:
         if self._service is None:
             raise Closed(f"instance {self.config.name!r} doesn't listen yet. Start it first.")
-        return f"grpc://{self.config.host}:{self._service.port}"  # type: ignore[attr-defined]
+        port = self._service.port  # type: ignore[attr-defined]
+        return f"grpc://{advertised(self.config, port)}"
 
     @property
     def ready(self) -> bool:
@@ -131,6 +142,8 @@ class Instance:
         self._snapshots.stop(soon)
         self.updater.stop()
         self._close_replicas()
+        if self._home is not None:
+            self._home.close()
 
     # Tasks that come and go
 
@@ -151,7 +164,7 @@ class Instance:
                 self._snapshots.remove(task)
 
     def drop(self, task: TaskId) -> None:
-        """Stops hosting a task. Its state directory stays, and another instance may take it.
+        """Stops hosting a task. Its folder stays for a while.
 
         Updates, flushes and snapshots under way are ended. Reads that have started get an error that says to ask again.
         A task that isn't here needs no drop.
@@ -171,6 +184,13 @@ class Instance:
             forget_task(task)
             self.events.append(TaskEvent(str(task), "closed", replica.version))
 
+    def use_app(self, number: int) -> None:
+        """Uses the app file of this number from now on. Tasks whose stores differ in it are dropped."""
+        self.source.use_app(number)
+        for hosted in self.hosted():
+            if tuple(hosted.replica.specs) != self.source.stores_of(hosted.replica.task):
+                self.drop(hosted.replica.task)
+
     def hosted(self) -> list[HostedTask]:
         """The tasks hosted now, in order."""
         found = dict(self._hosted)
@@ -181,7 +201,7 @@ class Instance:
 
     def _opened(self, task: TaskId, role: Role) -> HostedTask:
         with contextlib.ExitStack() as undo:
-            home = undo.enter_context(TaskDirectory(self._folder(task, role), task, self.config.name))
+            home = undo.enter_context(TaskDirectory(Path(self.config.state_dir), task, self.config.name))
             specs = self.source.stores_of(task)
             if not specs:
                 raise messages.InstanceRefused(f"the app has no stores in task {task}, so it can't be hosted.")
@@ -194,15 +214,6 @@ class Instance:
         self._flushes.add(task, flushing(replica, self.updater.restore_again))
         self._measure(replica)
         return hosted
-
-    def _folder(self, task: TaskId, role: Role) -> Path:
-        """The state directory, or for a standby a folder of this instance in it, since instances may share it.
-
-        A task that has state in this instance's folder stays there when it becomes active.
-        """
-        shared = Path(self.config.state_dir)
-        own = shared / "standbys" / self.config.name
-        return own if role is Role.STANDBY or (own / str(task)).exists() else shared
 
     def _shares(self, tasks: int) -> MemoryShares:
         return divided(self.config.memory.limit, tasks=tasks, parallel=self.config.restore.parallel_tasks)
@@ -258,21 +269,30 @@ class Instance:
             newest=self.source.newest_known,
             app_state=None if self.app_state is None else self.app_state.state,
             tasks=tuple(map(self._status_of, self.hosted())),
+            generation=self.generation,
         )
 
-    def due(self, version: Version, wait: float = 0.0) -> dict[str, Due]:
-        """By store, what is due next in the active tasks at a version."""
+    def count_reads(self, task: str, number: int) -> None:
+        if (hosted := self._hosted.get(TaskId.parse(task))) is not None:
+            hosted.reads += number
+
+    def due(self, version: Version, tasks: Iterable[TaskId], wait: float = 0.0) -> dict[str, Due]:
+        """By store, what is due next in these tasks at a version."""
         found: dict[str, list[Due]] = {}
-        for hosted in self.hosted():
-            if hosted.role is Role.ACTIVE:
-                for store, due in hosted.replica.due(version, wait).items():
-                    found.setdefault(store, []).append(due)
+        for task in tasks:
+            for store, due in self.replica(task).due(version, wait).items():
+                found.setdefault(store, []).append(due)
         return {store: Due.soonest(several) for store, several in found.items()}
 
     def committed(self, version: Version) -> None:
         self.updater.committed(version)
 
     def request_stop(self) -> None:
+        self._stop_asked.set()
+
+    def fail(self, error: HoldfastError) -> None:
+        """Ends the instance because of an error."""
+        self.failure = error
         self._stop_asked.set()
 
     def wait_for_stop(self) -> None:
@@ -288,12 +308,14 @@ class Instance:
                 "the program that listens there, or choose another port."
             ) from error
 
+    def disk_bytes(self, hosted: HostedTask) -> int:
+        with contextlib.suppress(HoldfastError):  # engines that are being opened can't be asked
+            return hosted.replica.disk_bytes()
+        return 0
+
     def _status_of(self, hosted: HostedTask) -> messages.TaskStatus:
         replica, progress = hosted.replica, hosted.progress
         published = replica.published.range
-        disk = 0
-        with contextlib.suppress(HoldfastError):  # engines that are being opened can't be asked
-            disk = replica.disk_bytes()
         task = replica.task
         return messages.TaskStatus(
             task=str(task),
@@ -303,7 +325,7 @@ class Instance:
             readable_from=None if published is None else published[0],
             readable_to=None if published is None else published[1],
             overlay_bytes=replica.memory_bytes(),
-            disk_bytes=disk,
+            disk_bytes=self.disk_bytes(hosted),
             error=progress.error or self._flushes.error(task) or self._snapshots.error(task),
             failures=progress.failures,
             error_category=progress.error_category,
@@ -322,3 +344,15 @@ class Instance:
 
     def _lag_of(self, replica: Replica) -> int:
         return max(0, self.source.newest_known - replica.version)
+
+
+def advertised(config: InstanceConfig, port: int) -> str:
+    """The host and port by which others reach what listens on a port here.
+
+    >>> config = InstanceConfig(app="game", name="a", log_url="log", state_dir="state", advertise="10.0.0.7")
+    >>> advertised(config, 7070)
+    '10.0.0.7:7070'
+    """
+    if config.advertise is None:
+        return f"{config.host}:{port}"
+    return config.advertise if ":" in config.advertise else f"{config.advertise}:{port}"

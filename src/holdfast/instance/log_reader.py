@@ -84,6 +84,12 @@ class LogReader:
             self.look_at_app()
         return self._app.stores_of(task) if task in self._app.tasks() else ()
 
+    def use_app(self, number: int) -> None:
+        """Uses the app file of this number from now on: a driver may use one that no commit names yet."""
+        if number != self._app.number and (found := self.app_at(number)) is not None:
+            with self._lock:
+                self._app = found
+
     def look_at_app(self) -> None:
         """Reads the app file of the newest version. If it can't be read now, the next version tries again."""
         try:
@@ -283,8 +289,8 @@ class TaskLogReader:
         after = self._after.get(store)
         if after is None and commit.app > self._app_file:
             raise StoreNotKnown(
-                f"version {commit.version} changes the store {store!r}, which was added after this instance started. "
-                "Restart it."
+                f"version {commit.version} changes the store {store!r}, which was added after this instance opened "
+                "the task. It opens the task again when it finds the generation of the app's driver."
             )
         return after is not None and commit.version > after
 

@@ -71,10 +71,11 @@ class Committed(msgspec.Struct, frozen=True):
 
 
 class DueAt(msgspec.Struct, frozen=True):
-    """do_action due: what is due next in each store, at this version, waiting up to `wait` seconds for it."""
+    """do_action due: what is due next in each store of these tasks, at this version, waiting up to `wait` seconds."""
 
     version: int
     wait: float
+    tasks: tuple[str, ...]
 
 
 class EventsSince(msgspec.Struct, frozen=True):
@@ -92,23 +93,10 @@ class AppStateMessage(msgspec.Struct, frozen=True):
     cause: str | None = None
 
 
-class Peers(msgspec.Struct, frozen=True):
-    """do_action peers: per task the addresses of its replicas, the active one first."""
+class NewGeneration(msgspec.Struct, frozen=True):
+    """do_action generation: there is this one, so look at the log at once."""
 
-    addresses: dict[str, tuple[str, ...]]
-
-
-class HostTask(msgspec.Struct, frozen=True):
-    """do_action host: host this task from now on, or give it another role."""
-
-    task: str
-    role: Role = Role.ACTIVE
-
-
-class DropTask(msgspec.Struct, frozen=True):
-    """do_action drop: stop hosting this task."""
-
-    task: str
+    number: int
 
 
 class TaskStatus(msgspec.Struct, frozen=True):
@@ -140,12 +128,18 @@ class InstanceStatus(msgspec.Struct, frozen=True):
     """The newest version this instance knows of."""
     app_state: str | None
     tasks: tuple[TaskStatus, ...]
+    generation: int = 0
+    """The newest generation whose tasks it hosts."""
 
 
 class InstanceUnavailable(HoldfastError):
     """An instance can't be reached or didn't answer in time. Another one, or this one in a moment, may."""
 
     category = ErrorCategory.RETRY
+
+
+class InstanceUnreachable(InstanceUnavailable):
+    """The connection to an instance was refused or reset: it has probably ended."""
 
 
 class InstanceRefused(HoldfastError):

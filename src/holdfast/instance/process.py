@@ -21,6 +21,7 @@ from holdfast import faults
 from holdfast.instance.config import InstanceConfig
 from holdfast.instance.instance import Instance
 from holdfast.instance.memory import give_back_freed_memory
+from holdfast.instance.systemd import notify
 
 _STANDARD_INPUT, _STANDARD_OUTPUT = 0, 1
 _STOPS = (signal.SIGTERM, signal.SIGINT)
@@ -40,7 +41,19 @@ class Companion(Protocol):
     def stop(self) -> None: ...
 
 
-def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | None = None) -> None:
+class Membership(Protocol):
+    """The instance in its group."""
+
+    def drain(self, seconds: float) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+def main(
+    config: InstanceConfig,
+    companion: Callable[[Instance], Companion] | None = None,
+    join: Callable[[Instance, str | None], Membership] | None = None,
+) -> None:
     """Runs an instance until it is asked to end, then ends the process."""
     faults.load_from_environment("instance")
     give_back_freed_memory()
@@ -48,22 +61,32 @@ def main(config: InstanceConfig, companion: Callable[[Instance], Companion] | No
     instance = Instance(config)
     call_on_signals(instance.request_stop)
     instance.start()
-    running = None
+    running, member = None, None
     try:
         running = None if companion is None else companion(instance)
         line = {"flight": instance.address, "name": config.name, "pid": os.getpid()}
         line.update({} if running is None else running.addresses())
+        member = None if join is None else join(instance, line.get("rest"))
         say_ready(config, line)
-        threading.Thread(target=_watch_parent, args=(instance, config.parent), name="parent", daemon=True).start()
+        notify("READY=1", f"STATUS=serves at {instance.address}")
+        if config.embedded:
+            threading.Thread(target=_watch_parent, args=(instance, config.parent), name="parent", daemon=True).start()
         instance.wait_for_stop()
+        notify("STOPPING=1")
+        if member is not None and not config.embedded and instance.failure is None:
+            member.drain(config.group.drain_timeout.total_seconds())
     finally:
         # A thread that hangs must not keep the process: unfinished work is done again from the log.
         late = threading.Timer(config.stop_seconds * 0.9, os._exit, (0,))  # noqa: TID251  see holdfast.clock
         late.daemon = True
         late.start()
+        if member is not None:
+            member.stop()
         if running is not None:
             running.stop()
         instance.stop()
+    if instance.failure is not None:
+        raise instance.failure
     logging.shutdown()
     os._exit(0)
 

@@ -103,6 +103,11 @@ class ReplicaState:
         overlay = self.published.overlay
         return 0 if overlay is None else overlay.nbytes
 
+    @property
+    def specs(self) -> Sequence[StoreSpec]:
+        """The stores that it was opened with."""
+        return self._specs
+
     def disk_bytes(self) -> int:
         engines = self._engines
         return 0 if engines is None else engines.disk_bytes()

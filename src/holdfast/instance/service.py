@@ -3,7 +3,7 @@
     do_exchange   keys in, values out, or ranges in, entries out, at exactly the requested version; one message for a
                   task's whole batch
     do_get        a range at a version
-    do_action     get, status, committed, due, events, app_state, peers, host, drop, stop
+    do_action     get, count, status, committed, due, events, app_state, generation, stop
 
 Nothing is decided here: a call finds its replica, takes a read view, reads and sends. The keys of an exchange are read
 completely before the first value is sent, since two sides that both write first would wait for each other forever.
@@ -88,6 +88,7 @@ class StateService(_ServerBase):
         with _read_seconds.time():
             values = self._read(ask, lambda view: view.get_many(ask.store, keys))
         _keys_read.labels(ask.task).inc(len(keys))
+        self._instance.count_reads(ask.task, len(keys))
         writer.begin(VALUES)
         for start in range(0, len(values), _SEND_ROWS):
             writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
@@ -99,6 +100,7 @@ class StateService(_ServerBase):
             for batch in view.scan_many(ask.store, ranges):
                 writer.write_batch(batch)
         _ranges_read.labels(ask.task).inc(len(ranges))
+        self._instance.count_reads(ask.task, len(ranges))
 
     def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
         with _encoding_errors():
@@ -129,19 +131,14 @@ class StateService(_ServerBase):
                 instance.committed(Version(_decoded(body, messages.Committed).version))
             case "due":
                 due = _decoded(body, messages.DueAt)
-                return self._instance.due(Version(due.version), due.wait)
+                return instance.due(Version(due.version), map(TaskId.parse, due.tasks), due.wait)
             case "events":
                 asked = _decoded(body, messages.EventsSince)
                 return instance.events.since(asked.since, asked.wait, life=asked.life)
             case "app_state":
                 instance.app_state = _decoded(body, messages.AppStateMessage)
-            case "peers":
-                instance.peers = _decoded(body, messages.Peers).addresses
-            case "host":
-                hosted = _decoded(body, messages.HostTask)
-                instance.host(TaskId.parse(hosted.task), hosted.role)
-            case "drop":
-                instance.drop(TaskId.parse(_decoded(body, messages.DropTask).task))
+            case "generation":
+                instance.look_at_group(_decoded(body, messages.NewGeneration).number)
             case "stop":
                 instance.request_stop()
             case _:

@@ -1,6 +1,7 @@
-"""The folder of a task on disk, as users of Kafka Streams know it.
+"""The folder of an instance on disk, and in it one per task, as users of Kafka Streams know them.
 
-    <state_dir>/<task>/.lock           held with flock while an instance has the task; its text names the holder
+    <state_dir>/.lock                  held with flock while an instance runs; its text names the holder
+    <state_dir>/<task>/.lock           the same, while the instance has the task
     <state_dir>/<task>/.checkpoint     readable: which log, and each store's version at the last flush
     <state_dir>/<task>/data/<engine>/  the engine's files
     <state_dir>/<task>/volatile/       the same for stores that aren't durable; empty beside a snapshot's data
@@ -70,6 +71,27 @@ class CheckpointFile(msgspec.Struct, frozen=True):
     stores: dict[str, int]
     applied_bytes: int
     """The bytes of the segments that led to this version."""
+
+
+class InstanceDirectory:
+    """The folder of an instance, locked for as long as this object is open."""
+
+    def __init__(self, path: Path, instance: str) -> None:
+        with usable(path):
+            path.mkdir(parents=True, exist_ok=True)
+            self._lock: int | None = _locked(path, Holder(instance, os.getpid(), socket.gethostname()))
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Releases the folder."""
+        lock, self._lock = self._lock, None
+        if lock is not None:
+            os.close(lock)
 
 
 class TaskDirectory:
@@ -168,17 +190,17 @@ def usable(path: Path) -> Iterator[None]:
         raise StateDirectoryUnusable(path, error) from error
 
 
-def check_free(state_dir: Path, tasks: Iterable[TaskId], is_own: Callable[[str], bool]) -> None:
-    """Raises if the folder of a task is held by an instance of another name."""
-    with usable(state_dir):
-        state_dir.mkdir(parents=True, exist_ok=True)
-        folders = [state_dir / str(task) for task in tasks]
-        for folder in (each for each in folders if (each / ".lock").exists()):
-            try:
-                os.close(_lock(folder))
-            except StateDirectoryInUse as held:
-                if held.holder is not None and not is_own(held.holder.name):
-                    raise
+def check_free(folders: Iterable[Path], is_own: Callable[[str], bool]) -> None:
+    """Raises if the folder of an instance can't be used, or is held by an instance of another name."""
+    for folder in folders:
+        with usable(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            if (folder / ".lock").exists():
+                try:
+                    os.close(_lock(folder))
+                except StateDirectoryInUse as held:
+                    if held.holder is not None and not is_own(held.holder.name):
+                        raise
 
 
 def _locked(folder: Path, holder: Holder) -> int:

@@ -9,7 +9,8 @@ described in one place. An impossible value is rejected when the section is crea
 from dataclasses import dataclass, fields
 from datetime import timedelta
 from functools import cache
-from typing import Annotated, Any, ClassVar, Literal, Self, get_args, get_origin, get_type_hints
+from types import UnionType
+from typing import Annotated, Any, ClassVar, Literal, Self, Union, get_args, get_origin, get_type_hints
 
 from holdfast.errors import SettingsError, did_you_mean
 from holdfast.settings.units import (
@@ -72,8 +73,17 @@ class Setting:
 
     @property
     def base_type(self) -> Any:
-        """The type without `| None`: int, float, bool, str, a Literal, Duration, Size or OptionMap."""
-        return next(t for t in get_args(self.type) if t is not type(None)) if self.is_optional else self.type
+        """The type without `| None` and words: int, float, bool, str, a Literal, Duration, Size or OptionMap."""
+        if get_origin(self.type) not in (Union, UnionType):
+            return self.type
+        return next(t for t in get_args(self.type) if t is not type(None) and get_origin(t) is not Literal)
+
+    @property
+    def words(self) -> tuple[str, ...]:
+        """The words that are allowed instead of a number, as in `int | Literal["external"]`."""
+        if get_origin(self.type) not in (Union, UnionType):
+            return ()
+        return tuple(word for t in get_args(self.type) if get_origin(t) is Literal for word in get_args(t))
 
     @property
     def allowed(self) -> str:
@@ -85,6 +95,7 @@ class Setting:
             words = _TYPE_WORDS[base]
         if self.between is not None:
             words += f", {self.between.words(format_size if base is Size else str)}"
+        words += "".join(f', or "{word}"' for word in self.words)
         return words + (", or not set" if self.is_optional else "")
 
     def show(self, value: Any) -> str:
@@ -105,7 +116,7 @@ class Setting:
         return str(value)
 
     def check(self, value: Any, at: str) -> None:
-        if value is None and self.is_optional:
+        if (value is None and self.is_optional) or (isinstance(value, str) and value in self.words):
             return
         base = self.base_type
         if get_origin(base) is Literal:

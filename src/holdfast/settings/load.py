@@ -181,6 +181,8 @@ def _read(setting: Setting, text: str, variable: str) -> Any:
     base = setting.base_type
     if setting.is_optional and text == "":
         return None
+    if text in setting.words:
+        return text
     try:
         if base is bool:
             return {"true": True, "false": False, "1": True, "0": False, "yes": True, "no": False}[text.lower()]

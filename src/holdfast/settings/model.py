@@ -39,8 +39,9 @@ class Settings(Section):
         Between(1, 65_536),
     ] = 4
     instances: Annotated[
-        int,
-        "The number of instances (processes) that `app.run()` starts.",
+        int | Literal["external"],
+        "The number of instances (processes) that `app.run()` starts. With `external` it starts none, and waits for "
+        "those that run as servers: `holdfast instance --app ID --log URL`.",
         InKafkaStreams("`num.stream.threads`"),
         Between(1, 256),
     ] = 1
@@ -48,7 +49,7 @@ class Settings(Section):
         int,
         "The number of standby replicas per task, each on another instance. While an instance is down, tasks and "
         "queries read the standbys of its tasks. They take as much disk and memory as the active replicas. It must be "
-        "smaller than `instances`.",
+        "smaller than the number of instances.",
         InKafkaStreams("`num.standby.replicas`"),
         Between(0, 255),
     ] = 0
@@ -181,13 +182,14 @@ def _check_together(settings: Settings) -> None:
             f"restore.parallel_tasks times restore.batch_bytes is {format_size(in_flight)}, more than memory.limit = "
             f"{format_size(settings.memory.limit)}. Lower one of the first two or raise the limit."
         )
-    if settings.standbys >= settings.instances:
+    own = 0 if settings.instances == "external" else settings.instances
+    if own and settings.standbys >= own:
         raise SettingsError(
             f"standbys = {settings.standbys} needs instances = {settings.standbys + 1} or more, and instances = "
             f"{settings.instances}: replicas of a task are on different instances. Raise one or lower the other."
         )
     rest = settings.rest
-    if rest.port and rest.driver_metrics_port in range(rest.port, rest.port + settings.instances):
+    if rest.port and rest.driver_metrics_port in range(rest.port, rest.port + own):
         raise SettingsError(
             f"rest.driver_metrics_port = {rest.driver_metrics_port} is the port of an instance: one port each, by "
             f"rest.port = {rest.port} and instances = {settings.instances}. Use another port, or 0 for any."

@@ -238,6 +238,13 @@ class StateSettings(Section):
         "of a store can't be changed once the store is in the log.",
         InKafkaStreams("`dsl.store.suppliers.class`"),
     ] = "rocksdb"
+    cleanup_delay: Annotated[
+        Duration,
+        "How long an instance keeps the folder of a task that it no longer hosts. If the task comes back earlier, only "
+        "what it missed is restored.",
+        InKafkaStreams("`state.cleanup.delay.ms`"),
+        Between("0s"),
+    ] = Duration("10m")
     flush_interval: Annotated[
         Duration,
         "How long versions may stay in memory before they are written to disk. A killed instance reads them from "
@@ -292,6 +299,13 @@ class GroupSettings(Section):
         InKafkaStreams("`session.timeout.ms`"),
         Between("200ms", "1d"),
     ] = Duration("10s")
+    drain_timeout: Annotated[
+        Duration,
+        "How long an instance that runs as a server and gets SIGTERM waits at most until others have taken over its "
+        "tasks. It serves them meanwhile.",
+        InKafkaStreams("none: an instance leaves at once"),
+        Between("0s", "1h"),
+    ] = Duration("25s")
     warmups: Annotated[
         int,
         "How many additional replicas may be restored at a time, so that tasks can move to them.",

@@ -1,0 +1,138 @@
+"""The driver's contact with one member of the group: what it is told, what it reports, and whether it can be reached.
+
+Each contact has two threads: one sends what is new (a version, a generation, the app's state), the other one asks for
+events and waits for them. So a member that hangs keeps no other one waiting, and the end of a process is noticed at
+once, because it breaks the connection that waits for events.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from holdfast.errors import HoldfastError
+from holdfast.group.generations import Address
+from holdfast.instance.client import StateClient
+from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
+from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnreachable
+from holdfast.retry import backoff
+from holdfast.settings.sections import RetrySettings
+from holdfast.words import NOTHING, Version
+
+logger = logging.getLogger(__name__)
+
+CALL_SECONDS = 10.0
+STATUS_SECONDS = 2.0
+"""How long an instance may take to say how far it is, where others may have its tasks too."""
+_RETRY = RetrySettings(first="200ms", longest="1s")
+_EVENT_WAIT = 1.0
+
+
+@dataclass(frozen=True)
+class News:
+    """What a member should know. Only the newest of each counts."""
+
+    version: Version = NOTHING
+    generation: int = 0
+    app_state: AppStateMessage | None = None
+
+
+class Contact:
+    """One incarnation of a member, as the driver reaches it."""
+
+    def __init__(
+        self,
+        id: str,
+        address: Address,
+        news: News,
+        *,
+        on_event: Callable[[RestoreEvent], None],
+        on_lost: Callable[[str], None],
+        since: int = 0,
+    ) -> None:
+        self.id = id
+        self.address = address
+        self._on_event = on_event
+        self._on_lost = on_lost
+        self._since = since
+        self._news, self._told = news, News()
+        self._changed = threading.Condition()
+        self._closed = False
+        self.client = StateClient(address.flight, CALL_SECONDS)
+        for body in (self._send, self._read_events):
+            threading.Thread(target=body, name=f"{id}-{body.__name__.strip('_')}", daemon=True).start()
+
+    def tell(self, news: News) -> None:
+        """Does not wait: a member that misses a message finds out by itself."""
+        with self._changed:
+            self._news = news
+            self._changed.notify_all()
+
+    def status(self) -> InstanceStatus:
+        return self.client.within(STATUS_SECONDS).status()
+
+    def close(self) -> None:
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _wait(self, seconds: float | None, until: Callable[[], bool]) -> bool:
+        """Waits; whether the contact goes on."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._closed or until(), seconds)
+            return not self._closed
+
+    def _send(self) -> None:
+        failures = 0
+        while self._wait(None, lambda: self._news != self._told):
+            news = self._news
+            try:
+                self._tell_all(news)
+                failures = 0
+            except HoldfastError as error:
+                failures += 1
+                logger.debug("instance %s wasn't told what is new: %s", self.id, error)
+                self._note(error)
+                self._wait(backoff(failures, _RETRY), lambda news=news: self._news != news)  # type: ignore[misc]
+        self.client.close()
+
+    def _tell_all(self, news: News) -> None:
+        if news.app_state is not None and news.app_state != self._told.app_state:
+            self.client.app_state(news.app_state.state, news.app_state.cause)
+            self._told = replace(self._told, app_state=news.app_state)
+        if news.generation != self._told.generation:
+            self.client.generation(news.generation)
+            self._told = replace(self._told, generation=news.generation)
+        if news.version != self._told.version:
+            self.client.committed(news.version)
+        self._told = news
+
+    def _read_events(self) -> None:
+        """Passes the instance's events on to the listeners in the driver."""
+        since, life, failures = self._since, None, 0
+        with StateClient(self.address.flight, CALL_SECONDS) as client:
+            while not self._closed:
+                try:
+                    page = client.events(since, wait=_EVENT_WAIT, life=life)
+                except HoldfastError as error:
+                    failures += 1
+                    self._note(error)
+                    self._wait(backoff(failures, _RETRY), lambda: False)
+                    continue
+                since, life, failures = page.next, page.life, 0
+                for numbered in page.events:
+                    self._take(numbered.event)
+
+    def _note(self, error: HoldfastError) -> None:
+        if isinstance(error, InstanceUnreachable) and not self._closed:
+            self._on_lost(self.id)
+
+    def _take(self, event: Event) -> None:
+        match event:
+            case RestoreEvent():
+                self._on_event(event)
+            case ProblemEvent():
+                level = logging.ERROR if event.severity == "error" else logging.WARNING
+                logger.log(level, "instance %s: %s", self.id, event.message)

@@ -1,0 +1,61 @@
+"""The driver's heartbeat, by which members know whether a driver coordinates them.
+
+It is a document like a member's, in one object. As with members, only that it changes counts, by the clock of whoever
+looks. A driver that ends says so, so that nobody waits for it.
+"""
+
+import msgspec
+
+from holdfast.errors import DamagedObject
+from holdfast.group.judge import Judge, Standing
+from holdfast.group.members import FORMAT, Member, MemberState
+from holdfast.log import documents, names
+from holdfast.log.objects import ObjectMissing, Storage
+
+DRIVER = "driver"
+
+
+class DriverHeartbeat:
+    """The side of the driver."""
+
+    def __init__(self, storage: Storage, log: str, *, process: str, host: str, pid: int) -> None:
+        self._storage = storage
+        self._said = Member(log=log, id=DRIVER, incarnation=1, process=process, beat=0, address="", host=host, pid=pid)
+
+    def beat(self) -> None:
+        self._write(MemberState.JOINED)
+
+    def end(self) -> None:
+        """Says that this driver has ended, unless another one has started since."""
+        found = read(self._storage, self._said.log)
+        if found is None or found.process == self._said.process:
+            self._write(MemberState.LEFT)
+
+    def _write(self, state: MemberState) -> None:
+        self._said = msgspec.structs.replace(self._said, beat=self._said.beat + 1, state=state)
+        self._storage.replace(names.DRIVER_HEARTBEAT, documents.encode(self._said))
+
+
+class DriverWatch:
+    """The side of a member: whether a driver lives."""
+
+    def __init__(self, storage: Storage, log: str, interval: float, timeout: float) -> None:
+        self._storage = storage
+        self._log = log
+        self._judge = Judge(interval, timeout)
+
+    def is_gone(self, now: float) -> bool:
+        """Whether there surely is no driver. One that was never seen to live is waited for as long as any other."""
+        found = read(self._storage, self._log)
+        self._judge.look(now, {} if found is None else {DRIVER: found})
+        return self._judge.standing(DRIVER) is Standing.GONE
+
+
+def read(storage: Storage, log: str) -> Member | None:
+    """The last heartbeat of a driver; None if there is none that can be believed."""
+    name = names.DRIVER_HEARTBEAT
+    try:
+        found = documents.decode(storage.get(name), Member, name=name, place=storage.place, known=FORMAT)
+    except (ObjectMissing, DamagedObject, documents.UnknownFormat):
+        return None
+    return found if (found.log, found.id) == (log, DRIVER) else None

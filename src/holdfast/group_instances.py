@@ -1,0 +1,342 @@
+"""The instances of an app as its driver sees them: a group that it coordinates.
+
+The app starts them itself, or they run as servers and the app waits until they host all tasks. From there on both are
+the same: their heartbeats are in the log, the generation says where tasks are, and the driver asks whoever has them.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+
+from holdfast.clock import SYSTEM_CLOCK
+from holdfast.contacts import CALL_SECONDS, STATUS_SECONDS, Contact, News
+from holdfast.coordinating import DriverCoordinator
+from holdfast.embedded import EmbeddedProcesses
+from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
+from holdfast.group.assignor import Wanted
+from holdfast.group.coordinator import Needs
+from holdfast.group.generations import Generation
+from holdfast.group.rebalances import RebalanceEvent, RebalancePhase, moves, rebalances
+from holdfast.instance.config import Phase
+from holdfast.instance.events import RestoreEvent
+from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnavailable, TaskStatus
+from holdfast.instances import InstanceFailed
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.settings.model import Settings
+from holdfast.states import AppState
+from holdfast.stores.layouts.due import Due
+from holdfast.words import NOTHING, TaskId, Version
+
+logger = logging.getLogger(__name__)
+
+_LOOK = 0.02
+_SETTLE_LOOK = 0.1
+_WAITING_SECONDS = 30.0
+"""How often an app that waits for instances says so."""
+_CALLS = 16
+
+
+class GroupInstances:
+    """All instances of one app."""
+
+    def __init__(
+        self,
+        app: str,
+        settings: Settings,
+        *,
+        app_file: int,
+        on_event: Callable[[RestoreEvent], None],
+        on_failure: Callable[[BaseException], None],
+        on_rebalance: Callable[[RebalanceEvent], None] = lambda event: None,
+        stopped: Callable[[], bool] = lambda: False,
+    ) -> None:
+        self._app = app
+        self._settings = settings
+        self._app_file = app_file
+        self._on_event = on_event
+        self._on_failure = on_failure
+        self._on_rebalance = on_rebalance
+        self._stopped = stopped
+        storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
+        self._coordinator = DriverCoordinator(storage, Log.identify(storage), settings, self._on_generation)
+        self._processes: EmbeddedProcesses | None = None
+        self._tasks: list[Wanted] = []
+        self._news = News(app_state=AppStateMessage(str(AppState.RESTORING)))
+        self._newest = NOTHING
+        self._generation: Generation | None = None
+        self._contacts: dict[str, Contact] = {}
+        self._changing = threading.RLock()
+        self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="holdfast-asks")
+        self._gave_up: InstanceFailed | None = None
+        self._rebalances: list[tuple[RebalanceEvent, float]] = []
+        """Those under way, with their begin by the monotonic clock."""
+        self._closed = threading.Event()
+
+    @property
+    def rest_addresses(self) -> tuple[str, ...]:
+        members = {} if self._generation is None else self._generation.members
+        ids = sorted(members, key=lambda id: (len(id), id))
+        return tuple(rest for id in ids if (rest := members[id].rest) is not None)
+
+    def assign(self, tasks: Sequence[TaskId], everywhere: Collection[TaskId] = ()) -> None:
+        self._tasks = [Wanted(task=task, everywhere=task in everywhere) for task in tasks]
+        if self._settings.instances != "external":
+            self._start_processes(self._settings.instances)
+        self._coordinator.start(lambda: Needs(app_file=self._app_file, tasks=self._tasks, newest=self._newest))
+
+    def _start_processes(self, most: int) -> None:
+        """Starts no more processes than there are replicas."""
+        if self._processes is None:
+            self._processes = EmbeddedProcesses(
+                self._app,
+                self._settings,
+                app_file=self._app_file,
+                on_start=self._coordinator.started,
+                on_end=self._coordinator.lost,
+                on_failure=self._give_up,
+                stopped=self._stopped,
+            )
+        replicas = len(self._tasks) * (1 + self._settings.standbys)
+        self._processes.start(most if any(task.everywhere for task in self._tasks) else min(most, replicas))
+
+    def _give_up(self, failure: InstanceFailed) -> None:
+        self._gave_up = failure
+        self._on_failure(failure)
+
+    # Generations
+
+    def _on_generation(self, after: Generation) -> None:
+        """A generation is in effect: its members are told, and what it moves is watched."""
+        with self._changing:
+            if self._closed.is_set():
+                return
+            before, self._generation = self._generation, after
+            self._news = News(self._news.version, after.number, self._news.app_state)
+            for id, contact in list(self._contacts.items()):
+                if after.members.get(id) != contact.address:
+                    self._contacts.pop(id).close()
+            for id, address in after.members.items():
+                if id not in self._contacts:
+                    self._contacts[id] = Contact(
+                        id,
+                        address,
+                        self._news,
+                        on_event=self._on_event,
+                        on_lost=lambda id, incarnation=address.incarnation: self._coordinator.lost(id, incarnation),  # type: ignore[misc]
+                        since=0 if self._processes is not None else -1,
+                    )
+            self._tell_all()
+            if rebalances(before, after):
+                self._begin_rebalance(before, after)
+
+    def _begin_rebalance(self, before: Generation | None, after: Generation) -> None:
+        event = RebalanceEvent(
+            phase=RebalancePhase.STARTED, generation=after.number, reason=after.reason, moves=moves(before, after)
+        )
+        self._rebalances.append((event, SYSTEM_CLOCK.monotonic()))
+        self._report(event)
+        if len(self._rebalances) == 1:
+            threading.Thread(target=self._settle, name="holdfast-rebalance", daemon=True).start()
+
+    def _settle(self) -> None:
+        """Waits until every active replica of the newest generation is ready."""
+        while not self._closed.wait(_SETTLE_LOOK):
+            generation = self._generation
+            assert generation is not None
+            actives = {place.active for place in generation.tasks.values()}
+            found = {(id, task.task) for id, task in self._hosted(generation, actives) if task.phase is Phase.RUNNING}
+            with self._changing:
+                if generation is not self._generation or self._closed.is_set():
+                    continue
+                if all((place.active, task) in found for task, place in generation.tasks.items()):
+                    done, self._rebalances = self._rebalances, []
+                    break
+        else:
+            return
+        now = SYSTEM_CLOCK.monotonic()
+        for event, began in done:
+            self._report(
+                RebalanceEvent(
+                    phase=RebalancePhase.COMPLETED,
+                    generation=event.generation,
+                    reason=event.reason,
+                    moves=event.moves,
+                    seconds=now - began,
+                )
+            )
+
+    def _report(self, event: RebalanceEvent) -> None:
+        logger.info("app %s: %s", self._app, event)
+        self._on_rebalance(event)
+
+    def replicas(self) -> Mapping[str, tuple[str, ...]]:
+        generation, suspected = self._generation, self._coordinator.suspected
+        if generation is None:
+            return {}
+        away = {generation.members[id].flight for id in suspected if id in generation.members}
+        return {task: tuple(sorted(generation.replicas(task), key=away.__contains__)) for task in generation.tasks}
+
+    # Asking members
+
+    def _statuses(self, ids: Iterable[str]) -> Iterable[tuple[str, InstanceStatus | None]]:
+        """What members say about themselves, as the answers come; None for one that doesn't answer."""
+        asked: dict[Future[InstanceStatus], str] = {}
+        with self._changing:
+            if self._closed.is_set():
+                return
+            for id in ids:
+                if (contact := self._contacts.get(id)) is not None:
+                    asked[self._calls.submit(contact.status)] = id
+        for answer in as_completed(asked):
+            try:
+                yield asked[answer], answer.result()
+            except HoldfastError as error:
+                logger.debug("instance %s doesn't answer: %s", asked[answer], error)
+                yield asked[answer], None
+
+    def _hosted(self, generation: Generation, ids: Iterable[str]) -> Iterable[tuple[str, TaskStatus]]:
+        """The tasks of the members that host those of this generation, as the answers come."""
+        for id, status in self._statuses(ids):
+            if status is not None and status.generation >= generation.number:
+                for task in status.tasks:
+                    yield id, task
+
+    def wait_until_ready(self, version: Version) -> None:
+        self._newest = max(self._newest, version)
+        said = -_WAITING_SECONDS
+        while True:
+            missing = self._not_ready(version)
+            if not missing:
+                return
+            if self._gave_up is not None:
+                raise self._gave_up
+            if self._generation is None and SYSTEM_CLOCK.monotonic() - said >= _WAITING_SECONDS:
+                said = SYSTEM_CLOCK.monotonic()
+                logger.warning(
+                    "app %s waits for instances: none has joined. Start them: holdfast instance --app %s --log %s",
+                    self._app,
+                    self._app,
+                    self._settings.log_url(self._app),
+                )
+            self._pause(_LOOK)
+
+    def _not_ready(self, version: Version) -> set[str]:
+        """The tasks of which no replica can be read at the version. Raises for one that fails again and again."""
+        generation = self._generation
+        missing = {str(wanted.task) for wanted in self._tasks}
+        if generation is None:
+            return missing
+        failed: dict[str, TaskStatus] = {}
+        for _, task in self._hosted(generation, generation.members):
+            if task.phase is Phase.RUNNING and (task.readable_to or 0) >= version:
+                missing.discard(task.task)
+            # A retryable error gets as many attempts as in the settings; any other error gets two.
+            tries = self._settings.retry.attempts if task.error_category is ErrorCategory.RETRY else 2
+            if task.failures >= tries:
+                failed[task.task] = task
+            if not missing:
+                break
+        for name in sorted(missing & failed.keys()):
+            raise InstanceFailed(f"Task {name} can't be restored: {failed[name].error}")
+        return missing
+
+    def wait_until_visible(self, version: Version) -> None:
+        while not self._is_visible(version):
+            if self._gave_up is not None:
+                raise self._gave_up
+            self._pause(_LOOK)
+
+    def _is_visible(self, version: Version) -> bool:
+        generation = self._generation
+        if generation is None:
+            return False
+        readable: dict[str, set[str]] = {id: set() for id in generation.members}
+        silent = {*readable}
+        for id, status in self._statuses(generation.members):
+            if status is not None:
+                silent.discard(id)
+                readable[id] = {task.task for task in status.tasks if (task.readable_to or 0) >= version}
+        seen = set().union(*readable.values())
+        return all(
+            generation.hosted_by(id).keys() <= (seen if id in silent else found) for id, found in readable.items()
+        )
+
+    def due(self, version: Version) -> Mapping[str, Due]:
+        asked: dict[TaskId, int] = {wanted.task: 0 for wanted in self._tasks}
+        found: dict[str, list[Due]] = {}
+        while asked:
+            by_member: dict[str, list[TaskId]] = {}
+            for task, place in asked.items():
+                by_member.setdefault(self._member_of(task, place), []).append(task)
+            answers = {self._calls.submit(self._due, id, version, tasks): tasks for id, tasks in by_member.items()}
+            for answer, tasks in answers.items():
+                try:
+                    for store, due in answer.result().items():
+                        found.setdefault(store, []).append(due)
+                    for task in tasks:
+                        del asked[task]
+                except HoldfastError as error:
+                    logger.debug("what is due isn't known: %s", error)
+                    for task in tasks:
+                        asked[task] += 1
+        return {store: Due.soonest(several) for store, several in found.items()}
+
+    def _member_of(self, task: TaskId, place: int) -> str:
+        """The member with the replica of a task that is asked as the first, second and so on."""
+        generation, suspected = self._generation, self._coordinator.suspected
+        at = None if generation is None else generation.tasks.get(str(task))
+        ids = sorted(at.members, key=suspected.__contains__) if at else []
+        if place >= len(ids):
+            raise InstanceUnavailable(
+                f"none of the {len(ids)} replicas of task {task} says what is due. This is tried again."
+            )
+        return ids[place]
+
+    def _due(self, id: str, version: Version, tasks: Sequence[TaskId]) -> Mapping[str, Due]:
+        contact, generation = self._contacts.get(id), self._generation
+        if contact is None or generation is None:
+            raise InstanceUnavailable(f"instance {id!r} isn't in the group any more. Ask another one.")
+        others = any(len(generation.tasks[str(task)].members) > 1 for task in tasks if str(task) in generation.tasks)
+        return contact.client.within(STATUS_SECONDS if others else CALL_SECONDS).due(version, tasks)
+
+    # What members are told
+
+    def committed(self, version: Version) -> None:
+        """Does not wait: an instance that misses the message finds the version in the log."""
+        with self._changing:
+            self._newest = max(self._newest, version)
+            self._news = News(version, self._news.generation, self._news.app_state)
+            self._tell_all()
+
+    def set_app_state(self, state: AppState, cause: BaseException | None) -> None:
+        said = AppStateMessage(str(state), None if cause is None else str(cause))
+        with self._changing:
+            self._news = News(self._news.version, self._news.generation, said)
+            self._tell_all()
+
+    def _tell_all(self) -> None:
+        for contact in self._contacts.values():
+            contact.tell(self._news)
+
+    # The end
+
+    def _pause(self, seconds: float) -> None:
+        if self._closed.wait(seconds) or self._stopped():
+            raise Interrupted("The app was told to stop while it waited for its instances.")
+
+    def stop(self, seconds: float) -> None:
+        """Ends the processes that were started. Servers go on."""
+        until = SYSTEM_CLOCK.monotonic() + seconds
+        self._coordinator.stop()  # first: no task moves because instances end
+        with self._changing:
+            self._closed.set()
+            contacts, self._contacts = list(self._contacts.values()), {}
+        for contact in contacts:
+            contact.close()
+        self._calls.shutdown(wait=False, cancel_futures=True)
+        if self._processes is not None:
+            self._processes.stop(until - SYSTEM_CLOCK.monotonic())
