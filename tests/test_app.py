@@ -35,7 +35,7 @@ from holdfast.pipeline.spark_errors import SparkRefused
 from holdfast.pipeline.trial_query import QueryRefused
 from holdfast.query.listening import AddressTaken
 from holdfast.states import AppState
-from holdfast.words import TaskId, Version
+from holdfast.words import Version
 from tests.apps import ENGINES, NOON, entries_of, finish, game, get, points_app, read, settings, write
 from tests.test_docs import blocks
 
@@ -365,7 +365,7 @@ def test_stop_from_another_thread_ends_a_running_start(spark: SparkSession, tmp_
     write(tmp_path / "input", 1, [game("alice", 1)])
     app = points_app(spark, tmp_path, stop_timeout="30s")
     starting = threading.Thread(target=app.start)
-    with TaskDirectory(tmp_path / "base" / "points" / "state", TaskId(0, 0), "points-0"):
+    with InstanceDirectory(tmp_path / "base" / "points" / "state" / "points-0", "points-0"):
         starting.start()  # it waits, since the directory is in use
         wait_for(app, AppState.RESTORING)
         app.stop()

@@ -12,7 +12,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.embedded import EmbeddedInstances
+from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.states import AppState
 from holdfast.stores.formats.partition import partition_of
@@ -137,8 +137,8 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
         model.check(app)
         assert entries_of(app, "online") == dict.fromkeys({record["player"] for record in games(3)}, 1)
         check_everywhere(app, model)
-        for instance in instances(app):
-            assert sample(page(f"{instance.rest_address}/metrics"), "volatile_stores_emptied", "online") == 1
+        for _, rest in instances(app):
+            assert sample(page(f"{rest}/metrics"), "volatile_stores_emptied", "online") == 1
     kept: dict[str, str] = {}
     for row in changes.rows():
         kept.pop(str(row["key"]), None)
@@ -152,22 +152,23 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
 
 def check_everywhere(app: hf.App, model: Model) -> None:
     """Each instance has the whole global store, and its own half of the other stores."""
-    for instance in instances(app):
-        with StateClient(instance.address) as client:
+    for address, rest in instances(app):
+        with StateClient(address) as client:
             hosted = {TaskId.parse(task.task) for task in client.status().tasks}
             assert {task for task in hosted if task.subtopology == 1} == {TaskId(1, 0), TaskId(1, 1)}
             assert len({task for task in hosted if task.subtopology == 0}) == 1
             parts = [client.scan(TaskId(1, n), "names", Version(app.version)) for n in range(2)]
             assert sum(len(part.keys) for part in parts) == len(model.names)
             assert all(len(part.keys) for part in parts)
-        found = json.loads(page(f"{instance.rest_address}/v1/stores/names/range?limit=1000"))
+        found = json.loads(page(f"{rest}/v1/stores/names/range?limit=1000"))
         assert {entry["key"]: entry["value"] for entry in found["entries"]} == model.names
 
 
-def instances(app: hf.App) -> list[Any]:
+def instances(app: hf.App) -> list[tuple[str, str]]:
+    """The addresses of each instance, for tasks and for queries."""
     found = app._started().instances
-    assert isinstance(found, EmbeddedInstances)
-    return found._all
+    assert isinstance(found, GroupInstances) and found._generation is not None
+    return [(member.flight, member.rest or "") for _, member in sorted(found._generation.members.items())]
 
 
 def page(address: str) -> str:

@@ -1,6 +1,6 @@
 """One store in an instance process, as an app starts it."""
 
-from holdfast.embedded import EmbeddedInstances
+from holdfast.group_instances import GroupInstances
 from holdfast.log.appfile import AppSpec
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
@@ -15,7 +15,7 @@ def start_once(chosen: Settings, spec: StoreSpec) -> None:
     app = AppSpec(id="app", partitions=1, stores=(spec,), subtopologies=subtopologies_of({spec.name: 0}))
     log = Log.create_or_open(open_storage(chosen.log_url("app")), app)
     failures: list[BaseException] = []
-    instances = EmbeddedInstances(
+    instances = GroupInstances(
         "app", chosen, app_file=log.app.number, on_event=lambda event: None, on_failure=failures.append
     )
     try:

@@ -14,9 +14,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from holdfast import embedded, faults, metrics
-from holdfast.embedded import EmbeddedInstances
+from holdfast import contacts, embedded, faults, metrics
+from holdfast.contacts import Contact
+from holdfast.embedded import EmbeddedProcesses
 from holdfast.errors import Closed, Interrupted
+from holdfast.group.generations import Address
+from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.events import EventPage, RestoreEvent
@@ -88,8 +91,8 @@ def free(app: AppLog, tmp_path: Path, task: TaskId) -> bool:
     return True
 
 
-def test_an_instance_counts_the_keys_of_a_store(app: AppLog, client: StateClient) -> None:
-    client.host(TASK)
+def test_an_instance_counts_the_keys_of_a_store(app: AppLog, instance: Instance, client: StateClient) -> None:
+    instance.host(TASK)
     state = state_of(client, TASK, app.version, app.stores)
     keys = {b"\x01%05d" % n: b"v" for n in range(1_500)}
     for changes in (keys, dict.fromkeys(state["counts"])):
@@ -102,7 +105,7 @@ def test_an_instance_counts_the_keys_of_a_store(app: AppLog, client: StateClient
 
 def test_large_values_are_read_in_several_messages(app: AppLog, instance: Instance, client: StateClient) -> None:
     values = {key_of(number): number.to_bytes(2) * 30_000 for number in range(1_600)}
-    client.host(TASK)
+    instance.host(TASK)
     client.committed(app.commit({TASK: {"counts": dict(values)}}))
     keys = [*values, key_of(5_000)]
     found = client.get_many(TASK, "counts", app.version, pa.array(keys, pa.binary()))
@@ -115,14 +118,14 @@ def test_a_hosted_task_is_restored_and_a_dropped_one_is_gone(
     with pytest.raises(TaskNotHere, match="it hosts no task"):
         client.scan(TASK, "counts", app.version)
     for task in (TASK, OTHER):
-        client.host(task)
+        instance.host(task)
         assert state_of(client, task, app.version, app.stores) == app.state(task=task)
     until(lambda: client.status().ready, "ready")
     assert tasks_of(client) == {"0_0": "active", "0_1": "active"}
     assert not free(app, tmp_path, TASK)
 
-    client.drop(TASK)
-    client.drop(TASK)  # again, without effect
+    instance.drop(TASK)
+    instance.drop(TASK)  # again, without effect
     assert tasks_of(client) == {"0_1": "active"}
     assert free(app, tmp_path, TASK)
     with pytest.raises(TaskNotHere, match="it hosts 0_1"):
@@ -130,22 +133,22 @@ def test_a_hosted_task_is_restored_and_a_dropped_one_is_gone(
     client.committed(app.random_commit(random.Random(2)))
     assert state_of(client, OTHER, app.version, app.stores) == app.state(task=OTHER)
 
-    client.host(TASK)
+    instance.host(TASK)
     assert state_of(client, TASK, app.version, app.stores) == app.state(task=TASK)
 
 
 def test_a_task_that_the_app_does_not_have_is_refused(instance: Instance, client: StateClient) -> None:
     with pytest.raises(InstanceRefused, match="no stores in task 0_9"):
-        client.host(TaskId(0, 9))
+        instance.host(TaskId(0, 9))
     assert tasks_of(client) == {}
 
 
 def test_a_state_directory_in_use_is_refused_and_can_be_retried(
     tmp_path: Path, instance: Instance, client: StateClient
 ) -> None:
-    with TaskDirectory(tmp_path / "state", TASK, "another"), pytest.raises(InstanceRefused, match="another"):
-        client.host(TASK)
-    client.host(TASK)
+    with TaskDirectory(tmp_path / "state", TASK, "another"), pytest.raises(StateDirectoryInUse, match="another"):
+        instance.host(TASK)
+    instance.host(TASK)
     assert tasks_of(client) == {"0_0": "active"}
 
 
@@ -160,13 +163,13 @@ def test_memory_is_divided_among_the_hosted_tasks(instance: Instance) -> None:
 
 
 def test_a_dropped_task_has_no_metrics(app: AppLog, instance: Instance, client: StateClient) -> None:
-    client.host(TASK)
-    client.host(OTHER)
+    instance.host(TASK)
+    instance.host(OTHER)
     client.get_many(TASK, "counts", app.version, pa.array([key_of(1)], pa.binary()))
     shown = metrics.expose()[0].decode()
     assert 'holdfast_task_version{task="0_0"}' in shown
     assert 'holdfast_state_keys_read_total{task="0_0"}' in shown
-    client.drop(TASK)
+    instance.drop(TASK)
     assert 'task="0_0"' not in metrics.expose()[0].decode()
     assert 'holdfast_task_version{task="0_1"}' in metrics.expose()[0].decode()
 
@@ -216,7 +219,7 @@ def test_a_task_can_be_dropped_during_a_restore_or_a_snapshot(point: str, app: A
 
 def test_reads_of_a_dropped_task_are_an_error(app: AppLog, instance: Instance, client: StateClient) -> None:
     app.commit({TASK: {"counts": {key_of(number): b"x" for number in range(5_000)}}})
-    client.host(TASK)
+    instance.host(TASK)
     client.scan(TASK, "counts", app.version)
     view = instance.replica(TASK).read_view()
     entries = view.scan("counts", b"", None)
@@ -257,11 +260,11 @@ def test_reads_are_correct_while_a_task_is_hosted_and_dropped(
         reader.start()
     chance = random.Random(5)
     for _ in range(12):
-        client.host(TASK)
+        instance.host(TASK)
         for _ in range(chance.randrange(3)):
             client.committed(app.random_commit(chance))
-        client.drop(TASK)
-    client.host(TASK)
+        instance.drop(TASK)
+    instance.host(TASK)
     finished.set()
     for reader in readers:
         reader.join(60)
@@ -300,24 +303,25 @@ def test_a_promoted_standby_keeps_its_state_over_a_restart(app: AppLog, tmp_path
             instance.host(TASK, Role.ACTIVE)
 
 
-def test_a_new_assignment_moves_tasks_between_running_instances(app: AppLog, tmp_path: Path) -> None:
+def test_tasks_that_are_added_are_hosted_by_running_instances(app: AppLog, tmp_path: Path) -> None:
     chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
     failures: list[BaseException] = []
-    instances = EmbeddedInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
+    instances = GroupInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     zero, one, two = app.log.app.tasks()
     try:
-        instances.assign([zero, one, two])
+        instances.assign([zero, one])
         instances.wait_until_ready(app.version)
         before = instances.replicas()
-        assert before["0_0"] == before["0_2"] != before["0_1"]
+        assert before["0_0"] != before["0_1"]
         processes = {address: pid_of(address) for (address,) in before.values()}
 
-        instances.assign([one, zero, two], everywhere=[two])
+        instances.assign([zero, one, two], everywhere=[two])
         instances.wait_until_ready(app.version)
         after = instances.replicas()
-        assert (after["0_0"], after["0_1"]) == (before["0_1"], before["0_0"])
-        assert after["0_2"] == (*before["0_0"], *before["0_1"]), "the active replica first"
+        assert (after["0_0"], after["0_1"]) == (before["0_0"], before["0_1"])
+        assert {*after["0_2"]} == {*before["0_0"], *before["0_1"]}
         assert {address: pid_of(address) for address in processes} == processes, "no process was restarted"
+        instances.wait_until_visible(app.version)
         for task in (zero, one, two):
             for address in after[str(task)]:
                 with StateClient(address, 30.0) as client:
@@ -331,7 +335,7 @@ def test_instances_that_hang_are_killed_at_the_end_of_the_time(app: AppLog, tmp_
     """All of them have one deadline: two that hang take no longer than one."""
     chosen = settings(tmp_path, instances=2, log=LogSettings(url=app.url, fsync=False), partitions=3)
     failures: list[BaseException] = []
-    instances = EmbeddedInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
+    instances = GroupInstances("app", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     instances.assign(app.log.app.tasks())
     instances.wait_until_ready(app.version)
     processes = [pid_of(address) for address in {address for (address,) in instances.replicas().values()}]
@@ -357,17 +361,18 @@ def test_the_first_launch_is_repeated_with_growing_waits_until_the_app_stops(
 
     monkeypatch.setattr(embedded, "launch", launch)
     monkeypatch.setattr(embedded, "SYSTEM_CLOCK", SimpleNamespace(sleep=waits.append, monotonic=float))
-    instances = EmbeddedInstances(
+    processes = EmbeddedProcesses(
         "app",
         settings(tmp_path),
         app_file=1,
-        on_event=lambda event: None,
-        on_failure=lambda cause: None,
+        on_start=lambda id: None,
+        on_end=lambda id: None,
+        on_failure=lambda failure: None,
         stopped=lambda: len(waits) == 5,
     )
     with pytest.raises(Interrupted):
-        instances.assign([TASK])
-    instances.stop(30.0)
+        processes.start(1)
+    processes.stop(30.0)
     assert len(waits) == 5
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.8, 1.0, 1.0), strict=True))
 
@@ -383,11 +388,16 @@ def test_events_are_asked_for_less_often_the_longer_an_instance_does_not_answer(
             raise InstanceUnavailable("it is being restarted.")
         return page
 
-    monkeypatch.setattr(embedded, "StateClient", lambda *_: nullcontext(SimpleNamespace(events=events)))
-    stopping: Any = SimpleNamespace(is_set=lambda: len(waits) == 3, wait=waits.append)
-    instance = embedded._Embedded.__new__(embedded._Embedded)
-    instance.address, instance._stopping = "grpc://127.0.0.1:1", stopping
-    instance._read_events()
+    contact = Contact.__new__(Contact)
+
+    def wait(seconds: float, until: object) -> None:
+        waits.append(seconds)
+        contact._closed = len(waits) == 3
+
+    monkeypatch.setattr(contacts, "StateClient", lambda *_: nullcontext(SimpleNamespace(events=events)))
+    contact.address, contact._since, contact._closed = Address(incarnation=1, flight="grpc://127.0.0.1:1"), 0, False
+    contact._wait = wait  # type: ignore[assignment, method-assign]
+    contact._read_events()
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.2), strict=True))
 
 

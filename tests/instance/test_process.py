@@ -303,10 +303,9 @@ def test_damaged_files_are_restored_while_clients_read(app: AppLog, tmp_path: Pa
         assert {event.severity for event in problems(client)} == {"warning"}
 
 
-def test_the_driver_sets_state_and_peers(app: AppLog, tmp_path: Path) -> None:
+def test_the_driver_sets_the_state(app: AppLog, tmp_path: Path) -> None:
     with Process(config_of(app, tmp_path)) as process, process.listening() as client:
         client.app_state("running")
-        client.peers({"0_0": ("grpc://127.0.0.1:1",)})
         status = client.status()
         assert (status.app_state, status.name, status.log) == ("running", "one", app.log.id)
 

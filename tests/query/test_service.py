@@ -8,11 +8,9 @@ import httpx2
 import msgspec
 import pytest
 
-from holdfast.instance.config import Role
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import AppStateMessage
 from holdfast.instance.read_views import VersionNotAvailable
-from holdfast.instances import assignments
 from holdfast.log.appfile import AppSpec
 from holdfast.query.service import RestService
 from holdfast.query.task_reader import NotReady
@@ -41,14 +39,9 @@ def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> 
     app = AppSpec(id="game", partitions=3, stores=(numbers,), subtopologies=subtopologies_of({"numbers": 0}))
     driver = Driver(str(tmp_path / "log"), app)
     driver.commit(numbers, {(n,): n * n for n in range(20)})
-    dealt = assignments(app.tasks(), app.tasks(), 2)
-    assert [len(assignment) for assignment in dealt] == [3, 3]
-    instances = []
-    for n, assignment in enumerate(dealt):
-        own = config(tmp_path, f"game-{n}", [])
-        tasks = {str(task): role for task, role in assignment.items()}
-        own = msgspec.structs.replace(own, state_dir=str(tmp_path / "state"), tasks=tasks)
-        instances.append(Instance(own))
+    tasks = app.tasks()
+    shares = [(tasks[n::2], [task for task in tasks if task not in tasks[n::2]]) for n in range(2)]
+    instances = [Instance(config(tmp_path, f"game-{n}", *share)) for n, share in enumerate(shares)]
     for instance in instances:
         instance.start()
     try:
@@ -59,10 +52,6 @@ def test_a_global_store_is_answered_by_every_instance_itself(tmp_path: Path) -> 
             entries = httpx2.get(f"{service.url}/v1/stores/numbers/range").json()["entries"]
             assert [entry["key"] for entry in entries] == list(range(20))
             service.stop()
-        roles = [{hosted.replica.task: hosted.role for hosted in instance.hosted()} for instance in instances]
-        assert roles == dealt
-        active = [role for each in roles for role in each.values()].count(Role.ACTIVE)
-        assert active == len(app.tasks())
     finally:
         for instance in instances:
             instance.stop()

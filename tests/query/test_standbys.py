@@ -12,7 +12,7 @@ import httpx2
 import msgspec
 import pytest
 
-from holdfast.embedded import EmbeddedInstances
+from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.instance import Instance
 from holdfast.log.appfile import AppSpec
@@ -160,7 +160,7 @@ def test_each_instance_of_an_app_with_standbys_answers_for_a_killed_one(tmp_path
     driver = Driver(chosen.log_url("game"), GAME)
     driver.commit(STORE, {(n,): n for n in KEYS})
     failures: list[BaseException] = []
-    instances = EmbeddedInstances("game", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
+    instances = GroupInstances("game", chosen, app_file=1, on_event=lambda event: None, on_failure=failures.append)
     try:
         instances.assign(GAME.tasks())
         instances.wait_until_ready(driver.version)
