@@ -1,0 +1,113 @@
+"""Steady load on a cluster: records in, lookups out, both counted."""
+
+import collections
+import json
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+
+import pyarrow as pa
+
+from tests.apps import write
+
+ACCOUNTS = 200
+RECORD = pa.schema([("account", pa.string()), ("amount", pa.int64()), ("at", pa.timestamp("us", "UTC"))])
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def account(number: int) -> str:
+    return f"account-{number:04d}"
+
+
+@dataclass
+class Records:
+    """Writes a file of records again and again, and knows what they add up to."""
+
+    folder: Path
+    rows: int = 400
+    pause: float = 0.25
+    n: collections.Counter[str] = field(default_factory=collections.Counter)
+    total: collections.Counter[str] = field(default_factory=collections.Counter)
+    files: int = 0
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(11)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="records", daemon=True)
+
+    def write_one(self) -> None:
+        rows = [
+            {"account": account(self._dice.randrange(ACCOUNTS)), "amount": self._dice.randrange(100), "at": START}
+            for _ in range(self.rows)
+        ]
+        write(self.folder, self.files, rows, RECORD)
+        self.files += 1
+        for row in rows:
+            self.n[str(row["account"])] += 1
+            self.total[str(row["account"])] += int(str(row["amount"]))
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.pause):
+            self.write_one()
+
+
+@dataclass
+class Lookups:
+    """Asks the living instances in turn for random accounts, and keeps every answer that isn't one.
+
+    A client asks instances that it knows to be up: `addresses` leaves out those that the test has taken down.
+    """
+
+    addresses: Callable[[], Sequence[str]]
+    pause: float = 0.05
+    done: int = 0
+    failed: list[str] = field(default_factory=list)
+    longest: float = 0.0
+    went_back: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._dice = random.Random(12)
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="lookups", daemon=True)
+        self._seen: dict[tuple[str, str], int] = {}
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def stop(self) -> None:
+        self._stop.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        while not self._stop.wait(self.pause):
+            for address in self.addresses():
+                self._ask(address, account(self._dice.randrange(ACCOUNTS)))
+
+    def _ask(self, address: str, key: str) -> None:
+        began = time.monotonic()
+        try:
+            with urllib.request.urlopen(f"{address}/v1/stores/accounts/keys/{key}", timeout=30) as answer:
+                found = json.load(answer)["value"]["n"]
+        except (urllib.error.URLError, OSError) as error:
+            if address in self.addresses():  # it wasn't taken down while it was asked
+                said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
+                self.failed.append(f"{address} {key} after {time.monotonic() - began:.1f} s: {error} {said}")
+            return
+        self.done += 1
+        self.longest = max(self.longest, time.monotonic() - began)
+        if found < self._seen.get((address, key), 0):
+            self.went_back.append(f"{address} {key}: {found} after {self._seen[address, key]}")
+        self._seen[address, key] = found
