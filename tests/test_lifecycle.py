@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
+from holdfast.instance.client import StateClient
 from holdfast.pipeline.sinks.runner import SinkFailed
 from holdfast.states import AlreadyStarted, AppState
 from tests.apps import entries_of, finish, game, get, points_app, write
@@ -41,8 +42,9 @@ class Hanging:
 
 def instance_of(app: hf.App) -> int:
     """The process id of the app's instance."""
-    running: Any = app._running
-    return int(running.instances._all[0]._process.pid)
+    [address] = {address for (address,) in app._started().instances.replicas().values()}
+    with StateClient(address) as client:
+        return client.status().pid
 
 
 def wait_until_in(function: str) -> None:

@@ -119,7 +119,7 @@ def test_every_option_of_a_processors_store_does_what_it_says(spark: SparkSessio
         assert (listed["online"]["durable"], listed["names"]["everywhere"]) == (False, True)
         assert listed["recent"]["max_entries"] == BOUND
         assert sample(metrics_of(app), "store_entries", "recent") - evicted == model.evicted
-        options = rocksdb_options(tmp_path / "base" / "options" / "state" / "0_0" / "data")
+        options = rocksdb_options(tmp_path / "base" / "options" / "state" / "options-0" / "0_0" / "data")
     assert options["tuned", "max_bytes_for_level_base"] == str(LEVEL_BYTES)
     assert options["recent", "max_bytes_for_level_base"] != str(LEVEL_BYTES)
     assert options["", "max_background_jobs"] == "3"

@@ -159,14 +159,35 @@ def plan(
 
 
 @app.command()
-def instance() -> None:
-    """Host stores and answer queries. `app.run()` starts this command; its configuration is one line of JSON on stdin.
+def instance(
+    app_id: Annotated[str | None, typer.Option("--app", help="The id of the app.", show_default=False)] = None,
+    log: Annotated[
+        str | None, typer.Option(help="The address of the app's log. Without it, log.url.", show_default=False)
+    ] = None,
+    id: Annotated[
+        str | None, typer.Option(help="The id of this instance. Without it, the host's name.", show_default=False)
+    ] = None,
+    tags: Annotated[str, typer.Option(help="Where it is, for group.spread_by: rack=a,zone=b.")] = "",
+    bind: Annotated[str, typer.Option(help="HOST:PORT to listen on, for tasks and other instances.")] = "127.0.0.1:0",
+    advertise: Annotated[
+        str | None,
+        typer.Option(help="HOST:PORT, or HOST, by which others reach it, if that isn't --bind.", show_default=False),
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option(help="A TOML file with the app's settings.", show_default=False)
+    ] = None,
+) -> None:
+    """Host stores of an app and answer queries, as a server that joins the app's group through its log.
 
-    It stops on SIGTERM, and when stdin is closed because the process that started it has ended.
+    An app with the setting instances = "external" uses such servers. SIGTERM hands the tasks over and ends it. Without
+    --app, the configuration is one line of JSON on stdin: this is how `app.run()` starts its own instances.
     """
-    from holdfast.instance_command import host
+    from holdfast.instance_command import host, host_as_server
 
-    host()
+    if app_id is None:
+        host()
+    else:
+        host_as_server(app_id, load(file=config, env=os.environ).settings, log, id, tags, bind, advertise)
 
 
 checkpoint = typer.Typer(help="Spark's checkpoint of an app.", no_args_is_help=True)

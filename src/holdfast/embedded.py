@@ -21,7 +21,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import Interrupted
 from holdfast.instance.config import InstanceConfig
 from holdfast.instances import InstanceFailed
-from holdfast.launching import InstanceNotStarted, Launched, launch
+from holdfast.launching import InstanceNotStarted, Launched, config_of, launch
 from holdfast.occupied import START_RETRY, freed_within
 from holdfast.retry import backoff, retrying
 from holdfast.settings.model import Settings
@@ -76,7 +76,12 @@ class EmbeddedProcesses:
             self._on_start(each.id)
 
     def _launched(self, number: int) -> _Embedded:
-        config = config_of(self._app, self._app_file, self._settings, number)
+        rest = self._settings.rest
+        config = msgspec.structs.replace(
+            config_of(self._app, f"{self._app}-{number}", self._settings),
+            app_file=self._app_file,
+            rest=replace(rest, port=rest.port + number) if rest.port else rest,
+        )
         # An instance of an app that was killed, or whose driver is outdated now, ends within the stop timeout, and then
         # frees its folder and its port.
         launched = retrying(
@@ -100,28 +105,6 @@ class EmbeddedProcesses:
             instance.begin_stop()
         for instance in self._all:
             instance.finish_stop(deadline)
-
-
-def config_of(app: str, app_file: int, settings: Settings, number: int) -> InstanceConfig:
-    """The configuration of the instance of a number."""
-    rest, id = settings.rest, f"{app}-{number}"
-    return InstanceConfig(
-        app=app,
-        name=id,
-        log_url=settings.log_url(app),
-        app_file=app_file,
-        state_dir=str(settings.state_dir(app) / id),
-        standbys=settings.standbys,
-        stop_seconds=settings.stop_timeout.total_seconds() / 2,
-        log=settings.log,
-        memory=settings.memory,
-        state=settings.state,
-        restore=settings.restore,
-        snapshots=settings.snapshots,
-        group=settings.group,
-        rest=replace(rest, port=rest.port + number) if rest.port else rest,
-        retry=settings.retry,
-    )
 
 
 class _Embedded:

@@ -1,4 +1,4 @@
-"""Starts the process of an instance and waits until it listens.
+"""Starts the process of an instance, with its configuration, and waits until it has joined its group.
 
 The process gets its configuration, which may have secrets, on standard input, and reports its addresses on a separate
 pipe. Its standard output is the app's standard error, so a user's modules may print.
@@ -19,6 +19,7 @@ import msgspec
 from holdfast.errors import Interrupted
 from holdfast.instance.config import InstanceConfig, encode
 from holdfast.instances import InstanceFailed
+from holdfast.settings.model import Settings
 
 _STANDARD_ERROR = 2
 
@@ -34,6 +35,26 @@ class Launched:
 
 class InstanceNotStarted(InstanceFailed):
     """A process ended before it listened. Another instance of the app may be ending, and frees its folder and port."""
+
+
+def config_of(app: str, id: str, settings: Settings) -> InstanceConfig:
+    """The configuration of an instance by the settings of its app."""
+    return InstanceConfig(
+        app=app,
+        name=id,
+        log_url=settings.log_url(app),
+        state_dir=str(settings.state_dir(app) / id),
+        standbys=settings.standbys,
+        stop_seconds=settings.stop_timeout.total_seconds() / 2,
+        log=settings.log,
+        memory=settings.memory,
+        state=settings.state,
+        restore=settings.restore,
+        snapshots=settings.snapshots,
+        group=settings.group,
+        rest=settings.rest,
+        retry=settings.retry,
+    )
 
 
 def launch(config: InstanceConfig, stopped: Callable[[], bool]) -> Launched:

@@ -24,7 +24,7 @@ from holdfast.group.rules import assignor_of, interval_for, needs_of, rules_of
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
 from holdfast.instance.events import report_problem
-from holdfast.instance.instance import Instance
+from holdfast.instance.instance import Instance, rest_address
 from holdfast.instance.leftover_state import LeftoverState
 from holdfast.instance.systemd import notify
 from holdfast.log.storage import open_storage
@@ -76,7 +76,7 @@ class GroupMember:
             process=new_id(),
             beat=0,
             address=self._instance.address,
-            rest=self._rest,
+            rest=None if self._rest is None else rest_address(self._instance.config, self._rest),
             host=socket.gethostname(),
             pid=os.getpid(),
             tags=self._instance.config.tags,

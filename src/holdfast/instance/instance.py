@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
+from urllib.parse import urlsplit
 
 import pyarrow as pa
 
@@ -356,3 +357,16 @@ def advertised(config: InstanceConfig, port: int) -> str:
     if config.advertise is None:
         return f"{config.host}:{port}"
     return config.advertise if ":" in config.advertise else f"{config.advertise}:{port}"
+
+
+def rest_address(config: InstanceConfig, url: str) -> str:
+    """The address by which others reach REST here: that of the instance, if REST listens on all of the host's.
+
+    >>> config = InstanceConfig(app="game", name="a", log_url="log", state_dir="state", advertise="10.0.0.7:7070")
+    >>> rest_address(config, "http://0.0.0.0:8080"), rest_address(config, "http://10.1.1.1:8080")
+    ('http://10.0.0.7:8080', 'http://10.1.1.1:8080')
+    """
+    parts = urlsplit(url)
+    if config.advertise is None or parts.hostname not in ("0.0.0.0", "::"):
+        return url
+    return f"{parts.scheme}://{config.advertise.partition(':')[0]}:{parts.port}"
