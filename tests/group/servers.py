@@ -35,7 +35,7 @@ class Server:
         chosen = {
             "BASE_DIR": str(folder / "base"),
             "REST__PORT": "0",
-            "MEMORY__LIMIT": "128MiB",
+            "MEMORY__LIMIT": "256MiB",
             "GROUP__HEARTBEAT_INTERVAL": "200ms",
             "LOG__FSYNC": "false",
             **settings,
