@@ -1,63 +1,24 @@
 """The assignor: where the replicas of every task should be. A pure function of what is known about the members.
 
-Your own assignor is a function with the signature of `assign`, named by the setting `group.assignor`.
+    draft.py      everyone keeps what it had
+    roles.py      each task gets an active replica; missing standbys are added, surplus ones dropped; roles are balanced
+    moving.py     a few replicas are warmed up elsewhere, so that tasks can move there
+    explaining.py one sentence per task
+
+A move takes three generations at least: the replica is warmed up next to the others, it takes over when it has caught
+up, and the old one is dropped after that. docs/operations.md has the rules, decision 0034 the reasons.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
+from collections.abc import Mapping, Sequence
 
+from holdfast.group.candidates import Assigned, Candidate, Rules, Wanted
+from holdfast.group.draft import Draft
+from holdfast.group.explaining import explain
 from holdfast.group.generations import Place
-from holdfast.group.members import Hosted
+from holdfast.group.moving import start_moves
+from holdfast.group.picking import Picker
+from holdfast.group.roles import choose_actives, fill, level_roles, shed
 from holdfast.words import TaskId, Version
-
-
-class Presence(Enum):
-    """What the assignor may do with a member."""
-
-    HERE = "here"
-    LEAVING = "leaving"
-    """It keeps what it has until another replica can take over, and gets nothing new."""
-    AWAY = "away"
-    """It doesn't answer, but its session has not ended: what it has is kept for it, and it isn't asked first."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Candidate:
-    """A member, as the assignor sees it."""
-
-    id: str
-    presence: Presence = Presence.HERE
-    tags: Mapping[str, str] = field(default_factory=dict)
-    replicas: Mapping[TaskId, Hosted] = field(default_factory=dict)
-    """The replicas that it says it has, from local state or from hosting them now."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """A task that needs a place."""
-
-    task: TaskId
-    everywhere: bool = False
-    """Whether every member hosts it: it has a global store."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    standbys: int = 0
-    spread_by: tuple[str, ...] = ()
-    acceptable_lag: int = 10
-    warmups: int = 2
-
-
-@dataclass(frozen=True, kw_only=True)
-class Assigned:
-    places: Mapping[TaskId, Place]
-    why: Mapping[TaskId, str]
-    """Per task one sentence: why it is where it is."""
-
-
-Assign = Callable[[Sequence[Wanted], Sequence[Candidate], Mapping[TaskId, Place], Version, Rules], Assigned]
 
 
 def assign(
@@ -67,10 +28,32 @@ def assign(
     newest: Version,
     rules: Rules,
 ) -> Assigned:
-    """The next places of all tasks. `before` has their places in the generation before."""
-    here = [member.id for member in members if member.presence is Presence.HERE]
-    places = {
-        wanted.task: before.get(wanted.task, Place(active=here[number % len(here)]))
-        for number, wanted in enumerate(tasks)
-    }
-    return Assigned(places=places, why={})
+    """The next places of all tasks. `before` has their places in the generation before.
+
+    A task has no place in the result only if no member could host it: none is here, and none had it before.
+
+    >>> a, b = Candidate(id="a"), Candidate(id="b")
+    >>> tasks = [Wanted(task=TaskId(0, 0)), Wanted(task=TaskId(0, 1))]
+    >>> found = assign(tasks, [a, b], {}, Version(0), Rules(standbys=1))
+    >>> for task in sorted(found.places): print(task, *found.places[task].members, sep=" ")
+    0_0 a b
+    0_1 b a
+    >>> found.why[TaskId(0, 0)]
+    'active on a: the task is new, and this member is the lightest (0.0); standby on b: nothing restored yet'
+    """
+    draft = Draft(tasks, members, before, newest, rules)
+    if draft.here:
+        picker = Picker(draft)
+        choose_actives(draft, picker)
+        fill(draft, picker)
+        shed(draft)
+        level_roles(draft)
+        start_moves(draft)
+    placed = {spot.task: spot for spot in draft.spots if spot.active is not None}
+    return Assigned(
+        places={
+            task: Place(active=str(spot.active), standbys=tuple(spot.standbys), warming=tuple(spot.warming))
+            for task, spot in placed.items()
+        },
+        why={task: explain(draft, spot) for task, spot in placed.items()},
+    )
