@@ -10,6 +10,8 @@ from holdfast.group.members import Hosted
 from holdfast.words import TaskId, Version
 
 FIRST = Version(1_000)
+AGING = 4
+"""How many versions are committed per round: the disk of a member that doesn't run falls behind by as many."""
 RESTORE_ROUNDS = 3
 """How many rounds the restore of a replica takes."""
 
@@ -56,6 +58,10 @@ class Group:
     def give_back(self, id: str) -> None:
         """It starts again with the disk it had."""
         self.machines[id].presence = Presence.HERE
+
+    def wipe(self, id: str) -> None:
+        """It has lost its disk, and runs."""
+        self.machines[id].disk.clear()
 
     @property
     def here(self) -> list[str]:
@@ -108,6 +114,7 @@ class Group:
     def _follow(self, machine: Machine) -> bool:
         """A member that runs restores what it was given a bit further, and deletes what it has no longer."""
         if machine.presence not in (Presence.HERE, Presence.LEAVING):
+            machine.disk = {task: min(FIRST, behind + AGING) for task, behind in machine.disk.items()}
             return False
         given = {task for task, place in self.places.items() if machine.id in place.members}
         for task in machine.disk.keys() - given:

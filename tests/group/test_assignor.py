@@ -30,7 +30,7 @@ class Event(NamedTuple):
 
 events = st.builds(
     Event,
-    st.sampled_from(["join", "crash", "expire", "return", "leave", "loads"]),
+    st.sampled_from(["join", "crash", "expire", "return", "leave", "loads", "wipe"]),
     st.sampled_from(IDS),
     st.integers(0, 4),
     st.tuples(*[st.integers(0, 50)] * 3),
@@ -74,6 +74,8 @@ def happen(group: Group, event: Event) -> None:
             group.expire(event.member)
         case ("leave", Presence.HERE) if len(group.here) > 1:
             group.leave(event.member)
+        case "wipe", Presence.HERE:
+            group.wipe(event.member)
         case "loads", _:
             for number, each in enumerate(group.tasks):
                 group.loads[each.task] = float(event.values[number % 3])
