@@ -14,7 +14,14 @@ import pytest
 import holdfast
 from tests.test_docs import PAGES, ROOT, Block, blocks, name_of
 
-MODULES = ("holdfast", "holdfast.codecs", "holdfast.engines", "holdfast.kinds", "holdfast.testing")
+MODULES = (
+    "holdfast",
+    "holdfast.assignors",
+    "holdfast.codecs",
+    "holdfast.engines",
+    "holdfast.kinds",
+    "holdfast.testing",
+)
 """The public modules. Everything else may change without notice."""
 
 UNCHECKED = {"docs/design.md", *(name_of(page) for page in PAGES if "decisions" in page.parts)}

@@ -23,7 +23,8 @@ from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.settings.sections import LogSettings, MemorySettings, RestSettings, SnapshotSettings
-from holdfast.sizing import SNAPSHOTS, Load, estimate, shown
+from holdfast.settings.units import shown_size
+from holdfast.sizing import SNAPSHOTS, Load, estimate
 from holdfast.stores.formats.byte_columns import from_matrix
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.keys import encode_keys
@@ -163,7 +164,7 @@ def test_an_instance_with_5_million_keys_is_as_estimated(tmp_path: Path) -> None
         ("log, without snapshots", segments, size.log.bytes - SNAPSHOTS * size.state.bytes, 1.15),
     )
     for what, found, expected, _ in figures:
-        print(f"{what:24} {shown(found):>12} of {shown(expected):>12} estimated: {found / expected:.3f}")
+        print(f"{what:24} {shown_size(found):>12} of {shown_size(expected):>12} estimated: {found / expected:.3f}")
     for what, found, expected, most in figures:
         assert found <= most * expected, what
         assert "at most" in what or found >= (2 - most) * expected, what

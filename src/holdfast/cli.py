@@ -17,8 +17,9 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.errors import HoldfastError, SettingsError, TopologyError
+from holdfast.group_command import group
 from holdfast.settings.load import load
-from holdfast.settings.units import parse_bytes, parse_duration, parse_number, parse_whole
+from holdfast.settings.units import parse_bytes, parse_duration, parse_number, parse_whole, shown_size
 
 app = typer.Typer(
     name="holdfast",
@@ -95,7 +96,7 @@ def size(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of a table.")] = False,
 ) -> None:
     """Print how much memory, disk and log an app needs, with the formulas."""
-    from holdfast.sizing import Load, estimate, kafka_streams_rule, parse_growth, shown
+    from holdfast.sizing import Load, estimate, kafka_streams_rule, parse_growth
 
     found = estimate(
         Load(
@@ -119,11 +120,11 @@ def size(
     table = Table("what", "size", "formula", box=None, pad_edge=False)
     table.add_row("entries", f"{found.entries:,.0f}", "keys x stores x growth", style="dim")
     for line in found.lines():
-        table.add_row(line.what, shown(line.bytes), line.formula)
+        table.add_row(line.what, shown_size(line.bytes), line.formula)
     rule = kafka_streams_rule(partitions, stores)
     table.add_row(
         "for comparison: Kafka Streams",
-        shown(rule),
+        shown_size(rule),
         f"{partitions} partitions x {stores} stores x (3 write buffers x 64 MiB + 16 MiB of cache), in memory",
         style="dim",
     )
@@ -189,6 +190,8 @@ def instance(
     else:
         host_as_server(app_id, load(file=config, env=os.environ).settings, log, id, tags, bind, advertise)
 
+
+app.add_typer(group, name="group")
 
 checkpoint = typer.Typer(help="Spark's checkpoint of an app.", no_args_is_help=True)
 app.add_typer(checkpoint, name="checkpoint")

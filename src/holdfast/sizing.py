@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from holdfast.errors import SettingsError
-from holdfast.stores.engines.profiles import KIB, MIB, Profile
+from holdfast.settings.units import shown_size
+from holdfast.stores.engines.profiles import MIB, Profile
 from holdfast.stores.formats.cells import HEADER_BYTES
 
 KEY_OVERHEAD = 3
@@ -117,7 +118,7 @@ def estimate(load: Load, profile: Profile = _BALANCED) -> Estimate:
     """What a load needs.
 
     >>> size = estimate(Load(keys=5e6, value_bytes=200, stores=3, standbys=1))
-    >>> shown(size.state.bytes), shown(size.memory.bytes)
+    >>> shown_size(size.state.bytes), shown_size(size.memory.bytes)
     ('3.79 GiB', '911.75 MiB')
     """
     days = load.retention / timedelta(days=1)
@@ -163,7 +164,7 @@ def estimate(load: Load, profile: Profile = _BALANCED) -> Estimate:
             "memory limit, per instance",
             memory,
             f"caches / {CACHES_SHARE} (the rest is for write buffers) / {ENGINES_SHARE} (RocksDB's share), at least "
-            f"{shown(MIN_MEMORY)}",
+            f"{shown_size(MIN_MEMORY)}",
         ),
         Line(
             "log",
@@ -178,19 +179,7 @@ def estimate(load: Load, profile: Profile = _BALANCED) -> Estimate:
 def kafka_streams_rule(partitions: int, stores: int) -> float:
     """Memory by the usual rule for Kafka Streams: a RocksDB per store and partition, with 3 write buffers and a cache.
 
-    >>> shown(kafka_streams_rule(8, 3))
+    >>> shown_size(kafka_streams_rule(8, 3))
     '4.88 GiB'
     """
     return partitions * stores * (3 * 64 + 16) * MIB
-
-
-def shown(size: float) -> str:
-    """A number of bytes for people.
-
-    >>> shown(1536), shown(5 << 30), shown(12)
-    ('1.50 KiB', '5.00 GiB', '12 B')
-    """
-    for unit, one in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", MIB), ("KiB", KIB)):
-        if size >= one:
-            return f"{size / one:,.2f} {unit}"
-    return f"{size:,.0f} B"

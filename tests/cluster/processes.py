@@ -37,7 +37,7 @@ def until(condition: Callable[[], bool], seconds: float = 120.0) -> None:
         retry=retry_if_result(lambda met: not met) | retry_if_exception_type(OSError),
         stop=stop_after_delay(seconds),
         wait=wait_fixed(0.1),
-    )(condition)
+    )(condition)()
 
 
 def free_port() -> int:

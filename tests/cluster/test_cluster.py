@@ -10,6 +10,7 @@ from random import Random
 
 import pytest
 
+from holdfast.group.members import Member, MemberState
 from tests import s3
 from tests.cluster.load import Lookups, Records
 from tests.cluster.processes import Cluster, cluster, until
@@ -52,6 +53,9 @@ class Scene:
         self.down.add(id)
 
     def brought_back(self, id: str) -> None:
+        """Waits for a heartbeat that wasn't there yet, and until all instances host what they should."""
+        before = self.group.members()[id]
+        until(lambda: (found := self.group.members()[id]).state is MemberState.JOINED and _beat(found) != _beat(before))
         until(lambda: self.group.settled(set(self.group.servers)))
         self._know_rest()
         self.down.discard(id)
@@ -109,6 +113,10 @@ def restart(scene: Scene, id: str) -> None:
     server.signal(signal.SIGTERM)
     assert server.wait() == 0
     server.start()
+
+
+def _beat(member: Member) -> tuple[str, int]:
+    return member.process, member.beat
 
 
 EVENTS: list[Callable[[Scene, str], None]] = [kill, freeze, cut_off, lose_disk]

@@ -3,9 +3,11 @@
     members.py       heartbeats: what each instance writes about itself
     judge.py         which members are alive, by the own clock of the one who asks
     generations.py   assignments, numbered, created if absent
-    assignor.py      where tasks should be: a pure function
+    assignor.py      where tasks should be: a pure function, with candidates.py, weights.py, draft.py, picking.py,
+                     roles.py, moving.py, explaining.py; own_assignor.py loads and checks a user's own
     coordinator.py   proposes the next generation; run by the driver, or without one by a member
     membership.py    the side of an instance: heartbeats out, generations in
+    overview.py      what `holdfast group` shows
 
 Nothing here is about correctness: any replica may serve any version that it has reached (invariant 6). All I/O goes
 through the storage of the log, and all time comes in as an argument, so that one thread can run a whole group.

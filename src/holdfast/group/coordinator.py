@@ -7,7 +7,7 @@ time do no harm: a generation is created if absent, so one of them wins, and pla
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.group.assignor import Assign, Assigned, Candidate, Presence, Rules, Wanted
+from holdfast.group.candidates import Assign, Assigned, Candidate, Presence, Rules, Wanted
 from holdfast.group.generations import Address, Generation, Generations, Place
 from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member, Members, MemberState

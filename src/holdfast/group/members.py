@@ -53,6 +53,8 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int = 0
     load: float = 0.0
     """Keys and ranges that were read from it per second."""
+    heavy: tuple[str, ...] = ()
+    """A few keys with the most bytes or reads, as text for people, if the instance knows them."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

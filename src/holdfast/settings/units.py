@@ -94,6 +94,18 @@ def format_size(value: int) -> str:
     return f"{value}B"
 
 
+def shown_size(size: float) -> str:
+    """A number of bytes for people.
+
+    >>> shown_size(1536), shown_size(5 << 30), shown_size(12)
+    ('1.50 KiB', '5.00 GiB', '12 B')
+    """
+    for unit, one in (("TiB", 1 << 40), ("GiB", 1 << 30), ("MiB", 1 << 20), ("KiB", 1 << 10)):
+        if size >= one:
+            return f"{size / one:,.2f} {unit}"
+    return f"{size:,.0f} B"
+
+
 def parse_number(text: str) -> float:
     """A number as people write it: with a power of ten, with underscores, or with k, M or G for 10^3, 10^6 and 10^9.
 

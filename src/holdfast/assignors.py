@@ -1,0 +1,9 @@
+"""What authors of their own assignors import. docs/operations.md says how to write one."""
+
+from holdfast.group.assignor import assign
+from holdfast.group.candidates import Assigned, Candidate, Presence, Rules, Wanted
+from holdfast.group.generations import Place
+from holdfast.group.members import Hosted
+from holdfast.words import TaskId
+
+__all__ = ["Assigned", "Candidate", "Hosted", "Place", "Presence", "Rules", "TaskId", "Wanted", "assign"]

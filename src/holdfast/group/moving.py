@@ -1,0 +1,191 @@
+"""Moving replicas: which are warmed up elsewhere, a few at a time, so that tasks can move there.
+
+Three reasons, in this order: a member leaves; the replicas of a task could be spread better over the tags; a member
+carries too much (`roles.starts`). A member that is being filled goes on getting replicas until it has its share
+(`roles.improves`), and gives none away meanwhile. Tasks without any data move at once.
+"""
+
+from collections.abc import Iterator
+
+from holdfast.group.candidates import Presence
+from holdfast.group.draft import Draft, Spot
+from holdfast.group.picking import Location, Picker
+from holdfast.group.roles import improves, least_useful, starts
+from holdfast.group.weights import FLOOR
+
+
+def start_moves(draft: Draft) -> None:
+    """Starts as many moves as the rules allow in addition to those under way."""
+    moves = _Moves(draft)
+    moves.replace_leaving()
+    moves.spread()
+    moves.balance()
+
+
+class _Moves:
+    def __init__(self, draft: Draft) -> None:
+        self._draft = draft
+        self._picker = Picker(draft)
+        self._room = draft.rules.warmups - sum(len(spot.warming) for spot in draft.spots)
+        self._better: dict[tuple[tuple[Location, ...], int], bool] = {}
+
+    def replace_leaving(self) -> None:
+        draft = self._draft
+        waiting = [
+            spot
+            for spot in draft.spots
+            if len(lasting := draft.lasting(spot)) < len(spot.replicas)
+            and len(lasting) + len(spot.warming) < draft.wanted(spot)
+        ]
+        # Active ones first, and small ones before large ones: they are done sooner.
+        waiting.sort(key=lambda spot: (spot.active in draft.lasting(spot), spot.weight.hold))
+        for spot in waiting:
+            if self._may_start(spot) and (id := self._picker.pick(spot)) is not None:
+                leaving = next(id for id in spot.replicas if draft.presence[id] is Presence.LEAVING)
+                if spot.is_empty:
+                    draft.replace(spot, leaving, id)
+                else:
+                    self._warm(spot, id, f"so that it can take over from {leaving}, which leaves")
+
+    def spread(self) -> None:
+        draft = self._draft
+        if not draft.rules.spread_by:
+            return
+        for spot in draft.spots:
+            if self._may_start(spot) and self._is_movable(spot) and (found := self._better_spread(spot)) is not None:
+                old, new = found
+                if spot.is_empty:
+                    draft.replace(spot, old, new)
+                else:
+                    self._warm(spot, new, f"so that its replicas are spread better over {draft.rules.spread_by}")
+
+    def _better_spread(self, spot: Spot) -> tuple[str, str] | None:
+        """A replica and the member that it should move to, if that spreads the task better over the tags."""
+        draft = self._draft
+        locations = tuple(sorted(draft.location[id] for id in spot.replicas))
+        able = sum(draft.is_here(id) for id in spot.replicas)
+        if self._better.get((locations, able)) is False:
+            return None
+        best, found = draft.spread(spot.replicas), None
+        for old in spot.replicas:
+            if draft.is_here(old):
+                rest = [id for id in spot.replicas if id != old]
+                for new in sorted(draft.here, key=lambda id: (draft.loads[id], id)):
+                    if new not in spot.replicas and (score := draft.spread([*rest, new])) > best:
+                        best, found = score, (old, new)
+        if found is None and able == len(spot.replicas):
+            self._better[locations, able] = False
+        return found
+
+    def balance(self) -> None:
+        """Moves replicas from the heaviest to the lightest members."""
+        draft = self._draft
+        if self._room <= 0 and not any(spot.is_empty for spot in draft.spots):
+            return
+        loads, hosted = self._goal()
+        mean = sum(loads.values()) / len(loads)
+        filled = set(draft.filled)
+        while (move := self._next_move(loads, hosted, mean, filled)) is not None:
+            spot, old, new = move
+            share = draft.share(spot, active=old == spot.active)
+            if spot.is_empty:
+                draft.replace(spot, old, new)
+                hosted[new].append(spot)
+            else:
+                reason = f"to move there from {old}, which carries {loads[old]:.1f} where the mean is {mean:.1f}"
+                self._warm(spot, new, reason)
+            hosted[old].remove(spot)
+            loads[old] -= share
+            loads[new] += share
+            filled.add(new)
+
+    def _goal(self) -> tuple[dict[str, float], dict[str, list[Spot]]]:
+        """What each member will carry when the moves under way are done, and the replicas that could move from it."""
+        draft = self._draft
+        loads = dict.fromkeys(draft.here, 0.0)
+        hosted: dict[str, list[Spot]] = {id: [] for id in draft.here}
+        for spot in draft.spots:
+            goal = [*draft.lasting(spot), *spot.warming]
+            while len(goal) > draft.wanted(spot) and (least := least_useful(draft, spot, goal)) is not None:
+                goal.remove(least)
+            active = spot.active if spot.active in goal else next(iter(goal), None)
+            for id in goal:
+                if id in loads:
+                    loads[id] += draft.share(spot, active=id == active)
+            if self._is_movable(spot):
+                for id in goal:
+                    if id in loads:
+                        hosted[id].append(spot)
+        return loads, hosted
+
+    def _is_movable(self, spot: Spot) -> bool:
+        """Whether a move can begin: the task is where it should be now, and the replica that is read is caught up."""
+        draft = self._draft
+        return (
+            not spot.everywhere
+            and not spot.warming
+            and spot.active is not None
+            and len(spot.replicas) == draft.wanted(spot)
+            and len(draft.lasting(spot)) == len(spot.replicas)
+            and (spot.is_empty or draft.is_ready(spot, spot.active))
+        )
+
+    def _next_move(
+        self, loads: dict[str, float], hosted: dict[str, list[Spot]], mean: float, filled: set[str]
+    ) -> tuple[Spot, str, str] | None:
+        floor = FLOOR * (2 if self._draft.is_single else 1)
+        light = sorted(loads, key=lambda id: (loads[id], id))
+        for old in reversed(light):
+            if not improves(loads[old] - floor, loads[light[0]], mean):
+                return None  # nor does any move from a lighter member
+            for new in light:
+                if not improves(loads[old] - floor, loads[new], mean):
+                    break
+                may_fill = new in filled and old not in filled
+                if not may_fill and not starts(loads[old] - floor, loads[new], mean):
+                    continue
+                if (spot := self._best(hosted[old], old, new, loads, mean, may_fill)) is not None:
+                    return spot, old, new
+        return None
+
+    def _best(
+        self, spots: list[Spot], old: str, new: str, loads: dict[str, float], mean: float, may_fill: bool
+    ) -> Spot | None:
+        """The task to move: one that `new` has state of, or one whose weight comes closest to half of the gap."""
+        half = (loads[old] - loads[new]) / 2
+        able = list(self._able(spots, old, new, loads, mean))
+        if not may_fill:
+            least = min((share for share, _ in able), default=0.0)
+            if not starts(loads[old] - least, loads[new], mean):
+                return None
+
+        def key(option: tuple[float, Spot]) -> tuple[int, float, tuple[int, int]]:
+            share, spot = option
+            state = spot.reports.get(new)
+            number = spot.task.subtopology, spot.task.partition
+            return 0 if state is None else -state.version, abs(share - half), number
+
+        return min(able, key=key, default=(0.0, None))[1]
+
+    def _able(
+        self, spots: list[Spot], old: str, new: str, loads: dict[str, float], mean: float
+    ) -> Iterator[tuple[float, Spot]]:
+        draft = self._draft
+        for spot in spots:
+            share = draft.share(spot, active=old == spot.active)
+            if (
+                self._may_start(spot)
+                and not spot.warming
+                and new not in spot.replicas
+                and improves(loads[old] - share, loads[new], mean)
+                and draft.spread(new if id == old else id for id in spot.replicas) >= draft.spread(spot.replicas)
+            ):
+                yield share, spot
+
+    def _may_start(self, spot: Spot) -> bool:
+        return self._room > 0 or spot.is_empty
+
+    def _warm(self, spot: Spot, id: str, reason: str) -> None:
+        spot.warming.append(id)
+        spot.moving = reason
+        self._room -= 1

@@ -1,0 +1,224 @@
+"""An overview of a group for people: members, replicas, skew, and what is at risk. Pure: made of what was read.
+
+Whether a member is alive is what the one who looks has seen itself (`Watch`): a heartbeat that changed. No timestamp of
+another machine is compared.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from holdfast.group.generations import Generation, Place
+from holdfast.group.members import Hosted, Member, MemberState
+from holdfast.settings.units import shown_size
+from holdfast.words import TaskId, Version
+
+HEAVIEST = 3
+"""How many tasks and keys are named as the heaviest."""
+
+
+@dataclass(frozen=True)
+class Beat:
+    """What was seen of a member's heartbeat, by the clock of the one who looks."""
+
+    alive: bool
+    """Whether it has changed since the first look."""
+    seconds: float
+    """Since it changed, or since the first look."""
+
+    def __str__(self) -> str:
+        return f"{self.seconds:.1f} s ago" if self.alive else f"none for {self.seconds:.1f} s"
+
+
+class Watch:
+    """Looks at heartbeats again and again.
+
+    >>> watch = Watch()
+    >>> beat = lambda n: {"a": Member(log="l", id="a", incarnation=1, process="p", beat=n, address="grpc://a:1")}
+    >>> watch.look(0.0, beat(1)); watch.look(2.0, beat(2)); str(watch.beat("a", 2.5))
+    '0.5 s ago'
+    >>> watch.is_alive(beat(2))
+    True
+    """
+
+    def __init__(self) -> None:
+        self._seen: dict[str, tuple[tuple[int, str, int], float, bool]] = {}
+
+    def look(self, now: float, members: Mapping[str, Member]) -> None:
+        for id, member in members.items():
+            identity = member.incarnation, member.process, member.beat
+            seen = self._seen.get(id)
+            if seen is None:
+                self._seen[id] = identity, now, False
+            elif seen[0] != identity:
+                self._seen[id] = identity, now, True
+
+    def beat(self, id: str, now: float) -> Beat:
+        _, since, alive = self._seen[id]
+        return Beat(alive, now - since)
+
+    def is_alive(self, members: Mapping[str, Member]) -> bool:
+        """Whether all of them were seen to beat, but for those that have left."""
+        return all(self._seen[id][2] for id, member in members.items() if member.state is not MemberState.LEFT)
+
+
+@dataclass(frozen=True)
+class MemberRow:
+    id: str
+    state: str
+    beat: Beat
+    host: str
+    address: str
+    tags: str
+    generation: int
+    active: int
+    standby: int
+    warming: int
+    bytes: int
+    load: float
+
+
+@dataclass(frozen=True)
+class ReplicaRow:
+    """A replica that the generation names, as its member's heartbeat describes it."""
+
+    task: str
+    role: str
+    member: str
+    state: str
+    version: int | None
+    lag: int | None
+    bytes: int
+    load: float
+    heavy: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Skew:
+    """The heaviest member compared with the mean."""
+
+    of: str
+    member: str
+    most: float
+    mean: float
+    tasks: tuple[str, ...]
+    """The heaviest tasks of that member, and their heaviest keys."""
+
+    @property
+    def ratio(self) -> float:
+        return self.most / self.mean if self.mean else 1.0
+
+
+@dataclass(frozen=True)
+class Overview:
+    newest: Version
+    generation: Generation | None
+    members: Sequence[MemberRow]
+    replicas: Sequence[ReplicaRow]
+    skews: Sequence[Skew]
+    warnings: Sequence[str]
+
+
+def overview(
+    members: Mapping[str, Member],
+    beats: Mapping[str, Beat],
+    generation: Generation | None,
+    newest: Version,
+    *,
+    large: int,
+    restore_rate: int,
+) -> Overview:
+    """`large` is the size of a state that should have a standby; `restore_rate` is in bytes per second."""
+    places = {} if generation is None else generation.tasks
+    replicas = [row for task in sorted(places, key=_in_order) for row in _replicas(task, places[task], members, newest)]
+    rows = [_member(members[id], beats[id], replicas) for id in sorted(members)]
+    hosting = [row for row in rows if row.active + row.standby + row.warming]
+    skews = [_skew("size", hosting, replicas), _skew("load", hosting, replicas)] if hosting else []
+    warning = _without_standby(places, replicas, large, restore_rate)
+    return Overview(newest, generation, rows, replicas, skews, [] if warning is None else [warning])
+
+
+def _in_order(task: str) -> TaskId:
+    return TaskId.parse(task)
+
+
+def _replicas(task: str, place: Place, members: Mapping[str, Member], newest: Version) -> Iterable[ReplicaRow]:
+    roles = (("active", (place.active,)), ("standby", place.standbys), ("warming", place.warming))
+    for role, ids in roles:
+        for id in ids:
+            hosted = members[id].tasks.get(task) if id in members else None
+            yield _replica(task, role, id, hosted, newest)
+
+
+def _replica(task: str, role: str, id: str, hosted: Hosted | None, newest: Version) -> ReplicaRow:
+    if hosted is None:
+        return ReplicaRow(task, role, id, "not there yet", None, None, 0, 0.0, ())
+    state = "running" if hosted.running else "restoring"
+    lag = max(0, newest - hosted.version)
+    return ReplicaRow(task, role, id, state, hosted.version, lag, hosted.bytes, hosted.load, hosted.heavy)
+
+
+def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow]) -> MemberRow:
+    own = [row for row in replicas if row.member == member.id]
+    state = "silent" if not beat.alive and member.state is MemberState.JOINED else str(member.state)
+    return MemberRow(
+        id=member.id,
+        state=state,
+        beat=beat,
+        host=member.host,
+        address=member.address,
+        tags=",".join(f"{tag}={value}" for tag, value in sorted(member.tags.items())),
+        generation=member.generation,
+        active=sum(row.role == "active" for row in own),
+        standby=sum(row.role == "standby" for row in own),
+        warming=sum(row.role == "warming" for row in own),
+        bytes=sum(row.bytes for row in own),
+        load=sum(row.load for row in own),
+    )
+
+
+def _skew(of: str, members: Sequence[MemberRow], replicas: Sequence[ReplicaRow]) -> Skew:
+    def measured(row: MemberRow | ReplicaRow) -> float:
+        return row.bytes if of == "size" else row.load
+
+    heaviest = max(members, key=lambda row: (measured(row), row.id))
+    own = sorted((row for row in replicas if row.member == heaviest.id), key=lambda row: (-measured(row), row.task))
+    named = tuple(_named(row) for row in own[:HEAVIEST] if measured(row))
+    return Skew(of, heaviest.id, measured(heaviest), sum(map(measured, members)) / len(members), named)
+
+
+def _named(row: ReplicaRow) -> str:
+    keys = f", heaviest keys {', '.join(row.heavy[:HEAVIEST])}" if row.heavy else ""
+    return f"{row.task} ({shown_size(row.bytes)}, {row.load:,.0f} reads/s{keys})"
+
+
+def _without_standby(
+    places: Mapping[str, Place], replicas: Sequence[ReplicaRow], large: int, restore_rate: int
+) -> str | None:
+    """The member whose loss would take longest to restore, if that is much."""
+    lonely: dict[str, list[ReplicaRow]] = {}
+    for row in replicas:
+        if row.role == "active" and not places[row.task].standbys:
+            lonely.setdefault(row.member, []).append(row)
+    sizes = {id: sum(row.bytes for row in rows) for id, rows in lonely.items()}
+    worst = max(sizes, key=lambda id: (sizes[id], id), default=None)
+    if worst is None or sizes[worst] < large:
+        return None
+    return (
+        f"tasks on {worst} without a standby: {len(lonely[worst])}, {shown_size(sizes[worst])} together. If {worst} is "
+        f"lost with its disk, they can't be read for about {duration(sizes[worst] / restore_rate)}, at "
+        f"{shown_size(restore_rate)}/s of restore. Set standbys = 1 or more."
+    )
+
+
+def duration(seconds: float) -> str:
+    """A time for people.
+
+    >>> duration(21.4), duration(150), duration(7260)
+    ('21 s', '2 m 30 s', '2 h 1 m')
+    """
+    whole = round(seconds)
+    if whole < 60:
+        return f"{whole} s"
+    if whole < 3600:
+        return f"{whole // 60} m {whole % 60} s"
+    return f"{whole // 3600} h {whole % 3600 // 60} m"

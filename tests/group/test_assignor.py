@@ -1,0 +1,379 @@
+"""The assignor: properties over histories of joins, crashes, returns and leaves, and single cases."""
+
+from collections.abc import Mapping
+from random import Random
+from typing import NamedTuple
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from holdfast.group.assignor import assign
+from holdfast.group.candidates import Candidate, Presence, Rules
+from holdfast.group.generations import Place
+from holdfast.group.members import Hosted
+from holdfast.group.roles import START_EXTRA, START_RATIO
+from holdfast.group.weights import Weight, weights
+from holdfast.words import TaskId, Version
+from tests.group.model import RESTORE_ROUNDS, Group, tasks_of
+
+IDS = "abcdef"
+ZONES = ("x", "y", "z")
+RACKS = ("1", "2")
+
+
+class Event(NamedTuple):
+    what: str
+    member: str
+    rounds: int
+    values: tuple[int, ...]
+
+
+events = st.builds(
+    Event,
+    st.sampled_from(["join", "crash", "expire", "return", "leave", "loads", "wipe"]),
+    st.sampled_from(IDS),
+    st.integers(0, 4),
+    st.tuples(*[st.integers(0, 50)] * 3),
+)
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, tags: bool = True, standbys: int = 2) -> Group:
+    tasks = tasks_of(draw(st.integers(1, 12)), everywhere=draw(st.integers(0, 1)))
+    spread_by = draw(st.sampled_from([(), ("zone",), ("zone", "rack")])) if tags else ()
+    rules = Rules(
+        standbys=draw(st.integers(0, standbys)), spread_by=spread_by, warmups=draw(st.integers(1, 3)), acceptable_lag=10
+    )
+    measured = st.integers(0, 1_000)
+    group = Group(
+        tasks,
+        rules,
+        sizes={each.task: draw(measured) << 20 for each in tasks},
+        loads={each.task: float(draw(measured)) for each in tasks},
+    )
+    for id in IDS[: draw(st.integers(1, 5))]:
+        group.join(id, tags_of(id))
+    return group
+
+
+def tags_of(id: str) -> Mapping[str, str]:
+    number = IDS.index(id)
+    return {"zone": ZONES[number % 3], "rack": RACKS[number // 3]}
+
+
+def happen(group: Group, event: Event) -> None:
+    machine = group.machines.get(event.member)
+    match event.what, None if machine is None else machine.presence:
+        case "join", None if machine is None:
+            group.join(event.member, tags_of(event.member))
+        case ("return", None | Presence.AWAY) if machine is not None:
+            group.give_back(event.member)
+        case ("crash", Presence.HERE) if len(group.here) > 1:
+            group.crash(event.member)
+        case "expire", Presence.AWAY:
+            group.expire(event.member)
+        case ("leave", Presence.HERE) if len(group.here) > 1:
+            group.leave(event.member)
+        case "wipe", Presence.HERE:
+            group.wipe(event.member)
+        case "loads", _:
+            for number, each in enumerate(group.tasks):
+                group.loads[each.task] = float(event.values[number % 3])
+
+
+def replay(group: Group, history: list[Event]) -> None:
+    for event in history:
+        happen(group, event)
+        for _ in range(event.rounds):
+            group.round()
+
+
+def limit(group: Group) -> int:
+    """Each replica moves once or is restored anew, a few at a time; and a few rounds for roles and drops."""
+    replicas = len(group.tasks) * (1 + group.rules.standbys)
+    return 10 + (RESTORE_ROUNDS + 3) * (2 * replicas // group.rules.warmups + 2)
+
+
+def wanted_replicas(group: Group, everywhere: bool) -> int:
+    here = len(group.here)
+    return here if everywhere else min(1 + group.rules.standbys, here)
+
+
+@given(groups(), st.lists(events, max_size=12))
+def test_a_group_settles_after_any_history_and_then_stays(group: Group, history: list[Event]) -> None:
+    replay(group, history)
+    for id, machine in group.machines.items():
+        if machine.presence is Presence.AWAY:
+            group.expire(id)
+    group.settle(limit(group))
+    settled = group.places
+    group.round()
+    assert group.places == settled
+    for each in group.tasks:
+        place = settled[each.task]
+        assert not place.warming
+        assert set(place.members) <= set(group.here), "what leaves has handed everything over"
+        assert len(place.members) == wanted_replicas(group, each.everywhere)
+        assert group.is_close(place.active, each.task)
+
+
+def carried(group: Group) -> Mapping[str, float]:
+    """What data moves balance: everything without standbys, otherwise what each member holds."""
+    found = weights_of(group)
+    loads = dict.fromkeys(group.here, 0.0)
+    for each in group.tasks:
+        for id in () if each.everywhere else group.places[each.task].members:
+            loads[id] += found[each.task].hold + (found[each.task].lead if group.rules.standbys == 0 else 0.0)
+    return loads
+
+
+def weights_of(group: Group) -> Mapping[TaskId, Weight]:
+    candidates = group.candidates()
+    reports: dict[TaskId, dict[str, Hosted]] = {each.task: {} for each in group.tasks}
+    for candidate in candidates:
+        for task, hosted in candidate.replicas.items():
+            reports[task][candidate.id] = hosted
+    return weights(reports, {each.id: each.presence for each in candidates})
+
+
+@given(groups(tags=False), st.lists(events, max_size=8))
+def test_a_settled_group_is_balanced(group: Group, history: list[Event]) -> None:
+    """No member carries more than 1.5 times another one, but for one task and 15% of the mean."""
+    replay(group, history)
+    for id, machine in group.machines.items():
+        if machine.presence is Presence.AWAY:
+            group.expire(id)
+    group.settle(limit(group))
+    loads, found = carried(group), weights_of(group)
+    mean = sum(loads.values()) / len(loads)
+    for heavy in loads:
+        for light in loads:
+            shares = [
+                found[each.task].hold + (found[each.task].lead if group.rules.standbys == 0 else 0.0)
+                for each in group.tasks
+                if not each.everywhere
+                and heavy in group.places[each.task].members
+                and light not in group.places[each.task].members
+            ]
+            if shares:
+                assert loads[heavy] - min(shares) <= START_RATIO * loads[light] + START_EXTRA * mean + 1e-6
+
+
+@given(groups(tags=False))
+def test_active_roles_are_balanced_among_replicas(group: Group) -> None:
+    group.settle(limit(group))
+    found = weights_of(group)
+    leads = dict.fromkeys(group.here, 0.0)
+    for task, place in group.places.items():
+        leads[place.active] += found[task].lead
+    mean = sum(leads.values()) / len(leads)
+    for task, place in group.places.items():
+        for other in place.standbys:
+            heavy = leads[place.active] - found[task].lead
+            assert heavy <= START_RATIO * leads[other] + START_EXTRA * mean + 1e-6
+
+
+@given(groups(), st.lists(events, max_size=8))
+def test_replicas_are_spread_over_the_first_tag_whenever_possible(group: Group, history: list[Event]) -> None:
+    replay(group, history)
+    for id, machine in group.machines.items():
+        if machine.presence is Presence.AWAY:
+            group.expire(id)
+    group.settle(limit(group))
+    for tag in group.rules.spread_by[:1]:
+        values = {group.machines[id].tags[tag] for id in group.here}
+        for place in group.places.values():
+            used = {group.machines[id].tags[tag] for id in place.members}
+            assert len(used) == min(len(place.members), len(values)), (place, values)
+
+
+@given(groups(), st.sampled_from(IDS), st.integers(0, 3))
+def test_a_member_that_returns_within_its_session_causes_no_data_move(group: Group, id: str, rounds: int) -> None:
+    group.settle(limit(group))
+    if id not in group.here or len(group.here) == 1:
+        return
+    moved, hosts = group.moved, {task: set(place.members) for task, place in group.places.items()}
+    group.crash(id)
+    for _ in range(rounds):
+        group.round()
+        for task, place in group.places.items():
+            ready = [each for each in place.members if each != id and group.is_close(each, task)]
+            assert place.active != id or not ready, "a caught-up standby takes over at once"
+    group.give_back(id)
+    group.settle(limit(group))
+    assert group.moved == moved
+    assert {task: set(place.members) for task, place in group.places.items()} == hosts
+
+
+@given(groups(tags=False, standbys=0))
+def test_a_member_that_joins_moves_no_more_than_its_share(group: Group) -> None:
+    """The share of one of n + 1, one task, and the tenth of a share that balancing leaves."""
+    group.settle(limit(group))
+    new, before, share_of = IDS[len(group.here)], group.places, weights_of(group)
+    group.join(new)
+    group.settle(limit(group))
+    weighed = ((each.task, share_of[each.task]) for each in group.tasks if not each.everywhere)
+    shares = {task: weight.hold + weight.lead for task, weight in weighed}
+    moved = [task for task in shares if group.places[task].active != before[task].active]
+    fair = sum(shares.values()) / len(group.here)
+    assert sum(shares[task] for task in moved) <= 1.1 * fair + max(shares.values(), default=0.0)
+
+
+@given(st.integers(2, 6), st.integers(2, 30), st.data())
+def test_loads_that_wobble_by_20_percent_move_nothing(count: int, tasks: int, data: st.DataObject) -> None:
+    """Around any placement that is balanced to within one task."""
+    wanted = tasks_of(tasks)
+    base = {each.task: float(data.draw(st.integers(0, 100))) for each in wanted}
+    mean = sum(base.values()) / tasks
+    weight = {task: 1 + (load / mean if mean else 0.0) for task, load in base.items()}
+    loads = dict.fromkeys(IDS[:count], 0.0)
+    places = {}
+    for task in sorted(base, key=lambda task: (-weight[task], task)):
+        id = min(loads, key=lambda id: (loads[id], id))
+        loads[id] += weight[task]
+        places[task] = Place(active=id)
+    factors = {task: data.draw(st.sampled_from([0.8, 0.9, 1.0, 1.1, 1.2])) for task in base}
+    members = [
+        Candidate(
+            id=id,
+            replicas={
+                task: Hosted(version=5, running=True, load=base[task] * factors[task])
+                for task, place in places.items()
+                if place.active == id
+            },
+        )
+        for id in IDS[:count]
+    ]
+    assert assign(wanted, members, places, Version(5), Rules()).places == places
+
+
+@given(groups(), st.lists(events, max_size=6), st.randoms(use_true_random=False))
+def test_the_order_of_inputs_makes_no_difference(group: Group, history: list[Event], random: Random) -> None:
+    replay(group, history)
+    first = group.plan()
+    tasks, members, places = list(group.tasks), group.candidates(), list(group.places.items())
+    for each in (tasks, members, places):
+        random.shuffle(each)
+    members = [
+        Candidate(id=m.id, presence=m.presence, tags=m.tags, replicas=dict(reversed(list(m.replicas.items()))))
+        for m in members
+    ]
+    assert assign(tasks, members, dict(places), group.newest, group.rules) == first
+
+
+@given(groups(), st.lists(events, max_size=6))
+def test_every_task_is_explained_with_every_member_that_has_it(group: Group, history: list[Event]) -> None:
+    replay(group, history)
+    planned = group.plan()
+    assert planned.why.keys() == planned.places.keys()
+    for task, sentence in planned.why.items():
+        place = planned.places[task]
+        assert f"active on {place.active}: " in sentence
+        assert all(f"standby on {id}" in sentence for id in place.standbys)
+        assert all(f"warming on {id}: " in sentence for id in place.warming)
+        assert "None" not in sentence
+
+
+# Single cases
+
+T = TaskId(0, 0)
+
+
+def caught_up(size: int = 0) -> Hosted:
+    return Hosted(version=100, running=True, bytes=size)
+
+
+def behind(version: int = 40) -> Hosted:
+    return Hosted(version=version, running=False)
+
+
+def member(id: str, hosted: Hosted | None = None, presence: Presence = Presence.HERE) -> Candidate:
+    return Candidate(id=id, presence=presence, replicas={} if hosted is None else {T: hosted})
+
+
+def placed(before: Place | None, *members: Candidate, standbys: int = 0) -> tuple[Place, str]:
+    known = {} if before is None else {T: before}
+    found = assign(tasks_of(1), members, known, Version(100), Rules(standbys=standbys))
+    return found.places[T], found.why[T]
+
+
+def test_a_silent_member_without_a_caught_up_standby_keeps_its_task() -> None:
+    before = Place(active="a", standbys=("b",))
+    place, why = placed(before, member("a", caught_up(), Presence.AWAY), member("b", behind()), standbys=1)
+    assert place == before
+    assert "active on a: it is silent, no other replica is caught up, and its session has not ended" in why
+
+
+def test_a_silent_members_task_goes_to_its_caught_up_standby_at_once() -> None:
+    before = Place(active="a", standbys=("b",))
+    place, why = placed(before, member("a", caught_up(), Presence.AWAY), member("b", caught_up()), standbys=1)
+    assert place == Place(active="b", standbys=("a",))
+    assert why == "active on b: caught up at version 100, a is away; standby on a: away, caught up at version 100"
+
+
+def test_a_leaving_member_hands_over_in_three_steps() -> None:
+    leaving = member("a", caught_up(40 << 20), Presence.LEAVING)
+    warming, why = placed(Place(active="a"), leaving, member("b"))
+    assert warming == Place(active="a", warming=("b",))
+    assert "warming on b: 0 B of 40.00 MiB restored, 100 versions behind, so that it can take over from a" in why
+    switched, _ = placed(warming, leaving, member("b", caught_up()))
+    assert switched == Place(active="b", standbys=("a",))
+    assert placed(switched, leaving, member("b", caught_up()))[0] == Place(active="b")
+
+
+def test_a_leaving_member_gets_nothing_new() -> None:
+    leaving = member("a", None, Presence.LEAVING)
+    assert placed(None, leaving, member("b"), standbys=1)[0] == Place(active="b")
+
+
+def test_without_a_caught_up_replica_the_most_advanced_one_becomes_active() -> None:
+    place, why = placed(Place(active="gone", standbys=("a", "b")), member("a", behind(40)), member("b", behind(60)))
+    assert place.active == "b"
+    assert "gone has left the group, and no replica is more advanced than version 60 here" in why
+
+
+def test_a_lagging_active_gives_its_role_to_a_caught_up_standby() -> None:
+    before = Place(active="a", standbys=("b",))
+    place, why = placed(before, member("a", behind()), member("b", caught_up()), standbys=1)
+    assert place == Place(active="b", standbys=("a",))
+    assert "a is 60 versions behind" in why
+
+
+def test_old_state_of_a_member_that_was_gone_is_used() -> None:
+    """Its task was restored elsewhere meanwhile, and isn't done."""
+    place, _ = placed(Place(active="b"), member("a", Hosted(version=95, running=False)), member("b", behind()))
+    assert place == Place(active="a", standbys=("b",))
+
+
+def test_with_too_few_members_a_task_has_as_many_replicas_as_possible() -> None:
+    place, why = placed(None, member("a"), member("b"), standbys=5)
+    assert place == Place(active="a", standbys=("b",))
+    assert "4 of 5 standbys missing, since there are no more members" in why
+
+
+def test_nobody_here_changes_nothing() -> None:
+    before = {T: Place(active="a", standbys=("b",))}
+    found = assign(tasks_of(2), [member("a", caught_up(), Presence.AWAY)], before, Version(100), Rules())
+    assert found.places == {T: Place(active="a")}
+
+
+def test_measurements_that_make_no_sense_count_as_nothing() -> None:
+    odd = [Hosted(version=100, running=True, bytes=-5, load=value) for value in (float("nan"), float("inf"), -3.0)]
+    members = [Candidate(id=id, replicas={TaskId(0, n): odd[n]}) for n, id in enumerate("abc")]
+    before = {TaskId(0, n): Place(active=id) for n, id in enumerate("abc")}
+    assert assign(tasks_of(3), members, before, Version(100), Rules()).places == before
+
+
+def test_members_that_start_one_after_the_other_share_tasks_without_data_at_once() -> None:
+    """Warming up tasks that have no state would only delay the start of an app."""
+    alone = assign(tasks_of(8), [member("a")], {}, Version(0), Rules()).places
+    both = assign(tasks_of(8), [member("a"), member("b")], alone, Version(0), Rules()).places
+    assert sorted(place.active for place in both.values()) == ["a"] * 4 + ["b"] * 4
+
+
+def test_a_large_group_is_placed() -> None:
+    members = [Candidate(id=f"m{number}", tags={"zone": str(number % 3)}) for number in range(100)]
+    rules = Rules(standbys=1, spread_by=("zone",))
+    places = assign(tasks_of(10_000), members, {}, Version(0), rules).places
+    held = [sum(member.id in place.members for place in places.values()) for member in members]
+    assert max(held) - min(held) <= 2

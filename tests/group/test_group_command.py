@@ -1,0 +1,230 @@
+"""`holdfast group`, on a log whose group was made by the real members and the real coordinator."""
+
+import io
+import json
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+from typer.testing import CliRunner, Result
+
+from holdfast import group_command
+from holdfast.cli import app as command
+from holdfast.clock import ManualClock
+from holdfast.errors import HoldfastError
+from holdfast.group import members
+from holdfast.group.assignor import assign
+from holdfast.group.candidates import Rules, Wanted
+from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.judge import Judge
+from holdfast.group.members import Hosted, Member, MemberState
+from holdfast.group.membership import Membership, Status
+from holdfast.group_command import GroupReader, Target, keep_looking
+from holdfast.log import names
+from holdfast.log.log import Log
+from holdfast.log.storage import open_storage
+from holdfast.words import Version
+from tests.log.making import app_spec, grow
+
+GIB = 1 << 30
+
+
+class Cluster:
+    """A log in a folder, with instances that are members of its group."""
+
+    def __init__(self, folder: Path, partitions: int = 2) -> None:
+        self.storage = open_storage(str(folder / "log"), fsync=False)
+        self.log = Log.create_or_open(self.storage, app_spec(partitions=partitions))
+        grow(self.log, 20)
+        self.url = str(folder / "log")
+        self.hosted: dict[str, Mapping[str, Hosted]] = {}
+        self.memberships: dict[str, Membership] = {}
+
+    def join(self, id: str, **tasks: Hosted) -> None:
+        self.hosted[id] = {name.removeprefix("t"): hosted for name, hosted in tasks.items()}
+        member = Member(
+            log=self.log.id, id=id, incarnation=1, process=f"p-{id}", beat=0, address=f"grpc://{id}:7070", host="h",
+            tags={"zone": id},
+        )  # fmt: skip
+        status = lambda: Status(state=MemberState.JOINED, generation=1, tasks=self.hosted[id])  # noqa: E731
+        self.memberships[id] = Membership.join(self.storage, member, status, lambda holder: False)
+
+    def coordinate(self, rules: Rules) -> None:
+        judge = Judge(1.0, 10.0)
+        coordinator = Coordinator(self.storage, self.log.id, "driver", judge, assign, rules, self.log.new_id)
+        tasks = [Wanted(task=task) for task in self.log.app.tasks()]
+        needs = Needs(app_file=1, tasks=tasks, newest=Version(20))
+        for now in (0.0, 1.0):
+            coordinator.step(now, needs)
+            self.beat()
+
+    def beat(self, *ids: str) -> None:
+        for id in ids or self.memberships:
+            self.memberships[id].beat()
+
+    @contextmanager
+    def beating(self, *ids: str) -> Iterator[None]:
+        stop = threading.Event()
+
+        def run() -> None:
+            while not stop.wait(0.02):
+                self.beat(*ids)
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            thread.join()
+
+
+@pytest.fixture
+def cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Cluster:
+    monkeypatch.setenv("HOLDFAST_GROUP__HEARTBEAT_INTERVAL", "1s")
+    monkeypatch.chdir(tmp_path)
+    return Cluster(tmp_path)
+
+
+def run(cluster: Cluster, *arguments: str, app: str = "scores") -> Result:
+    return CliRunner().invoke(command, ["group", "--app", app, "--log", cluster.url, *arguments])
+
+
+def rows(text: str) -> list[list[str]]:
+    return [line.split() for line in text.splitlines()]
+
+
+def a_group(cluster: Cluster) -> None:
+    cluster.join("a", t0_0=Hosted(version=20, running=True, bytes=3 * GIB, load=90, heavy=("ann", "bo\x1b[2Jb")))
+    cluster.join("b", t0_1=Hosted(version=5, running=False, bytes=1 * GIB, load=30))
+    cluster.coordinate(Rules())
+
+
+def test_members_and_tasks_are_shown_with_what_they_have(cluster: Cluster) -> None:
+    a_group(cluster)
+    with cluster.beating():
+        done = run(cluster)
+    assert done.exit_code == 0, done.output
+    assert "at version 20, generation 1 by driver (the first assignment, to a, b" in done.output
+    (a,) = [row for row in rows(done.output) if row[:2] == ["a", "joined"]]
+    assert a[3:] == ["s", "ago", "1", "0", "0", "3.00", "GiB", "90", "zone=a", "grpc://a:7070"]
+    assert ["0_0", "active", "a", "running", "20", "0", "3.00", "GiB", "90"] in rows(done.output)
+    assert ["0_1", "active", "b", "restoring", "5", "15", "1.00", "GiB", "30"] in rows(done.output)
+
+
+def test_skew_names_the_heaviest_tasks_and_keys(cluster: Cluster) -> None:
+    a_group(cluster)
+    with cluster.beating():
+        done = run(cluster)
+    keys = "0_0 (3.00 GiB, 90 reads/s, heaviest keys ann, bo?[2Jb)"
+    assert f"size skew 1.50: a has 3.00 GiB, the mean is 2.00 GiB; its heaviest tasks: {keys}" in done.output
+    assert "load skew 1.50: a has 90 reads/s, the mean is 60 reads/s" in done.output
+
+
+def test_a_large_state_without_a_standby_is_one_warning(cluster: Cluster) -> None:
+    a_group(cluster)
+    with cluster.beating():
+        done, quiet = run(cluster), run(cluster, "--warn-above", "4GiB")
+    (warning,) = [line for line in done.output.splitlines() if line.startswith("warning")]
+    assert "tasks on a without a standby: 1, 3.00 GiB together" in warning
+    assert "for about 1 m 1 s, at 50.00 MiB/s of restore. Set standbys = 1 or more." in warning
+    assert "warning" not in quiet.output
+
+
+def test_a_member_whose_heartbeat_does_not_change_is_silent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP__HEARTBEAT_INTERVAL", "200ms")
+    a_group(cluster)
+    with cluster.beating("a"):
+        done = run(cluster, "--json")
+    found = {row["id"]: row for row in json.loads(done.output)["members"]}
+    assert (found["a"]["state"], found["a"]["beat"]["alive"]) == ("joined", True)
+    assert (found["b"]["state"], found["b"]["beat"]["alive"]) == ("silent", False)
+
+
+def test_json_has_everything(cluster: Cluster) -> None:
+    a_group(cluster)
+    with cluster.beating():
+        shown = json.loads(run(cluster, "--json").output)
+    assert shown["version"] == 20
+    assert shown["generation"]["number"] == 1
+    assert [(row["task"], row["member"], row["lag"]) for row in shown["replicas"]] == [
+        ("0_0", "a", 0),
+        ("0_1", "b", 15),
+    ]
+    assert shown["skew"]["size"]["ratio"] == 1.5
+    assert len(shown["warnings"]) == 1
+
+
+def test_explain_prints_why_each_task_is_where_it_is(cluster: Cluster) -> None:
+    a_group(cluster)
+    done = run(cluster, "explain")
+    assert done.output.startswith("generation 1, by driver: the first assignment, to a, b")
+    assert "0_0  active on a: caught up at version 20" in done.output
+    one = CliRunner().invoke(command, ["group", "explain", "0_1", "--app", "scores", "--log", cluster.url])
+    assert "0_1  active on b: " in one.output
+    assert "0_0" not in one.output
+
+
+def test_a_task_that_does_not_exist_is_an_error(cluster: Cluster) -> None:
+    a_group(cluster)
+    done = run(cluster, "explain", "0_7")
+    assert isinstance(done.exception, HoldfastError)
+    assert "The newest generation has no task '0_7'." in str(done.exception)
+
+
+def test_an_empty_group_says_so(cluster: Cluster) -> None:
+    done = run(cluster)
+    assert "No members yet: no instance has written a heartbeat to this log." in done.output
+    assert "No generation yet: no task has a place." in done.output
+    assert "No generation yet" in run(cluster, "explain").output
+
+
+def test_another_apps_log_is_an_error(cluster: Cluster) -> None:
+    done = run(cluster, app="game")
+    assert "belongs to the app 'scores', and --app says 'game'." in str(done.exception)
+
+
+def test_a_member_of_another_log_is_left_out_with_a_warning(cluster: Cluster, caplog: pytest.LogCaptureFixture) -> None:
+    stranger = Member(log="other", id="x", incarnation=1, process="p", beat=1, address="grpc://x:1")
+    members.write(cluster.storage, stranger)
+    done = run(cluster)
+    assert "No members yet" in done.output
+    assert names.member("x") in caplog.text
+
+
+def test_without_the_id_of_the_app_the_command_says_what_is_missing(cluster: Cluster) -> None:
+    done = CliRunner().invoke(command, ["group"])
+    assert done.exit_code == 2
+    assert "the id of the app is missing. Write --app ID." in done.output
+
+
+class Looks(ManualClock):
+    """Between two looks the members beat; after three, someone presses Ctrl-C."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__()
+        self.cluster = cluster
+        self.count = 0
+
+    def sleep(self, seconds: float) -> None:
+        super().sleep(seconds)
+        self.cluster.beat("a")
+        self.count += 1
+        if self.count == 3:
+            raise KeyboardInterrupt
+
+
+def test_watch_keeps_looking_until_ctrl_c(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    a_group(cluster)
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, width=200)
+    monkeypatch.setattr(group_command, "_console", lambda: terminal)
+    clock = Looks(cluster)
+    keep_looking(GroupReader(Target("scores", cluster.url, None), large=GIB, restore_rate=GIB, clock=clock))
+    assert clock.count == 3
+    assert "none for 0.0 s" in screen.getvalue(), "the first look"
+    assert "0.0 s ago" in screen.getvalue(), "a has changed since"
+    assert "none for 0.2 s" in screen.getvalue(), "b hasn't"
