@@ -16,7 +16,7 @@ from holdfast.contacts import CALL_SECONDS, STATUS_SECONDS, Contact, News
 from holdfast.coordinating import DriverCoordinator
 from holdfast.embedded import EmbeddedProcesses
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
-from holdfast.group.assignor import Wanted
+from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import Needs
 from holdfast.group.generations import Generation
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase, moves, rebalances

@@ -1,11 +1,16 @@
 """The settings of a group and the app file, as the coordinator needs them."""
 
-from holdfast.group.assignor import Assign, Rules, Wanted, assign
+import logging
+
+from holdfast.errors import HoldfastError
+from holdfast.group.candidates import Assign, Rules, Wanted
 from holdfast.group.coordinator import Needs
+from holdfast.group.own_assignor import load_assign
 from holdfast.log.appfile import AppSpec
 from holdfast.settings.sections import GroupSettings
-from holdfast.stores.places import imported
 from holdfast.words import Version
+
+logger = logging.getLogger(__name__)
 
 _FEW = 10
 
@@ -16,10 +21,15 @@ def rules_of(group: GroupSettings, standbys: int, acceptable_lag: int) -> Rules:
 
 
 def assignor_of(group: GroupSettings) -> Assign:
-    """The built-in assignor, or the user's own."""
-    if group.assignor is None:
-        return assign
-    return imported(group.assignor, "group.assignor")
+    """The built-in assignor, or the user's own, whose wrong answers are each warned about once."""
+    warned: set[str] = set()
+
+    def warn(error: HoldfastError) -> None:
+        if str(error) not in warned:
+            warned.add(str(error))
+            logger.warning("%s", error)
+
+    return load_assign(group.assignor, warn)
 
 
 def needs_of(app: AppSpec, newest: Version) -> Needs:
