@@ -238,6 +238,26 @@ def test_a_record_that_fails_in_one_sliding_window_is_in_none() -> None:
     assert "ValueError: unlucky" in letter["reason"]
 
 
+@pytest.mark.parametrize("of_functions", [False, True], ids=["aggregate", "function"])
+def test_a_session_that_is_due_in_the_version_that_deletes_it_is_not_sent_before(of_functions: bool) -> None:
+    app, games = one_task()
+    grouped = games.group_by().window(hf.session("10s", grace="1m"))
+    sums = (
+        grouped.reduce(lambda old, new: old + new, of="points")
+        if of_functions
+        else grouped.aggregate(value=hf.sum("points"))
+    )
+    sums.store("sums", emit=hf.every("15s"))
+    driver = TestDriver(app)
+    driver.pipe("games", [game("ann", 1, 1), game("bob", 1, 1)])
+    driver.pipe("games", [game("zoe", 1, 16)])
+    driver.pipe("games", [game("ann", 2, 5)])
+    rows = [(player, end, value and int(value)) for player, _, end, value in windows_in(driver.output("sums"), "value")]
+    assert sorted(rows, key=str) == [("ann", 1, None), ("bob", 1, 1), ("zoe", 16, 1)], "ann has another one"
+    driver.advance(stream="30s")
+    assert ("ann", 1, 5, "3") in [(*row[:3], str(row[3])) for row in windows_in(driver.output("sums"), "value")]
+
+
 def test_a_column_that_a_later_release_adds_is_null_in_the_records_before() -> None:
     def release(columns: str) -> hf.App:
         app = hf.App("games", settings=hf.Settings(partitions=1))

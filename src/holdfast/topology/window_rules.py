@@ -169,14 +169,11 @@ class WindowProcessor(Processor):
 
     def init(self, ctx: Context) -> None:
         self._ctx = ctx
-        if self.rules.waiting is not None:
-            before = ctx.timestamp
-            self.rules.waiting.send(self.store, ctx)
-            ctx.timestamp = before
+        self._due = {} if self.rules.waiting is None else self.rules.waiting.due(self.store, ctx.now.event)
 
     def close(self) -> None:
         if self.rules.waiting is not None:
-            self.rules.waiting.settle(self.store, self._ctx)
+            self.rules.waiting.settle(self.store, self._due, self._ctx)
 
 
 def processor_of(
