@@ -238,6 +238,27 @@ def test_a_record_that_fails_in_one_sliding_window_is_in_none() -> None:
     assert "ValueError: unlucky" in letter["reason"]
 
 
+def test_a_record_that_is_kept_for_later_windows_fails_when_it_comes() -> None:
+    """Its own windows have closed, so none of them calls the function with it."""
+    app, games = one_task()
+
+    def fussy(value: int, event: Any) -> int:
+        if event.points == 13:
+            raise ValueError("unlucky")
+        return value + int(event.points)
+
+    windowed = games.group_by().window(hf.sliding("10s", grace="1s"))
+    windowed.aggregate_with(int, fussy, value=int, on_error="dead_letter").store("sums")
+    driver = TestDriver(app)
+    driver.pipe("games", [game("zoe", 1, 20)])
+    driver.pipe("games", [game("ann", 13, 15), game("ann", 2, 16)])
+    assert [letter["record"]["points"] for letter in driver.dead_letters()] == [13]
+    assert driver.counts.get("late/sums", 0) == 0
+    driver.pipe("games", [game("ann", 3, 21)])
+    assert driver.dead_letters() == []
+    assert driver.store("sums").fetch("ann", at(11)) == 5
+
+
 @pytest.mark.parametrize("of_functions", [False, True], ids=["aggregate", "function"])
 def test_a_session_that_is_due_in_the_version_that_deletes_it_is_not_sent_before(of_functions: bool) -> None:
     app, games = one_task()

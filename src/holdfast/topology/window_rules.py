@@ -106,7 +106,7 @@ class WindowRules:
 
     def _in_sliding(self, windows: SlidingWindows, own: WindowProcessor, key: Any, event: Any, ctx: Context) -> bool:
         """Adds a record to its open windows, and makes the one right after it; false if it has none."""
-        store, time = own.store, ctx.timestamp
+        store, time, is_given = own.store, ctx.timestamp, False
         if not self._is_open(Window(time + 1, time + 1 + windows.size_ms), ctx):
             return False
         event = own.records.add(key, time, event)
@@ -119,9 +119,15 @@ class WindowRules:
             if there is None or there.timestamp > time >= window.start:
                 among = slice(bisect_left(times, window.start), bisect_right(times, window.end))
                 value = self._folded([own.records.event(cell) for _, cell in near[among]])
+                is_given |= time >= window.start
                 self._set(store, key, StoredWindow(*window, value, times[among][-1]), there, ctx)
             elif time >= window.start:
+                is_given = True
                 self._set(store, key, StoredWindow(*window, self.update(there.value, event), time), there, ctx)
+        if not is_given:
+            # Its own windows have closed, and it is kept for those that later records make. A function that can't take
+            # it raises now, for this record, and not for a later one.
+            self.update(None, event)
         return True
 
     def _folded(self, events: Sequence[Any]) -> Any:
