@@ -22,6 +22,7 @@ from holdfast.stores.formats.types import Schema
 from holdfast.topology.events import event_of
 from holdfast.topology.frames import key_of
 from holdfast.topology.plain_frames import PlainFrame, arrow_schema
+from holdfast.topology.processor import WrittenAs
 from holdfast.topology.reducing import Reduced, check_callable, event_class
 from holdfast.topology.steps import PlainStep, quoted
 
@@ -95,7 +96,8 @@ class Cogrouped:
 
         first, *others = [_shaped(self.parts, number, key) for number in range(len(self.parts))]
         merged = first.merge(*others)
-        return Reduced(merged.group_by(), "Cogroup", update, value, None, columns, on_error)
+        written = WrittenAs.of("aggregate_with", initializer, *adders)
+        return Reduced(merged.group_by(), "Cogroup", written, update, value, None, columns, on_error)
 
 
 def cogroup(*parts: tuple[Grouped, Adder]) -> Cogrouped:

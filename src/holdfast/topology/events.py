@@ -52,7 +52,7 @@ def shape_of(process: Callable[..., object], columns: Mapping[str, str]) -> Even
         for column in columns:
             if not column.isidentifier() or keyword.iskeyword(column) or column.startswith("__"):
                 raise TopologyError(
-                    f"The column {column!r} can't be an attribute of an event. Rename it before process(), or "
+                    f"The column {column!r} can't be an attribute of an event. Rename it in the stream, or "
                     "annotate the event with a dataclass that leaves it out."
                 )
         return EventShape(tuple(columns))

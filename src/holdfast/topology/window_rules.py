@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.stores.kinds.reduced import KeptRecords, ReducedSessions, ReducedStore, StoredWindow
-from holdfast.topology.processor import Context, Processor
+from holdfast.topology.processor import Context, Processor, WrittenAs
 from holdfast.topology.reducing import Update
 from holdfast.topology.window_waiting import WaitingWindows, changed_row, deleted_row
 from holdfast.topology.windowing import LATE
@@ -183,11 +183,12 @@ class WindowProcessor(Processor):
 
 
 def processor_of(
-    label: str, values: ReducedStore, kept: KeptRecords | None, by: WindowRules, event: Any
+    label: str, written: WrittenAs, values: ReducedStore, kept: KeptRecords | None, by: WindowRules, event: Any
 ) -> type[WindowProcessor]:
     """A processor with these rules. `event` is the class of its events, None for all columns."""
 
     class Windowing(WindowProcessor):
+        _written = replace(written, store=values.name)
         store, rules, events = values, by, event
 
         def process(self, key: Any, event: Any, ctx: Context) -> None:
