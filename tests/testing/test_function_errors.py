@@ -3,10 +3,11 @@
 import re
 from typing import Any
 
+import msgspec
 import pytest
 
 import holdfast as hf
-from holdfast.errors import HoldfastError
+from holdfast.errors import HoldfastError, TopologyError
 from holdfast.testing import TestDriver
 from tests.testing.test_driver import game, without_spark
 from tests.testing.test_windows import one_task
@@ -77,3 +78,46 @@ def test_a_dead_letter_names_the_operator_and_its_functions(operator: Any, place
     driver.pipe("games", [game("ann", 1, 0), game("ann", 1, 15)])
     driver.pipe("games", [game("ann", 13, 7)])
     assert {letter["reason"].startswith(f"{place} raised ValueError") for letter in driver.dead_letters()} == {True}
+
+
+class Wrong(msgspec.Struct):
+    city: str
+
+
+def of_wrong(value: int, event: Wrong) -> int:
+    return value
+
+
+def of_a_dict(value: int, event: dict[str, int]) -> int:
+    return value
+
+
+def wrong_parts(games: hf.Stream) -> dict[str, tuple[tuple[Any, ...], str]]:
+    """Arguments of cogroup, after a right one, and what their error says."""
+    _, others = one_task()
+    grouped = games.group_by()
+    return {
+        "not a pair": (
+            (grouped,),
+            r"is not a pair of a grouped stream and a function\. Write hf\.cogroup\(\(a\.group_by",
+        ),
+        "three": (((grouped, unlucky, int),), "is not a pair"),
+        "not grouped": (((games, unlucky),), "is a stream that is not grouped. Write"),
+        "no stream": ((("games", unlucky),), "'games' is no grouped stream"),
+        "windows": (((grouped.window(hf.tumbling("1m")), unlucky),), r"has windows already.*\.window\(\.\.\.\)"),
+        "no function": (((grouped, 3),), "3 is not a function"),
+        "arguments": (((grouped, lambda value: value),), r"can't be called as f\(value, record\)"),
+        "another app": (((others.group_by(), unlucky),), "belong to different apps"),
+        "another key": (((games.group_by("points"), unlucky),), "columns of the same types"),
+        "no such column": (((grouped, of_wrong),), "Wrong.city has no column and no default"),
+        "no class": (((grouped, of_a_dict),), "Annotate it with a msgspec.Struct or a dataclass"),
+        "nothing": ((), "needs at least two streams, and got 1"),
+    }
+
+
+@pytest.mark.parametrize("case", wrong_parts(one_task()[1]))
+def test_cogroup_checks_its_arguments(case: str) -> None:
+    _, games = one_task()
+    parts, message = wrong_parts(games)[case]
+    with pytest.raises(TopologyError, match=message):
+        hf.cogroup((games.group_by(), unlucky), *parts)
