@@ -76,14 +76,21 @@ def shape_for(annotated: type | None, columns: Mapping[str, str]) -> EventShape:
     return EventShape(tuple(chosen), annotated, tuple(converted), tuple(needed))
 
 
-def as_mapping(value: object) -> Mapping[str, object]:
-    """The fields of a forwarded value."""
+def fields_of(value: object) -> Mapping[str, object] | None:
+    """The fields of a mapping, a Struct or a dataclass; None for anything else."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """The fields of a forwarded value."""
+    if (found := fields_of(value)) is not None:
+        return found
     raise TopologyError(
         f"ctx.forward() takes a mapping, a Struct or a dataclass as value, and got {value!r}. Such as "
         "ctx.forward(key, {'n': 3})."
