@@ -1,4 +1,4 @@
-"""What a test gives to the driver and asks it for: records, and the names of outputs."""
+"""What a test gives to the driver and asks it for: records, the names of outputs, and columns that aren't there."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,8 +7,8 @@ import pytest
 
 import holdfast as hf
 from holdfast.errors import TopologyError
-from holdfast.testing import TestDriver
-from tests.testing.test_driver import game, games_app, without_spark
+from holdfast.testing import TestDriver, records
+from tests.testing.test_driver import GAMES, game, games_app, without_spark
 
 __all__ = ["without_spark"]  # a fixture for all tests here
 
@@ -85,3 +85,18 @@ def test_what_is_no_record_is_named(given: Any) -> None:
         TopologyError, match=r"pipe\('games'\): .* is not a record. Pass mappings, dataclasses or Structs"
     ):
         TestDriver(app).pipe("games", given)
+
+
+def test_a_misspelt_column_is_named_without_spark() -> None:
+    app, games = games_app()
+    with pytest.raises(
+        TopologyError, match=r"total=sum\(pionts\): The stream has no column 'pionts'. Did you mean 'points"
+    ):
+        games.group_by().aggregate(total=hf.sum("pionts")).store("totals")
+    with pytest.raises(TopologyError, match="no column 'pionts'"):
+        games.group_by().window(hf.tumbling("1m")).aggregate(total=hf.max("pionts")).store("totals")
+    with pytest.raises(TopologyError, match="no column 'gnoe'"):
+        app.table(records(f"{GAMES}, gone boolean"), "players", key="player", deleted="gnoe")
+    places = app.global_table(records("id bigint, name string"), "places", key="id")
+    with pytest.raises(TopologyError, match="no column 'pionts'"):
+        games.join(places, on="pionts", name="placed")
