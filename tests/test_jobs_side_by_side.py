@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 import holdfast as hf
 from holdfast.log.leadership import Leadership, OutdatedDriver
+from holdfast.words import Version
 from tests.apps import NOON, entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -130,6 +131,7 @@ def test_256_tasks_of_jobs_side_by_side_are_one_version(spark: SparkSession, tmp
             counted = {key: row["count"] for key, row in entries_of(app, store).items()}
             assert counted == {each[column]: 2 if n < 500 else 1 for n, each in enumerate(records)}
         assert app._running is not None
-        commit = app._running.log.newest()
+        commit = app._running.log.commit(Version(1))
     assert commit is not None
-    assert len(commit.segments) == 256
+    objects = {ref.name for refs in commit.segments.values() for ref in refs}
+    assert len(commit.segments) == 256 and len(objects) == 1, "one object for all tasks of both jobs"
