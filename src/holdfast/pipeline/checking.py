@@ -221,7 +221,7 @@ def _kept(done: Split, frame: DataFrame) -> DataFrame:
 
 
 def free(kept: list[DataFrame]) -> None:
-    """Frees rows that were kept for a check. Spark would do so only after garbage collections, of Python and of Java."""
+    """Frees rows that were kept for a check. Spark itself waits until Python and Java have collected their garbage."""
     while kept:
         frame = kept.pop()
         try:
