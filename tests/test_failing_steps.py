@@ -12,6 +12,7 @@ import holdfast as hf
 from holdfast.pipeline.failing import RecordFailed
 from holdfast.pipeline.spark_errors import SparkRefused
 from tests.apps import entries_of, write
+from tests.pipeline.test_checking import kept_by
 from tests.test_failing_records import TEXT, letters_of, text, text_app
 
 pytestmark = pytest.mark.spark
@@ -53,10 +54,12 @@ def test_records_that_fail_in_python_are_skipped_or_kept(spark: SparkSession, tm
     positive.group_by().aggregate(n=hf.sum(number("text"))).store("sums")
     framed(positive).group_by().aggregate(n=hf.sum("n")).store("frames")
     skipping = framed(stream.on_error("skip")).group_by().aggregate(n=hf.sum("n")).store("skipping")
+    before = kept_by(spark)
     with app:
         app.process_all_available()
         assert [sums(app, name) for name in ("sums", "frames", skipping.name)] == [SUMS] * 3
         newest = app._started().log.newest()
+        assert not kept_by(spark) - before, "what the checks have kept is freed with the version"
     (first, record), second = letters_of(tmp_path)
     assert (record, second[1]) == ("x", "y")
     assert "failed: as_number() raised ValueError: invalid literal for int() with base 10: 'x' at " in first

@@ -24,6 +24,7 @@ from holdfast.errors import ErrorCategory, HoldfastError
 POINTS = (
     "segment.before",
     "segment.after",
+    "segment.together",
     "commit.before",
     "commit.middle",
     "commit.after",

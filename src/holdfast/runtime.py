@@ -148,9 +148,9 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     before = _checked_newest(app, log)
     opened(feeds_of(topology), log.id)
     app.check_places(log.app.tasks())
-    if may_be_led(log.storage, log.id):
-        _check_before_takeover(app, log, before, ending)
     after = before.writer if before else None
+    if may_be_led(log.storage, log.id, after):
+        _check_before_takeover(app, log, before, ending)
     leadership = Leadership.take_over(log.storage, log.id, log.new_id(), app.clock.now(), after)
     closing.callback(leadership.end)
     ending.explain = leadership.explain

@@ -8,9 +8,8 @@
     beats ──────────────────┴─► with-warmest (left join) ─► ledger (processor, punctuator) ─► sink
 
 The folder is kept between kills. Stores and sinks are compared with a plain program, `clinic_oracle.py`, which gets the
-batches as Spark has made them: of one file per source, or of two where the JVM was killed between the source's own log
-and the offset log. Between two batches the driver may make a version on its own; what it changes depends on the clocks
-alone.
+batches as Spark has made them (`spark_batches.py`). Between two batches the driver may make a version on its own; what
+it changes depends on the clocks alone.
 """
 
 import json
@@ -29,6 +28,7 @@ import holdfast as hf
 from tests.apps import entries_of, read, write
 from tests.crash.clinic_oracle import EVERY_S, GRACE_S, WINDOW_S, Batch, Beat, Temperature, Truth, truth, within
 from tests.crash.scenario import crashing
+from tests.crash.spark_batches import files_of_batches
 from tests.test_processors import delivered
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
@@ -84,17 +84,12 @@ def made_up(files: int) -> list[Batch]:
 
 
 def as_spark_read_them(folder: Path) -> list[Batch]:
-    """The records of each batch, by Spark's offset log. The offset of a source is the number of its newest file."""
+    """The records of each batch."""
     files = made_up(len(list((folder / "beats").glob("*.parquet"))))
-    found: list[Batch] = []
-    read_before = [-1, -1]
-    for path in sorted((folder / "base/clinic/checkpoint/offsets").glob("[0-9]*"), key=lambda path: int(path.name)):
-        read_now = [json.loads(line)["logOffset"] for line in path.read_text().splitlines()[2:]]
-        beats, temps = (range(old + 1, new + 1) for old, new in zip(read_before, read_now, strict=True))
-        found.append(([beat for n in beats for beat in files[n][0]], [temp for n in temps for temp in files[n][1]]))
-        read_before = read_now
-    assert read_before == [len(files) - 1] * 2, "Spark has read all files"
-    return found
+    return [
+        ([beat for n in beats for beat in files[n][0]], [temp for n in temps for temp in files[n][1]])
+        for beats, temps in files_of_batches(folder / "base/clinic/checkpoint", len(files))
+    ]
 
 
 def expected(batches: Sequence[Batch]) -> Truth:

@@ -11,7 +11,6 @@ import pyarrow as pa
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import due_of, must_run
 from holdfast.pipeline.join_task import JoinWork
-from holdfast.pipeline.task import Limits
 from holdfast.stores.layouts.due import Due
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec
@@ -20,7 +19,7 @@ from holdfast.topology.joining import bound
 from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.topology import SubTopology
 from holdfast.words import Version
-from tests.crash.machine import KEY, PARTITIONS, START, Machine, Record
+from tests.crash.machine import KEY, START, Machine, Record, limits_of
 from tests.pipeline import joined
 from tests.pipeline.joined import SIDES, Oracle
 
@@ -57,7 +56,7 @@ class JoinMachine(Machine):
             stores=STORES,
             keys=("k0",),
             sources=("main",),
-            limits=Limits(PARTITIONS, 2, 0),
+            limits=limits_of(step),
         )
 
     def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:

@@ -38,7 +38,6 @@ from holdfast.pipeline.results import TaskDone, TaskResult, decode, encode
 from holdfast.pipeline.sinks.builtin import Memory
 from holdfast.pipeline.sinks.outputs import aggregate_rows
 from holdfast.pipeline.sinks.runner import Feed, SinkRunner
-from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import TaskColumns
 from holdfast.pipeline.task_state import EmptyState
 from holdfast.stores.access import Now
@@ -51,7 +50,7 @@ from holdfast.topology.aggregates import count, max, sum
 from holdfast.topology.outputs import AggregateRows
 from holdfast.topology.reducers import bind
 from holdfast.words import NOTHING, TaskId, Version
-from tests.crash.machine import KEY, PARTITIONS, START, Machine, ReplicaState, table_of
+from tests.crash.machine import KEY, PARTITIONS, START, Machine, ReplicaState, limits_of, table_of
 
 Record = tuple[str, int]
 Row = dict[str, int | None]
@@ -143,7 +142,9 @@ class Life:
             clock=app.clock,
             check_leads=leadership.check,
         )
-        self.driver = Driver(self.log, self.sinks, app.clock, leadership, event_clock=EventClock(["main"], 60_000))
+        self.driver = Driver(
+            self.log, self.sinks, app.clock, leadership, event_clock=EventClock(["main"], 60_000), inline_bytes=0
+        )
         if (newest := self.driver.newest) is not None:
             self.sinks.catch_up(Version(newest.version))
 
@@ -189,7 +190,7 @@ class Life:
             tuple(REDUCERS[column] for column in table.columns),
             TaskColumns(keys=("k0",), partials=tuple(f"p{n}" for n in range(len(table.columns))), rows="p0", time=None),
             Now(step.wall, step.event),
-            Limits(PARTITIONS, 2, 0),
+            limits_of(step),
         )
         before = Version(step.version - 1)
         for partition in range(PARTITIONS):

@@ -129,6 +129,11 @@ def table_of(entries: Iterable[tuple[bytes, bytes]]) -> pa.Table:
     return pa.table([[key for key, _ in pairs], [value for _, value in pairs]], schema=STATE_SCHEMA)
 
 
+def limits_of(step: Step) -> Limits:
+    """Tasks write objects of their own in every other version. Otherwise the driver stores their segments together."""
+    return Limits(PARTITIONS, 2, inline_limit=0 if step.version % 2 else 64 << 10)
+
+
 class Machine:
     """An app that runs, crashes and restarts on one log and one folder."""
 
@@ -185,7 +190,7 @@ class Machine:
             clock=self.clock,
             check_leads=self.check_leads,
         )
-        self.driver = Driver(self.log, self.sinks, self.clock, self.leadership, event_clock=EVENT_CLOCK)
+        self.driver = Driver(self.log, self.sinks, self.clock, self.leadership, event_clock=EVENT_CLOCK, inline_bytes=0)
         newest = self.log.newest()
         if newest is not None:
             self.sinks.catch_up(Version(newest.version))
@@ -230,7 +235,7 @@ class Machine:
     def new_driver(self) -> Driver:
         """A driver on this log that takes over the sinks and the cleaner of this process."""
         self.leadership = self.take_over()
-        return Driver(self.log, self.sinks, self.clock, self.leadership, event_clock=EVENT_CLOCK)
+        return Driver(self.log, self.sinks, self.clock, self.leadership, event_clock=EVENT_CLOCK, inline_bytes=0)
 
     def check_leads(self) -> None:
         self.leadership.check()
@@ -275,7 +280,7 @@ class Machine:
     def work(self, step: Step) -> AggregationWork | ProcessingWork:
         """What every task does in a version."""
         now = Now(step.wall, step.event)
-        return AggregationWork(0, step.version, self.spec, REDUCERS, COLUMNS, now, Limits(PARTITIONS, 2, 0))
+        return AggregationWork(0, step.version, self.spec, REDUCERS, COLUMNS, now, limits_of(step))
 
     def rows(self, records: Sequence[Record], step: Step) -> pa.RecordBatch:
         """The records as tasks get them from Spark."""

@@ -4,7 +4,7 @@ Everything but Spark is real, as in `machine`. `Model`, a plain program over the
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import pyarrow as pa
@@ -13,14 +13,13 @@ import holdfast as hf
 from holdfast.pipeline.driver import Step
 from holdfast.pipeline.processing_task import Code, ProcessingWork, RecordColumns
 from holdfast.pipeline.shipping import ship
-from holdfast.pipeline.task import Limits
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.spec import StoreSpec
 from holdfast.topology.events import EventShape
 from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.processor import Processor, parse_output, stores_of
-from tests.crash.machine import KEY, PARTITIONS, START, TASKS, Machine, Record
+from tests.crash.machine import KEY, START, TASKS, Machine, Record, limits_of
 
 BOUND, TTL_MS, ONLINE_MS, RETENTION_MS, GAP_MS = 2, 2_500, 900, 2_000, 600
 
@@ -80,7 +79,9 @@ class ProcessorMachine(Machine):
             stores=tuple((attribute, store.spec()) for attribute, store in stores_of(self.processor).items()),
             outputs=((None, parse_output(self.columns)),),
             columns=RecordColumns(event=("k0", "points"), keys=("k0",), time="_time", clocks=(("main", "_time"),)),
-            limits=Limits(PARTITIONS, 50_000, 0, state_bytes=1 << 30, rewrite_entries=self.rewrite_entries),
+            limits=replace(
+                limits_of(step), chunk_rows=50_000, state_bytes=1 << 30, rewrite_entries=self.rewrite_entries
+            ),
             code=ship(Code(self.processor, EventShape(("player", "points")))),
         )
 

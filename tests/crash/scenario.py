@@ -53,11 +53,11 @@ def write_input(folder: Path, files: int = FILES) -> None:
 
 
 EVERY_STEP: dict[str, Any] = {
-    "log": hf.LogSettings(inline_bytes="512B", retention="0s", clean_interval="1s"),
+    "log": hf.LogSettings(inline_bytes="1KiB", retention="0s", clean_interval="1s"),
     "snapshots": hf.SnapshotSettings(bytes="8KiB", age="1s"),
     "state": hf.StateSettings(flush_versions=2),
 }
-"""Settings under which a short run does every step: segments as objects, snapshots, cleaning."""
+"""Settings under which a short run does every step: objects of a task and of all tasks, snapshots, cleaning."""
 
 
 def crashing(id: str, folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf.App:

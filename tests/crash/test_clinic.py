@@ -15,12 +15,13 @@ from holdfast.testing import TestDriver, records
 from tests.crash import clinic
 from tests.crash.clinic_oracle import Batch
 from tests.crash.machine import Crash, crash_at
+from tests.crash.scenario import EVERY_STEP
 
 BATCHES = clinic.made_up(6)
 
 
 def driver_of() -> TestDriver:
-    app = hf.App("clinic", settings=hf.Settings(partitions=clinic.PARTITIONS))
+    app = hf.App("clinic", settings=hf.Settings(partitions=clinic.PARTITIONS, log=EVERY_STEP["log"]))
     clinic.build(app, records(clinic.BEATS), records(clinic.TEMPS), Path("nowhere"))
     return TestDriver(app, wall=clinic.START)
 

@@ -10,10 +10,11 @@ import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.crash import clinic, players
+from tests.crash import clinic, players, shop
 from tests.crash.scenario import write_input
 
 pytestmark = [pytest.mark.spark, pytest.mark.crash]
@@ -58,7 +59,7 @@ EVERY = [
 ]
 
 ENDINGS = [
-    *[(point, "kill", 3) for point in ("commit.before", "commit.after")],
+    *[(point, "kill", 3) for point in ("segment.together", "commit.before", "commit.after")],
     *[(point, "kill", 8) for point in ("sink.before", "sink.after")],
     *[(point, "driver", 12) for point in ("segment.after", "state.read", "apply.middle", "snapshot.before")],
     *[(point, "executor", 12) for point in ("segment.before", "segment.after", "state.read")],
@@ -131,17 +132,22 @@ def test_kills_change_nothing_in_a_processors_stores(tmp_path: Path) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, 2])
-def test_a_dozen_kills_change_nothing_in_windows_joins_and_punctuators(seed: int, tmp_path: Path) -> None:
-    """Two sources and five sub-topologies, killed at random. The result is compared with a plain program."""
-    clinic.write_input(tmp_path, files=20)
+@pytest.mark.parametrize("app", [clinic, shop], ids=["clinic", "shop"])
+def test_a_dozen_kills_change_nothing_in_topologies(app: Any, seed: int, tmp_path: Path) -> None:
+    """Several sources and sub-topologies, killed at random. The result is compared with a plain program.
+
+    The clinic has windows, joins of streams and a punctuator, the shop has foreign keys, a history and global tables.
+    """
+    app.write_input(tmp_path, files=20)
+    name = app.__name__.rpartition(".")[2]
     dice, kills, life = random.Random(seed), 0, 0
     while kills < 12:
         fault = some_faults(dice)
-        done = run(tmp_path, fault, life, "clinic")
+        done = run(tmp_path, fault, life, name)
         assert done.returncode != 0, f"after {kills} kills the input was processed before {fault}"
         kills += len(fired(tmp_path, life))
         life += 1
-    assert verdict(live(tmp_path, life=life, app="clinic"))["wrong"] == []
+    assert verdict(live(tmp_path, life=life, app=name))["wrong"] == []
 
 
 def some_faults(dice: random.Random) -> str:

@@ -62,7 +62,11 @@ class TopologyMachine(Machine):
         adopt(self.log, self.topology)
         limits = limits_of(hf.Settings(partitions=PARTITIONS), 5)
         static = StaticTables.of(self.topology.subtopologies)
-        self.tasks = LocalTasks(self.topology.subtopologies, replace(limits, inline_limit=0, chunk_rows=2), static)
+        self.tasks = [
+            LocalTasks(self.topology.subtopologies, replace(limits, inline_limit=inline, chunk_rows=2), static)
+            for inline in (64 << 10, 0)
+        ]
+        """Those of even versions, whose segments the driver stores together, and of odd ones."""
 
     def hosted(self) -> Mapping[TaskId, tuple[StoreSpec, ...]]:
         return {
@@ -79,7 +83,8 @@ class TopologyMachine(Machine):
 
     def computed(self, records: Sequence[Record], step: Step) -> BatchResult:
         before = Version(step.version - 1)
-        return self.tasks.compute(self._tables(records), step, self.log, lambda task: self.state_of(task, before))
+        tasks = self.tasks[step.version % 2]
+        return tasks.compute(self._tables(records), step, self.log, lambda task: self.state_of(task, before))
 
     def _tables(self, records: Sequence[Record]) -> dict[str, pa.Table]:
         orders, customers = [], []

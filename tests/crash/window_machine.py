@@ -12,7 +12,6 @@ import pyarrow as pa
 from msgspec import structs
 
 from holdfast.pipeline.driver import Step
-from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import LATE, RECORD, TaskColumns
 from holdfast.pipeline.windowed_task import WindowedWork
 from holdfast.stores.access import DictBytes, Now
@@ -26,7 +25,7 @@ from holdfast.topology.outputs import ForwardedRows, Output
 from holdfast.topology.reducers import bind
 from holdfast.topology.windowing import windowed_spec
 from holdfast.topology.windows import TimeWindows, Windows, session, sliding, tumbling
-from tests.crash.machine import KEY, PARTITIONS, START, Machine, Record
+from tests.crash.machine import KEY, START, Machine, Record, limits_of
 
 WINDOWS: dict[str, Windows] = {
     "tumbling": tumbling("10s", grace="5s"),
@@ -68,7 +67,7 @@ class WindowMachine(Machine):
             reducers=(bind("n", count(), None),),
             columns=replace(COLUMNS, record=RECORD, late=True),
             now=Now(step.wall, step.event),
-            limits=Limits(PARTITIONS, 2, 0),
+            limits=limits_of(step),
             windows=self.windows,
             waiting=FINAL,
             updates=UPDATES if self.sent_output == UPDATES else None,

@@ -67,6 +67,17 @@ def test_a_driver_may_be_running_unless_its_process_on_this_host_has_ended(memor
     assert may_be_led(memory, "l0g"), "it isn't known"
 
 
+def test_the_writer_of_the_newest_commit_may_be_running_although_its_record_was_deleted(memory: Storage) -> None:
+    take_over(memory, "a").end()
+    running = take_over(memory, "b")
+    memory.delete([names.leader(running.driver.epoch)])
+    assert may_be_led(memory, "l0g", after=running.driver), "not the driver of the epoch before, which has ended"
+    memory.delete(memory.list_flat(names.LEADERS))
+    assert may_be_led(memory, "l0g", after=running.driver)
+    running.end()
+    assert not may_be_led(memory, "l0g", after=running.driver)
+
+
 def test_starts_at_the_same_time_get_different_epochs(storage: Storage) -> None:
     gate = threading.Barrier(4)
     won: list[int] = []

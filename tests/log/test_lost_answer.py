@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.errors import StorageUnavailable
 from holdfast.log import names
-from holdfast.log.log import Log
+from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.objects import Put, Storage
 from holdfast.log.storage import open_storage
 from holdfast.words import Version
@@ -178,6 +178,19 @@ def test_a_conflict_that_stays_is_not_taken_for_stored(proxy: Proxy, storage: St
     proxy.refuse_puts(0)
     assert log.newest() is None
     assert storage.list(names.SEGMENTS) == []
+
+
+def test_segments_of_all_tasks_whose_answer_was_lost_are_read_back(proxy: Proxy, storage: Storage) -> None:
+    log = Log.create_or_open(storage, app_spec())
+    sealed = making.sealed({b"k": b"v"})
+    small = log.write_segment(making.TASK, Version(1), sealed, inline_limit=len(sealed.data))
+    assert small.inline is not None
+    proxy.cut_the_next_answer()
+    stored = log.write_together(Version(1), {str(making.TASK): WrittenSegments((small,))}, inline_bytes=0)
+    assert proxy.cuts == 1
+    ((ref,),) = [each.segments for each in stored.values()]
+    ((_, state),) = log.state_parts(ref)
+    assert (state["key"].to_pylist(), state["value"].to_pylist()) == ([b"k"], [b"v"])
 
 
 def test_a_segment_whose_answer_was_lost_is_read_back(proxy: Proxy, storage: Storage) -> None:

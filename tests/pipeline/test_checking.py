@@ -12,7 +12,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.pandas.functions import PandasUDFType, pandas_udf
 
-from holdfast.pipeline.checking import not_row_by_row
+from holdfast.pipeline.checking import free, not_row_by_row
 from holdfast.pipeline.failing import LETTER, advice, without_failed
 from holdfast.pipeline.record_ids import RECORD_ID, hide_ids, show_ids
 from holdfast.topology.steps import Computed
@@ -140,7 +140,9 @@ def texts(spark: SparkSession) -> DataFrame:
 @pytest.mark.parametrize("name", STEPS)
 def test_failing_records_are_set_apart_with_their_errors(texts: DataFrame, name: str) -> None:
     step, reason = STEPS[name]
-    good, failed = without_failed(texts, [Computed(step, "transform()", "dead_letter")])
+    kept: list[DataFrame] = []
+    before = kept_by(texts.sparkSession)
+    good, failed = without_failed(texts, [Computed(step, "transform()", "dead_letter")], kept)
     assert sorted(row["n"] for row in good.collect()) == [1, 2, 3]
     found = {row[RECORD_ID]: json.loads(row[LETTER]) for each in failed for row in each.letters.collect()}
     assert {n: letter["record"]["text"] for n, letter in found.items()} == {1: "x", 3: "y"}
@@ -149,6 +151,14 @@ def test_failing_records_are_set_apart_with_their_errors(texts: DataFrame, name:
     assert "\n" not in found[1]["reason"] and "SQLSTATE" not in found[1]["reason"]
     if not name.startswith("map"):
         assert show_ids(good) is not None, "later steps can still trace a record"
+    assert len(kept_by(texts.sparkSession) - before) == len(kept)
+    free(kept)
+    assert not kept_by(texts.sparkSession) - before, "Spark keeps no rows of the check"
+
+
+def kept_by(spark: SparkSession) -> set[int]:
+    """The numbers of the RDDs whose rows Spark keeps."""
+    return set(spark.sparkContext._jsc.getPersistentRDDs().keySet())
 
 
 def test_a_step_that_cannot_be_checked_raises_its_own_error(texts: DataFrame) -> None:
@@ -157,7 +167,7 @@ def test_a_step_that_cannot_be_checked_raises_its_own_error(texts: DataFrame) ->
         Computed(lambda df: df.withColumn("n", F.expr("CAST(text AS int)")), "with_column()", "dead_letter"),
         Computed(lambda df: df.withColumn("m", number(too_few("text"))), "transform()", "dead_letter"),
     ]
-    good, failed = without_failed(texts, steps)
+    good, failed = without_failed(texts, steps, [])
     with pytest.raises(PythonException, match="RESULT_ROWS_MISMATCH"):
         good.collect()
     assert sum(each.letters.count() for each in failed) == 2, "of the step before it"

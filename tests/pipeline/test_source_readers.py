@@ -11,6 +11,8 @@ from pyspark.sql import functions as F
 
 import holdfast as hf
 from holdfast.metrics import REGISTRY
+from holdfast.testing import TestDriver
+from holdfast.testing import records as columns_of
 from tests.apps import entries_of, game, read, settings, write
 
 pytestmark = pytest.mark.spark
@@ -121,6 +123,32 @@ def test_steps_of_any_kind_report_a_record_once(spark: SparkSession, tmp_path: P
         "holdfast_records_total": 10,
         "holdfast_dead_letters_total": 2,
     }
+
+
+@pytest.mark.parametrize("readers", [1, 2])
+def test_a_record_is_counted_once_however_many_a_shared_flat_map_makes_of_it(
+    spark: SparkSession, tmp_path: Path, readers: int
+) -> None:
+    def build(app: hf.App, games: Any) -> None:
+        stream = app.stream(games, key="player", timestamp="at", name="games").where("points < 9")
+        items = stream.flat_map("sequence(1, points)", "item")
+        for n in range(readers):
+            items.group_by().count().store(f"items-{n}")
+
+    records = [game(f"p{n % 4}", n + 1) for n in range(10)]
+    write(tmp_path / "input", 1, records)
+    app = hf.App("items", settings=settings(tmp_path), spark=spark)
+    build(app, read(spark, tmp_path / "input"))
+    before = counted()
+    with app:
+        app.process_all_available()
+        assert sum(row["count"] for row in entries_of(app, "items-0").values()) == 36
+    assert counted()["holdfast_records_total"] - before["holdfast_records_total"] == 8
+    tested = hf.App("tested")
+    build(tested, columns_of("player string, points bigint, at timestamp"))
+    driver = TestDriver(tested)
+    driver.pipe("games", records)
+    assert driver.counts["records"] == 8
 
 
 def test_a_step_that_makes_other_rows_reports_its_own(spark: SparkSession, tmp_path: Path) -> None:

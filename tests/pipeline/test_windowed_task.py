@@ -251,6 +251,7 @@ def test_a_window_is_sent_at_most_once_per_step_and_in_the_end_as_it_is(
     for batch in [*batches, *far]:
         stored, event = app.stored(), app.event
         app.run(batch)
+        assert len({window_of(row) for row in app.sent[-1]}) == len(app.sent[-1]), "one row per window and version"
         for row in app.sent[-1]:
             if row.get("_deleted"):
                 sent.pop(window_of(row), None)

@@ -1,6 +1,5 @@
 """Joins of a stream with a table that has a history: each record gets the row of its own time."""
 
-from collections import defaultdict
 from datetime import timedelta
 from typing import Any
 
@@ -13,6 +12,7 @@ from holdfast.errors import TopologyError
 from holdfast.stores.access import BEGINNING
 from holdfast.testing import TestDriver, records
 from tests.apps import NOON as START
+from tests.histories import HistoryOracle
 
 PRICES = "item string, price bigint, gone boolean, at timestamp"
 TRADES = "item string, n bigint, at timestamp"
@@ -115,30 +115,10 @@ LOOKS = st.tuples(st.just("trades"), ITEMS, st.integers(0, 400), st.just(None))
 Event = tuple[str, str, int, int | None]
 
 
-class Oracle:
-    """The values of each key by their times."""
-
-    def __init__(self) -> None:
-        self.values: dict[str, dict[int, int | None]] = defaultdict(dict)
-
-    def put(self, item: str, second: int, value: int | None, kept: float) -> None:
-        if second >= kept:
-            self.values[item][second] = value
-
-    def at(self, item: str, second: int, kept: float) -> int | None:
-        values = self.values[item]
-        if not values:
-            return None
-        latest = max(values)
-        if latest <= second and values[latest] is not None:
-            return values[latest]
-        earlier = [time for time in values if time <= second]
-        return values[max(earlier)] if earlier and second >= kept else None
-
-
 @given(batches=st.lists(st.lists(PUTS | LOOKS, max_size=8), max_size=6))
 def test_rows_are_those_of_an_oracle(batches: list[list[Event]]) -> None:
-    driver, oracle = TestDriver(prices_app()), Oracle()
+    driver = TestDriver(prices_app())
+    oracle: HistoryOracle[int] = HistoryOracle()
     number = 0
     for events in batches:
         clock = driver.now.event

@@ -28,7 +28,7 @@ def test_late_records_of_both_sides_are_rows_without_a_match() -> None:
     driver.pipe_all(
         {"one": [record("a", 3, 84), record("a", 4, 85)], "other": [record("a", 5, 80), record("b", 6, 99)]}
     )
-    assert {(row["id"], row["n"], row["r_n"]) for row in driver.output("pairs~late")} == {
+    assert {(row["id"], row["n"], row["r_n"]) for row in driver.output("pairs/late")} == {
         ("a", 3, None),
         ("a", None, 5),
     }

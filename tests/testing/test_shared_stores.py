@@ -154,7 +154,7 @@ def test_outputs_and_changes_of_each_can_be_streams_and_sinks() -> None:
     driver = TestDriver(app)
     driver.pipe("games", [game("ann", 2, 2), game("ann", 1, 1)])
     assert driver.store("sums").get("ann") == {"n": 6}
-    assert [row["key"] for row in driver.output("wins~scores")] == ["ann"]
+    assert [row["key"] for row in driver.output("wins/scores")] == ["ann"]
 
 
 def test_what_cannot_share_a_store_is_refused() -> None:

@@ -83,19 +83,23 @@ _leading: set[str] = set()
 """The ids of the drivers of this process that have not ended."""
 
 
-def may_be_led(storage: Storage, log: str) -> bool:
+def may_be_led(storage: Storage, log: str, after: Writer | None = None) -> bool:
     """Whether a driver of this log may be running. Surely not if the last one was on this host and has ended.
 
-    Containers that share a host's name and not its processes are mistaken for that.
+    `after` wrote the newest commit: it counts too, in case someone has deleted the records. Containers that share a
+    host's name and not its processes are mistaken for an ended driver.
     """
     epoch = next_epoch(storage.list_flat(names.LEADERS)) - 1
-    if epoch == 0:
+    if after is not None and after.epoch > epoch:
+        driver = after
+    elif epoch == 0:
         return False
-    try:
-        driver = _read(storage, log, epoch).driver
-    except HoldfastError as error:
-        logger.warning("it isn't known whether another driver runs: %s", error)
-        return True
+    else:
+        try:
+            driver = _read(storage, log, epoch).driver
+        except HoldfastError as error:
+            logger.warning("it isn't known whether another driver runs: %s", error)
+            return True
     if driver.host != socket.gethostname():
         return True
     return driver.id in _leading if driver.pid == os.getpid() else _is_running(driver.pid)

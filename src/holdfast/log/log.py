@@ -240,7 +240,8 @@ class Log:
         name = self._new_name(None, version, volatile=volatile)
         data, moved = put_together(segments, name)
         if data:
-            self._create_segments(name, data)  # the fault point `commit.before` comes right after it
+            self._create_segments(name, data)
+            faults.point("segment.together")
         return moved
 
     def _new_name(self, task: TaskId | None, version: Version, *, volatile: bool) -> str:

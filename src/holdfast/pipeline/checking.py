@@ -7,12 +7,13 @@ computes each row from one row: also for a `transform` of any number of PySpark'
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
-from py4j.protocol import Py4JJavaError
+from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 from pyspark.sql.udf import UserDefinedFunction
@@ -36,6 +37,8 @@ from holdfast.topology.frames import unlogged
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+logger = logging.getLogger(__name__)
 
 ERROR: Final = "_holdfast_error"
 KEY: Final = "_holdfast_failed"
@@ -72,18 +75,21 @@ class Split:
 
     good: DataFrame
     broken: list[Broken] = field(default_factory=list)
+    kept: list[DataFrame] = field(default_factory=list)
+    """Rows that Spark keeps for the check, until they are freed."""
 
 
-def split(frame: DataFrame, derived: DataFrame, *, keeps: bool = False) -> Split:
+def split(frame: DataFrame, derived: DataFrame, kept: list[DataFrame], *, keeps: bool = False) -> Split:
     """Sets the records apart that fail on the way from `frame` to `derived`, which was made of it.
 
     Those that don't are as after the step or, where it keeps records, as before it. A step that isn't computed row by
-    row is not checked. Raises `CantCheck` if Spark can't compute what a Python function gets.
+    row is not checked. Raises `CantCheck` if Spark can't compute what a Python function gets. Rows that Spark keeps for
+    the check are added to `kept`; the caller frees them when it needs the records no more.
     """
     nodes = nodes_above(frame, derived)
     if nodes is None or _not_row_by_row(nodes) is not None:
         return Split(frame if keeps else derived)
-    done = Split(frame)
+    done = Split(frame, kept=kept)
     for node in nodes:
         name = str(node.nodeName())
         if name in _EXPRESSIONS:
@@ -185,7 +191,7 @@ def _check_map(done: Split, udf: SparkExpression, kind: int) -> None:
     """Checks the function of `mapInPandas` or `mapInArrow`, which gets whole rows and may give any number of them."""
     shown = show_ids(done.good)
     numbered = (done.good if shown is None else shown).withColumn(ROW, F.monotonically_increasing_id())
-    numbered = _kept(numbered)  # else a row may get another number, when Spark computes the rows once more
+    numbered = _kept(done, numbered)  # else a row may get another number, when Spark computes the rows once more
     given = numbered.drop(RECORD_ID)
     guard = _guard(done.good, udf, kind).func
     mapped = given.mapInPandas if kind == PythonEvalType.SQL_MAP_PANDAS_ITER_UDF else given.mapInArrow
@@ -196,20 +202,34 @@ def _check_map(done: Split, udf: SparkExpression, kind: int) -> None:
 
 def _divide(done: Split, marked: DataFrame, has_ids: bool) -> None:
     """Sets the records with an error apart. They are kept, so that a user's function is called once for each check."""
-    kept = _kept(marked)
+    kept = _kept(done, marked)
     broken, good = kept.where(F.col(ERROR).isNotNull()), kept.where(F.col(ERROR).isNull()).drop(ERROR)
     done.broken.append(Broken(hide_ids(broken) if has_ids else broken))
     done.good = hide_ids(good) if has_ids else good
 
 
-def _kept(frame: DataFrame) -> DataFrame:
-    """The rows, computed now and once. Spark frees them when neither Python nor the JVM refers to them any more."""
+def _kept(done: Split, frame: DataFrame) -> DataFrame:
+    """The rows, computed now and once. Spark keeps them until they are freed."""
     try:
-        return frame.localCheckpoint()
+        kept = frame.localCheckpoint()
+        done.kept.append(kept)
+        return kept
     except (PySparkException, Py4JJavaError) as error:
         if concerns_data(error):
             raise CantCheck(f"Spark can't compute what a step gets: {str(error).splitlines()[0]}") from error
         raise
+
+
+def free(kept: list[DataFrame]) -> None:
+    """Frees rows that were kept for a check. Spark itself waits until Python and Java have collected their garbage."""
+    while kept:
+        frame = kept.pop()
+        try:
+            rows: Any = frame._jdf.logicalPlan().rdd()
+            # Not rows.unpersist(), which warns that the rows can't be computed again.
+            frame.sparkSession.sparkContext._jsc.sc().unpersistRDD(rows.id(), False)
+        except (Py4JError, OSError) as error:
+            logger.debug("Spark is gone, and so are the rows that it kept: %s", error)
 
 
 def with_errors(records: DataFrame, expressions: Sequence[SparkExpression], record: Column) -> DataFrame:

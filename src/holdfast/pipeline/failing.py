@@ -17,7 +17,7 @@ from pyspark.sql import functions as F
 from holdfast.errors import ErrorCategory, HoldfastError, cut
 from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
-from holdfast.pipeline.checking import ERROR, Broken, CantCheck, Split, not_row_by_row, split, with_errors
+from holdfast.pipeline.checking import ERROR, Broken, CantCheck, Split, free, not_row_by_row, split, with_errors
 from holdfast.pipeline.local_records import name_in
 from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.record_ids import RECORD_ID, reported, show_ids, without
@@ -105,9 +105,12 @@ def readers_of(subtopology: SubTopology, planner: Planner) -> list[Reader]:
 
 
 def without_failed(
-    frame: DataFrame, steps: Sequence[StatelessStep], unread: Iterable[str] = ()
+    frame: DataFrame, steps: Sequence[StatelessStep], kept: list[DataFrame], unread: Iterable[str] = ()
 ) -> tuple[DataFrame, list[Failed]]:
-    """The records after these steps, and those that failed in one. `unread` are columns that have no values."""
+    """The records after these steps, and those that failed in one. `unread` are columns that have no values.
+
+    `kept` gets the rows that Spark keeps for it, which the caller frees.
+    """
     failed = []
     for step in steps:
         if not isinstance(step, Computed):
@@ -115,7 +118,7 @@ def without_failed(
             continue
         derived = step.apply(frame)
         try:
-            done = split(frame, derived, keeps=step.keeps)
+            done = split(frame, derived, kept, keeps=step.keeps)
         except CantCheck:
             done = Split(frame if step.keeps else derived)  # Spark's error is raised when the batch runs
         for broken in done.broken:
@@ -127,6 +130,14 @@ def without_failed(
 
 def advice(frame: DataFrame, steps: Sequence[StatelessStep]) -> str:
     """Why the record for which a step fails can't be found, and what to do; empty if it can."""
+    kept: list[DataFrame] = []
+    try:
+        return _advice(frame, steps, kept)
+    finally:
+        free(kept)
+
+
+def _advice(frame: DataFrame, steps: Sequence[StatelessStep], kept: list[DataFrame]) -> str:
     for step in steps:
         if not isinstance(step, Computed):
             frame = step(frame)
@@ -139,7 +150,7 @@ def advice(frame: DataFrame, steps: Sequence[StatelessStep]) -> str:
                 "where, select, with_column or a transform of its own."
             )
         try:
-            frame = split(frame, derived, keeps=step.keeps).good
+            frame = split(frame, derived, kept, keeps=step.keeps).good
         except CantCheck:
             return (
                 f" {step.label} can't be checked record by record, so on_error can't set the record apart for which it "

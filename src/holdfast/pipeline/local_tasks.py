@@ -16,6 +16,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 
 from holdfast.log.log import Log
+from holdfast.pipeline.checking import free
 from holdfast.pipeline.driver import BatchResult, Step
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.failing import LettersWork, can_fail, readers_of, stop_for, without_failed
@@ -263,9 +264,13 @@ def _numbered_rows(frame: DataFrame) -> pa.Table:
 
 def checked(table: pa.Table, reader: Reader, cause: Exception) -> tuple[pa.Table, list[tuple[OnError, pa.Table]]]:
     """The records of a reader after its steps, and the letters of those that failed."""
-    good, failed = without_failed(_numbered_frame(table), (*reader.steps, *reader.computed))
-    stop_for(failed, cause)
-    return _numbered_rows(good), [(each.on_error, each.letters.toArrow()) for each in failed]
+    kept: list[DataFrame] = []
+    try:
+        good, failed = without_failed(_numbered_frame(table), (*reader.steps, *reader.computed), kept)
+        stop_for(failed, cause)
+        return _numbered_rows(good), [(each.on_error, each.letters.toArrow()) for each in failed]
+    finally:
+        free(kept)
 
 
 def _numbered_frame(table: pa.Table) -> DataFrame:
@@ -281,5 +286,9 @@ def count_after(table: pa.Table, steps: Steps) -> int:
     except (PySparkException, Py4JJavaError) as error:
         if not concerns_data(error):
             raise
-    good, failed = without_failed(_numbered_frame(table), steps)
-    return good.count() + sum(each.broken.records.count() for each in failed)
+    kept: list[DataFrame] = []
+    try:
+        good, failed = without_failed(_numbered_frame(table), steps, kept)
+        return good.count() + sum(each.broken.records.count() for each in failed)
+    finally:
+        free(kept)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from typing import TYPE_CHECKING
 
@@ -35,6 +35,8 @@ class ReaderRecords:
     """Whether records for which a step fails are set apart."""
     unread: Collection[str] = ()
     """The columns of the origin that have no values, since nothing uses them."""
+    kept: list[DataFrame] = field(default_factory=list)
+    """Gets the rows that Spark keeps to set records apart."""
 
     def all(self) -> DataFrame:
         """All of them, as the planner gets them."""
@@ -54,7 +56,7 @@ class ReaderRecords:
     @cached_property
     def _split(self) -> tuple[DataFrame, list[Failed]]:
         if self.checked:
-            return without_failed(self._numbered, self.steps, self.unread)
+            return without_failed(self._numbered, self.steps, self.kept, self.unread)
         return applied(self._numbered, self.steps), []
 
     @property

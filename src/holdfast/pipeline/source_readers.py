@@ -1,7 +1,8 @@
 """One source and the sub-topologies that read it: what the streaming query selects, and each reader's records.
 
 The streaming query applies the stateless steps that all readers share and selects the columns that they use, so that
-Spark reads nothing else from the source. A source's records are counted after those steps.
+Spark reads nothing else from the source. A source's records are counted after those steps, so a `flat_map` isn't one of
+them: a record is counted once, however many records it becomes.
 
 An unusable record is reported once: of the readers that get it and can't use it, after whatever steps, the one that was
 declared first reports it, and the others leave it out. Only a step whose rows are not made of one record each, such as
@@ -25,7 +26,7 @@ from holdfast.pipeline.planning import Planner
 from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame
-from holdfast.topology.steps import Computed
+from holdfast.topology.steps import Computed, FlatMap
 from holdfast.topology.topology import OutputOf, Source, StaticRows
 
 if TYPE_CHECKING:
@@ -129,16 +130,17 @@ def as_columns(expressions: Sequence[Expression]) -> list[Column]:
 
 
 def shared_steps(chains: Sequence[Steps]) -> Steps:
-    """The steps that all chains start with.
+    """The steps that all chains start with, up to one that makes several records of one: each is counted once.
 
     >>> from holdfast.topology.steps import Filter
-    >>> a, b, c = Filter("a"), Filter("b"), Filter("c")
-    >>> shared_steps([(a, b, c), (a, b), (a, c)]) == (a,)
+    >>> a, b, c = Filter("a"), Filter("b"), Computed(FlatMap("c", "item"), "flat_map()", "fail")
+    >>> shared_steps([(a, b, c), (a, b), (a, c)]) == (a,) == shared_steps([(a, c, b), (a, c)])
     True
     """
     shared: list[StatelessStep] = []
     for steps in zip(*chains, strict=False):
-        if any(step is not steps[0] for step in steps):
+        several = isinstance(steps[0], Computed) and isinstance(steps[0].apply, FlatMap)
+        if several or any(step is not steps[0] for step in steps):
             break
         shared.append(steps[0])
     return tuple(shared)

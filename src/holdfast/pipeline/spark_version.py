@@ -17,6 +17,7 @@ from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import functions as F
 
+from holdfast.pipeline.checking import free
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.due import must_run
 from holdfast.pipeline.failing import LETTER, Failed, LettersWork, advice, can_fail, stop_for
@@ -75,10 +76,15 @@ class SparkVersion:
     checked: set[Planner] = field(default_factory=set)
     """Those for whose records a step has failed."""
     _checked_records: dict[Reader, ReaderRecords] = field(default_factory=dict)
+    _kept: list[DataFrame] = field(default_factory=list)
+    """The rows that Spark keeps until the end of the version, to set failed records apart."""
 
     def run(self) -> list[TaskResult]:
         """The results of all tasks. Where one has failed, no further sub-topology runs."""
-        run_in_order(self.tasks.job_dependencies, self._run, with_session(self.session))
+        try:
+            run_in_order(self.tasks.job_dependencies, self._run, with_session(self.session))
+        finally:
+            free(self._kept)
         return [*self._all_results(), *self.letters]
 
     def _run(self, first: str) -> bool:
@@ -295,7 +301,7 @@ class SparkVersion:
     def _reader_records(self, reader: Reader, frame: DataFrame, *, checked: bool) -> ReaderRecords:
         origin = reader.branch.origin
         unread = self.tasks.sources[origin].unread if isinstance(origin, Source) else ()
-        records = ReaderRecords(reader, frame, self.tasks.steps(reader), self.step.wall, checked, unread)
+        records = ReaderRecords(reader, frame, self.tasks.steps(reader), self.step.wall, checked, unread, self._kept)
         return self._checked_records.setdefault(reader, records) if checked else records
 
     def _origin(self, origin: Origin) -> DataFrame | None:

@@ -101,8 +101,8 @@ def _moments(column: pa.Array, *, aware: bool) -> list[Any]:
     ends = pc.min_max(ticks)
     if ends["min"].as_py() is not None and (ends["min"].as_py() < _YEAR_1 or ends["max"].as_py() > _YEAR_9999):
         raise BadValue(
-            "A timestamp is outside the years 1 to 9999, the range of Python's datetime. Filter out such records, or "
-            "cast the column to a bigint, before process()."
+            "A timestamp is outside the years 1 to 9999, the range of Python's datetime. Filter out such records "
+            "with where(), or cast the column to a bigint with with_column()."
         )
     naive = micros.cast(pa.timestamp("us")).to_numpy(zero_copy_only=False).astype("datetime64[us]", copy=False).tolist()
     if not aware:

@@ -3,7 +3,8 @@
 Event time is divided into steps of the length that the user gave. A window that was changed waits for the end of the
 step that the event clock is in, so it is sent once per step at most.
 
-The task of version `v` sends what is due by the event clock of `v-1`, as the store had it at `v-1`. Which windows wait
+The task of version `v` sends what is due by the event clock of `v-1`, as the store had it at `v-1`. It does so after
+the records of `v`: a window that they have removed is deleted in sinks, and isn't sent before that. Which windows wait
 is an index in the store (`stores.layouts.waiting`).
 """
 
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from holdfast.log.segments import OUTPUT, STATE
 from holdfast.pipeline.sinks.outputs import aggregate_rows
@@ -40,13 +42,17 @@ class Sender:
         self._every: int = work.store.option(EVERY) or 0
         self._state = state
         self.waiting = WaitingRows(state)
+        self._removed: list[pa.BinaryArray] = [pa.array([], pa.binary())]
+        """Own keys of windows that records of the version have removed."""
 
     def due(self, event: int) -> Iterator[list[Part]]:
         """The parts that send what is due at this event clock, page by page."""
+        removed = pa.chunked_array(self._removed)
         for rows, own in self.waiting.due(event):
             parts = [(STATE, self._spec.name, self.waiting.sent(rows))]
             if self._every:
                 own = own.unique()  # a window may wait twice since before the first event time
+                own = own.filter(pc.invert(pc.is_in(own, value_set=removed)))
             else:
                 closes = closing_times(self._spec, self._windows, own)
                 if (is_open := closes > event).any():  # the grace has grown since: they wait on
@@ -98,6 +104,7 @@ class Sender:
         if not self._every:
             closes = closing_times(self._spec, self._windows, keys)
             return [(STATE, self._spec.name, self.waiting.remove(closes, keys))]
+        self._removed.append(keys)
         # A row that isn't due yet was put in the step that the clock is still in.
         gone = self.waiting.remove(self._ends_of_steps(keys, event), keys)
         deleted = part(stored_keys(self._spec, keys), pa.nulls(len(keys), pa.binary()))

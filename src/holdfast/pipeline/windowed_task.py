@@ -106,7 +106,7 @@ class WindowedTask:
         work = self._work
         first = rewritten(work.store, work.now, work.limits.rewrite_entries, self._before, self.tally)
         gathered: list[Part] = []
-        for chunk_parts in chain(self._sent(), chain.from_iterable(map(self._parts, self._chunks(batches)))):
+        for chunk_parts in chain(chain.from_iterable(map(self._parts, self._chunks(batches))), self._sent()):
             gathered += chunk_parts
             tables = [table for _, _, table in gathered]
             rows, size = sum(table.num_rows for table in tables), sum(table.nbytes for table in tables)

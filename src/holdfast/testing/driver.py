@@ -42,7 +42,7 @@ from holdfast.stores.kinds.base import millis
 from holdfast.stores.layouts.due import Due
 from holdfast.testing.attributes import AttributeWatch
 from holdfast.testing.log_state import LogState
-from holdfast.testing.records import as_table
+from holdfast.testing.records import as_table, several
 from holdfast.testing.store_reader import StoreInTest
 from holdfast.topology.global_tables import check_sources
 from holdfast.topology.outputs import DEAD_LETTERS, OF_OUTPUT, OF_STORE
@@ -152,17 +152,17 @@ class TestDriver:
         newest = self._driver.newest
         return {} if newest is None else dict(newest.counts)
 
-    def pipe(self, source: str, records: Iterable[object]) -> int:
-        """Processes records of one source as one batch, and returns its version.
+    def pipe(self, source: str, records: Iterable[object] | object) -> int:
+        """Processes records of one source as one batch, or a single record, and returns its version.
 
         A record is a mapping or an object with the source's columns. A column that it doesn't have is null. Times are
         datetimes, ISO texts or milliseconds since 1970.
         """
         return self.pipe_all({source: records})
 
-    def pipe_all(self, batch: Mapping[str, Iterable[object]]) -> int:
+    def pipe_all(self, batch: Mapping[str, Iterable[object] | object]) -> int:
         """The same with records of several sources in one batch."""
-        tables = {name: as_table(self._source(name).frame, rows, name) for name, rows in batch.items()}
+        tables = {name: as_table(self._source(name).frame, several(rows, name), name) for name, rows in batch.items()}
         self._process(tables)
         return self.version
 
@@ -252,7 +252,8 @@ class TestDriver:
     def output(self, name: str) -> list[Row]:
         """The rows of an output since the last call: of a table its changed rows, of a processor what it forwarded.
 
-        A named output of a processor may be given as `"alerts"` or as `"processor/alerts"`.
+        Other outputs have names such as `"visits/alerts"`, of a processor, and `"minutes/final"`, of a table. The last
+        part is enough where no other output has it.
         """
         found = self._output(name)
         rows, after = self._outputs[found].versions, self._asked.get(found, 0)
@@ -260,15 +261,16 @@ class TestDriver:
         return [row for version in sorted(rows) if version > after for row in rows[version]]
 
     def _output(self, name: str) -> str:
-        if name in self._outputs:
-            return name
-        ends = [each for each in self._outputs if each.endswith((f"{OF_OUTPUT}{name}", f"{OF_STORE}{name}"))]
+        known = names_in_tests(self._outputs)
+        if name in known:
+            return known[name]
+        ends = [each for each in known if each.endswith(f"{OF_OUTPUT}{name}")]
         if len(ends) != 1:
             raise TopologyError(
                 f"output({name!r}): {'several outputs have' if ends else 'no output has'} this name. "
-                f"{did_you_mean(name, self._outputs)}There are {', '.join(self._outputs)}."
+                f"{did_you_mean(name, known)}There are {', '.join(sorted(known))}."
             )
-        return ends[0]
+        return known[ends[0]]
 
     def dead_letters(self) -> list[Row]:
         """The records that could not be used since the last call: reason, record, times and version."""
@@ -282,6 +284,27 @@ class TestDriver:
                     return StoreInTest(each, place, list(self._states.of_store(name)), self.now)
         known = [spec.name for spec in self._topology.stores]
         raise TopologyError(f"store({name!r}): {did_you_mean(name, known)}The app's stores are {', '.join(known)}.")
+
+
+def names_in_tests(outputs: Iterable[str]) -> dict[str, str]:
+    """What a test calls each output: the table or processor, and after a slash which of its outputs.
+
+    A table of a function has its own name, as any table, though its changes are those of a processor's store. A
+    processor's output comes before the changes of a store of the same name.
+
+    >>> names_in_tests(["minutes~final", "visits", "visits/seen", "visits~seen", "sums~sums"])
+    {'visits': 'visits', 'visits/seen': 'visits/seen', 'sums': 'sums~sums', 'minutes/final': 'minutes~final'}
+    """
+    given = list(outputs)
+    found = {name: name for name in given if OF_STORE not in name}
+    of_stores = [(name, *name.split(OF_STORE)) for name in given if OF_STORE in name]
+    for name, table, store in of_stores:
+        if table == store:
+            found.setdefault(table, name)
+    for name, table, store in of_stores:
+        if name not in found.values():
+            found.setdefault(f"{table}{OF_OUTPUT}{store}", name)
+    return found
 
 
 def _length(given: str | timedelta) -> int:

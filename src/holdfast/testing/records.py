@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa
 
 from holdfast.errors import BadValue, TopologyError, did_you_mean, shown
-from holdfast.topology.events import as_mapping
+from holdfast.topology.events import fields_of
 from holdfast.topology.plain_frames import PlainFrame, arrow_schema
 from holdfast.topology.processor import parse_output
 
@@ -39,8 +39,30 @@ def as_table(frame: DataFrame | PlainFrame, rows: Iterable[object], source: str)
     return pa.table(columns, schema=schema)
 
 
+def several(records: Iterable[object] | object, source: str) -> Iterable[object]:
+    """The records that a test gives: several, or a single one by itself.
+
+    >>> several({"player": "ann"}, "games")
+    [{'player': 'ann'}]
+    """
+    if fields_of(records) is not None:
+        return [records]
+    if isinstance(records, str | bytes) or not isinstance(records, Iterable):
+        raise _not_a_record(records, source)
+    return records
+
+
+def _not_a_record(value: object, source: str) -> TopologyError:
+    return TopologyError(
+        f"pipe({source!r}): {shown(value)} is not a record. Pass mappings, dataclasses or Structs with the columns of "
+        f"the source: driver.pipe({source!r}, [{{...}}, {{...}}])."
+    )
+
+
 def _checked(row: object, schema: pa.Schema, source: str) -> Mapping[str, Any]:
-    found = as_mapping(row)
+    found = fields_of(row)
+    if found is None:
+        raise _not_a_record(row, source)
     for name in found:
         if name not in schema.names:
             raise TopologyError(

@@ -16,12 +16,13 @@ from typing import TYPE_CHECKING, Any, Final
 import msgspec
 import pyarrow as pa
 
-from holdfast.errors import TopologyError
+from holdfast.errors import TopologyError, shown
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.formats.types import Schema
-from holdfast.topology.events import event_of
-from holdfast.topology.frames import key_of
+from holdfast.topology.events import class_of, event_of, shape_for
+from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.plain_frames import PlainFrame, arrow_schema
+from holdfast.topology.processor import WrittenAs
 from holdfast.topology.reducing import Reduced, check_callable, event_class
 from holdfast.topology.steps import PlainStep, quoted
 
@@ -95,7 +96,8 @@ class Cogrouped:
 
         first, *others = [_shaped(self.parts, number, key) for number in range(len(self.parts))]
         merged = first.merge(*others)
-        return Reduced(merged.group_by(), "Cogroup", update, value, None, columns, on_error)
+        written = WrittenAs.of("aggregate_with", initializer, *adders)
+        return Reduced(merged.group_by(), "Cogroup", written, update, value, None, columns, on_error)
 
 
 def cogroup(*parts: tuple[Grouped, Adder]) -> Cogrouped:
@@ -107,11 +109,38 @@ def cogroup(*parts: tuple[Grouped, Adder]) -> Cogrouped:
 
     A function is called as `add_item(value, event)` and returns the next value, or None to delete the key.
     """
+    for part in parts:
+        _check_part(part)
     if len(parts) < 2:
-        raise TopologyError("cogroup() needs at least two streams: hf.cogroup((a.group_by(), f), (b.group_by(), g)).")
-    for _, adder in parts:
-        check_callable("cogroup", adder, 2)
+        raise TopologyError(f"cogroup() needs at least two streams, and got {len(parts)}. {_EXAMPLE}")
+    if len({id(grouped.stream.topology) for grouped, _ in parts}) > 1:
+        raise TopologyError("cogroup(): the streams belong to different apps. Group streams of one app.")
+    _common_key([grouped for grouped, _ in parts])
+    for grouped, adder in parts:
+        _maker(grouped.stream, adder)
     return Cogrouped(parts)
+
+
+_EXAMPLE: Final = "Write hf.cogroup((a.group_by(), f), (b.group_by(), g))."
+
+
+def _check_part(part: object) -> None:
+    """Raises if this isn't a grouped stream with its function."""
+    from holdfast.topology.stream import Grouped, Stream
+    from holdfast.topology.windowing import WindowedGroup
+
+    if not isinstance(part, tuple) or len(part) != 2:
+        raise TopologyError(f"cogroup(): {shown(part)} is not a pair of a grouped stream and a function. {_EXAMPLE}")
+    grouped, adder = part
+    if isinstance(grouped, WindowedGroup):
+        raise TopologyError(
+            "cogroup(): a stream has windows already. All streams have the same ones: "
+            "hf.cogroup((a.group_by(), f), (b.group_by(), g)).window(...)."
+        )
+    if not isinstance(grouped, Grouped):
+        fact = "a stream that is not grouped" if isinstance(grouped, Stream) else "no grouped stream"
+        raise TopologyError(f"cogroup(): {shown(grouped)} is {fact}. {_EXAMPLE}")
+    check_callable("cogroup", adder, 2)
 
 
 def is_cogrouped(stream: Stream) -> bool:
@@ -138,7 +167,9 @@ def _common_key(groups: list[Grouped]) -> Schema:
 
 def _maker(stream: Stream, adder: Adder) -> Callable[[dict[str, Any]], Any]:
     """What makes an event of a record's columns: of the class that the function names, or of all columns."""
-    wanted, columns = event_class(adder), tuple(stream.frame.columns)
+    columns = tuple(stream.frame.columns)
+    wanted = class_of(event_class(adder) or Any, getattr(adder, "__qualname__", repr(adder)))
+    shape_for(wanted, {column: type_of(stream.frame, column) for column in columns})  # raises if it can't be made
     if wanted is None:
         return lambda fields: event_of(columns, fields)
     return lambda fields: msgspec.convert(fields, wanted)

@@ -47,12 +47,16 @@ class EventShape:
 
 def shape_of(process: Callable[..., object], columns: Mapping[str, str]) -> EventShape:
     """The shape of the events of `process`, given the stream's columns with their Spark types."""
-    annotated = annotation_of(process)
+    return shape_for(annotation_of(process), columns)
+
+
+def shape_for(annotated: type | None, columns: Mapping[str, str]) -> EventShape:
+    """The shape of events of a class, or of those with all columns."""
     if annotated is None:
         for column in columns:
             if not column.isidentifier() or keyword.iskeyword(column) or column.startswith("__"):
                 raise TopologyError(
-                    f"The column {column!r} can't be an attribute of an event. Rename it before process(), or "
+                    f"The column {column!r} can't be an attribute of an event. Rename it in the stream, or "
                     "annotate the event with a dataclass that leaves it out."
                 )
         return EventShape(tuple(columns))
@@ -72,14 +76,21 @@ def shape_of(process: Callable[..., object], columns: Mapping[str, str]) -> Even
     return EventShape(tuple(chosen), annotated, tuple(converted), tuple(needed))
 
 
-def as_mapping(value: object) -> Mapping[str, object]:
-    """The fields of a forwarded value."""
+def fields_of(value: object) -> Mapping[str, object] | None:
+    """The fields of a mapping, a Struct or a dataclass; None for anything else."""
     if isinstance(value, Mapping):
         return value
     if isinstance(value, msgspec.Struct):
         return msgspec.structs.asdict(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
+    return None
+
+
+def as_mapping(value: object) -> Mapping[str, object]:
+    """The fields of a forwarded value."""
+    if (found := fields_of(value)) is not None:
+        return found
     raise TopologyError(
         f"ctx.forward() takes a mapping, a Struct or a dataclass as value, and got {value!r}. Such as "
         "ctx.forward(key, {'n': 3})."
@@ -119,13 +130,20 @@ def annotation_of(process: Callable[..., object]) -> type | None:
                 f"The event of {process.__qualname__} is annotated with {raw}, which can't be found: {error}. Define "
                 "it in the module, not inside a function and not only under TYPE_CHECKING."
             ) from error
-    if raw is Any or raw is object:
+    return class_of(raw, process.__qualname__)
+
+
+def class_of(annotation: Any, function: str) -> type | None:
+    """The class that an event is annotated with. Raises if events can't be of it."""
+    if annotation is Any or annotation is object:
         return None
-    if isinstance(raw, type) and (issubclass(raw, msgspec.Struct) or dataclasses.is_dataclass(raw)):
-        return raw
+    if isinstance(annotation, type) and (
+        issubclass(annotation, msgspec.Struct) or dataclasses.is_dataclass(annotation)
+    ):
+        return annotation
     raise TopologyError(
-        f"The event of {process.__qualname__} is annotated with {raw}. Annotate it with a msgspec.Struct or a "
-        "dataclass whose fields are columns of the stream, or not at all."
+        f"The event of {function} is annotated with {annotation}. Annotate it with a msgspec.Struct or a dataclass "
+        "whose fields are columns of the stream, or not at all."
     )
 
 

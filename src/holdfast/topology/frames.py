@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
@@ -21,6 +21,13 @@ if TYPE_CHECKING:
     from holdfast.topology.aggregates import Aggregate
 
 
+_WORDS_OF_SQL: Final = frozenset(
+    {"true", "false", "null", "user", "current_user", "session_user"}
+    | {"current_date", "current_time", "current_timestamp", "localtimestamp"}
+)
+"""Expressions of one word that aren't columns."""
+
+
 def input_type(frame: DataFrame, label: str, aggregate: Aggregate) -> str | None:
     """The type of what an aggregate is applied to; None for whole rows."""
     if aggregate.column is None:
@@ -32,6 +39,9 @@ def expression_type(frame: DataFrame, value: str | Column, where: str) -> str:
     """The type of a column, of SQL or of a Spark Column. `where` names the call in the error."""
     if isinstance(value, str) and value in frame.columns and value.isidentifier():
         return type_of(frame, value)
+    is_name = isinstance(value, str) and value.isidentifier() and value.lower() not in _WORDS_OF_SQL
+    if isinstance(frame, PlainFrame) and is_name:
+        check_column(frame, str(value), where)  # Spark would say so too, once it has started
     with errors_in(frame, where):
         given = spark_frame(frame)
         chosen = given.selectExpr(value) if isinstance(value, str) else given.select(value)

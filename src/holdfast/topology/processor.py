@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, cast, get_args
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Final, Literal, cast, get_args
 
 import msgspec
 
@@ -78,6 +79,34 @@ class Context:
         self.counted(name, number)
 
 
+@dataclass(frozen=True)
+class WrittenAs:
+    """The operator that a user wrote, where Holdfast has made the processor. Errors speak of it."""
+
+    operator: str
+    functions: tuple[str, ...]
+    store: str = ""
+
+    @classmethod
+    def of(cls, operator: str, *functions: Callable[..., Any]) -> WrittenAs:
+        """An operator with these functions.
+
+        >>> str(replace(WrittenAs.of("aggregate_with", list, lambda value, event: value), store="pages"))
+        "aggregate_with(list, <lambda>) of the store 'pages'"
+        """
+        return cls(operator, tuple(map(_name_of_function, functions)))
+
+    def with_function(self, function: Callable[..., Any]) -> WrittenAs:
+        return replace(self, functions=(*self.functions, _name_of_function(function)))
+
+    def __str__(self) -> str:
+        return f"{self.operator}({', '.join(self.functions)}) of the store {self.store!r}"
+
+
+def _name_of_function(function: Callable[..., Any]) -> str:
+    return getattr(function, "__name__", None) or repr(function)
+
+
 class Processor:
     """A user's own step. Derive from it, declare its stores as class attributes, and write `process`.
 
@@ -91,6 +120,8 @@ class Processor:
     One object processes one partition of one version. State that must outlive it belongs in a store. Its side effects
     may happen more than once.
     """
+
+    _written: ClassVar[WrittenAs | None] = None
 
     def init(self, ctx: Context) -> None:
         """Called once before the first record of a version, and in a version without records."""

@@ -22,7 +22,7 @@ from holdfast.topology.frames import key_of, type_of
 from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import ChangedEntries, ForwardedRows, changes_of
 from holdfast.topology.processing import add_processing
-from holdfast.topology.processor import Context, OnError, Processor, key_as_python
+from holdfast.topology.processor import Context, OnError, Processor, WrittenAs, key_as_python
 from holdfast.topology.sink import Sink
 from holdfast.topology.steps import HasValue
 
@@ -82,6 +82,7 @@ class Reduced:
 
     grouped: Grouped
     label: str
+    written: WrittenAs
     update: Update
     value: Any
     events: Any
@@ -98,7 +99,7 @@ class Reduced:
         stream = replace(self.grouped.stream, key=self.grouped.columns)
         key: Any = key_as_python(key_of(stream.frame, stream.key))
         values: Any = TimestampedKeyValueStore(name, key=key, value=self.value, late="last", **options)
-        processor = processor_of(self.label, values, self.update, self.events)
+        processor = processor_of(self.label, self.written, values, self.update, self.events)
         add_processing(stream, processor, None, {}, name, self.on_error, self.columns)
         return ReducedTable(stream.topology, name)
 
@@ -117,7 +118,7 @@ def reduce(grouped: Grouped, function: Callable[[Any, Any], Any], of: str, on_er
         return new if old is None else function(old, new)
 
     known = replace(grouped, stream=grouped.stream.transform(HasValue.of(of)))
-    return Reduced(known, "Reduce", update, value, None, (of,), on_error)
+    return Reduced(known, "Reduce", WrittenAs.of("reduce", function), update, value, None, (of,), on_error)
 
 
 def aggregate_with(
@@ -134,13 +135,17 @@ def aggregate_with(
     def update(old: Any, event: Any) -> Any:
         return adder(initializer() if old is None else old, event)
 
-    return Reduced(grouped, "Aggregate", update, value, event_class(adder), None, on_error)
+    written = WrittenAs.of("aggregate_with", initializer, adder)
+    return Reduced(grouped, "Aggregate", written, update, value, event_class(adder), None, on_error)
 
 
-def processor_of(label: str, values: TimestampedKeyValueStore[Any, Any], update: Update, event: Any) -> type[Processor]:
+def processor_of(
+    label: str, written: WrittenAs, values: TimestampedKeyValueStore[Any, Any], update: Update, event: Any
+) -> type[Processor]:
     """A processor that keeps what `update` returns. `event` is the class of its events, None for all columns."""
 
     class Reducing(Processor):
+        _written = replace(written, store=values.name)
         store = values
 
         def process(self, key: Any, event: Any, ctx: Context) -> None:

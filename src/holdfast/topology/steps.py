@@ -113,6 +113,21 @@ class Filter:
 
 
 @dataclass(frozen=True, eq=False)
+class FlatMap:
+    """A step that makes several records of one: one per item of an array, in a column of this name."""
+
+    values: str | Column
+    name: str
+
+    def __call__(self, df: DataFrame) -> DataFrame:
+        from pyspark.sql import functions as F
+
+        items = F.explode(F.expr(self.values) if isinstance(self.values, str) else self.values)
+        others = [quoted(column) for column in df.columns if column != self.name]
+        return df.select(*others, items.alias(self.name))
+
+
+@dataclass(frozen=True, eq=False)
 class Computed:
     """A step with expressions or functions of the user's, which can fail for a record."""
 

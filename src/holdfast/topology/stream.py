@@ -31,7 +31,7 @@ from holdfast.topology.plain_frames import spark_frame
 from holdfast.topology.processing import Processed, add_processing
 from holdfast.topology.processor import OnError, Processor, check_on_error, timed
 from holdfast.topology.reducing import Reduced, aggregate_with, reduce
-from holdfast.topology.steps import Computed, Filter, PlainStep, Projection
+from holdfast.topology.steps import Computed, Filter, FlatMap, PlainStep, Projection
 from holdfast.topology.topology import Branch, OutputOf, StatelessStep, Topology
 from holdfast.topology.windowing import WindowedGroup, window
 from holdfast.topology.windows import Windows
@@ -135,13 +135,7 @@ class Stream(Named):
 
         A record whose array is null or empty gives none.
         """
-        from pyspark.sql import functions as F
-
-        def step(df: DataFrame) -> DataFrame:
-            items = F.explode(F.expr(values) if isinstance(values, str) else values)
-            return df.select(*[f"`{c}`" for c in df.columns if c != name], items.alias(name))
-
-        return self._computed(step, f"flat_map({values!r}, {name!r})")
+        return self._computed(FlatMap(values, name), f"flat_map({values!r}, {name!r})")
 
     def key_by(self, *columns: str) -> Stream:
         """The same records under another key."""

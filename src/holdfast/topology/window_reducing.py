@@ -27,7 +27,7 @@ from holdfast.topology.kept_events import kept_type
 from holdfast.topology.other_names import Named
 from holdfast.topology.outputs import DELETED, forwarded_to
 from holdfast.topology.processing import Processing, add_processing
-from holdfast.topology.processor import key_as_python
+from holdfast.topology.processor import WrittenAs, key_as_python
 from holdfast.topology.reducing import Reduced, ReducedTable
 from holdfast.topology.window_rules import LateRow, Merger, WindowProcessor, WindowRules, processor_of
 from holdfast.topology.window_waiting import UntilClosed, UntilStepEnds
@@ -129,7 +129,8 @@ class ReducedWindowedTable(ReducedTable):
             assert isinstance(operator, Processing) and issubclass(operator.processor, WindowProcessor)
             was = operator.processor
             kept = getattr(was, "records", None)
-            made = processor_of(was.__name__, was.store, kept, rules, was.events)
+            assert was._written is not None
+            made = processor_of(was.__name__, was._written, was.store, kept, rules, was.events)
             return replace(operator, processor=made, forwards=(*operator.forwards, (output, columns)))
 
         self.topology.change_operator(self.name, changed)
@@ -181,11 +182,17 @@ class ReducedInWindows:
             fixed += ((EVERY, every_ms),)
             rules = replace(rules, waiting=UntilStepEnds(every_ms))
         output = None if emit is None else Schema((*key.fields, *_VALUE, Field(DELETED, "boolean")))
-        processor = processor_of(reduced.label, declared, self._records(name, own, options), rules, reduced.events)
+        written, kept = self._written(), self._records(name, own, options)
+        processor = processor_of(reduced.label, written, declared, kept, rules, reduced.events)
         add_processing(stream, processor, output, {}, name, reduced.on_error, reduced.columns)
         stream.topology.change_store(name, lambda spec: msgspec.structs.replace(spec, fixed=spec.fixed + fixed))
         stream.topology.change_operator(name, lambda made: _described(made, f"windows {self.windows}"))
         return ReducedWindowedTable(stream.topology, name)
+
+    def _written(self) -> WrittenAs:
+        """The operator with the function that merges sessions, unless it is that of reduce."""
+        written, merge = self.reduced.written, self.merge
+        return written if merge is None or written.operator == "reduce" else written.with_function(merge)
 
     def _records(self, name: str, own: dict[str, Any], options: Options) -> KeptRecords | None:
         """The store of the records that windows are made of."""

@@ -14,11 +14,11 @@ from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from holdfast.stores.kinds.reduced import KeptRecords, ReducedSessions, ReducedStore, StoredWindow
-from holdfast.topology.processor import Context, Processor
+from holdfast.topology.processor import Context, Processor, WrittenAs
 from holdfast.topology.reducing import Update
 from holdfast.topology.window_waiting import WaitingWindows, changed_row, deleted_row
 from holdfast.topology.windowing import LATE
@@ -106,7 +106,7 @@ class WindowRules:
 
     def _in_sliding(self, windows: SlidingWindows, own: WindowProcessor, key: Any, event: Any, ctx: Context) -> bool:
         """Adds a record to its open windows, and makes the one right after it; false if it has none."""
-        store, time = own.store, ctx.timestamp
+        store, time, is_given = own.store, ctx.timestamp, False
         if not self._is_open(Window(time + 1, time + 1 + windows.size_ms), ctx):
             return False
         event = own.records.add(key, time, event)
@@ -119,9 +119,15 @@ class WindowRules:
             if there is None or there.timestamp > time >= window.start:
                 among = slice(bisect_left(times, window.start), bisect_right(times, window.end))
                 value = self._folded([own.records.event(cell) for _, cell in near[among]])
+                is_given |= time >= window.start
                 self._set(store, key, StoredWindow(*window, value, times[among][-1]), there, ctx)
             elif time >= window.start:
+                is_given = True
                 self._set(store, key, StoredWindow(*window, self.update(there.value, event), time), there, ctx)
+        if not is_given:
+            # Its own windows have closed, and it is kept for those that later records make. A function that can't take
+            # it raises now, for this record, and not for a later one.
+            self.update(None, event)
         return True
 
     def _folded(self, events: Sequence[Any]) -> Any:
@@ -169,22 +175,20 @@ class WindowProcessor(Processor):
 
     def init(self, ctx: Context) -> None:
         self._ctx = ctx
-        if self.rules.waiting is not None:
-            before = ctx.timestamp
-            self.rules.waiting.send(self.store, ctx)
-            ctx.timestamp = before
+        self._due = {} if self.rules.waiting is None else self.rules.waiting.due(self.store, ctx.now.event)
 
     def close(self) -> None:
         if self.rules.waiting is not None:
-            self.rules.waiting.settle(self.store, self._ctx)
+            self.rules.waiting.settle(self.store, self._due, self._ctx)
 
 
 def processor_of(
-    label: str, values: ReducedStore, kept: KeptRecords | None, by: WindowRules, event: Any
+    label: str, written: WrittenAs, values: ReducedStore, kept: KeptRecords | None, by: WindowRules, event: Any
 ) -> type[WindowProcessor]:
     """A processor with these rules. `event` is the class of its events, None for all columns."""
 
     class Windowing(WindowProcessor):
+        _written = replace(written, store=values.name)
         store, rules, events = values, by, event
 
         def process(self, key: Any, event: Any, ctx: Context) -> None:

@@ -1,12 +1,14 @@
 """Windows of a user's function that wait to be sent: until they close, or until a step of event time ends.
 
-Both are asked twice in a version. Before its first record, `send` forwards what is due by the event clock of `v-1`, as
-the store had it at `v-1`. After its last record, `settle` lets windows wait that the version has changed: a window that
-came and went within the version leaves nothing. `pipeline.window_sender` does the same for aggregates.
+Both are asked twice in a version. Before its first record, `due` takes what is due by the event clock of `v-1`, as the
+store had it at `v-1`. After its last record, `settle` forwards that, and lets windows wait that the version has
+changed. A window that came and went within the version leaves nothing, and one that was due and went is deleted in
+sinks, and isn't sent before that. `pipeline.window_sender` does the same for aggregates.
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -34,14 +36,18 @@ def deleted_row(held: StoredWindow) -> dict[str, Any]:
     return {**row_of(held), "value": None, DELETED: True}
 
 
+DueWindows = Mapping[bytes, StoredWindow]
+"""The windows that a version sends, by their own keys."""
+
+
 class WaitingWindows(Protocol):
     """When windows of a store are sent on."""
 
-    def send(self, store: ReducedStore, ctx: Context) -> None:
-        """Forwards the windows that are due, before the records of a version."""
+    def due(self, store: ReducedStore, event: int | None) -> DueWindows:
+        """Takes the windows that are due, before the records of a version."""
 
-    def settle(self, store: ReducedStore, ctx: Context) -> None:
-        """Lets windows wait that were changed, after the records of a version."""
+    def settle(self, store: ReducedStore, due: DueWindows, ctx: Context) -> None:
+        """Forwards them, and lets windows wait that were changed, after the records of a version."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +56,10 @@ class UntilClosed:
 
     windows: Windows
 
-    def send(self, store: ReducedStore, ctx: Context) -> None:
-        event = ctx.now.event
+    def due(self, store: ReducedStore, event: int | None) -> DueWindows:
         if event is None:
-            return
-        still_open = []
+            return {}
+        closed, still_open = {}, []
         for own, due, held in store.due(event):
             store.waiting.sent(due, own)
             if held is None:
@@ -62,12 +67,15 @@ class UntilClosed:
             if (closes := self.windows.closes(Window(held.start, held.end))) > event:
                 still_open.append((closes, own))  # the grace has grown since: it waits on
             else:
-                _forward(ctx, store.key_of(own), row_of(held), held.timestamp, FINAL_ROWS)
+                closed[own] = held
         if still_open:
             store.waiting.graces(self.windows.grace_ms)  # notes the grace by which they wait from now on
             store.waiting.put_missing(still_open)
+        return closed
 
-    def settle(self, store: ReducedStore, ctx: Context) -> None:
+    def settle(self, store: ReducedStore, due: DueWindows, ctx: Context) -> None:
+        for own, held in due.items():
+            _forward(ctx, store.key_of(own), row_of(held), held.timestamp, FINAL_ROWS)
         new: list[tuple[int, bytes]] = []
         gone: list[tuple[int, bytes]] = []
         for own, before in store.changed.before.items():
@@ -88,30 +96,31 @@ class UntilStepEnds:
 
     every_ms: int
 
-    def send(self, store: ReducedStore, ctx: Context) -> None:
-        if ctx.now.event is None:
-            return
-        sent = set()
-        for own, due, held in store.due(ctx.now.event):
+    def due(self, store: ReducedStore, event: int | None) -> DueWindows:
+        found = {}
+        for own, due, held in () if event is None else store.due(event):
             store.waiting.sent(due, own)
-            if held is not None and own not in sent:  # a window may wait twice since before the first event time
-                _forward(ctx, store.key_of(own), changed_row(held), held.timestamp)
-                sent.add(own)
+            if held is not None:
+                found[own] = held  # a window may wait twice since before the first event time
+        return found
 
-    def settle(self, store: ReducedStore, ctx: Context) -> None:
+    def settle(self, store: ReducedStore, due: DueWindows, ctx: Context) -> None:
+        for own, held in due.items():
+            if store.is_there(own):
+                _forward(ctx, store.key_of(own), changed_row(held), held.timestamp)
         there, gone = [], []
         for own, before in store.changed.before.items():
-            due = self._due(store.times_of(own)[0], ctx)
+            at = self._end_of_step(store.times_of(own)[0], ctx)
             if store.is_there(own):
-                there.append((due, own))
+                there.append((at, own))
             elif before is not None:
-                gone.append((due, own))
+                gone.append((at, own))
                 # Sinks may have it from an earlier step, so they get the delete at once.
                 _forward(ctx, store.key_of(own), deleted_row(before), before.timestamp)
         store.waiting.remove(gone)
         store.waiting.put_missing(there)
 
-    def _due(self, start: int, ctx: Context) -> int:
+    def _end_of_step(self, start: int, ctx: Context) -> int:
         """The end of the present step. Before the first event time, that of the step of the window's start."""
         return ((start if ctx.now.event is None else ctx.now.event) // self.every_ms + 1) * self.every_ms
 
