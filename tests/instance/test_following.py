@@ -7,6 +7,7 @@ import pytest
 from holdfast.instance.following import follow
 from holdfast.instance.overlay import READABLE
 from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.replica_disk import VersionStamp
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.words import TaskId, Version
@@ -89,7 +90,7 @@ def test_a_version_is_followed_once_and_only_by_its_own_history(place: Place) ->
     commit = commit_of(app, version)
     runs = replica.changes_of(commit)
     for _ in range(2):
-        replica.follow(commit, runs)
+        replica.follow(commit, runs, VersionStamp.of(commit))
         assert shown(replica) == app.state()
     assert replica.applied_bytes == sum(commit_of(app, Version(each)).state_bytes(TASKS[0]) for each in (1, 2, 3))
     other = AppLog(new_url(), partitions=1)

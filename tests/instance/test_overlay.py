@@ -16,7 +16,7 @@ from holdfast.instance.fingerprint import U64, fingerprint, fingerprint_of
 from holdfast.instance.keys_below import KeysBelow
 from holdfast.instance.overlay import READABLE, NotInOverlay, Overlay
 from holdfast.instance.range_reads import IN_RANGES, read_ranges
-from holdfast.instance.run import Run, runs_of
+from holdfast.instance.run import Index, Run, runs_of
 from holdfast.stores.engines.base import Changes
 from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, Version
@@ -44,7 +44,22 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
     whole = fingerprint(pa.array([b"before", *keys], pa.binary()))
     assert fingerprint(pa.array([b"before", *keys], pa.binary()).slice(1)).tolist() == whole[1:].tolist()
     assert [int(fingerprint(pa.array([key], pa.binary()))[0]) for key in keys] == whole[1:].tolist()
-    assert [int(fingerprint_of(key)) for key in keys] == whole[1:].tolist()
+    assert [fingerprint_of(key) for key in keys] == whole[1:].tolist()
+
+
+def low(keys: pa.Array) -> U64:
+    """Fingerprints that are all in the lowest part of their range."""
+    return fingerprint(keys) >> np.uint64(40)
+
+
+@pytest.mark.parametrize("prints", [fingerprint, colliding, low])
+def test_one_key_is_found_in_a_long_run_however_fingerprints_are_spread(prints: Callable[[pa.Array], U64]) -> None:
+    keys = pa.array([b"%d" % n for n in range(0, 6_000, 2)], pa.binary())
+    run = Run(keys, keys, Version(1), index=Index.of(prints(keys)))
+    for n in range(0, 6_000, 3 if prints is not colliding else 601):
+        key = b"%d" % n
+        row = run.row_of(key, int(prints(pa.array([key], pa.binary()))[0]))
+        assert row == (n // 2 if n % 2 == 0 else -1)
 
 
 @pytest.mark.parametrize("prints", [fingerprint, colliding])
@@ -57,8 +72,8 @@ def test_fingerprints_depend_on_the_key_alone(keys: list[bytes], cut: int) -> No
     lookups=st.lists(KEYS),
 )
 def test_it_equals_a_model_at_every_version(prints: Callable[[pa.Array], U64], **drawn: Any) -> None:
-    def print_of(key: bytes) -> np.uint64:
-        return np.uint64(prints(pa.array([key], pa.binary()))[0])
+    def print_of(key: bytes) -> int:
+        return int(prints(pa.array([key], pa.binary()))[0])
 
     with (
         patch.object(overlays, "fingerprint", prints),

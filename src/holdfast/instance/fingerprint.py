@@ -14,6 +14,7 @@ U64 = npt.NDArray[np.uint64]
 
 _ODD = np.uint64(0x9E3779B97F4A7C15)
 _MIX = np.uint64(0xFF51AFD7ED558CCD)
+_ODD_NUMBER, _MIX_NUMBER = int(_ODD), int(_MIX)
 _HALF = np.uint64(32)
 _PIECE = 16_384
 _ALL = (1 << 64) - 1
@@ -59,21 +60,18 @@ def fingerprint(keys: pa.Array) -> U64:
     return _mixed(prints, _ODD)
 
 
-def fingerprint_of(key: bytes) -> np.uint64:
-    """The fingerprint of one key: 2 us instead of the 25 of a column of one row.
+def fingerprint_of(key: bytes) -> int:
+    """The fingerprint of one key: 1 us instead of the 25 of a column of one row.
 
-    >>> bool(fingerprint_of(b"a longer key") == fingerprint(pa.array([b"a longer key"], pa.binary()))[0])
+    >>> fingerprint_of(b"a longer key") == int(fingerprint(pa.array([b"a longer key"], pa.binary()))[0])
     True
     """
-    print_ = len(key) * int(_ODD) & _ALL
+    print_ = len(key) * _ODD_NUMBER & _ALL
     for done in range(0, len(key), 8):
-        print_ = _mixed_number(print_, int.from_bytes(key[done : done + 8], "little"))
-    return np.uint64(_mixed_number(print_, int(_ODD)))
-
-
-def _mixed_number(print_: int, word: int) -> int:
-    mixed = (print_ ^ word) * int(_MIX) & _ALL
-    return mixed ^ mixed >> 32
+        print_ = (print_ ^ int.from_bytes(key[done : done + 8], "little")) * _MIX_NUMBER & _ALL
+        print_ ^= print_ >> 32
+    print_ = (print_ ^ _ODD_NUMBER) * _MIX_NUMBER & _ALL
+    return print_ ^ print_ >> 32
 
 
 def _mixed(prints: U64, word: U64 | np.uint64) -> U64:

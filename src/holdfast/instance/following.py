@@ -11,6 +11,7 @@ from collections.abc import Iterator, Sequence
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.replica import TIDY, Replica
+from holdfast.instance.replica_disk import VersionStamp
 from holdfast.instance.run import Run, index_together, runs_of
 from holdfast.log.commits import Commit
 from holdfast.log.log import Log
@@ -26,15 +27,16 @@ def follow(replicas: Sequence[Replica], commit: Commit, log: Log) -> None:
     except HoldfastError:
         moving = list(_changes_one_by_one(changed, commit))
     index_together([run for _, runs in moving for run in runs.values()])
+    stamp = VersionStamp.of(commit)
     for replica, runs in moving:
-        replica.follow(commit, runs)
+        replica.follow(commit, runs, stamp)
     if moving:
         # Lets the readers that wait for these tasks run at once. Otherwise this thread keeps the interpreter until it
         # has passed the version to all other tasks: with 127 of them a reader came after 2.7 ms instead of 1.0.
         SYSTEM_CLOCK.sleep(0)
     for replica in replicas:
         if not commit.changes(replica.task):
-            replica.follow(commit, {})
+            replica.follow(commit, {}, stamp)
     if commit.version % TIDY == 0:
         for replica, _ in moving:
             replica.tidy()

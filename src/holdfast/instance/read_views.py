@@ -10,7 +10,7 @@ after the read; when the engines have moved on, the pinned view answers instead.
 
 import threading
 from collections.abc import Generator, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Self
 
@@ -48,7 +48,7 @@ class VersionNotAvailable(HoldfastError):
 
 @dataclass(frozen=True)
 class ReadView:
-    """A task's stores at one version. Close it when done."""
+    """A task's stores at one version. Close it when done; several readers may have the same one."""
 
     version: Version
     overlay: Overlay
@@ -147,7 +147,8 @@ class PublishedVersions:
 
     def __init__(self, task: TaskId) -> None:
         self._task = task
-        self._changed = threading.Condition()
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
         self._newest: ReadView | None = None
         self._furthest = NOTHING
         self._older: tuple[ReadView, ...] = ()
@@ -172,7 +173,7 @@ class PublishedVersions:
     @property
     def range(self) -> tuple[Version, Version] | None:
         """The oldest and the newest version that can be read."""
-        with self._changed:
+        with self._lock:
             if self._newest is None:
                 return None
             oldest = min([view.version for view in self._older] + [self._first_of(self._newest)])
@@ -180,7 +181,7 @@ class PublishedVersions:
 
     def advance(self, overlay: Overlay, now: Now | None = None) -> None:
         """Publishes a version on the same pinned view. `now` are its clocks, needed if it wasn't published before."""
-        with self._changed:
+        with self._lock:
             assert self._newest is not None
             self._newest = ReadView(overlay.version, overlay, self._newest.pinned, self._clock(overlay.version, now))
             self._furthest = max(self._furthest, overlay.version)
@@ -189,7 +190,7 @@ class PublishedVersions:
 
     def move(self, overlay: Overlay, pinned: PinnedView, now: Now | None = None) -> None:
         """Publishes a version on another pinned view, and owns that view. Earlier versions keep the one they had."""
-        with self._changed:
+        with self._lock:
             before = self._newest
             if before is not None:
                 last = min(before.version, Version(pinned.version - 1))
@@ -205,14 +206,14 @@ class PublishedVersions:
 
     def forget_older(self) -> None:
         """Gives up all versions but those on the newest pinned view; older ones keep files on disk."""
-        with self._changed:
+        with self._lock:
             gone, self._older = self._older, ()
         for view in gone:
             view.close()
 
     def clear(self) -> None:
         """Publishes nothing any more."""
-        with self._changed:
+        with self._lock:
             gone = [*self._older, *([self._newest] if self._newest else [])]
             self._newest, self._older, self._clocks = None, (), {}
             self._changed.notify_all()
@@ -221,22 +222,25 @@ class PublishedVersions:
 
     def read_view(self, version: Version | None = None) -> ReadView:
         """The newest version, or the given one. The newest is never older than one that was read before."""
-        with self._changed:
+        with self._lock:
             newest = self._newest
             if newest is not None and version is None and newest.version < self._furthest:
                 newest = None  # it started over, and is still older than a version that was read
-            if newest is not None and (version is None or self._first_of(newest) <= version <= newest.version):
-                shown = newest.version if version is None else version
-                return ReadView(shown, newest.overlay.at(shown), newest.pinned.hold(), self._clock(shown))
+            if newest is not None and (version is None or version == newest.version):
+                newest.pinned.hold()
+                return newest
+            if newest is not None and version is not None and self._first_of(newest) <= version < newest.version:
+                return ReadView(version, newest.overlay.at(version), newest.pinned.hold(), self._clock(version))
             for view in self._older:
                 if view.version == version:
-                    return replace(view, pinned=view.pinned.hold())
+                    view.pinned.hold()
+                    return view
         why = "it is being restored" if newest is None else "only the last few committed versions can be read"
         raise VersionNotAvailable.of(self._task, version, self.range, why)
 
     def wait_for(self, version: Version, timeout: float) -> bool:
         """Waits until the replica is at `version` or beyond."""
-        with self._changed:
+        with self._lock:
             return self._changed.wait_for(lambda: self._is_at(version), timeout=max(0.0, timeout))
 
     def _is_at(self, version: Version) -> bool:

@@ -192,7 +192,7 @@ class Replica(ReplicaState):
         index_together(list(runs.values()))
         if (overlay := self.published.overlay) is not None and not self._has_room(overlay, 0):
             self.flush_overlay()
-        self._publish(commit, runs)
+        self._publish(commit, runs, VersionStamp.of(commit))
         if self._at % TIDY == 0:
             self.tidy()
         if report.under_way:
@@ -206,16 +206,16 @@ class Replica(ReplicaState):
         """The parts of segments that `changes_of` reads."""
         return self._source.parts(commit)
 
-    def _publish(self, commit: Commit, runs: Mapping[str, Run]) -> None:
+    def _publish(self, commit: Commit, runs: Mapping[str, Run], stamp: VersionStamp) -> None:
         version = Version(commit.version)
+        applied = self.applied_bytes + (commit.state_bytes(self.task) if runs else 0)
         with self._publishing:
             overlay = self.published.overlay
             assert overlay is not None
             assert self._disk is not None
-            stamp = VersionStamp.of(commit, self.applied_bytes + (commit.state_bytes(self.task) if runs else 0))
-            self._disk.know(version, stamp)
+            self._disk.know(version, stamp, applied)
             self.published.advance(overlay.with_version(version, runs), stamp.now)
-            self._at, self._commit, self.applied_bytes = version, commit.id, stamp.applied_bytes
+            self._at, self._commit, self.applied_bytes = version, commit.id, applied
 
     def can_follow(self, commit: Commit) -> bool:
         """Whether the commit is the next version of a replica that is up to date, and fits into its overlay."""
@@ -225,12 +225,15 @@ class Replica(ReplicaState):
         small = self._source.estimated_bytes(commit) <= self.settings.overlay_bytes // 2
         return small and self._has_room(overlay, 0)
 
-    def follow(self, commit: Commit, runs: Mapping[str, Run]) -> None:
-        """Publishes the next version, with its changes. A replica that has moved on meanwhile stays as it is."""
+    def follow(self, commit: Commit, runs: Mapping[str, Run], stamp: VersionStamp) -> None:
+        """Publishes the next version, with its changes. A replica that has moved on meanwhile stays as it is.
+
+        `stamp` is that of the commit, made once for all replicas.
+        """
         if self._advancing.acquire(blocking=False):
             try:
                 if self._is_next(commit):
-                    self._publish(commit, runs)
+                    self._publish(commit, runs, stamp)
             finally:
                 self._advancing.release()
 
@@ -255,8 +258,8 @@ class Replica(ReplicaState):
             disk = self._disk
             assert disk is not None
             applied = self.applied_bytes + sum(commit.state_bytes(self.task) for commit in commits)
-            stamp = VersionStamp.of(last, applied)
-            disk.know(version, stamp)
+            stamp = VersionStamp.of(last)
+            disk.know(version, stamp, applied)
             disk.apply(self._counted(self._source.stream(commits), counts), version)
             self._at, self._commit, self.applied_bytes = version, last.id, applied
             mark = disk.engines.mark()

@@ -37,12 +37,10 @@ class VersionStamp:
     now: Now
     app: int
     """The number of the app file that the version was committed with; 0 if only the mark is known."""
-    applied_bytes: int
-    """The bytes of the segments that led to the version."""
 
     @classmethod
-    def of(cls, commit: Commit, applied_bytes: int) -> "VersionStamp":
-        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app, applied_bytes)
+    def of(cls, commit: Commit) -> "VersionStamp":
+        return cls(commit.id, Now(commit.clocks.wall, commit.clocks.event), commit.app)
 
 
 class ReplicaDisk:
@@ -67,25 +65,25 @@ class ReplicaDisk:
         self._log = log
         self._clock = clock
         self._lock = threading.Lock()
-        self._stamps: dict[Version, VersionStamp] = {}
+        self._stamps: dict[Version, tuple[VersionStamp, int]] = {}
         self._dropped: dict[str, bytes] = {}
         self.flushed = NOTHING
         self.applied_bytes = 0
         """The bytes of the segments that led to the version of the engines."""
         self._flushed_at = clock.monotonic()
 
-    def know(self, version: Version, stamp: VersionStamp) -> None:
-        """Remembers the commit of a version that may be applied later."""
+    def know(self, version: Version, stamp: VersionStamp, applied_bytes: int) -> None:
+        """Remembers the commit of a version that may be applied later, and the bytes of the segments that led to it."""
         with self._lock:
-            self._stamps[version] = stamp
+            self._stamps[version] = stamp, applied_bytes
 
     def apply(self, changes: Iterable[tuple[str, Changes]], version: Version) -> None:
         """Brings the engines to a version that is known, and drops the slices that its clocks hide."""
-        stamp, former = self._stamps[version], self.engines.mark()
+        (stamp, applied_bytes), former = self._stamps[version], self.engines.mark()
         before = None if former is None or former.version == NOTHING else Now(former.wall, former.event)
         mark = Mark(version, stamp.commit, self._log, wall=stamp.now.wall, event=stamp.now.event)
         self.engines.apply(changes, mark)
-        self.applied_bytes = stamp.applied_bytes
+        self.applied_bytes = applied_bytes
         with self._lock:
             self._stamps = {known: each for known, each in self._stamps.items() if known >= version}
         for store, start, stop in self._hidden(stamp, before):

@@ -197,7 +197,7 @@ class ReplicaState:
         self._disk = disk
         disk.flushed = self._at = verdict.at
         disk.applied_bytes = self.applied_bytes = applied_bytes
-        disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0, applied_bytes=applied_bytes))
+        disk.know(self._at, VersionStamp("" if mark is None else mark.commit, now, app=0), applied_bytes)
         self.openings += 1
         self._commit = "" if mark is None else mark.commit
 

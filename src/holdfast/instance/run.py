@@ -5,6 +5,7 @@ starts; a lookup goes to the bucket, compares fingerprints, then keys. Rows are 
 the oldest first, so the coldest half of a run is its first half.
 """
 
+from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from holdfast.instance.byte_rows import ByteRows
 from holdfast.instance.fingerprint import U64, fingerprint
 from holdfast.stores.engines.base import Changes
 from holdfast.stores.formats.key_order import SortedKeys
@@ -22,6 +24,8 @@ from holdfast.words import Version
 Rows = npt.NDArray[np.int64]
 _SCAN_BLOCK = 256
 _CHANGES = 32_768
+_AROUND = 64
+"""How far from the guessed place a fingerprint is searched: four times the usual distance among 1,000 rows."""
 _SMALL = 1_024
 """The fingerprints of a run of this many rows take 45 us, half of it for calls whatever the number of rows."""
 
@@ -74,13 +78,6 @@ class Index:
         found[here != prints] = -1
         return found
 
-    def rows_of(self, print_: np.uint64) -> list[int]:
-        """All rows with one fingerprint."""
-        first = stop = int(self.prints.searchsorted(print_))
-        while stop < len(self.prints) and self.prints[stop] == print_:
-            stop += 1
-        return self.rows[first:stop].tolist() if stop > first else []
-
     def without_rows_before(self, first: int) -> "Index":
         """The index without the first rows; the others move down."""
         stays = self.rows >= first
@@ -105,23 +102,38 @@ class Run:
     [1, -1]
     """
 
+    __slots__ = ("_bytes", "_index", "_key_rows", "_numbers", "_sorted", "_value_rows", "high", "keys", "values")
+
     def __init__(self, keys: pa.Array, values: pa.Array, high: Version, *, index: Index | None = None) -> None:
         self.keys = keys
         self.values = values
         self.high = high
         self._bytes: int = keys.get_total_buffer_size() + values.get_total_buffer_size() + _index_bytes(len(keys))
+        self._index: Index | None = None
+        self._numbers: memoryview | None = None
+        """The index's fingerprints as Python's numbers: a search among 800 takes 0.5 us, numpy's with scalars 1.2."""
+        self._key_rows: ByteRows | None = None
+        self._value_rows: ByteRows | None = None
+        self._sorted: SortedKeys | None = None
         if index is not None:
             self.index = index
 
-    @cached_property
+    @property
     def index(self) -> Index:
         """Where each key is, computed at the first lookup unless `index_together` was called before."""
-        return Index.of(fingerprint(self.keys))
+        if self._index is None:
+            self.index = Index.of(fingerprint(self.keys))
+        assert self._index is not None
+        return self._index
+
+    @index.setter
+    def index(self, index: Index) -> None:
+        self._index = index
+        self._numbers = index.prints.data
 
     @property
     def nbytes(self) -> int:
-        is_sorted = "sorted" in self.__dict__
-        return self._bytes + (self.sorted.nbytes if is_sorted else 0)
+        return self._bytes + (0 if self._sorted is None else self._sorted.nbytes)
 
     def __len__(self) -> int:
         return len(self.keys)
@@ -136,15 +148,39 @@ class Run:
             same = pc.equal(self.keys.take(pa.array(found[hit])), wanted)
             if same.true_count < hit.size:
                 for place in np.flatnonzero(~same.to_numpy(zero_copy_only=False)):
-                    found[hit[place]] = self.row_of(wanted[place].as_py(), prints[asked[place]])
+                    found[hit[place]] = self.row_of(wanted[place].as_py(), int(prints[asked[place]]))
         return found
 
-    def row_of(self, key: bytes, print_: np.uint64) -> int:
-        """The row of one key, -1 if this run doesn't know it."""
-        for row in self.index.rows_of(print_):
-            if self.keys[row].as_py() == key:
+    def row_of(self, key: bytes, print_: int) -> int:
+        """The row of one key, -1 if this run doesn't know it.
+
+        Fingerprints are spread evenly, so a place is guessed and only those around it are searched: they are in few
+        lines of memory, and with many tasks none is in the processor's cache.
+        """
+        numbers = self._numbers or self.index.prints.data
+        rows = len(numbers)
+        guess = print_ * rows >> 64
+        low, high = max(0, guess - _AROUND), min(rows, guess + _AROUND)
+        at = bisect_left(numbers, print_, low, high)
+        if (at == low and low) or (at == high < rows):
+            at = bisect_left(numbers, print_)
+        while at < rows and numbers[at] == print_:
+            row = int(self.index.rows[at])
+            if self._keys[row] == key:
                 return row
+            at += 1
         return -1
+
+    def value_of(self, row: int) -> bytes | None:
+        if self._value_rows is None:
+            self._value_rows = ByteRows(self.values)
+        return self._value_rows[row]
+
+    @property
+    def _keys(self) -> ByteRows:
+        if self._key_rows is None:
+            self._key_rows = ByteRows(self.keys)
+        return self._key_rows
 
     def changes(self) -> Iterator[Changes]:
         """The run as changes for an engine: in key order, a bounded number of rows at a time."""
@@ -159,10 +195,12 @@ class Run:
         index = self.index.without_rows_before(first)
         return Run(self.keys.take(rows), self.values.take(rows), self.high, index=index)
 
-    @cached_property
+    @property
     def sorted(self) -> SortedKeys:
         """The keys in order, computed at the first scan."""
-        return SortedKeys(self.keys)
+        if self._sorted is None:
+            self._sorted = SortedKeys(self.keys)
+        return self._sorted
 
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool) -> Iterator[tuple[bytes, bytes | None]]:
         """The entries with start <= key < stop, in key order."""
