@@ -24,6 +24,7 @@ from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.instance import messages
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.credentials import Credentials
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instances import Assignment, InstanceFailed, assignments
@@ -68,6 +69,7 @@ class EmbeddedInstances:
         self._app = app
         self._settings = settings
         self._app_file = app_file
+        self.credentials = Credentials.of(settings.security)
         self._on_event = on_event
         self._on_failure = on_failure
         self._stopped = stopped
@@ -184,6 +186,7 @@ def _config(app: str, app_file: int, settings: Settings, number: int, assignment
         snapshots=settings.snapshots,
         rest=replace(rest, port=rest.port + number) if rest.port else rest,
         retry=settings.retry,
+        security=settings.security,
     )
 
 
@@ -203,8 +206,7 @@ class _Embedded:
         on_failure: Callable[[BaseException], None],
         stopped: Callable[[], bool],
     ) -> None:
-        self.address = launched.address
-        self.rest_address = launched.rest_address
+        self.address, self.rest_address = launched.address, launched.rest_address
         rest = replace(config.rest, port=_port(launched.rest_address or ":0"))
         self._config = msgspec.structs.replace(config, port=_port(launched.address), rest=rest)
         self._process = launched.process
@@ -215,7 +217,8 @@ class _Embedded:
         self._stopping = threading.Event()
         self._app_state = messages.AppStateMessage(str(AppState.RESTORING))
         self._peers: Mapping[str, tuple[str, ...]] = {}
-        self._client = StateClient(self.address, _DEADLINE)
+        self._credentials = Credentials.of(config.security)
+        self._client = StateClient(self.address, _DEADLINE, credentials=self._credentials)
         self._gave_up: InstanceFailed | None = None
         self._threads = [
             threading.Thread(target=body, name=f"{config.name}-{body.__name__}", daemon=True)
@@ -229,7 +232,7 @@ class _Embedded:
         while not self._stopping.is_set():
             try:
                 status = self._client.status()
-            except HoldfastError as error:
+            except InstanceUnavailable as error:
                 logger.debug("instance %s does not answer yet: %s", self._config.name, error)
             else:
                 readable = {task.task for task in status.tasks if (task.readable_to or 0) >= version}
@@ -352,7 +355,7 @@ class _Embedded:
     def _read_events(self) -> None:
         """Passes the instance's events on to the listeners in the driver."""
         since, life, failures = 0, None, 0
-        with StateClient(self.address, _DEADLINE) as client:
+        with StateClient(self.address, _DEADLINE, credentials=self._credentials) as client:
             while not self._stopping.is_set():
                 try:
                     page = client.events(since, wait=1.0, life=life)

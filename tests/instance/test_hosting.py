@@ -19,6 +19,7 @@ from holdfast.embedded import EmbeddedInstances
 from holdfast.errors import Closed, Interrupted
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.credentials import NO_CREDENTIALS
 from holdfast.instance.events import EventPage, RestoreEvent
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
@@ -383,10 +384,10 @@ def test_events_are_asked_for_less_often_the_longer_an_instance_does_not_answer(
             raise InstanceUnavailable("it is being restarted.")
         return page
 
-    monkeypatch.setattr(embedded, "StateClient", lambda *_: nullcontext(SimpleNamespace(events=events)))
+    monkeypatch.setattr(embedded, "StateClient", lambda *_, **__: nullcontext(SimpleNamespace(events=events)))
     stopping: Any = SimpleNamespace(is_set=lambda: len(waits) == 3, wait=waits.append)
     instance = embedded._Embedded.__new__(embedded._Embedded)
-    instance.address, instance._stopping = "grpc://127.0.0.1:1", stopping
+    instance.address, instance._stopping, instance._credentials = "grpc://127.0.0.1:1", stopping, NO_CREDENTIALS
     instance._read_events()
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.2), strict=True))
 

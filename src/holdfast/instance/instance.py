@@ -17,6 +17,7 @@ from holdfast import metrics
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance import messages, state_dir
 from holdfast.instance.config import InstanceConfig, Phase, Role
+from holdfast.instance.credentials import Credentials, check_protected
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.maintenance import MaintenanceLoop, flushing
@@ -64,6 +65,7 @@ class Instance:
 
     def __init__(self, config: InstanceConfig) -> None:
         self.config = config
+        self.credentials = Credentials.of(config.security)
         self.events = Events()
         state, retry, log = config.state, config.retry, config.log
         disk = DiskUse(
@@ -106,7 +108,7 @@ class Instance:
     def address(self) -> str:
         if self._service is None:
             raise Closed(f"instance {self.config.name!r} doesn't listen yet. Start it first.")
-        return f"grpc://{self.config.host}:{self._service.port}"  # type: ignore[attr-defined]
+        return self.credentials.address(self.config.host, self._service.port)  # type: ignore[attr-defined]
 
     @property
     def ready(self) -> bool:
@@ -280,11 +282,15 @@ class Instance:
         self._stop_asked.wait()
 
     def _listening(self) -> StateService:
+        host, name = self.config.host, self.config.name
+        if not self.credentials:
+            remedy = "Set security.token_file, or the three security.tls_ files, or have it listen on 127.0.0.1."
+            check_protected(f"instance {name!r}", host, remedy)
         try:
-            return StateService(self, f"grpc://{self.config.host}:{self.config.port}")
+            return StateService(self, self.credentials.address(host, self.config.port), self.credentials)
         except (pa.ArrowException, OSError) as error:
             raise CannotListen(
-                f"instance {self.config.name!r} can't listen on {self.config.host}:{self.config.port}: {error}. Stop "
+                f"instance {name!r} can't listen on {host}:{self.config.port}: {error}. Stop "
                 "the program that listens there, or choose another port."
             ) from error
 
