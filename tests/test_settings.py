@@ -22,6 +22,7 @@ from holdfast.settings.sections import (
     RetrySettings,
     SparkSettings,
 )
+from holdfast.settings.security import SecuritySettings
 from holdfast.settings.units import RedactedOptions, format_duration, format_size, parse_duration, parse_size
 
 
@@ -166,6 +167,8 @@ def test_settings_that_code_gets_wrong_are_refused(make: Callable[[], object], w
             ),
             "count records twice",
         ),
+        (lambda: SecuritySettings(token="x" * 16, token_file="x"), "security.token and security.token_file are both"),
+        (lambda: SecuritySettings(tls_cert_file="x"), "security.tls_key_file and security.tls_ca_file must be set too"),
     ],
 )
 def test_values_that_contradict_each_other_are_refused(make: Callable[[], object], words: str) -> None:
@@ -208,11 +211,13 @@ def test_every_setting_can_be_set_by_its_variable(name: str) -> None:
     setting = all_settings()[name]
     maps = {"log.options": '{"a": "b"}', "spark.config": '{"a": "b"}', "returned_stores": '{"a": "continue"}'}
     text = maps.get(name) or setting.show(setting.default) or "3"
+    together = [each for each in all_settings() if each.startswith("security.tls_")]
 
-    loaded = load(env={variable_of(name): text})
+    loaded = load(env={variable_of(each): text for each in (together if name in together else [name])})
 
     assert loaded.origins[name] == variable_of(name)
-    assert {row[0]: row[1] for row in loaded.rows()}[name] == text.strip('{}"').replace('": "', "=")
+    shown = "******" if name == "security.token" else text.strip('{}"').replace('": "', "=")
+    assert {row[0]: row[1] for row in loaded.rows()}[name] == shown
 
 
 def test_a_variable_can_set_one_entry_of_options() -> None:
@@ -315,6 +320,18 @@ def test_secrets_are_never_shown(url: str) -> None:
     for shown in (repr(settings), str(settings), repr(settings.log), repr(loaded), str(loaded.rows())):
         assert "hush" not in shown
         assert "aws_secret_access_key" in shown
+
+
+def test_a_token_is_never_shown_and_files_are(tmp_path: Path) -> None:
+    security = SecuritySettings(token="hush", tls_cert_file="a.pem", tls_key_file="b.pem", tls_ca_file="c.pem")
+    settings = Settings(security=security)
+    for shown in (repr(security), repr(settings), str(load(settings).rows()), repr(load(settings))):
+        assert "hush" not in shown and "b.pem" in shown and "******" in shown
+    assert settings.absolute().security.tls_key_file == str(tmp_path / "b.pem")
+    Path("holdfast.toml").write_text("[security]\ntoken = 5550123\n")
+    assert "5550123" not in refused(load) and "security.token" in refused(load)
+    both = {"HOLDFAST_SECURITY__TOKEN": "hush", "HOLDFAST_SECURITY__TOKEN_FILE": "x", "HOLDFAST_CONFIG": ""}
+    assert "hush" not in refused(lambda: load(env=both))
 
 
 def test_a_refused_value_of_options_is_not_shown() -> None:

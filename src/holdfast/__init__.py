@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from holdfast.settings.sections import SnapshotSettings as SnapshotSettings
     from holdfast.settings.sections import SparkSettings as SparkSettings
     from holdfast.settings.sections import StateSettings as StateSettings
+    from holdfast.settings.security import SecuritySettings as SecuritySettings
     from holdfast.states import AppState as AppState
     from holdfast.stores.access import DictBytes as DictBytes
     from holdfast.stores.access import Now as Now
@@ -102,6 +103,7 @@ _HOMES = {
         "SparkSettings",
         "StateSettings",
     ),
+    "holdfast.settings.security": ("SecuritySettings",),
     "holdfast.states": ("AppState",),
     "holdfast.stores.access": ("DictBytes", "Now"),
     "holdfast.stores.kinds.base": ("NotBound", "Store"),

@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import HoldfastError
 from holdfast.group.generations import Address
 from holdfast.instance.client import StateClient
+from holdfast.instance.credentials import Credentials
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnreachable
 from holdfast.retry import backoff
@@ -47,6 +48,7 @@ class Contact:
         id: str,
         address: Address,
         news: News,
+        credentials: Credentials,
         *,
         on_event: Callable[[RestoreEvent], None],
         on_lost: Callable[[str], None],
@@ -60,7 +62,8 @@ class Contact:
         self._news, self._told = news, News()
         self._changed = threading.Condition()
         self._closed = False
-        self.client = StateClient(address.flight, CALL_SECONDS)
+        self._credentials = credentials
+        self.client = StateClient(address.flight, CALL_SECONDS, credentials=credentials)
         for body in (self._send, self._read_events):
             threading.Thread(target=body, name=f"{id}-{body.__name__.strip('_')}", daemon=True).start()
 
@@ -112,7 +115,7 @@ class Contact:
     def _read_events(self) -> None:
         """Passes the instance's events on to the listeners in the driver."""
         since, life, failures = self._since, None, 0
-        with StateClient(self.address.flight, CALL_SECONDS) as client:
+        with StateClient(self.address.flight, CALL_SECONDS, credentials=self._credentials) as client:
             while not self._closed:
                 try:
                     page = client.events(since, wait=_EVENT_WAIT, life=life)

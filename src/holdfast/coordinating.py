@@ -23,6 +23,7 @@ from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member, MemberState
 from holdfast.group.rules import assignor_of, interval_for, rules_of
 from holdfast.instance.client import StateClient
+from holdfast.instance.credentials import Credentials
 from holdfast.log.objects import Storage
 from holdfast.settings.model import Settings
 
@@ -42,6 +43,7 @@ class DriverCoordinator:
         self._interval = group.heartbeat_interval.total_seconds()
         self._timeout = group.session_timeout.total_seconds()
         self._log = log
+        self._credentials = Credentials.of(settings.security)
         self._coordinator = Coordinator(
             storage,
             log,
@@ -176,7 +178,7 @@ class DriverCoordinator:
 
     def _answers(self, member: Member) -> bool:
         try:
-            with StateClient(member.address, _PING_SECONDS) as client:
+            with StateClient(member.address, _PING_SECONDS, credentials=self._credentials) as client:
                 status = client.status()
         except HoldfastError:
             return False

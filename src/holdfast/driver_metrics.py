@@ -21,7 +21,7 @@ class DriverMetrics:
         rest, port = settings.rest, settings.rest.driver_metrics_port
 
         def check() -> None:
-            listen(rest.host, port, "rest.driver_metrics_port").close()
+            listen(rest.host, port, "rest.driver_metrics_port", insecure=rest.insecure).close()
 
         # The driver before, which has just been taken over, may still have the port.
         deadline = freed_within(settings)

@@ -21,6 +21,7 @@ from holdfast.group.coordinator import Needs
 from holdfast.group.generations import Generation
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase, moves, rebalances
 from holdfast.instance.config import Phase
+from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnavailable, TaskStatus
 from holdfast.instances import InstanceFailed
@@ -57,6 +58,7 @@ class GroupInstances:
         self._app = app
         self._settings = settings
         self._app_file = app_file
+        self.credentials = Credentials.of(settings.security)
         self._on_event = on_event
         self._on_failure = on_failure
         self._on_rebalance = on_rebalance
@@ -72,6 +74,7 @@ class GroupInstances:
         self._changing = threading.RLock()
         self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="holdfast-asks")
         self._gave_up: InstanceFailed | None = None
+        self._refusal: NotAuthenticated | None = None
         self._rebalances: list[tuple[RebalanceEvent, float]] = []
         """Those under way, with their begin by the monotonic clock."""
         self._closed = threading.Event()
@@ -125,6 +128,7 @@ class GroupInstances:
                         id,
                         address,
                         self._news,
+                        self.credentials,
                         on_event=self._on_event,
                         on_lost=lambda id, incarnation=address.incarnation: self._coordinator.lost(id, incarnation),  # type: ignore[misc]
                         since=0 if self._processes is not None else -1,
@@ -196,6 +200,7 @@ class GroupInstances:
                 yield asked[answer], answer.result()
             except HoldfastError as error:
                 logger.debug("instance %s doesn't answer: %s", asked[answer], error)
+                self._refusal = error if isinstance(error, NotAuthenticated) else None
                 yield asked[answer], None
 
     def _hosted(self, generation: Generation, ids: Iterable[str]) -> Iterable[tuple[str, TaskStatus]]:
@@ -212,8 +217,8 @@ class GroupInstances:
             missing = self._not_ready(version)
             if not missing:
                 return
-            if self._gave_up is not None:
-                raise self._gave_up
+            if (failure := self._gave_up or self._refusal) is not None:
+                raise failure
             if self._generation is None and SYSTEM_CLOCK.monotonic() - said >= _WAITING_SECONDS:
                 said = SYSTEM_CLOCK.monotonic()
                 logger.warning(

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.instance.credentials import Credentials
 from holdfast.states import AppState
 from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
@@ -20,6 +21,10 @@ class InstanceFailed(HoldfastError):
 
 class Instances(Protocol):
     """All instances of one app."""
+
+    @property
+    def credentials(self) -> Credentials:
+        """What tasks show to the instances."""
 
     @property
     def rest_addresses(self) -> tuple[str, ...]:

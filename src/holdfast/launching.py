@@ -54,6 +54,7 @@ def config_of(app: str, id: str, settings: Settings) -> InstanceConfig:
         group=settings.group,
         rest=settings.rest,
         retry=settings.retry,
+        security=settings.security,
     )
 
 

@@ -12,7 +12,7 @@ from datetime import timedelta
 from holdfast.instance import state_dir
 from holdfast.query.listening import AddressTaken, listen
 from holdfast.settings.model import Settings
-from holdfast.settings.sections import RetrySettings
+from holdfast.settings.sections import RestSettings, RetrySettings
 from holdfast.words import TaskId
 
 START_RETRY = RetrySettings(first="200ms", longest="1s")
@@ -32,9 +32,9 @@ def check_places(app: str, settings: Settings, tasks: Collection[TaskId]) -> Non
     if rest.enabled:
         for number in numbers:
             port = rest.port + number if rest.port else 0
-            _check_port(rest.host, port, "rest.port", lambda host, port: _is_instance(app, host, port))
+            _check_port(rest, port, "rest.port", lambda host, port: _is_instance(app, host, port))
         _check_port(
-            rest.host,
+            rest,
             rest.driver_metrics_port,
             "rest.driver_metrics_port",
             lambda host, port: _is_driver(app, host, port),
@@ -43,11 +43,11 @@ def check_places(app: str, settings: Settings, tasks: Collection[TaskId]) -> Non
     state_dir.check_free(folders, lambda name: name.rpartition("-")[0] == app)
 
 
-def _check_port(host: str, port: int, setting: str, is_own: Callable[[str, int], bool]) -> None:
+def _check_port(rest: RestSettings, port: int, setting: str, is_own: Callable[[str, int], bool]) -> None:
     try:
-        listen(host, port, setting).close()
+        listen(rest.host, port, setting, insecure=rest.insecure).close()
     except AddressTaken:
-        if not is_own(host, port):
+        if not is_own(rest.host, port):
             raise
 
 

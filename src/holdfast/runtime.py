@@ -314,9 +314,8 @@ def _checked_newest(app: Description, log: Log) -> Commit | None:
 
 def _check_checkpoint(app: Description, newest: Commit | None) -> None:
     checkpoint = _checkpoint(app)
-    done = newest is None and checkpoint.has_done_batches()
     query = checkpoint.query_id()
-    check_checkpoint(newest, query, _restarts_sources(app), done)
+    check_checkpoint(newest, query, _restarts_sources(app), newest is None and checkpoint.has_done_batches())
     ordered(app.topology.used_sources, newest, query)
 
 
@@ -402,6 +401,7 @@ def _locations(app: Description, log: Log, instances: Instances) -> StateLocatio
         log_id=log.id,
         app_file=log.app.number,
         log_options=app.settings.log.options,
+        credentials=instances.credentials,
         fsync=app.settings.log.fsync,
         replicas=instances.replicas(),
         deadline=app.settings.batch.read_deadline,

@@ -22,6 +22,7 @@ from holdfast.group.generations import Address
 from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role
+from holdfast.instance.credentials import NO_CREDENTIALS
 from holdfast.instance.events import EventPage, RestoreEvent
 from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
@@ -394,8 +395,9 @@ def test_events_are_asked_for_less_often_the_longer_an_instance_does_not_answer(
         waits.append(seconds)
         contact._closed = len(waits) == 3
 
-    monkeypatch.setattr(contacts, "StateClient", lambda *_: nullcontext(SimpleNamespace(events=events)))
+    monkeypatch.setattr(contacts, "StateClient", lambda *_, **__: nullcontext(SimpleNamespace(events=events)))
     contact.address, contact._since, contact._closed = Address(incarnation=1, flight="grpc://127.0.0.1:1"), 0, False
+    contact._credentials = NO_CREDENTIALS
     contact._wait = wait  # type: ignore[assignment, method-assign]
     contact._read_events()
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.2), strict=True))

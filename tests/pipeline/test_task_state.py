@@ -42,7 +42,7 @@ class Client:
 @pytest.fixture
 def clients(monkeypatch: pytest.MonkeyPatch) -> dict[str, Client]:
     found = {address: Client(address) for address in ("unreachable", "reachable")}
-    monkeypatch.setattr(remote_state, "_client", lambda address, log: found[address])
+    monkeypatch.setattr(remote_state, "_client", lambda address, log, credentials: found[address])
     monkeypatch.setattr(remote_state, "_unanswering", Unanswering())  # what other tests did not reach
     return found
 
@@ -99,7 +99,7 @@ def test_a_replica_that_hangs_leaves_time_for_the_next_one(clients: dict[str, Cl
 
 def test_tasks_that_read_one_other_task_begin_with_different_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     found = {address: Client(address) for address in ("first", "second")}
-    monkeypatch.setattr(remote_state, "_client", lambda address, log: found[address])
+    monkeypatch.setattr(remote_state, "_client", lambda address, log, credentials: found[address])
     for partition in range(4):
         reader = state_before(locations("first", "second"), TaskId(3, partition), Version(8))
         reader.of_task(TASK).get("rows", KEYS)

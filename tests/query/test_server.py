@@ -13,6 +13,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
 
+from holdfast.instance.credentials import Unprotected
 from holdfast.query.listening import AddressTaken, AddressUnusable
 from holdfast.query.server import RestServer, serve
 
@@ -83,7 +84,7 @@ def test_a_port_in_use_is_an_error_with_the_setting(rest: RestServer) -> None:
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
 def test_an_address_of_another_machine_is_an_error(host: str) -> None:
     with pytest.raises(AddressUnusable, match=r"rest\.host"):
-        serve(Starlette(), host=host, port=0)
+        serve(Starlette(), host=host, port=0, insecure=True)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 70_000])
@@ -92,10 +93,13 @@ def test_an_invalid_port_is_an_error(port: int) -> None:
         serve(Starlette(), port=port)
 
 
-def test_listening_on_all_addresses_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:
-    with serve(Starlette(routes=[Route("/", _hello)]), host="0.0.0.0", port=0):
-        pass
-    assert "other machines can read every store" in caplog.text
+def test_listening_for_other_machines_has_to_be_wanted() -> None:
+    app = Starlette(routes=[Route("/", _hello)])
+    for host in ("0.0.0.0", "::"):
+        with pytest.raises(Unprotected, match="rest.insecure"):
+            serve(app, host=host, port=0)
+    with serve(app, host="0.0.0.0", port=0, insecure=True) as rest:
+        assert httpx2.get(f"http://127.0.0.1:{rest.port}").text == "hello"
 
 
 def test_it_stops_at_once_although_a_connection_is_idle(rest: RestServer) -> None:

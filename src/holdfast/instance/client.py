@@ -1,8 +1,9 @@
 """The client of an instance, for Spark's tasks, the driver and other instances.
 
 Every call has a deadline. An instance that can't be reached, or doesn't answer in time, is `InstanceUnavailable`, of
-category RETRY: another replica may answer. Many threads may share a client. It has to be made in the process that uses
-it: gRPC's connections don't survive a fork.
+category RETRY: another replica may answer. One that doesn't accept the credentials of this process, or whose own aren't
+accepted here, is `NotAuthenticated`, of category INVALID. Many threads may share a client. It has to be made in the
+process that uses it: gRPC's connections don't survive a fork.
 """
 
 import contextlib
@@ -19,7 +20,10 @@ import pyarrow.flight as flight
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance import messages
+from holdfast.instance.callers import header_of
+from holdfast.instance.credentials import NO_CREDENTIALS, Credentials, NotAuthenticated
 from holdfast.instance.events import EventPage
+from holdfast.instance.handshake import Handshake
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, InstanceUnreachable, decode_error
 from holdfast.stores.access import Now
 from holdfast.stores.formats.byte_columns import LARGEST, TooManyBytes, as_type, whole
@@ -57,13 +61,24 @@ class StateClient:
     and another app's store may have the same name.
     """
 
-    def __init__(self, address: str, deadline: timedelta | float = 60.0, log: str | None = None) -> None:
+    def __init__(
+        self,
+        address: str,
+        deadline: timedelta | float = 60.0,
+        log: str | None = None,
+        credentials: Credentials = NO_CREDENTIALS,
+    ) -> None:
         self.address = address
         self._log = log
+        self._headers = [header_of(token) for token in credentials.tokens[:1]]
+        self._handshake = Handshake(self.address, credentials)
+        tls: dict[str, object] = {}
+        if (own := credentials.certificate) is not None:
+            tls = {"tls_root_certs": own.ca, "cert_chain": own.cert, "private_key": own.key}
         self._deadline = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
         self._until: float | None = None
         with self._asking("connect"):
-            self._flight = flight.connect(address)
+            self._flight = flight.connect(credentials.address_for(address), **tls)
 
     def __enter__(self) -> Self:
         return self
@@ -181,7 +196,7 @@ class StateClient:
         return max(_SHORTEST_SECONDS, left)
 
     def _options(self, longer: float = 0.0) -> flight.FlightCallOptions:
-        return flight.FlightCallOptions(timeout=self._left() + longer)
+        return flight.FlightCallOptions(timeout=self._left() + longer, headers=self._headers)
 
     def _exchange(self, ask: messages.Exchange, asked: pa.Table) -> pa.Table:
         descriptor = flight.FlightDescriptor.for_command(msgspec.json.encode(ask))
@@ -209,15 +224,31 @@ class StateClient:
             raise InstanceUnavailable(
                 f"the instance at {self.address} didn't answer {what} in time. Ask another replica."
             ) from error
+        except flight.FlightUnauthenticatedError as error:
+            raise NotAuthenticated(self._refused()) from error
         except (flight.FlightError, pa.ArrowException, OSError) as error:
             said = decode_error(getattr(error, "extra_info", b"") or b"")
             if said is not None:
                 raise said from error
+            if (refusal := self._handshake.refusal(self._left())) is not None:
+                raise NotAuthenticated(refusal) from error
             kind = InstanceUnreachable if isinstance(error, flight.FlightUnavailableError) else InstanceUnavailable
             raise kind(
                 f"the instance at {self.address} can't be reached ({what}: {_first_line(error)}). Ask another "
                 "replica, or again in a moment."
             ) from error
+
+    def _refused(self) -> str:
+        if not self._headers:
+            return (
+                f"the instance at {self.address} asks for a token, and this process has none. Set security.token_file "
+                "to a copy of the file that the instance has."
+            )
+        return (
+            f"the instance at {self.address} doesn't accept the token of this process. The first token in "
+            "security.token_file of this process must be in that of the instance: copy the file, and restart the one "
+            "that had the old one."
+        )
 
 
 def rows_per_call(rows: int, size: int) -> int:

@@ -1,6 +1,6 @@
 """The configuration of an instance: its name, where its data is, and the settings' own sections.
 
-It travels as one line of JSON on the instance's standard input, since the log's options may hold secrets.
+It travels as one line of JSON on the instance's standard input, since the log's options and the token are secrets.
 """
 
 from collections.abc import Mapping
@@ -23,6 +23,7 @@ from holdfast.settings.sections import (
     SnapshotSettings,
     StateSettings,
 )
+from holdfast.settings.security import SecuritySettings
 from holdfast.settings.units import RedactedOptions, format_duration
 
 S = TypeVar("S")
@@ -90,6 +91,7 @@ class InstanceConfig(_Identity, frozen=True, kw_only=True):
     group: GroupSettings = GroupSettings()
     rest: RestSettings = RestSettings()
     retry: RetrySettings = RetrySettings()
+    security: SecuritySettings = SecuritySettings()
 
 
 _SECTIONS: Mapping[str, type[Section]] = {

@@ -23,6 +23,7 @@ from holdfast.group.membership import Membership, Replaced, Status
 from holdfast.group.rules import assignor_of, interval_for, needs_of, rules_of
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
+from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.events import report_problem
 from holdfast.instance.instance import Instance, rest_address
 from holdfast.instance.leftover_state import LeftoverState
@@ -86,8 +87,10 @@ class GroupMember:
     def _answers(self, holder: Member) -> bool:
         """Whether the process that has this id still runs."""
         try:
-            with StateClient(holder.address, _ANSWER_SECONDS) as client:
+            with StateClient(holder.address, _ANSWER_SECONDS, credentials=self._instance.credentials) as client:
                 status = client.status()
+        except NotAuthenticated:
+            return True  # it refuses this process, so it runs
         except HoldfastError:
             return False
         return (status.name, status.log, status.pid) == (self._id, self._log, holder.pid) and status.pid != os.getpid()
@@ -248,9 +251,11 @@ class GroupMember:
     def _tell(self, generation: Generation) -> None:
         """Tells the other members that there is a new generation. One that isn't reached finds it by itself."""
 
+        credentials = self._instance.credentials
+
         def tell(address: str) -> None:
             try:
-                with StateClient(address, _ANSWER_SECONDS) as client:
+                with StateClient(address, _ANSWER_SECONDS, credentials=credentials) as client:
                     client.generation(generation.number)
             except HoldfastError as error:
                 _LOG.debug("the instance at %s wasn't told of generation %d: %s", address, generation.number, error)

@@ -18,6 +18,7 @@ from holdfast import metrics
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance import messages, state_dir
 from holdfast.instance.config import InstanceConfig, Phase, Role
+from holdfast.instance.credentials import Credentials, check_protected
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.maintenance import MaintenanceLoop, flushing
@@ -67,6 +68,7 @@ class Instance:
 
     def __init__(self, config: InstanceConfig) -> None:
         self.config = config
+        self.credentials = Credentials.of(config.security)
         self.events = Events()
         state, retry, log = config.state, config.retry, config.log
         disk = DiskUse(
@@ -118,7 +120,7 @@ class Instance:
         if self._service is None:
             raise Closed(f"instance {self.config.name!r} doesn't listen yet. Start it first.")
         port = self._service.port  # type: ignore[attr-defined]
-        return f"grpc://{advertised(self.config, port)}"
+        return self.credentials.address(*advertised(self.config, port))
 
     @property
     def ready(self) -> bool:
@@ -301,11 +303,15 @@ class Instance:
         self._stop_asked.wait()
 
     def _listening(self) -> StateService:
+        host, name = self.config.host, self.config.name
+        if not self.credentials:
+            remedy = "Set security.token_file, or the three security.tls_ files, or have it listen on 127.0.0.1."
+            check_protected(f"instance {name!r}", host, remedy)
         try:
-            return StateService(self, f"grpc://{self.config.host}:{self.config.port}")
+            return StateService(self, self.credentials.address(host, self.config.port), self.credentials)
         except (pa.ArrowException, OSError) as error:
             raise CannotListen(
-                f"instance {self.config.name!r} can't listen on {self.config.host}:{self.config.port}: {error}. Stop "
+                f"instance {name!r} can't listen on {host}:{self.config.port}: {error}. Stop "
                 "the program that listens there, or choose another port."
             ) from error
 
@@ -347,16 +353,17 @@ class Instance:
         return max(0, self.source.newest_known - replica.version)
 
 
-def advertised(config: InstanceConfig, port: int) -> str:
+def advertised(config: InstanceConfig, port: int) -> tuple[str, int]:
     """The host and port by which others reach what listens on a port here.
 
     >>> config = InstanceConfig(app="game", name="a", log_url="log", state_dir="state", advertise="10.0.0.7")
     >>> advertised(config, 7070)
-    '10.0.0.7:7070'
+    ('10.0.0.7', 7070)
     """
     if config.advertise is None:
-        return f"{config.host}:{port}"
-    return config.advertise if ":" in config.advertise else f"{config.advertise}:{port}"
+        return config.host, port
+    host, colon, given = config.advertise.rpartition(":")
+    return (host, int(given)) if colon else (config.advertise, port)
 
 
 def rest_address(config: InstanceConfig, url: str) -> str:

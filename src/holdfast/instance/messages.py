@@ -4,7 +4,7 @@ Small ones are JSON by msgspec, with bytes as base64, so that a capture can be r
 handle has a message of its own; of every other error, the category and the text travel.
 """
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -43,7 +43,7 @@ class Scan(Ask, frozen=True, kw_only=True):
     start: bytes
     stop: bytes | None
     reverse: bool
-    limit: int | None
+    limit: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] | None
 
 
 class GetOne(Ask, frozen=True, kw_only=True):

@@ -64,9 +64,9 @@ def main(
     running, member = None, None
     try:
         running = None if companion is None else companion(instance)
-        line = {"flight": instance.address, "name": config.name, "pid": os.getpid()}
-        line.update({} if running is None else running.addresses())
-        member = None if join is None else join(instance, line.get("rest"))
+        addresses = {"flight": instance.address, **({} if running is None else running.addresses())}
+        line = {"name": config.name, "pid": os.getpid(), **addresses}
+        member = None if join is None else join(instance, addresses.get("rest"))
         say_ready(config, line)
         notify("READY=1", f"STATUS=serves at {instance.address}")
         if config.embedded:

@@ -1,12 +1,13 @@
-"""The state service: Arrow Flight on loopback, for Spark's tasks, for the driver and for other instances.
+"""The state service: Arrow Flight, for Spark's tasks, for the driver and for other instances.
 
     do_exchange   keys in, values out, or ranges in, entries out, at exactly the requested version; one message for a
                   task's whole batch
     do_get        a range at a version
     do_action     get, count, status, committed, due, events, app_state, generation, stop
 
-Nothing is decided here: a call finds its replica, takes a read view, reads and sends. The keys of an exchange are read
-completely before the first value is sent, since two sides that both write first would wait for each other forever.
+Nothing is decided here: a call is authenticated, finds its replica, takes a read view, reads and sends. The keys of an
+exchange are read completely before the first value is sent, since two sides that both write first would wait for each
+other forever.
 """
 
 import contextlib
@@ -23,6 +24,8 @@ import pyarrow.flight as flight
 from holdfast import metrics
 from holdfast.errors import USER_ERRORS, Closed, HoldfastError
 from holdfast.instance import messages
+from holdfast.instance.callers import CALLERS, Callers
+from holdfast.instance.credentials import Credentials
 from holdfast.instance.range_reads import IN_RANGES
 from holdfast.instance.read_views import ReadView, VersionNotAvailable
 from holdfast.stores.engines.base import DamagedState
@@ -41,6 +44,7 @@ _LOG = logging.getLogger(__name__)
 _SEND_ROWS = 65_536
 _SCAN_ROWS = 8_192
 _READS = 3
+_SAME_RELEASE = "Use the client of the same release."
 VALUES = pa.schema([pa.field("value", pa.binary())])
 ENTRIES = pa.schema([pa.field("key", pa.binary()), pa.field("value", pa.binary())])
 
@@ -61,9 +65,13 @@ def forget_task(task: TaskId) -> None:
 class StateService(_ServerBase):
     """The Flight server of one instance. It listens as soon as it is constructed."""
 
-    def __init__(self, instance: "Instance", address: str) -> None:
-        super().__init__(location=address)  # type: ignore[call-arg]
+    def __init__(self, instance: "Instance", address: str, credentials: Credentials) -> None:
         self._instance = instance
+        self._callers = Callers(credentials.tokens)
+        tls: dict[str, object] = {}
+        if (own := credentials.certificate) is not None:
+            tls = {"tls_certificates": [(own.cert, own.key)], "verify_client": True, "root_certificates": own.ca}
+        super().__init__(location=address, middleware={CALLERS: self._callers}, **tls)  # type: ignore[call-arg]
 
     def stop(self, timeout: float) -> None:
         """Ends within the timeout, also if a client doesn't take its answer."""
@@ -73,13 +81,14 @@ class StateService(_ServerBase):
 
     def do_exchange(
         self,
-        context: object,
+        context: flight.ServerCallContext,
         descriptor: flight.FlightDescriptor,
         reader: "flight.MetadataRecordBatchReader",
         writer: "flight.MetadataRecordBatchWriter",
     ) -> None:
+        self._callers.check(context)
         with _encoding_errors():
-            asked = reader.read_all()
+            asked = _read_all(reader)
             ask = _decoded(descriptor.command, messages.Exchange)
             (self._get_many if ask.do == "get" else self._scan_many)(ask, asked, writer)
 
@@ -102,7 +111,8 @@ class StateService(_ServerBase):
         _ranges_read.labels(ask.task).inc(len(ranges))
         self._instance.count_reads(ask.task, len(ranges))
 
-    def do_get(self, context: object, ticket: flight.Ticket) -> flight.FlightDataStream:
+    def do_get(self, context: flight.ServerCallContext, ticket: flight.Ticket) -> flight.FlightDataStream:
+        self._callers.check(context)
         with _encoding_errors():
             ask = _decoded(ticket.ticket, messages.Scan)
             view = self._view(ask)
@@ -111,7 +121,8 @@ class StateService(_ServerBase):
             schema = ENTRIES.with_metadata(metadata)
             return flight.GeneratorStream(schema, self._scanned(view, ask, schema))
 
-    def do_action(self, context: object, action: flight.Action) -> Iterator[flight.Result]:
+    def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
+        self._callers.check(context)
         with _encoding_errors():
             answer = self._act(action.type, b"" if action.body is None else action.body.to_pybytes())
             return iter([flight.Result(pa.py_buffer(b"" if answer is None else msgspec.json.encode(answer)))])
@@ -142,7 +153,7 @@ class StateService(_ServerBase):
             case "stop":
                 instance.request_stop()
             case _:
-                raise messages.InstanceRefused(f"there is no action {name!r}. Use the client of the same release.")
+                raise messages.InstanceRefused(f"there is no action {name!r}. {_SAME_RELEASE}")
         return None
 
     def _read(self, ask: messages.Ask, read: Callable[[ReadView], M]) -> M:
@@ -205,8 +216,11 @@ def _encoding_errors() -> Iterator[None]:
         yield
     except HoldfastError as error:
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
-    except (pa.ArrowException, OSError):
-        raise  # the client went away, or the connection failed
+    except (pa.ArrowException, OSError) as error:
+        # The client went away, or the connection failed. Sent as it is, it would have the stack trace.
+        _LOG.info("a call ended early: %s", error)
+        unavailable = messages.InstanceUnavailable(f"the call ended early ({type(error).__name__}). Ask again.")
+        raise flight.FlightServerError(str(unavailable), messages.encode_error(unavailable)) from error
     except USER_ERRORS as error:  # a user's engine may raise anything
         _LOG.exception("a call failed")
         raise flight.FlightServerError(str(error), messages.encode_error(error)) from error
@@ -216,10 +230,17 @@ def _decoded(data: bytes, kind: type[M]) -> M:
     try:
         return msgspec.json.decode(data, type=kind)
     except msgspec.MsgspecError as error:
-        raise messages.InstanceRefused(
-            f"a {kind.__name__} request can't be read: {error}. Use the client of the same release."
-        ) from error
+        raise messages.InstanceRefused(f"a {kind.__name__} request can't be read: {error}. {_SAME_RELEASE}") from error
+
+
+def _read_all(reader: "flight.MetadataRecordBatchReader") -> pa.Table:
+    try:
+        return reader.read_all()
+    except (pa.ArrowException, EOFError) as error:
+        raise messages.InstanceRefused(f"a request can't be read: {error}. {_SAME_RELEASE}") from error
 
 
 def _binary(table: pa.Table, place: int) -> pa.Array:
+    if place >= table.num_columns or table.schema.types[place] != pa.binary():
+        raise messages.InstanceRefused(f"a request has no binary column {place}. {_SAME_RELEASE}")
     return as_type(whole(table.column(place)), pa.binary())

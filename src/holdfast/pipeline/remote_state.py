@@ -14,6 +14,7 @@ import pyarrow as pa
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance.client import StateClient
+from holdfast.instance.credentials import NO_CREDENTIALS, Credentials
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instance.unanswering import Unanswering
 from holdfast.log.segments import STATE_SCHEMA, SegmentRef
@@ -42,6 +43,8 @@ class StateLocations:
     retry: RetrySettings
     sealed: Mapping[str, tuple[SegmentRef, ...]] = field(default_factory=dict, repr=False)
     """Task → the segments that it has written in this version, for tasks whose tables a later one looks up."""
+    credentials: Credentials = field(default=NO_CREDENTIALS, repr=False)
+    """What a task shows to instances. Its host needs no files of them."""
 
 
 _READ_RETRY = RetrySettings(first="50ms", longest="1s")
@@ -83,7 +86,8 @@ class RemoteState(TaskState):
         return self._ask(lambda client: client.approximate_count(self.task, store, self.version))
 
     def _ask(self, call: Callable[[StateClient], T]) -> T:
-        hosts = self.locations.replicas[str(self.task)]
+        locations = self.locations
+        hosts = locations.replicas[str(self.task)]
         addresses = _unanswering.last([*hosts[self.first % len(hosts) :], *hosts[: self.first % len(hosts)]])
         until = SYSTEM_CLOCK.monotonic() + self.locations.deadline.total_seconds()
         attempt = 0
@@ -95,7 +99,7 @@ class RemoteState(TaskState):
             seconds = (until - began) / max(1, len(addresses) - attempt)
             attempt += 1
             try:
-                return call(_client(address, log=self.locations.log_id).within(seconds))
+                return call(_client(address, log=locations.log_id, credentials=locations.credentials).within(seconds))
             except InstanceUnavailable:
                 _unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
                 raise

@@ -4,6 +4,7 @@ import errno
 import socket
 
 from holdfast.errors import ErrorCategory, Held, HoldfastError
+from holdfast.instance.credentials import check_protected
 
 BACKLOG = 1024
 
@@ -18,8 +19,11 @@ class AddressTaken(Held):
     """Another program listens on the configured port."""
 
 
-def listen(host: str, port: int, setting: str = "rest.port") -> socket.socket:
-    """Listens on a port; 0 uses any free one. `setting` is what a user would change."""
+def listen(host: str, port: int, setting: str = "rest.port", *, insecure: bool = False) -> socket.socket:
+    """Listens on a port; 0 uses any free one. `setting` is what a user would change.
+
+    Nobody who connects is asked who they are, so other machines may only if it is `insecure` on purpose.
+    """
     if not 0 <= port <= 65_535:
         raise AddressUnusable(f"REST can't listen on port {port}. Set {setting} to one from 1 to 65535, or 0 for any.")
     try:
@@ -30,6 +34,9 @@ def listen(host: str, port: int, setting: str = "rest.port") -> socket.socket:
         raise AddressUnusable(
             f"REST can't listen on {host!r}, port {port}: {error}. Set rest.host to an address of this machine."
         ) from error
+    if not insecure:
+        remedy = "Set rest.host to 127.0.0.1, or, if everyone there may read every store, rest.insecure to true."
+        check_protected("REST", str(address[0]), remedy)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart needn't wait for old connections

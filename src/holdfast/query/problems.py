@@ -15,6 +15,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from holdfast.errors import RESTORE_AGAIN, BadKey, ErrorCategory, HoldfastError
+from holdfast.instance.credentials import NotAuthenticated
 from holdfast.query.cursor import BadCursor
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
@@ -83,6 +84,9 @@ def problem_of(error: Exception) -> Problem:
             return Problem(503, "not_ready", str(error), what)
         case HoldfastError() if error.category is ErrorCategory.DATA:
             return Problem(500, "damaged_data", str(error), f"Nothing you sent is at fault. {RESTORE_AGAIN}")
+        case NotAuthenticated():
+            what = "Nothing you sent is at fault. The instance's log says what differs; docs/security.md how to set it."
+            return Problem(500, "not_authenticated", "Another instance of the app doesn't accept this one.", what)
         case HTTPException(status_code=404):
             return Problem(404, "no_such_path", "There is nothing at this path.", f"The paths are {', '.join(PATHS)}.")
         case HTTPException(status_code=405):

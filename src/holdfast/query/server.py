@@ -7,7 +7,6 @@ for a moment, then cancels what is left: a slow query must not delay an instance
 """
 
 import asyncio
-import ipaddress
 import logging
 import socket
 import threading
@@ -118,7 +117,7 @@ class RestServer:
             self._under_way.discard(task)
 
 
-def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080) -> RestServer:
+def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080, insecure: bool = False) -> RestServer:
     """Starts REST and returns when it answers; port 0 uses any free port.
 
     >>> from starlette.applications import Starlette
@@ -126,10 +125,8 @@ def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080) -> RestSer
     ...     rest.host, rest.port > 0, rest.running
     ('127.0.0.1', True, True)
     """
-    listener = listen(host, port)
+    listener = listen(host, port, insecure=insecure)
     listener.setblocking(False)
-    if not ipaddress.ip_address(listener.getsockname()[0]).is_loopback:
-        log.warning("REST listens on %s, where other machines can read every store: it asks for no password yet", host)
     server = RestServer(app, listener)
     server.start()
     return server

@@ -22,7 +22,8 @@ class RestService:
         rest = instance.config.rest
         self._tasks = TaskReaders(instance)
         self.reader = StoreReader(instance.source, self._tasks)
-        self._server = serve(create_app(self.reader, lambda: state_of(instance)), host=rest.host, port=rest.port)
+        app = create_app(self.reader, lambda: state_of(instance))
+        self._server = serve(app, host=rest.host, port=rest.port, insecure=rest.insecure)
         self.url = self._server.url
 
     def addresses(self) -> Mapping[str, str]:

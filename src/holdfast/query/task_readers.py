@@ -124,7 +124,9 @@ class TaskReaders:
 
     def _client(self, address: str) -> StateClient:
         if address not in self._clients:
-            self._clients[address] = StateClient(address, PEER_DEADLINE_SECONDS, self._instance.log.id)
+            self._clients[address] = StateClient(
+                address, PEER_DEADLINE_SECONDS, self._instance.log.id, self._instance.credentials
+            )
         return self._clients[address]
 
     def close(self) -> None:

@@ -111,8 +111,8 @@ class Setting:
                 return ", ".join(f"{name}={text}" for name, text in value.shown().items())
             case int() if self.base_type is Size:
                 return format_size(value)
-            case str():
-                return redact(self.name, value)
+            case _ if isinstance(value, str) or self.base_type is str:  # also of a wrong type, for an error
+                return redact(self.name, str(value))
         return str(value)
 
     def check(self, value: Any, at: str) -> None:

@@ -20,6 +20,7 @@ from holdfast.settings.sections import (
     SparkSettings,
     StateSettings,
 )
+from holdfast.settings.security import SecuritySettings
 from holdfast.settings.units import Duration, OptionMap, format_duration, format_size
 
 
@@ -93,6 +94,7 @@ class Settings(Section):
     memory: MemorySettings = field(default_factory=MemorySettings)
     state: StateSettings = field(default_factory=StateSettings)
     group: GroupSettings = field(default_factory=GroupSettings)
+    security: SecuritySettings = field(default_factory=SecuritySettings)
     rest: RestSettings = field(default_factory=RestSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
@@ -107,12 +109,14 @@ class Settings(Section):
 
     def absolute(self) -> "Settings":
         """These settings with absolute folders: Spark's workers and instances may have another working directory."""
-        log, state = self.log, self.state
+        log, state, security = self.log, self.state, self.security
+        files = {name: getattr(security, name) for name in security.declared() if name.endswith("_file")}
         return replace(
             self,
             base_dir=_absolute(self.base_dir),
             log=replace(log, url=_absolute_url(log.url)) if log.url else log,
             state=replace(state, dir=_absolute(state.dir)) if state.dir else state,
+            security=replace(security, **{name: _absolute(file) for name, file in files.items() if file is not None}),
         )
 
     def log_url(self, app: str) -> str:

@@ -336,13 +336,19 @@ class RestSettings(Section):
     ] = True
     host: Annotated[
         str,
-        "The address to listen on. There is no authentication yet, so any address other than loopback gives other "
-        "hosts access.",
+        "The address to listen on. There is no authentication yet, so any address other than loopback needs "
+        "`rest.insecure`.",
         InKafkaStreams("`application.server`"),
     ] = "127.0.0.1"
     port: Annotated[
         int, "The port to listen on; 0 uses any free port.", InKafkaStreams("`application.server`"), Between(0, 65_535)
     ] = 8080
+    insecure: Annotated[
+        bool,
+        "Whether HTTP may be served to other machines without authentication. Every one that reaches the address can "
+        "then read every store.",
+        InKafkaStreams("none: Kafka Streams has no HTTP server"),
+    ] = False
     driver_metrics_port: Annotated[
         int,
         "The port on which the driver serves its own `/metrics`, on the same host; 0 uses any free port. "

@@ -145,7 +145,7 @@ def parse_bytes(text: str) -> int:
 
 
 _SECRET = re.compile(r"secret|passw|pwd|token|credential|signature|sas|auth|key", re.IGNORECASE)
-_HARMLESS = re.compile(r"(use|disable|allow|skip)_\w+|\w*skip_signature", re.IGNORECASE)
+_HARMLESS = re.compile(r"(use|disable|allow|skip)_\w+|\w*skip_signature|\w+_file", re.IGNORECASE)
 _USER_INFO = re.compile(r"(?<=://)[^/\s]+@")  # up to the last @: a password may contain one
 _QUERY = re.compile(r"(?<=://)([^?\s]*)\?\S+")  # signed addresses have their signature in the query string
 HIDDEN = "******"
