@@ -13,7 +13,7 @@ from holdfast.group.generations import Generation, Generations, Place, last_in_s
 from holdfast.log import documents, names
 from holdfast.log.objects import Put, Storage
 from tests.group.making import LOG, new_storage
-from tests.log.making import overwrite
+from tests.log.making import Watched, overwrite
 
 
 def generation(number: int, id: str = "", **fields: object) -> Generation:
@@ -107,6 +107,24 @@ def test_damage_of_the_newest_one_leaves_the_one_before_it() -> None:
     grow(storage, 3)
     overwrite(storage, names.generation(3), b"")
     late = Generations(storage, LOG)
+    found = late.follow()
+    assert found is not None and found.id == "g2" and late.next_number == 4
+
+
+def test_a_look_that_fails_half_way_is_taken_again() -> None:
+    storage = new_storage()
+    grow(storage, 3)
+    overwrite(storage, names.generation(3), b"")
+    failing = [names.generation(2)]
+
+    def fail(call: str, name: str) -> None:
+        if call == "get_range" and name in failing:
+            failing.clear()
+            raise StorageUnavailable("no answer")
+
+    late = Generations(Watched(storage, before=fail), LOG)
+    with pytest.raises(StorageUnavailable):
+        late.follow()
     found = late.follow()
     assert found is not None and found.id == "g2" and late.next_number == 4
 

@@ -4,7 +4,7 @@ Spark's part is played here too: batches are planned into a checkpoint, run, and
 marked is run again after a restart, with the offsets of the checkpoint's entry or, if that was lost, with others.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -150,8 +150,7 @@ class DriverProcess(Process):
     def check(self) -> None:
         self._guarded(self.leadership.check)
 
-    def _guarded(self, call: object) -> None:
-        assert callable(call)
+    def _guarded(self, call: Callable[[], object]) -> None:
         try:
             call()
         except (OutdatedDriver, LostRace, BrokenChain, ConcurrentQuery) as error:
@@ -161,6 +160,7 @@ class DriverProcess(Process):
             self.world.say(f"{self} stops, and its checkpoint is repaired: {type(error).__name__}")
             self.repair()
             self.stop()
+        self.world.invariants.check_withdrawn(self)
 
     def repair(self) -> None:
         """`holdfast checkpoint repair`: the checkpoint gets the position that the log has."""

@@ -99,6 +99,15 @@ class Invariants:
         if since is not None and since < driver.step_began:
             raise Violation(f"{driver} {what}, and epoch {driver.epoch + 1} had begun before this step")
 
+    def check_withdrawn(self, driver: DriverProcess) -> None:
+        """A commit that a driver which slept created under a cleaned number is deleted by that driver."""
+        for commit, version in self._world.model.unbelieved.items():
+            stored = self._world.objects.stored.get(names.commit(version))
+            if stored is not None:
+                found = _COMMITS.decode(stored)
+                if found.id == commit and found.writer.epoch == driver.epoch:
+                    raise Violation(f"{driver} left its commit of version {version}, which isn't part of the history")
+
     # Sinks
 
     def delivered(self, driver: DriverProcess, version: Version, rows: dict[bytes, int]) -> None:
@@ -123,14 +132,18 @@ class Invariants:
 
     def check(self) -> None:
         for instance in self._world.instances:
-            for task, replica in instance.replicas.items():
-                newest = replica.published._newest
-                if newest is not None and self._checked.get(id(replica)) is not newest:
-                    self._checked[id(replica)] = newest
-                    self._compare(instance, task, replica, newest.version)
+            self.check_instance(instance)
         if self._cleaned:
             self._cleaned = False
             self._check_reachable()
+
+    def check_instance(self, instance: Instance) -> None:
+        """What readers could see of an instance now, if that is new; also in the middle of its step."""
+        for task, replica in instance.replicas.items():
+            newest = replica.published._newest
+            if newest is not None and self._checked.get(id(replica)) is not newest:
+                self._checked[id(replica)] = newest
+                self._compare(instance, task, replica, newest.version)
 
     def _compare(self, instance: Instance, task: TaskId, replica: Replica, newest: Version) -> None:
         model, random = self._world.model, self._world.random

@@ -57,7 +57,7 @@ class Model:
     """By version, the keys that it changed and their new counts: what sinks get."""
     newest: Version = NOTHING
     unbelieved: dict[str, Version] = field(default_factory=dict)
-    """Commits that a driver which slept created under a number that was cleaned, by id."""
+    """The versions of commits that a driver which slept created under a number that was cleaned, by id."""
 
     def __post_init__(self) -> None:
         for task in self.tasks:

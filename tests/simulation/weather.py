@@ -39,7 +39,9 @@ class Weather:
 
     def weight(self, call: str, name: str) -> int:
         """How many times the usual rate a call has."""
-        return _MORE if call == "delete" or (call == "create" and name.startswith(DECIDING)) else 1
+        if call == "create" and name.startswith(DECIDING):
+            return 3 * _MORE if name.startswith(names.GENERATIONS) else _MORE
+        return _MORE if call == "delete" else 1
 
 
 CALM = Weather()

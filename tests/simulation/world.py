@@ -60,13 +60,14 @@ class Later:
 
 
 class World:
-    def __init__(self, seed: int, folder: Path) -> None:
+    def __init__(self, seed: int, folder: Path, tell: Callable[[str], None] | None = None) -> None:
         self.seed = seed
+        self._tell = tell
         self.folder = folder
         self.random = Random(seed)
         self.now = 0.0
         self.step_number = 0
-        self.story: deque[str] = deque(maxlen=400)
+        self.story: deque[str] = deque(maxlen=60)
         self.counts: Counter[str] = Counter()
         self._hash = xxhash.xxh3_128()
         self.stack: list[Process] = []
@@ -78,7 +79,7 @@ class World:
         """Whether a put arrives whose caller has given it up."""
         self.quiet = False
         """Whether drivers make no more batches."""
-        self.members = self.random.randint(1, 4)
+        self.members = self.random.choice((1, 2, 2, 3, 3, 4))
         self.rules = Rules(standbys=self.random.choice((0, 1, 1, 2)))
         self.assign: Assign = place
         stores = (StoreSpec(name=name, key=Schema.of(k="binary"), codec="rows/1", engine=disk.NAME) for name in STORES)
@@ -97,7 +98,10 @@ class World:
     # Telling
 
     def say(self, text: str) -> None:
-        self.story.append(f"{self.now:8.3f} {'  ' * len(self.stack)}{text}")
+        line = f"{self.now:8.3f} {'  ' * len(self.stack)}{text}"
+        self.story.append(line)
+        if self._tell is not None:
+            self._tell(line)
         self._hash.update(text.encode())
 
     @property
@@ -175,6 +179,8 @@ class World:
             raise Crash
         self._hash.update(f"{call} {name}".encode())
         weather, weight = self.weather, self.weather.weight(call, name)
+        if isinstance(process, Instance):
+            self.invariants.check_instance(process)
         if weather is CALM:
             return Fault.NONE
         self._interfere(process, f"{call} {name}", weight)

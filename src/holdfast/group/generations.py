@@ -10,6 +10,7 @@ cleaned finds out by a look at all of them, which it takes now and then.
 
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
@@ -129,11 +130,14 @@ class Generations:
 
     def _jump(self, last: int) -> None:
         """Goes on after the listed ones, if they are ahead. The newest of them that can be believed counts."""
-        known = self.next_number
-        for number in range(last, max(known - 1, last - KEPT), -1):
-            if self._take(number) and self.newest is not None and self.newest.number == number:
+        found = None
+        for number in range(last, max(self.next_number - 1, last - KEPT), -1):
+            with suppress(ObjectMissing):
+                found = self._read(number)
+            if found is not None:
                 break
-        self.next_number = max(known, last + 1)
+        self.newest = found or self.newest
+        self.next_number = max(self.next_number, last + 1)  # after all reads: if one fails, the next look starts over
 
     def _take(self, number: int) -> bool:
         """Whether the number is used; its generation is the newest one, if it can be believed."""
