@@ -7,6 +7,7 @@ marked is run again after a restart, with the offsets of the checkpoint's entry 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import timedelta
+from functools import partial
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
@@ -104,7 +105,7 @@ class DriverProcess(Process):
         )
         self.cleaner = Cleaner(
             self.log,
-            retention=timedelta(seconds=random.choice((0, 2, 60))),
+            retention=timedelta(seconds=random.choice((0, 0, 60))),
             sinks=lambda: [SINK],
             clock=self.clock,
             check_leads=self.leadership.check,
@@ -240,7 +241,7 @@ class DriverProcess(Process):
                     self._refused(address)
                 continue
             try:
-                values = self.world.ask(found, lambda found=found: found.read(task, store, keys, version))
+                values = self.world.ask(found, partial(found.read, task, store, keys, version))
             except HoldfastError as other:
                 error = other
                 continue

@@ -161,10 +161,10 @@ class Instance(Process):
         self.generation = generation.number
 
     def _drop(self, task: TaskId) -> None:
-        replica = self.replicas.pop(task)
-        self.shown.pop(task, None)
         self.updater.remove(task)
-        replica.close()
+        self.replicas[task].close()
+        del self.replicas[task]  # last: a kill before this releases its folder
+        self.shown.pop(task, None)
 
     def update(self) -> None:
         self.updater.step(self.clock.monotonic())

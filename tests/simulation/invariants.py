@@ -35,7 +35,7 @@ class Invariants:
         """The newest version that the sink got."""
         self.generation: Generation | None = None
         self._generations: dict[int, str] = {}
-        """By number, the id of each generation that was stored."""
+        """By number, the id of each generation that was stored; empty for one that nobody may believe in."""
 
     # Objects
 
@@ -54,12 +54,17 @@ class Invariants:
             self._check_leads(driver, f"commits version {commit.version}")
 
     def _generation(self, generation: Generation) -> None:
-        before, self.generation = self.generation, generation
-        self._generations[generation.number] = generation.id
         self._world.say(f"generation {generation.number}: {generation.reason}")
-        process = self._acting()
-        if before is not None and (generation.number <= before.number or generation.before != before.id):
+        self._generations[generation.number] = generation.id
+        before = self.generation
+        if before is not None and generation.number < before.number:
+            # A coordinator that slept created a number that was cleaned. It must not believe in it.
+            self._generations[generation.number] = ""
+            return
+        if before is not None and (generation.number == before.number or generation.before != before.id):
             raise Violation(f"generation {generation.number} doesn't follow generation {before.number}")
+        self.generation = generation
+        process = self._acting()
         if isinstance(process, Instance | DriverProcess):
             process.watch.check_generation(before, generation)
 

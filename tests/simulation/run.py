@@ -51,7 +51,7 @@ def run(seed: int, tell: Callable[[str], None] | None = None) -> Outcome:
     logging.disable(logging.CRITICAL)
     try:
         with world.running():
-            for _ in range(world.random.choice((40, 80, 160))):
+            for _ in range(world.random.choice((30, 60, 140))):
                 world.step()
             settle(world)
     except Exception as error:

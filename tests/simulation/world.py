@@ -45,6 +45,8 @@ _DEEPEST = 3
 """How many processes may be paused inside each other's calls."""
 _POINTS = {"commit.before": 10, "apply.middle": 20, "apply.after": 20}
 """Fault points with more than the usual rate: a zombie wakes up there, or a kill leaves half a version."""
+_LONG = 250
+"""Steps in which another driver can make versions that are cleaned again."""
 _RECORDS = 400
 _BUG = (ErrorCategory.BUG,)
 
@@ -208,8 +210,10 @@ class World:
             self.kill(process, "a crash")
         elif chance < (weather.crash + weather.pause) * weight and len(self.stack) < _DEEPEST:
             # A driver that sleeps right before its commit is the zombie that others have to be safe from.
-            steps = self.random.choice((10, 40, 160) if where == "commit.before" else (2, 10, 40))
+            steps = self.random.choice((10, _LONG) if where == "commit.before" else (2, 10, 40))
             self.strikes("pause", f"{process} is slow at {where}: {steps} steps")
+            if steps == _LONG:
+                self.chaos.start_driver()
             for _ in range(steps):
                 self.step()
         if process.dead:
@@ -254,13 +258,14 @@ class World:
         """Something that is due happens, and the invariants are checked."""
         self.step_number += 1
         self.now += self.random.uniform(0, 0.05)
-        loops = [
+        waiting: list[tuple[float, Process | None, Loop | Later]] = [
             (max(loop.due, process.paused_until), process, loop)
             for process in self.processes
             if process not in self.stack
             for loop in process.loops
         ]
-        waiting = [*((late.at, None, late) for late in self.later), *loops, *self._around]
+        waiting += [(loop.due, None, loop) for loop in self.chaos_loops]
+        waiting += [(late.at, None, late) for late in self.later]
         self.now = max(self.now, min(at for at, *_ in waiting))
         due = [each for each in waiting if each[0] <= self.now]
         _, process, what = due[self.random.randrange(len(due))]
@@ -271,10 +276,6 @@ class World:
         else:
             self._loop(process, what)
         self.invariants.check()
-
-    @property
-    def _around(self) -> list[tuple[float, None, Loop]]:
-        return [(loop.due, None, loop) for loop in self.chaos_loops]
 
     def _loop(self, process: Process | None, loop: Loop) -> None:
         loop.due = self.now + loop.every * self.random.uniform(0.8, 1.2)
