@@ -1,7 +1,7 @@
 """Mutations: each breaks one rule of the real code. The simulator is worth something if it notices every one of them.
 
-A mutation is a list of attributes to replace for the time of a run. `first` is the first seed that catches it: `make
-test` runs that one, and `make simulate` searches again from seed 0.
+A mutation is a list of attributes to replace for the time of a run. `first` is the first seed that notices it: `make
+test` begins there, and `make simulate` searches from seed 0.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,7 +17,7 @@ from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member
 from holdfast.group.membership import Membership
 from holdfast.instance import log_reader
-from holdfast.instance.log_reader import LogReader, TaskLogReader
+from holdfast.instance.log_reader import TaskLogReader
 from holdfast.instance.next_step import Usable, check_state
 from holdfast.instance.read_views import PublishedVersions, ReadView
 from holdfast.instance.replica import Replica
@@ -276,7 +276,6 @@ MUTATIONS = [
     Mutation("a commit that fails is assumed to exist", 0, _unconfirmed_commit),
     Mutation("exists counts as won", 0, _same(Log, "_check_won", lambda self, commit: None)),
     Mutation("a commit needs no neighbour", 0, _same(CommitChain, "follows", lambda self, version: True)),
-    Mutation("a reader believes any commit", 0, _same(LogReader, "_is_believed", lambda self, commit: True)),
     Mutation("cleaning passes the snapshots", 0, _cleaned_past_snapshots),
     Mutation("cleaning keeps one commit", 0, _cleaned_past_newest),
     Mutation("cleaning deletes what a slow driver writes", 0, _orphans_of_slow_drivers),

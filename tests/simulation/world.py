@@ -43,9 +43,9 @@ T = TypeVar("T")
 
 _DEEPEST = 3
 """How many processes may be paused inside each other's calls."""
-_POINTS = {"commit.before": 10, "apply.middle": 20, "apply.after": 20}
+_POINTS = {"commit.before": 20, "apply.middle": 20, "apply.after": 20}
 """Fault points with more than the usual rate: a zombie wakes up there, or a kill leaves half a version."""
-_LONG = 250
+_LONG = 200
 """Steps in which another driver can make versions that are cleaned again."""
 _RECORDS = 400
 _BUG = (ErrorCategory.BUG,)
