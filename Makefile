@@ -2,7 +2,7 @@
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
-.PHONY: help demo test checks tests bench crash soak sizes setup setup-tests lock docs clean
+.PHONY: help demo test checks tests bench crash simulate soak sizes setup setup-tests lock docs clean
 
 BIN := .venv/bin
 PY := $(BIN)/python
@@ -50,6 +50,9 @@ crash: setup-tests ## a kill at every step, on real Spark (make test runs ten of
 	$(PY) -m pytest -v -m "crash or slow" --ignore=tests/test_sizing_large.py
 	$(PY) -m pytest -q -m "not crash and not slow and not spark" --hypothesis-profile=thorough \
 	    --ignore=tests/crash tests
+
+simulate: setup-tests ## a group in one thread with faults between any two calls; SEEDS=100000, FIRST=0
+	$(PY) -m tests.simulation --seeds $(or $(SEEDS),10000) --first $(or $(FIRST),0) --mutations
 
 soak: setup-tests ## kills, overlapping starts and changes of an app under load; MINUTES=30, SEED=1
 	$(PY) -m tests.soak --minutes $(or $(MINUTES),30) --seed $(or $(SEED),1)

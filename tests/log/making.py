@@ -175,6 +175,11 @@ class Watched:
         self.inner.create_file(name, path)
         self.after("create_file", name)
 
+    def replace(self, name: str, data: bytes) -> None:
+        self._record("replace", name)
+        self.inner.replace(name, data)
+        self.after("replace", name)
+
     def get(self, name: str) -> bytes:
         self._record("get", name)
         return self.inner.get(name)

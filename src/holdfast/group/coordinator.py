@@ -39,7 +39,7 @@ class Coordinator:
     ) -> None:
         self._members = Members(storage, log)
         self.members: Mapping[str, Member] = {}
-        """The heartbeats at the last step."""
+        """The heartbeats at the last look."""
         self.generations = Generations(storage, log)
         self._log = log
         self._name = name
@@ -50,8 +50,16 @@ class Coordinator:
 
     def step(self, now: float, needs: Needs) -> Generation | None:
         """Looks at all members; the generation in effect after that, which may be a new one of this coordinator."""
+        self.look(now)
+        return self.propose(needs)
+
+    def look(self, now: float) -> None:
+        """Looks at all members without proposing anything, as a member does while another one coordinates."""
         self.members = self._members.read()
         self.judge.look(now, self.members)
+
+    def propose(self, needs: Needs) -> Generation | None:
+        """The generation in effect after the last look, which may be a new one of this coordinator."""
         before = self.generations.follow()
         after = self._next(needs, self.members, before)
         if after is not None:
@@ -79,7 +87,7 @@ class Coordinator:
     ) -> Generation:
         return Generation(
             log=self._log,
-            number=1 if before is None else before.number + 1,
+            number=self.generations.next_number,
             id=self._new_id(),
             before="" if before is None else before.id,
             proposer=self._name,

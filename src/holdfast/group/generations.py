@@ -2,16 +2,32 @@
 
 The newest generation is the one in effect. It names its predecessor by a random id, as commits do. An instance hosts
 what it names, tasks and queries find replicas by it, and it decides nothing else.
+
+Anyone who can write to the log can write such an object, so one that can't be believed is skipped, with a warning: its
+number is used, and the next coordinator takes the number after it. A reader that slept while its next generations were
+cleaned finds out by a look at all of them, which it takes now and then.
 """
+
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
 
 import msgspec
 
+from holdfast.errors import DamagedObject
+from holdfast.group.members import check_tasks
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Put, Storage
+
+logger = logging.getLogger(__name__)
 
 FORMAT = 1
 KEPT = 100
 """How many generations are kept."""
+LARGEST = 64 << 20
+"""The bytes of a generation that are read at most. One with 10,000 tasks and a sentence for each has about 3 MiB."""
+_FULL_LOOKS = 30
+"""How many looks for the next generation apart all of them are listed."""
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,47 +88,97 @@ class Generations:
         self._storage = storage
         self._log = log
         self.newest: Generation | None = None
-        """The newest one that is known here."""
+        self.next_number = 1
+        """The number that the next generation gets: the first one that isn't used."""
+        self._looks = 0
 
     def follow(self) -> Generation | None:
         """The newest generation there is."""
-        if self.newest is None:
-            numbers = [number for name in self._listed() if (number := names.number_of(name)) is not None]
-            if numbers:
-                self.newest = self._read(max(numbers))
-        while self.newest is not None and (after := self._read(self.newest.number + 1)) is not None:
-            self.newest = after
+        if self._looks % _FULL_LOOKS == 0:
+            self._jump(last_in_sequence(self._numbers()))
+        while self._take(self.next_number):
+            pass
+        self._looks += 1
         return self.newest
 
     def look_again(self) -> Generation | None:
         """Like `follow`, and also finds the newest one if the next ones were cleaned meanwhile."""
-        self.newest = None
+        self._looks = 0
         return self.follow()
 
     def propose(self, generation: Generation) -> bool:
         """Creates the next generation; whether it is this one."""
-        name = names.generation(generation.number)
-        put = self._storage.create(name, documents.encode(generation))
-        found = self._read(generation.number) if put is Put.EXISTS else generation
-        if found is not None:
-            self.newest = found
-        return found is not None and found.id == generation.id
+        before = self.newest
+        put = self._storage.create(names.generation(generation.number), documents.encode(generation))
+        if put is Put.EXISTS:
+            self._take(generation.number)
+        elif before is not None and not self._storage.exists(names.generation(before.number)):
+            # This process slept, and created a number that was cleaned. Nobody else looks there.
+            self.look_again()
+        else:
+            self.newest, self.next_number = generation, generation.number + 1
+        return self.newest is not None and self.newest.id == generation.id
 
     def clean(self) -> None:
-        """Deletes all but the newest ones."""
-        listed = self._listed()
-        self._storage.delete(listed[:-KEPT])
+        """Deletes all but the newest ones before the next number."""
+        old = [number for number in self._numbers() if number < self.next_number - KEPT]
+        self._storage.delete(map(names.generation, old))
 
-    def _listed(self) -> list[str]:
-        return self._storage.list_flat(names.GENERATIONS)
+    def _numbers(self) -> list[int]:
+        listed = self._storage.list_flat(names.GENERATIONS)
+        return [number for name in listed if (number := names.number_of(name)) is not None]
+
+    def _jump(self, last: int) -> None:
+        """Goes on after the listed ones, if they are ahead. The newest of them that can be believed counts."""
+        found = None
+        for number in range(last, max(self.next_number - 1, last - KEPT), -1):
+            with suppress(ObjectMissing):
+                found = self._read(number)
+            if found is not None:
+                break
+        self.newest = found or self.newest
+        self.next_number = max(self.next_number, last + 1)  # after all reads: if one fails, the next look starts over
+
+    def _take(self, number: int) -> bool:
+        """Whether the number is used; its generation is the newest one, if it can be believed."""
+        try:
+            found = self._read(number)
+        except ObjectMissing:
+            return False
+        self.newest = found or self.newest
+        self.next_number = number + 1
+        return True
 
     def _read(self, number: int) -> Generation | None:
-        name = names.generation(number)
+        """A generation that must be there; None, with a warning, for one that can't be believed."""
+        name, place = names.generation(number), self._storage.place
         try:
-            data = self._storage.get(name)
-        except ObjectMissing:
+            data = self._storage.get_range(name, 0, LARGEST + 1)
+            if len(data) > LARGEST:
+                raise documents.damaged(name, place, f"it has more than {LARGEST} bytes")
+            found = documents.decode(data, Generation, name=name, place=place, known=FORMAT)
+            if (found.log, found.number) != (self._log, number):
+                raise documents.damaged(name, place, f"it holds (log, number) {(found.log, found.number)}")
+            check_tasks(found.tasks, name, place)
+        except (DamagedObject, documents.UnknownFormat) as error:
+            logger.warning("a generation is skipped: %s", error)
             return None
-        found = documents.decode(data, Generation, name=name, place=self._storage.place, known=FORMAT)
-        if (found.log, found.number) != (self._log, number):
-            raise documents.damaged(name, self._storage.place, f"it holds (log, number) {(found.log, found.number)}")
         return found
+
+
+def last_in_sequence(numbers: Iterable[int]) -> int:
+    """The last number of the longest sequence without a gap; 0 without any.
+
+    Numbers are created one after the other and deleted from the oldest on. One that stands alone far ahead isn't part
+    of the sequence that the others follow: it was not made by a coordinator.
+
+    >>> last_in_sequence([7, 8, 9, 4000]), last_in_sequence([]), last_in_sequence([1, 3, 4])
+    (9, 0, 4)
+    """
+    best, length, before, run = 0, 0, None, 0
+    for number in sorted(numbers):
+        run = run + 1 if before is not None and number == before + 1 else 1
+        if run > length:
+            best, length = number, run
+        before = number
+    return best

@@ -1,26 +1,32 @@
 """Members: what each instance writes about itself, as one small object that it replaces with every heartbeat.
 
 Anyone who can write to the log can write such an object, so it is read with suspicion: one that is damaged, too large,
-of another log or under another name than its own is left out and named in a warning, once. No timestamp in it is
+of another log or under another name than its own is ignored and named in a warning, once: the last one that could be
+believed counts, so nobody is given up at once because someone else overwrote its heartbeat. No timestamp in it is
 compared with another machine's clock: only that it changes counts.
 """
 
 import logging
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from enum import StrEnum
+from typing import Annotated
 
 import msgspec
 
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Storage
+from holdfast.words import BadTaskName, TaskId
 
 logger = logging.getLogger(__name__)
 
 FORMAT = 1
 LARGEST = 4 << 20
 """The bytes of a heartbeat that are read at most. One with 10,000 tasks has about 1 MiB."""
+Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+"""A number that every reader can count on: JSON has larger ones, and what is made from them could not be written."""
+Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -47,11 +53,11 @@ class MemberState(StrEnum):
 class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     """A replica on a member, as its last heartbeat has it."""
 
-    version: int
+    version: Count
     running: bool
     """Whether it is caught up and can be read."""
-    bytes: int = 0
-    load: float = 0.0
+    bytes: Count = 0
+    load: Rate = 0.0
     """Keys and ranges that were read from it per second."""
     heavy: tuple[str, ...] = ()
     """A few keys with the most bytes or reads, as text for people, if the instance knows them."""
@@ -63,20 +69,20 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     format: int = msgspec.field(default_factory=lambda: FORMAT)
     log: str
     id: str
-    incarnation: int
+    incarnation: Count
     """Counts the starts under this id. A process that finds a higher one under its own id stops."""
     process: str
     """A random id of the process, which tells apart two that chose the same incarnation."""
-    beat: int
+    beat: Count
     """Counts the heartbeats of the incarnation."""
     address: str
     """Where tasks, the driver and other instances reach it, such as `grpc://10.0.0.7:7070`."""
     rest: str | None = None
     host: str = ""
-    pid: int = 0
+    pid: Count = 0
     tags: dict[str, str] = {}
     state: MemberState = MemberState.JOINED
-    generation: int = 0
+    generation: Count = 0
     """The newest generation whose tasks it hosts."""
     tasks: dict[str, Hosted] = {}
 
@@ -95,6 +101,17 @@ def check_id(id: str) -> str:
     return id
 
 
+def check_tasks(tasks: Iterable[str], name: str, place: str) -> None:
+    """Raises DamagedObject for an object that names something else than tasks, or a task in another way."""
+    for task in tasks:
+        try:
+            known = str(TaskId.parse(task))
+        except (BadTaskName, ValueError):
+            known = ""
+        if known != task:
+            raise documents.damaged(name, place, f"it names {task[:40]!r}, which isn't a task")
+
+
 def write(storage: Storage, member: Member) -> None:
     storage.replace(names.member(member.id), documents.encode(member))
 
@@ -111,16 +128,18 @@ def read(storage: Storage, log: str, id: str) -> Member | None:
     member = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
     if (member.log, member.id) != (log, id):
         raise documents.damaged(name, storage.place, f"it holds (log, id) {(member.log, member.id)}")
+    check_tasks(member.tasks, name, storage.place)
     return member
 
 
 class Members:
-    """The heartbeats of all members, read again and again. What can't be believed is left out and warned about once."""
+    """The heartbeats of all members, read again and again. What can't be believed is ignored and warned about once."""
 
     def __init__(self, storage: Storage, log: str) -> None:
         self._storage = storage
         self._log = log
         self._warned: dict[str, str] = {}
+        self._believed: Mapping[str, Member] = {}
 
     def read(self) -> Mapping[str, Member]:
         """By id. Raises if the storage doesn't answer."""
@@ -136,4 +155,7 @@ class Members:
                 if self._warned.get(name) != str(error):
                     self._warned[name] = str(error)
                     logger.warning("a member is ignored: %s", error)
+                if id is not None and id in self._believed:
+                    found[id] = self._believed[id]
+        self._believed = found
         return found

@@ -13,6 +13,7 @@ from holdfast.errors import DamagedObject, ErrorCategory, Held, HoldfastError
 from holdfast.group import members
 from holdfast.group.generations import Generation, Generations
 from holdfast.group.members import Hosted, Member, MemberState
+from holdfast.log.documents import UnknownFormat
 from holdfast.log.objects import Storage
 
 
@@ -62,7 +63,7 @@ class Membership:
         """
         try:
             holder = members.read(storage, member.log, member.id)
-        except DamagedObject:
+        except (DamagedObject, UnknownFormat):
             holder = None  # replaced by this process's own
         if holder is not None:
             if holder.state is not MemberState.LEFT and answers(holder):
@@ -106,7 +107,7 @@ class Membership:
         own = self._member
         try:
             found = members.read(self._storage, own.log, own.id)
-        except DamagedObject:
+        except (DamagedObject, UnknownFormat):
             return  # the next heartbeat replaces it
         if found is None or found.process == own.process:
             return

@@ -5,6 +5,9 @@ restore in parallel. They take the tasks in turns, the one furthest behind first
 versions at about the same time, so each commit is read once for all of them. A replica that fails is suspended and
 tried again after a pause that grows; a failure is reported once, not at every attempt. Tasks come and go while the loop
 runs. Nothing here ends the process.
+
+`step` looks once, and the calls that it submits apply what it found. `start` runs it in a thread; the simulator of the
+tests calls it itself, and runs the submitted calls itself.
 """
 
 import heapq
@@ -12,9 +15,10 @@ import itertools
 import logging
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Executor, ThreadPoolExecutor
 from dataclasses import dataclass
 
+from holdfast.chance import SYSTEM_RANDOM, Random
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance.config import Phase
@@ -71,13 +75,17 @@ class ReplicaUpdater:
         retry: RetrySettings,
         poll_seconds: float = 1.0,
         clock: Clock = SYSTEM_CLOCK,
+        random: Random = SYSTEM_RANDOM,
+        pool: Executor | None = None,
     ) -> None:
+        """`pool` runs the updates; without one it is a pool of as many threads as `restore` says."""
         self._source = source
         self._events = events
         self._restore = restore
         self._retry = retry
         self._poll_seconds = poll_seconds
         self._clock = clock
+        self._random = random
         self._tasks: dict[TaskId, TaskProgress] = {}
         self._lock = threading.RLock()
         self._look_asked = threading.Condition(self._lock)
@@ -94,7 +102,7 @@ class ReplicaUpdater:
         """The tasks that wait for a turn, as a heap: by turn, then in the order in which they came."""
         self._arrivals = itertools.count()
         self._workers = 0
-        self._pool = ThreadPoolExecutor(restore.parallel_tasks, thread_name_prefix="restore")
+        self._pool = pool or ThreadPoolExecutor(restore.parallel_tasks, thread_name_prefix="restore")
         self._thread = threading.Thread(target=self._run, name="updater", daemon=True)
 
     def start(self) -> None:
@@ -321,7 +329,7 @@ class ReplicaUpdater:
         progress.failures += 1
         if progress.failures > 1 and isinstance(error, HoldfastError) and progress.replica.is_open:
             self._recover(progress.replica, opening)
-        progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._retry)
+        progress.retry_at = self._clock.monotonic() + backoff(progress.failures, self._retry, self._random)
         if described(error) != progress.error:
             progress.error = described(error)
             progress.error_category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG

@@ -69,5 +69,5 @@ def decode(data: bytes, struct: type[T], *, name: str, place: str, known: int) -
                 "that wrote it, or a newer one."
             )
         return msgspec.json.decode(text, type=struct)
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise damaged(name, place, f"it isn't what its name says: {error}") from error

@@ -1,0 +1,102 @@
+"""The coordinator: what it makes of members that are silent, forged or absent."""
+
+import itertools
+from collections.abc import Mapping, Sequence
+
+from holdfast.group.assignor import Assigned, Candidate, Presence, Rules, Wanted
+from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.generations import Generation, Place
+from holdfast.group.judge import Judge
+from holdfast.log import names
+from holdfast.log.objects import Storage
+from holdfast.words import TaskId, Version
+from tests.group.making import LOG, member, new_storage, put
+
+TASK = TaskId(0, 0)
+
+
+def on_the_first(
+    tasks: Sequence[Wanted],
+    members: Sequence[Candidate],
+    before: Mapping[TaskId, Place],
+    newest: Version,
+    rules: Rules,
+) -> Assigned:
+    """The task stays with a member that is known, and otherwise goes to the first that is here."""
+    ids = [each.id for each in members]
+    here = [each.id for each in members if each.presence is Presence.HERE]
+    active = before[TASK].active if TASK in before and before[TASK].active in ids else here[0]
+    return Assigned(places={TASK: Place(active=active)}, why={})
+
+
+class Group:
+    """Members that beat or don't, and a coordinator that looks."""
+
+    def __init__(self, *ids: str) -> None:
+        self.storage: Storage = new_storage()
+        self.now = 0.0
+        self.beat = dict.fromkeys(ids, 0)
+        numbers = itertools.count()
+        self.coordinator = Coordinator(
+            self.storage, LOG, "driver", Judge(1.0, 4.0), on_the_first, Rules(), lambda: f"id-{next(numbers)}"
+        )
+
+    def second(self, *beating: str) -> Generation | None:
+        """A second passes, in which these members write a heartbeat and the coordinator looks."""
+        self.now += 1
+        for id in beating:
+            self.beat[id] += 1
+            put(self.storage, member(id, self.beat[id]))
+        needs = Needs(app_file=1, tasks=[Wanted(task=TASK)], newest=Version(1))
+        return self.coordinator.step(self.now, needs)
+
+
+def members_of(generation: Generation | None) -> list[str]:
+    return [] if generation is None else sorted(generation.members)
+
+
+def test_a_member_counts_once_its_heartbeat_changed() -> None:
+    group = Group("a", "b")
+    assert group.second("a", "b") is None
+    assert members_of(group.second("a")) == ["a"]
+    assert members_of(group.second("a", "b")) == ["a", "b"]
+
+
+def test_a_silent_member_keeps_its_task_until_its_session_ends() -> None:
+    group = Group("a", "b")
+    group.second("a", "b")
+    found = group.second("a", "b")
+    assert found is not None and found.tasks["0_0"].active == "a"
+    for _ in range(3):
+        assert members_of(group.second("b")) == ["a", "b"]
+    found = group.second("b")
+    assert members_of(found) == ["b"] and found is not None and found.tasks["0_0"].active == "b"
+
+
+def test_nonsense_in_place_of_a_heartbeat_moves_nothing() -> None:
+    group = Group("a", "b")
+    group.second("a", "b")
+    before = group.second("a", "b")
+    group.storage.replace(names.member("a"), b"nonsense")
+    assert group.second("b") == before
+    assert group.second("a", "b") == before
+
+
+def test_a_forged_generation_is_passed() -> None:
+    group = Group("a", "b")
+    group.second("a", "b")
+    before = group.second("a", "b")
+    assert before is not None
+    group.storage.create(names.generation(before.number + 1), b"nonsense")
+    assert group.second("a", "b") == before
+    for _ in range(4):
+        after = group.second("b")
+    assert after is not None and after.number == before.number + 2 and after.before == before.id
+
+
+def test_when_nobody_is_here_the_generation_stays() -> None:
+    group = Group("a")
+    group.second("a")
+    before = group.second("a")
+    for _ in range(6):
+        assert group.second() == before

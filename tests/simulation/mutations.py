@@ -1,0 +1,302 @@
+"""Mutations: each breaks one rule of the real code. The simulator is worth something if it notices every one of them.
+
+A mutation is a list of attributes to replace for the time of a run. `first` is the first seed that notices it: `make
+test` begins there, and `make simulate` searches from seed 0.
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+from unittest import mock
+
+from holdfast.errors import StorageUnavailable
+from holdfast.group.coordinator import Coordinator
+from holdfast.group.generations import Generation, Generations
+from holdfast.group.judge import Judge, Standing
+from holdfast.group.members import Member
+from holdfast.group.membership import Membership
+from holdfast.instance import log_reader
+from holdfast.instance.log_reader import TaskLogReader
+from holdfast.instance.next_step import Usable, check_state
+from holdfast.instance.read_views import PublishedVersions, ReadView
+from holdfast.instance.replica import Replica
+from holdfast.instance.updater import ReplicaUpdater
+from holdfast.log import cleaning, names
+from holdfast.log.chain import CommitChain
+from holdfast.log.commits import Commit
+from holdfast.log.leadership import Leadership
+from holdfast.log.log import Log
+from holdfast.pipeline import driver
+from holdfast.pipeline.protocol import Compute, version_of
+from holdfast.pipeline.sinks.runner import SinkRunner
+from holdfast.stores.engines import base, family_marks
+from holdfast.words import NOTHING, Version
+
+Patches = list[tuple[object, str, Any]]
+
+
+@dataclass(frozen=True)
+class Mutation:
+    name: str
+    """The rule that it breaks."""
+    first: int
+    patches: Callable[[], Patches]
+
+    def __str__(self) -> str:
+        return self.name.replace(" ", "-")
+
+    @contextmanager
+    def active(self) -> Iterator[None]:
+        patched = [mock.patch.object(owner, name, other) for owner, name, other in self.patches()]
+        for each in patched:
+            each.start()
+        try:
+            yield
+        finally:
+            for each in reversed(patched):
+                each.stop()
+
+
+# The log
+
+
+def _overwriting_commit() -> Patches:
+    create = Log.create_commit
+
+    def overwrites(self: Log, commit: Commit) -> None:
+        self.storage.delete([names.commit(Version(commit.version))])
+        create(self, commit)
+
+    return [(Log, "create_commit", overwrites)]
+
+
+def _unconfirmed_commit() -> Patches:
+    create = Log.create_commit
+
+    def assumes(self: Log, commit: Commit) -> None:
+        try:
+            create(self, commit)
+        except StorageUnavailable:
+            self._created = Version(commit.version), commit.id
+
+    return [(Log, "create_commit", assumes)]
+
+
+def _cleaned_past_snapshots() -> Patches:
+    floor = cleaning.floor_of
+    return [(cleaning, "floor_of", lambda contents: floor(replace(contents, snapshots={})))]
+
+
+def _cleaned_past_newest() -> Patches:
+    def floor(contents: cleaning.LogContents) -> Version:
+        tasks = [contents.usable(task) for task in contents.snapshots]
+        return min([contents.newest, *(versions[-1] if versions else NOTHING for versions in tasks)])
+
+    return [(cleaning, "floor_of", floor)]
+
+
+def _orphans_of_slow_drivers() -> Patches:
+    deletable = cleaning._is_deletable
+
+    def any_version(segment: str, floor: Version, contents: cleaning.LogContents) -> bool:
+        version = names.version_of(segment)
+        return deletable(segment, floor, contents) or (version is not None and version > contents.newest)
+
+    return [(cleaning, "_is_deletable", any_version)]
+
+
+def _segments_before_commits() -> Patches:
+    delete = cleaning.Cleaner._delete
+
+    def segments_first(self: cleaning.Cleaner, plan: cleaning.Plan) -> None:
+        self._log.storage.delete(plan.segments)
+        delete(self, plan)
+
+    return [(cleaning.Cleaner, "_delete", segments_first)]
+
+
+# The driver
+
+
+def _batch_computed_again() -> Patches:
+    return [(driver, "decide", lambda batch, newest, commit, restart: Compute(Version(version_of(newest) + 1)))]
+
+
+def _sinks_start_at_the_newest() -> Patches:
+    def newest(self: SinkRunner, feed: Any, newest: Commit | None) -> Version:
+        return version_of(newest)
+
+    return [(SinkRunner, "_starting_position", newest)]
+
+
+# Replicas
+
+
+def _mark_before_data() -> Patches:
+    return [(base, "mark_before_changes", lambda before, mark: mark)]
+
+
+def _half_a_version() -> Patches:
+    def complete(*args: Any, **kwargs: Any) -> Any:
+        found = check_state(*args, **kwargs)
+        return Usable(found.at, found.at) if isinstance(found, Usable) else found
+
+    return [(log_reader, "check_state", complete)]
+
+
+def _forgets_unflushed_families() -> Patches:
+    return [(family_marks.FamilyMark, "covers", lambda self, family, own: True)]
+
+
+def _reads_the_newest() -> Patches:
+    def newest(self: Replica, version: Version | None = None, wait: float = 0.0) -> ReadView:
+        return self.published.read_view(None)
+
+    return [(Replica, "read_view", newest)]
+
+
+def _restore_skips() -> Patches:
+    gather = TaskLogReader.gather
+
+    def skips(self: TaskLogReader, first: Commit, to: Version, most_bytes: int) -> list[Commit]:
+        found = gather(self, first, to, most_bytes)
+        return [*found[:-2], found[-1]]
+
+    return [(TaskLogReader, "gather", skips)]
+
+
+def _flush_keeps_the_view() -> Patches:
+    """The overlay is given up for the engines, and readers keep the view from before."""
+    move = PublishedVersions.move
+
+    def stays(self: PublishedVersions, overlay: Any, pinned: Any, now: Any = None) -> None:
+        before = self._newest
+        if before is not None and now is None and before.version == overlay.version:
+            pinned.release()
+            pinned = before.pinned.hold()
+            object.__setattr__(overlay, "families", {name: type(each)() for name, each in overlay.families.items()})
+        move(self, overlay, pinned, now)
+
+    return [(PublishedVersions, "move", stays)]
+
+
+def _goes_back_in_time() -> Patches:
+    read_view = PublishedVersions.read_view
+
+    def any_newest(self: PublishedVersions, version: Version | None = None) -> ReadView:
+        self._furthest = NOTHING
+        return read_view(self, version)
+
+    return [(PublishedVersions, "read_view", any_newest)]
+
+
+def _suspended_for_good() -> Patches:
+    def gives_up(self: ReplicaUpdater, progress: Any, error: BaseException, opening: int) -> None:
+        progress.retry_at = float("inf")
+
+    return [(ReplicaUpdater, "_suspend", gives_up)]
+
+
+# The group
+
+
+def _counts_sleep() -> Patches:
+    return [(Judge, "_gap", property(lambda self: float("inf")))]
+
+
+def _trusts_old_heartbeats() -> Patches:
+    standing = Judge.standing
+
+    def alive(self: Judge, id: str) -> Standing:
+        found = standing(self, id)
+        return Standing.LIVE if found is Standing.UNKNOWN else found
+
+    return [(Judge, "standing", alive)]
+
+
+def _drops_the_absent() -> Patches:
+    standing = Judge.standing
+
+    def gone(self: Judge, id: str) -> Standing:
+        found = standing(self, id)
+        return found if found is Standing.LIVE else Standing.GONE
+
+    return [(Judge, "standing", gone)]
+
+
+def _never_gives_up() -> Patches:
+    standing = Judge.standing
+
+    def present(self: Judge, id: str) -> Standing:
+        found = standing(self, id)
+        return Standing.LIVE if found is Standing.GONE and id in self._seen else found
+
+    return [(Judge, "standing", present)]
+
+
+def _own_generation() -> Patches:
+    propose = Generations.propose
+
+    def believes(self: Generations, generation: Generation) -> bool:
+        propose(self, generation)
+        self.newest = generation
+        return True
+
+    return [(Generations, "propose", believes)]
+
+
+def _same_number_again() -> Patches:
+    build = Coordinator._generation
+
+    def again(self: Coordinator, needs: Any, addresses: Any, assigned: Any, before: Generation | None) -> Generation:
+        made = build(self, needs, addresses, assigned, before)
+        self.generations._storage.delete([names.generation(made.number)])
+        return made
+
+    return [(Coordinator, "_generation", again)]
+
+
+def _takes_any_id() -> Patches:
+    join = Membership.join.__func__  # type: ignore[attr-defined]
+
+    def unasked(cls: type[Membership], storage: Any, member: Member, status: Any, answers: Any) -> Membership:
+        joined: Membership = join(cls, storage, member, status, lambda holder: False)
+        return joined
+
+    return [(Membership, "join", classmethod(unasked))]
+
+
+def _same(target: object, name: str, value: Any) -> Callable[[], Patches]:
+    return lambda: [(target, name, value)]
+
+
+MUTATIONS = [
+    Mutation("a commit replaces another one", 0, _overwriting_commit),
+    Mutation("a commit that fails is assumed to exist", 0, _unconfirmed_commit),
+    Mutation("exists counts as won", 0, _same(Log, "_check_won", lambda self, commit: None)),
+    Mutation("a commit needs no neighbour", 0, _same(CommitChain, "follows", lambda self, version: True)),
+    Mutation("cleaning passes the snapshots", 0, _cleaned_past_snapshots),
+    Mutation("cleaning keeps one commit", 0, _cleaned_past_newest),
+    Mutation("cleaning deletes what a slow driver writes", 0, _orphans_of_slow_drivers),
+    Mutation("cleaning deletes segments first", 0, _segments_before_commits),
+    Mutation("an outdated driver doesn't look", 0, _same(Leadership, "check", lambda self: None)),
+    Mutation("a batch is computed again", 0, _batch_computed_again),
+    Mutation("a restart forgets what sinks lack", 0, _sinks_start_at_the_newest),
+    Mutation("the mark comes before the data", 0, _mark_before_data),
+    Mutation("half a version is served", 0, _half_a_version),
+    Mutation("a family that lost its writes is complete", 0, _forgets_unflushed_families),
+    Mutation("a task reads the newest version", 0, _reads_the_newest),
+    Mutation("a restore skips a version", 0, _restore_skips),
+    Mutation("a flush keeps the former view", 0, _flush_keeps_the_view),
+    Mutation("a reader goes back in time", 0, _goes_back_in_time),
+    Mutation("a replica that failed is not tried again", 0, _suspended_for_good),
+    Mutation("a judge counts time in which it slept", 0, _counts_sleep),
+    Mutation("a judge trusts an old heartbeat", 0, _trusts_old_heartbeats),
+    Mutation("an absent member loses its tasks", 0, _drops_the_absent),
+    Mutation("nobody is given up", 0, _never_gives_up),
+    Mutation("a coordinator believes in its own generation", 0, _own_generation),
+    Mutation("a generation replaces another one", 0, _same_number_again),
+    Mutation("a second process takes the id", 0, _takes_any_id),
+    Mutation("a replaced process goes on", 0, _same(Membership, "_check_own", lambda self: None)),
+]
