@@ -11,6 +11,9 @@ if TYPE_CHECKING:
     from holdfast.app import App as App
     from holdfast.errors import ErrorCategory as ErrorCategory
     from holdfast.errors import HoldfastError as HoldfastError
+    from holdfast.group.rebalances import Move as Move
+    from holdfast.group.rebalances import RebalanceEvent as RebalanceEvent
+    from holdfast.group.rebalances import RebalancePhase as RebalancePhase
     from holdfast.instance.events import RestoreEvent as RestoreEvent
     from holdfast.instance.events import RestorePhase as RestorePhase
     from holdfast.pipeline.sinks.builtin import console as console
@@ -88,6 +91,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "holdfast.app": ("App",),
     "holdfast.errors": ("ErrorCategory", "HoldfastError"),
+    "holdfast.group.rebalances": ("Move", "RebalanceEvent", "RebalancePhase"),
     "holdfast.instance.events": ("RestoreEvent", "RestorePhase"),
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
     "holdfast.settings.model": ("Settings",),

@@ -10,7 +10,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, cast
@@ -20,11 +20,9 @@ from holdfast.describe import describe
 from holdfast.drawing import mermaid
 from holdfast.ending import Ending
 from holdfast.errors import Interrupted, SettingsError, TopologyError
-from holdfast.group.rebalances import RebalanceEvent
 from holdfast.group_instances import GroupInstances
-from holdfast.instance.events import RestoreEvent
 from holdfast.instances import Instances
-from holdfast.listeners import ListenerPool
+from holdfast.listened import Listened
 from holdfast.log.starting import StartPlan
 from holdfast.occupied import check_places
 from holdfast.pipeline.sinks.builtin import files
@@ -33,7 +31,7 @@ from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, OnRebalance, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
-from holdfast.states import AlreadyStarted, AppState, AppStopped, NotStarted, StateListener, StateMachine
+from holdfast.states import AlreadyStarted, AppState, AppStopped, NotStarted
 from holdfast.stores.options import Length
 from holdfast.terminal import run_in_terminal
 from holdfast.topology.aggregation import Table
@@ -56,12 +54,7 @@ logger = logging.getLogger(__name__)
 _ID = re.compile(r"[a-z0-9][a-z0-9._-]{0,99}")
 
 
-RestoreListener = Callable[[RestoreEvent], object]
-RebalanceListener = Callable[[RebalanceEvent], object]
-AlertHook = Callable[[BaseException], object]
-
-
-class App:
+class App(Listened):
     """One pipeline with an id, its stores, and its log.
 
         app = hf.App("leaderboard")
@@ -93,10 +86,7 @@ class App:
         self._spark = spark
         self._clock = clock or SYSTEM_CLOCK
         self._topology = Topology(self.settings.state.engine, self.settings.on_error)
-        self._states = StateMachine()
-        self._restores = ListenerPool[RestoreEvent]("restore")
-        self._rebalances = ListenerPool[RebalanceEvent]("rebalance")
-        self._alerts = ListenerPool[BaseException]("alert")
+        super().__init__()
         self._running: RunningApp | None = None
         self._ending = Ending(self.settings.stop_timeout, self._failed)
         self._starting_or_stopping = threading.Lock()
@@ -219,28 +209,6 @@ class App:
         """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""
         self._topology.add_sink(DEAD_LETTERS, sink, DEAD_LETTERS)
 
-    def on_state(self, listener: StateListener) -> None:
-        """`listener(old, new)` is called for every change of state, on a thread of its own."""
-        self._states.add_listener(listener)
-
-    def on_restore(self, listener: RestoreListener) -> None:
-        """`listener(event)` is called for restores on every instance: start, batch, end, suspended."""
-        self._restores.add(listener)
-
-    def on_rebalance(self, listener: RebalanceListener) -> None:
-        """`listener(event)` is called when a rebalance has started and when it is completed.
-
-        Each event has the number of the generation, its reason, the active tasks that move, and how long it took.
-        """
-        self._rebalances.add(listener)
-
-    def on_alert(self, hook: AlertHook) -> None:
-        """`hook(error)` is called when the app stops for an error.
-
-        Also, once each, when the log can't be cleaned and when a batch waits because the wall clock has jumped ahead.
-        """
-        self._alerts.add(hook)
-
     def describe(self, format: str = "text") -> str:
         """The app as text: its streams, stores, sinks and the places of its data.
 
@@ -352,8 +320,7 @@ class App:
                     self._running.stop()
             finally:
                 self._states.try_move(AppState.STOPPED)
-                for pool in (self._states, self._restores, self._rebalances, self._alerts):
-                    pool.close(timeout=min(1.0, self._ending.left() + 0.1))
+                self._close_listeners(lambda: min(1.0, self._ending.left() + 0.1))
 
     def process_all_available(self) -> None:
         """Returns when everything the source has now can be queried and is in the sinks. For tests and batch jobs."""

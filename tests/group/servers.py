@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -71,7 +71,7 @@ class Server:
     def address(self) -> str:
         return self.addresses["flight"]
 
-    def values(self, store: str, keys: Iterator[int] | range) -> list[object]:
+    def values(self, store: str, keys: Iterable[object]) -> list[object]:
         """The values of keys, each by a lookup of its own over REST."""
         answers = [httpx2.get(f"{self.addresses['rest']}/v1/stores/{store}/keys/{key}", timeout=20) for key in keys]
         assert [answer.status_code for answer in answers] == [200] * len(answers), [answer.text for answer in answers]

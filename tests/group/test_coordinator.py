@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
-from holdfast.group.assignor import Assigned, Candidate, Presence, Rules, Wanted
+from holdfast.group.candidates import Assigned, Candidate, Presence, Rules, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.generations import Generation, Place
 from holdfast.group.judge import Judge

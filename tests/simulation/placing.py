@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.group.assignor import Assigned, Candidate, Presence, Rules, Wanted
+from holdfast.group.candidates import Assigned, Candidate, Presence, Rules, Wanted
 from holdfast.group.generations import Place
 from holdfast.words import TaskId, Version
 

@@ -18,7 +18,7 @@ from holdfast import faults
 from holdfast.chance import Random
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
-from holdfast.group.assignor import Assign, Rules, Wanted
+from holdfast.group.candidates import Assign, Rules, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.log import Log

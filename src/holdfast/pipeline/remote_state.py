@@ -13,13 +13,14 @@ from typing import TypeVar
 import pyarrow as pa
 
 from holdfast.clock import SYSTEM_CLOCK
+from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import NO_CREDENTIALS, Credentials
-from holdfast.instance.messages import InstanceUnavailable
+from holdfast.instance.messages import InstanceUnavailable, TaskNotHere
 from holdfast.instance.unanswering import Unanswering
 from holdfast.log.segments import STATE_SCHEMA, SegmentRef
 from holdfast.pipeline.task_state import NO_ENTRIES, EmptyState, TaskState
-from holdfast.retry import retrying
+from holdfast.retry import is_retryable, retrying
 from holdfast.settings.sections import RetrySettings
 from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, TaskId, Version
@@ -48,6 +49,8 @@ class StateLocations:
 
 
 _READ_RETRY = RetrySettings(first="50ms", longest="1s")
+_MOVED_SECONDS = 5.0
+"""How long an instance may say that it doesn't host a task: one that was just started hosts it in a moment."""
 
 
 def state_before(locations: StateLocations, task: TaskId, version: Version) -> TaskState:
@@ -89,7 +92,8 @@ class RemoteState(TaskState):
         locations = self.locations
         hosts = locations.replicas[str(self.task)]
         addresses = _unanswering.last([*hosts[self.first % len(hosts) :], *hosts[: self.first % len(hosts)]])
-        until = SYSTEM_CLOCK.monotonic() + self.locations.deadline.total_seconds()
+        begun = SYSTEM_CLOCK.monotonic()
+        until = begun + locations.deadline.total_seconds()
         attempt = 0
 
         def ask() -> T:
@@ -104,7 +108,16 @@ class RemoteState(TaskState):
                 _unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
                 raise
 
-        return retrying(ask, _READ_RETRY, deadline=self.locations.deadline)
+        def may_pass(error: HoldfastError) -> bool:
+            # The task has moved: another attempt of the batch gets its new place, which this one doesn't know.
+            moved = isinstance(error, TaskNotHere) and SYSTEM_CLOCK.monotonic() - begun >= _MOVED_SECONDS
+            return is_retryable(error) and not moved
+
+        def pause(seconds: float) -> None:
+            if attempt >= len(addresses):  # those that were not asked yet are asked at once
+                SYSTEM_CLOCK.sleep(seconds)
+
+        return retrying(ask, _READ_RETRY, deadline=self.locations.deadline, sleep=pause, may_pass=may_pass)
 
 
 _client = cache(StateClient)
