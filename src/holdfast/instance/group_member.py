@@ -10,17 +10,17 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.chance import new_id
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
-from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.driver_heartbeat import DriverWatch
 from holdfast.group.generations import Generation
 from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, Members, MemberState, check_id
 from holdfast.group.membership import Membership, Replaced, Status
-from holdfast.group.rules import assignor_of, interval_for, needs_of, rules_of
+from holdfast.group.pace import interval_for
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
 from holdfast.instance.events import report_problem
@@ -29,6 +29,9 @@ from holdfast.instance.leftover_state import LeftoverState
 from holdfast.instance.systemd import notify
 from holdfast.log.storage import open_storage
 from holdfast.words import NOTHING, TaskId
+
+if TYPE_CHECKING:
+    from holdfast.group.coordinator import Coordinator, Needs
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
@@ -226,7 +229,11 @@ class GroupMember:
             self._tell(after)
         return after
 
-    def _new_coordinator(self) -> Coordinator:
+    def _new_coordinator(self) -> "Coordinator":
+        # Few instances coordinate, and every start of an app waits for the imports of its own.
+        from holdfast.group.coordinator import Coordinator
+        from holdfast.group.rules import assignor_of, rules_of
+
         config = self._instance.config
         return Coordinator(
             self._storage,
@@ -238,8 +245,10 @@ class GroupMember:
             new_id,
         )
 
-    def _needs(self) -> Needs | None:
+    def _needs(self) -> "Needs | None":
         """The tasks of the app file of the newest commit; None if there is no commit yet."""
+        from holdfast.group.rules import needs_of
+
         newest = self._instance.source.newest()
         if newest == NOTHING:
             return None
