@@ -21,7 +21,8 @@ from holdfast.group.driver_heartbeat import DriverHeartbeat
 from holdfast.group.generations import KEPT, Generation
 from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member, MemberState
-from holdfast.group.rules import assignor_of, interval_for, rules_of
+from holdfast.group.pace import interval_for
+from holdfast.group.rules import assignor_of, rules_of
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials
 from holdfast.log.objects import Storage

@@ -12,8 +12,6 @@ from holdfast.words import Version
 
 logger = logging.getLogger(__name__)
 
-_FEW = 10
-
 
 def rules_of(group: GroupSettings, standbys: int, acceptable_lag: int) -> Rules:
     tags = tuple(tag.strip() for tag in group.spread_by.split(",") if tag.strip())
@@ -37,12 +35,3 @@ def needs_of(app: AppSpec, newest: Version) -> Needs:
     everywhere = {app.number_of(spec.name) for spec in app.stores if spec.everywhere}
     tasks = [Wanted(task=task, everywhere=task.subtopology in everywhere) for task in app.tasks()]
     return Needs(app_file=app.number, tasks=tasks, newest=newest)
-
-
-def interval_for(members: int, interval: float, timeout: float) -> float:
-    """The seconds between two heartbeats: with more than ten members longer, and three within a session timeout.
-
-    >>> interval_for(3, 2.0, 60.0), interval_for(25, 2.0, 60.0), interval_for(1000, 2.0, 60.0)
-    (2.0, 5.0, 20.0)
-    """
-    return max(interval, min(interval * members / _FEW, timeout / 3))

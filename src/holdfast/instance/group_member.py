@@ -10,26 +10,30 @@ import socket
 import threading
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from holdfast.chance import new_id
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.errors import HoldfastError
-from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.driver_heartbeat import DriverWatch
 from holdfast.group.generations import Generation
 from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, Members, MemberState, check_id
 from holdfast.group.membership import Membership, Replaced, Status
-from holdfast.group.rules import assignor_of, interval_for, needs_of, rules_of
+from holdfast.group.pace import interval_for
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
 from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.events import report_problem
 from holdfast.instance.instance import Instance, rest_address
 from holdfast.instance.leftover_state import LeftoverState
+from holdfast.instance.read_rates import ReadRates
 from holdfast.instance.systemd import notify
 from holdfast.log.storage import open_storage
 from holdfast.words import NOTHING, TaskId
+
+if TYPE_CHECKING:
+    from holdfast.group.coordinator import Coordinator, Needs
 
 _LOG = logging.getLogger(__name__)
 _ANSWER_SECONDS = 2.0
@@ -54,7 +58,7 @@ class GroupMember:
         self._generation: Generation | None = None
         self._not_hosted: dict[TaskId, str] = {}
         """Tasks that couldn't be hosted, and why. They are tried again."""
-        self._reads: tuple[float, dict[TaskId, int]] = (clock.monotonic(), {})
+        self._rates = ReadRates()
         self._leftover = LeftoverState(Path(config.state_dir), config.name, config.state.cleanup_delay.total_seconds())
         self._driver = DriverWatch(self._storage, self._log, self._interval, self._timeout)
         self._members = Members(self._storage, self._log)
@@ -198,9 +202,8 @@ class GroupMember:
                 report_problem(self._instance.events, task, error)
 
     def _status(self) -> Status:
-        now, hosted = self._clock.monotonic(), self._instance.hosted()
-        since, before = self._reads
-        self._reads = now, {each.replica.task: each.reads for each in hosted}
+        hosted = self._instance.hosted()
+        rates = self._rates.look(self._clock.monotonic(), {each.replica.task: each.reads for each in hosted})
         tasks = {
             str(task): Hosted(version=version, running=False) for task, version in self._leftover.versions().items()
         }
@@ -210,7 +213,7 @@ class GroupMember:
                 version=each.replica.version,
                 running=each.caught_up,
                 bytes=self._instance.disk_bytes(each),
-                load=max(0, each.reads - before.get(task, 0)) / max(self._interval / 2, now - since),
+                load=rates[task],
             )
         return Status(state=self._state, generation=self._instance.generation, tasks=tasks)
 
@@ -229,7 +232,11 @@ class GroupMember:
             self._tell(after)
         return after
 
-    def _new_coordinator(self) -> Coordinator:
+    def _new_coordinator(self) -> "Coordinator":
+        # Few instances coordinate, and every start of an app waits for the imports of its own.
+        from holdfast.group.coordinator import Coordinator
+        from holdfast.group.rules import assignor_of, rules_of
+
         config = self._instance.config
         return Coordinator(
             self._storage,
@@ -241,8 +248,10 @@ class GroupMember:
             new_id,
         )
 
-    def _needs(self) -> Needs | None:
+    def _needs(self) -> "Needs | None":
         """The tasks of the app file of the newest commit; None if there is no commit yet."""
+        from holdfast.group.rules import needs_of
+
         newest = self._instance.source.newest()
         if newest == NOTHING:
             return None
