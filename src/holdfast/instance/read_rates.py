@@ -1,7 +1,7 @@
 """How often tasks are read, per second, smoothed over minutes: the load that an instance reports in its heartbeats.
 
-Reads come in bursts, one per batch, and heartbeats of different instances fall between different bursts. A rate since the
-last heartbeat would be nothing or twice the truth, and the assignor would move roles back and forth.
+Reads come in bursts, one per batch, and heartbeats of different instances fall between different bursts. A rate since
+the last heartbeat would be nothing or twice the truth, and the assignor would move roles back and forth.
 """
 
 import math
