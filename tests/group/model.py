@@ -87,7 +87,7 @@ class Group:
         return Hosted(
             version=max(0, self.newest - behind),
             running=is_hosted and close,
-            bytes=self.sizes[task] if close else 0,
+            bytes=self.sizes[task] * (FIRST - min(behind, FIRST)) // FIRST,
             load=self.loads[task] if is_active else 0.0,
         )
 

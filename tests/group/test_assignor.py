@@ -377,3 +377,33 @@ def test_a_large_group_is_placed() -> None:
     places = assign(tasks_of(10_000), members, {}, Version(0), rules).places
     held = [sum(member.id in place.members for place in places.values()) for member in members]
     assert max(held) - min(held) <= 2
+
+
+def test_a_member_in_another_zone_gets_standbys_of_tasks_that_have_one_zone() -> None:
+    rules = Rules(standbys=1, spread_by=("zone",))
+    hosts = [Candidate(id=id, tags={"zone": "x"}, replicas={T: caught_up()}) for id in "ab"]
+    before = Place(active="a", standbys=("b",))
+    joined = Candidate(id="c", tags={"zone": "y"})
+    warming = assign(tasks_of(1), [*hosts, joined], {T: before}, Version(100), rules)
+    assert warming.places[T] == Place(active="a", standbys=("b",), warming=("c",))
+    assert "so that its replicas are spread better over zone" in warming.why[T]
+    ready = Candidate(id="c", tags={"zone": "y"}, replicas={T: caught_up()})
+    after = assign(tasks_of(1), [*hosts, ready], warming.places, Version(100), rules).places[T]
+    assert "c" in after.members and not after.warming
+
+
+def test_a_member_that_is_20_percent_hotter_next_to_one_that_is_20_percent_colder_keeps_its_tasks() -> None:
+    wanted = tasks_of(40)
+    before = {each.task: Place(active="ab"[number % 2]) for number, each in enumerate(wanted)}
+    members = [
+        Candidate(
+            id=id,
+            replicas={
+                task: Hosted(version=100, running=True, load=load)
+                for task, place in before.items()
+                if place.active == id
+            },
+        )
+        for id, load in (("a", 120.0), ("b", 80.0))
+    ]
+    assert assign(wanted, members, before, Version(100), Rules()).places == before

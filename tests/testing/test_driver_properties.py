@@ -21,6 +21,7 @@ from holdfast.pipeline.sinks.outputs import rows_of
 from holdfast.stores.access import Now
 from holdfast.stores.kinds.base import millis
 from holdfast.testing import TestDriver, records
+from holdfast.testing.driver import names_in_tests
 from holdfast.testing.log_state import LogState
 from holdfast.testing.store_reader import StoreInTest
 from holdfast.words import Millis, Version
@@ -77,7 +78,10 @@ def run(app: hf.App, batches: list[Batch], random: Random | None = None) -> dict
         step(lambda: driver.advance(timedelta(milliseconds=until - driver.now.wall)))
     assert random is None or crashes, "no fault point was reached"
     found = {f"store {spec.name}": driver.store(spec.name).items() for spec in app._topology.stores}
-    return found | {f"output {name}": in_order(driver.output(name)) for name in app._topology.outputs}
+    return found | {
+        f"output {output}": in_order(driver.output(name))
+        for name, output in names_in_tests(app._topology.outputs).items()
+    }
 
 
 def in_order(rows: list[dict[str, Any]]) -> list[str]:
@@ -117,8 +121,8 @@ def test_spark_gives_the_same(seed: int, spark: SparkSession, tmp_path: Path) ->
         driver.pipe_all(batch)
     for spec in app._topology.stores:
         assert repr(driver.store(spec.name).items()) == repr(on_spark[f"store {spec.name}"]), spec.name
-    for name in app._topology.outputs:
-        assert in_order(driver.output(name)) == on_spark[f"output {name}"], name
+    for name, output in names_in_tests(app._topology.outputs).items():
+        assert in_order(driver.output(name)) == on_spark[f"output {output}"], name
 
 
 def run_on_spark(spark: SparkSession, folder: Path, seed: int, batches: list[Batch]) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from hypothesis import strategies as st
 
 import holdfast as hf
 from holdfast.testing import ProcessorTest
+from holdfast.topology.processor import WrittenAs
 from holdfast.topology.reducing import Update, event_class, processor_of
 
 
 def task_of(update: Update) -> ProcessorTest:
     store: Any = hf.TimestampedKeyValueStore("values", value=int, late="last")
-    return ProcessorTest(processor_of("Reduce", store, update, None))
+    return ProcessorTest(processor_of("Reduce", WrittenAs.of("reduce", update), store, update, None))
 
 
 @given(st.lists(st.tuples(st.sampled_from("ab"), st.integers(-3, 3), st.integers(0, 50)), max_size=20), st.data())

@@ -57,7 +57,9 @@ class _Moves:
                 if spot.is_empty:
                     draft.replace(spot, old, new)
                 else:
-                    self._warm(spot, new, f"so that its replicas are spread better over {draft.rules.spread_by}")
+                    self._warm(
+                        spot, new, f"so that its replicas are spread better over {' and '.join(draft.rules.spread_by)}"
+                    )
 
     def _better_spread(self, spot: Spot) -> tuple[str, str] | None:
         """A replica and the member that it should move to, if that spreads the task better over the tags."""
