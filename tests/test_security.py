@@ -8,7 +8,7 @@ import pytest
 from pyspark.sql import SparkSession
 
 import holdfast as hf
-from holdfast.embedded import EmbeddedInstances
+from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import NO_CREDENTIALS, NotAuthenticated, Unprotected
 from holdfast.occupied import check_places
@@ -32,13 +32,13 @@ def with_certificates(folder: Path) -> hf.SecuritySettings:
     return Authority(folder / "ca").issue()
 
 
-def instances_of(app: hf.App) -> EmbeddedInstances:
+def instances_of(app: hf.App) -> GroupInstances:
     found = app._started().instances
-    assert isinstance(found, EmbeddedInstances)
+    assert isinstance(found, GroupInstances)
     return found
 
 
-def command_lines(instances: EmbeddedInstances) -> bytes:
+def command_lines(instances: GroupInstances) -> bytes:
     return b"".join(Path(f"/proc/{each._process.pid}/cmdline").read_bytes() for each in instances._all)
 
 

@@ -57,8 +57,8 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     running: bool
     """Whether it is caught up and can be read."""
     bytes: Count = 0
-    load: Rate = 0.0
-    """Keys and ranges that were read from it per second."""
+    load: Rate | None = None
+    """Keys and ranges that were read from it per second, over minutes; None until it was measured for long enough."""
     heavy: tuple[str, ...] = ()
     """A few keys with the most bytes or reads, as text for people, if the instance knows them."""
 

@@ -154,7 +154,7 @@ def _replica(task: str, role: str, id: str, hosted: Hosted | None, newest: Versi
         return ReplicaRow(task, role, id, "not there yet", None, None, 0, 0.0, ())
     state = "running" if hosted.running else "restoring"
     lag = max(0, newest - hosted.version)
-    return ReplicaRow(task, role, id, state, hosted.version, lag, hosted.bytes, hosted.load, hosted.heavy)
+    return ReplicaRow(task, role, id, state, hosted.version, lag, hosted.bytes, hosted.load or 0.0, hosted.heavy)
 
 
 def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow]) -> MemberRow:

@@ -4,11 +4,12 @@
     lead = 1/2 + load / mean load      for the active one, in addition, since it is asked first
 
 The means are over all tasks, so size and load count the same however they are measured. The halves are a floor: a task
-that is empty and never read still counts, or all such tasks would end up on one member.
+that is empty and never read still counts, or all such tasks would end up on one member. A task whose load isn't known
+yet, as after a start, counts as one with the mean load: as none it would attract others.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from holdfast.group.candidates import Presence
@@ -43,13 +44,13 @@ def weights(
     """
     sizes = {task: _size(by_member) for task, by_member in reports.items()}
     loads = {task: _load(by_member, presence) for task, by_member in reports.items()}
-    size, load = _mean(sizes), _mean(loads)
+    size, load = _mean(sizes.values()), _mean(known for known in loads.values() if known is not None)
     return {
         task: Weight(
             FLOOR + (sizes[task] / size if size else 0.0),
-            FLOOR + (loads[task] / load if load else 0.0),
+            FLOOR + _ratio(loads[task], load),
             sizes[task],
-            loads[task],
+            loads[task] or 0.0,
         )
         for task in reports
     }
@@ -60,16 +61,29 @@ def _size(by_member: Mapping[str, Hosted]) -> float:
     return max((_sane(hosted.bytes) for hosted in by_member.values()), default=0.0)
 
 
-def _load(by_member: Mapping[str, Hosted], presence: Mapping[str, Presence]) -> float:
-    """Reads of all replicas together: they go elsewhere with the active role. Those of a silent member are old news."""
-    answering = [_sane(hosted.load) for id, hosted in by_member.items() if presence[id] is not Presence.AWAY]
-    silent = [_sane(hosted.load) for id, hosted in by_member.items() if presence[id] is Presence.AWAY]
-    return math.fsum(answering) or max(silent, default=0.0)
+def _load(by_member: Mapping[str, Hosted], presence: Mapping[str, Presence]) -> float | None:
+    """Reads of all replicas together: they go elsewhere with the active role. Those of a silent member are old news.
+
+    None if a replica that is read hasn't been measured for long enough.
+    """
+    answering = [hosted for id, hosted in by_member.items() if presence[id] is not Presence.AWAY and hosted.running]
+    if any(hosted.load is None for hosted in answering):
+        return None
+    silent = [_sane(hosted.load) for id, hosted in by_member.items() if presence[id] is Presence.AWAY and hosted.load]
+    return math.fsum(_sane(hosted.load) for hosted in answering if hosted.load) or max(silent, default=0.0)
+
+
+def _ratio(load: float | None, mean: float) -> float:
+    """A load as a part of the mean; what isn't known is the mean, and nothing where no task is read."""
+    if not mean:
+        return 0.0
+    return 1.0 if load is None else load / mean
 
 
 def _sane(measured: float) -> float:
     return min(max(float(measured), 0.0), _MOST) if math.isfinite(measured) else 0.0
 
 
-def _mean(values: Mapping[TaskId, float]) -> float:
-    return math.fsum(values.values()) / len(values) if values else 0.0
+def _mean(values: Iterable[float]) -> float:
+    found = list(values)
+    return math.fsum(found) / len(found) if found else 0.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from holdfast.words import TaskId
 
 SMOOTHED_SECONDS = 300.0
-KNOWN_AFTER = 60.0
+KNOWN_AFTER = 300.0
 """A task that was measured for a shorter time has no rate yet."""
 
 
@@ -31,9 +31,9 @@ class _Measured:
         return _Measured(reads, self.seconds + passed, kept * self.smoothed + (1 - kept) * newest)
 
     @property
-    def rate(self) -> float:
+    def rate(self) -> float | None:
         if self.seconds < KNOWN_AFTER:
-            return 0.0
+            return None
         return self.smoothed / (1 - math.exp(-self.seconds / SMOOTHED_SECONDS))
 
 
@@ -41,7 +41,7 @@ class ReadRates:
     """The rates of the tasks of one instance.
 
     >>> rates, task = ReadRates(), TaskId(0, 0)
-    >>> for second in range(0, 181, 2):
+    >>> for second in range(0, 601, 2):
     ...     found = rates.look(float(second), {task: 300 * (second // 30)})   # 300 reads every 30 seconds
     >>> round(found[task])
     10
@@ -51,7 +51,7 @@ class ReadRates:
         self._measured: dict[TaskId, _Measured] = {}
         self._last = 0.0
 
-    def look(self, now: float, reads: Mapping[TaskId, int]) -> Mapping[TaskId, float]:
+    def look(self, now: float, reads: Mapping[TaskId, int]) -> Mapping[TaskId, float | None]:
         """The rates now, from how often each task was read since it came here."""
         passed, self._last = now - self._last, now
         known, self._measured = self._measured, {}
