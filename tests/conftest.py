@@ -95,6 +95,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.daemon.module", "tests.spark_daemon")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as in sessions that an app creates
         .config(map=_SHORT_PLANS)
         .getOrCreate()
     )
