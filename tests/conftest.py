@@ -6,12 +6,14 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+from py4j.java_gateway import JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
 from tests import class_archive
@@ -83,9 +85,25 @@ _SHORT_PLANS: dict[str, bool | float | int | str | None] = {
 }
 
 
+def _remember_java_names() -> None:
+    """Keeps what py4j finds out about the parts of names such as `jvm.org.apache.spark`.
+
+    It asks the JVM each time, which then looks for a class of that name in all 279 files of Spark: a tenth of the
+    JVM's time.
+    """
+    for owner in (JVMView, JavaPackage):
+
+        def remembered(self: Any, name: str, ask: Callable[[Any, str], Any] = owner.__getattr__) -> Any:
+            found = self.__dict__[name] = ask(self, name)
+            return found
+
+        owner.__getattr__ = remembered
+
+
 @pytest.fixture(scope="session")
 def spark() -> Iterator[SparkSession]:
     """A real local Spark, started once for all tests."""
+    _remember_java_names()
     os.environ["PYSPARK_PYTHON"] = sys.executable
     session = (
         SparkSession.builder.master("local[2]")
@@ -95,6 +113,8 @@ def spark() -> Iterator[SparkSession]:
         .config("spark.driver.memory", "2g")
         .config("spark.sql.shuffle.partitions", "2")
         .config("spark.sql.session.timeZone", "UTC")
+        .config("spark.python.daemon.module", "tests.spark_daemon")
+        .config("spark.python.unix.domain.socket.enabled", "true")  # as in sessions that an app creates
         .config(map=_SHORT_PLANS)
         .getOrCreate()
     )

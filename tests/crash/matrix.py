@@ -15,6 +15,21 @@ from holdfast.stores.layouts.due import Due
 from holdfast.words import Version
 from tests.crash.machine import Crash, Machine, Record, crash_at
 
+_ELSEWHERE = ("apply.", "snapshot.", "clean.")
+
+
+def points_of_an_operator(*, drops: bool = True) -> list[object]:
+    """The fault points for the matrix of an operator; without drops if none of its stores has slices.
+
+    Instances and the cleaner know no operators, only bytes: crashes in them repeat `test_matrix.py`, and those of the
+    other matrices are for `make crash`.
+    """
+    return [
+        pytest.param(point, marks=pytest.mark.slow) if point.startswith(_ELSEWHERE) else point
+        for point in faults.POINTS
+        if drops or not point.startswith("drop.")
+    ]
+
 
 def crash_twice(machine: Machine, batches: Sequence[Sequence[Record]], point: str, times: int, new: Path) -> None:
     """A crash when the point is first reached, another one later, and then the state directory is lost.

@@ -94,12 +94,12 @@ def test_a_batch_reaches_every_fault_point(spec: StoreSpec, counts: dict[str, in
 
 
 def some(every: range) -> list[int]:
-    """The first time that a point is reached, one between and the last.
+    """The first and the last time that a point is reached. The test with a lost state directory has one between.
 
     >>> some(range(1, 10)), some(range(1, 2)), some(range(1, 1))
-    ([1, 5, 9], [1], [])
+    ([1, 9], [1], [])
     """
-    return sorted({*every[:1], *every[len(every) // 2 : len(every) // 2 + 1], *every[-1:]})
+    return sorted({*every[:1], *every[-1:]})
 
 
 @pytest.mark.parametrize("times", [some, pytest.param(list, marks=pytest.mark.slow)])

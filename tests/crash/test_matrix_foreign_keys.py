@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import faults
 from tests.crash.machine import Record, reached
-from tests.crash.matrix import crash_twice
+from tests.crash.matrix import crash_twice, points_of_an_operator
 from tests.crash.topology_machine import TopologyMachine
 
 BATCHES: list[list[Record]] = [
@@ -44,7 +43,7 @@ def test_without_a_crash_rows_are_the_expected_ones(undisturbed: TopologyMachine
     assert undisturbed.sent() == SENT
 
 
-@pytest.mark.parametrize("point", [point for point in faults.POINTS if not point.startswith("drop.")])
+@pytest.mark.parametrize("point", points_of_an_operator(drops=False))
 def test_crashes_at_any_point_change_nothing(
     point: str, counts: dict[str, int], undisturbed: TopologyMachine, tmp_path: Path
 ) -> None:

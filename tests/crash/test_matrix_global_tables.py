@@ -12,13 +12,12 @@ import pyarrow as pa
 import pytest
 
 import holdfast as hf
-from holdfast import faults
 from holdfast.log.appfile import AppSpec
 from holdfast.pipeline.starting import app_spec
 from holdfast.testing import records as frame_of
 from holdfast.testing.records import as_table
 from tests.crash.machine import PARTITIONS, Record, reached
-from tests.crash.matrix import crash_twice
+from tests.crash.matrix import crash_twice, points_of_an_operator
 from tests.crash.topology_machine import TopologyMachine
 
 GAMES = frame_of("player string, number bigint, place bigint")
@@ -99,7 +98,7 @@ def test_without_a_crash_rows_are_the_expected_ones(undisturbed: GlobalMachine) 
     assert of_labels == [3], "one partition has all rows"
 
 
-@pytest.mark.parametrize("point", [point for point in faults.POINTS if not point.startswith("drop.")])
+@pytest.mark.parametrize("point", points_of_an_operator(drops=False))
 def test_crashes_at_any_point_change_nothing(
     point: str, counts: dict[str, int], undisturbed: GlobalMachine, tmp_path: Path
 ) -> None:

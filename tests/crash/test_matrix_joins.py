@@ -4,10 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import faults
 from tests.crash.join_machine import JoinMachine, expected
 from tests.crash.machine import Record, reached
-from tests.crash.matrix import crash_twice, stay_quiet
+from tests.crash.matrix import crash_twice, points_of_an_operator, stay_quiet
 
 BATCHES: list[list[Record]] = [
     [("alice", 10), ("bob", 21), ("carol", 110), ("alice", 31)],
@@ -37,7 +36,7 @@ def test_without_a_crash_rows_are_those_of_an_oracle(undisturbed: JoinMachine) -
     assert ("alice", 10_000, None) in undisturbed.sent() and ("dave", None, 91) in undisturbed.sent()
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", points_of_an_operator())
 def test_crashes_at_any_point_change_nothing(
     point: str, counts: dict[str, int], undisturbed: JoinMachine, tmp_path: Path
 ) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from holdfast import faults
 from tests.crash.machine import Crash, Record, crash_at, reached
-from tests.crash.matrix import crash_twice
+from tests.crash.matrix import crash_twice, points_of_an_operator
 from tests.crash.processor_machine import Model, ProcessorMachine
 
 BATCHES: list[list[Record]] = [
@@ -42,7 +42,7 @@ def test_a_batch_reaches_every_fault_point(counts: dict[str, int]) -> None:
     assert {point for point, number in counts.items() if not number} == set()
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", points_of_an_operator())
 def test_crashes_at_any_point_change_nothing_in_any_store(
     point: str, counts: dict[str, int], undisturbed: ProcessorMachine, tmp_path: Path
 ) -> None:

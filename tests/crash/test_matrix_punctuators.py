@@ -11,6 +11,7 @@ import pytest
 
 from holdfast import faults
 from tests.crash.machine import Crash, crash_at
+from tests.crash.matrix import points_of_an_operator
 from tests.crash.punctuating_machine import Batches, Model, PunctuatingMachine
 
 SCRIPT: Batches = [
@@ -65,7 +66,7 @@ def test_punctuators_fire_by_both_clocks_with_and_without_batches(undisturbed: P
     assert model.ticks == {"0": 3, "1": 3}, "in every partition, also in those without records"
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", points_of_an_operator())
 def test_crashes_at_any_point_change_nothing(
     point: str, counts: dict[str, int], undisturbed: PunctuatingMachine, tmp_path: Path
 ) -> None:

@@ -9,7 +9,7 @@ from holdfast.pipeline.driver import BatchResult
 from holdfast.stores.layouts.due import Due
 from holdfast.topology.windows import Windows
 from tests.crash.machine import Record, reached
-from tests.crash.matrix import crash_twice, stay_quiet
+from tests.crash.matrix import crash_twice, points_of_an_operator, stay_quiet
 from tests.crash.window_machine import LATE_RECORDS, UPDATES, WINDOWS, WindowMachine
 
 BATCHES: list[list[Record]] = [
@@ -71,7 +71,7 @@ def test_without_a_crash_each_window_that_closed_was_sent_once(undisturbed: Wind
         ]
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", points_of_an_operator())
 def test_crashes_at_any_point_change_no_window_and_no_final_row(
     point: str, windows: Windows, counts: dict[str, int], undisturbed: WindowMachine, tmp_path: Path
 ) -> None:

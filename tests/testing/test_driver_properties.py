@@ -109,10 +109,12 @@ def test_crashes_change_nothing_in_many_topologies(seed: int) -> None:
 
 
 @pytest.mark.spark
-@pytest.mark.parametrize("seed", [6, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(12) if seed != 6)])
-def test_spark_gives_the_same(seed: int, spark: SparkSession, tmp_path: Path) -> None:
-    """`make test` has a seed with two batches, in which every source has records."""
-    batches = inputs(Random(seed))
+@pytest.mark.parametrize(
+    ("seed", "first"), [(6, 1), *(pytest.param(seed, None, marks=pytest.mark.slow) for seed in range(12))]
+)
+def test_spark_gives_the_same(seed: int, first: int | None, spark: SparkSession, tmp_path: Path) -> None:
+    """`make test` has the first batch of a seed, in which every source has records."""
+    batches = inputs(Random(seed))[:first]
     on_spark = run_on_spark(spark, tmp_path, seed, batches)
     app = hf.App("random", settings=hf.Settings(partitions=2))
     build(app, {name: records(GAMES) for name in SOURCES}, Random(seed), with_steps=True)

@@ -64,7 +64,7 @@ def test_a_close_stops_a_running_compaction_and_keeps_other_entries(tmp_path: Pa
 @pytest.mark.parametrize("version", [3, 4, 7])
 def test_a_kill_around_a_drop_loses_nothing(tmp_path: Path, step: str, version: int) -> None:
     folder = tmp_path / "state"
-    command = [sys.executable, "-m", "tests.stores.dropping", str(folder), f"{step}@{version}"]
+    command = [sys.executable, "-m", "tests.lean", "tests.stores.dropping", str(folder), f"{step}@{version}"]
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
     assert subprocess.run(command, env=environment, cwd=ROOT, check=False, timeout=60).returncode == -signal.SIGKILL
     engine = opened(folder)

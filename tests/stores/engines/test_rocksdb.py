@@ -25,7 +25,7 @@ def opened(folder: Path, memory: int = history.SMALL_MEMORY) -> Engine:
 
 def run_until_killed(folder: Path, fault: str) -> int:
     environment = os.environ | {"HOLDFAST_FAULT": fault, "PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "tests.stores.history", str(folder), str(VERSIONS)]
+    command = [sys.executable, "-m", "tests.lean", "tests.stores.history", str(folder), str(VERSIONS)]
     return subprocess.run(command, env=environment, cwd=ROOT, check=False, timeout=60).returncode
 
 
@@ -247,6 +247,6 @@ def fill(engine: Engine, ballast: Path) -> None:
 
 def test_a_stalled_write_keeps_no_other_thread_waiting(tmp_path: Path) -> None:
     environment = os.environ | {"PYTHONPATH": f"{ROOT}:{ROOT / 'src'}"}
-    command = [sys.executable, "-m", "tests.stores.stalled_write", str(tmp_path / "state")]
+    command = [sys.executable, "-m", "tests.lean", "tests.stores.stalled_write", str(tmp_path / "state")]
     done = subprocess.run(command, env=environment, cwd=ROOT, check=True, timeout=60, stdout=subprocess.PIPE, text=True)
     assert done.stdout.splitlines() == ["other threads run", "v3 at version 3"]

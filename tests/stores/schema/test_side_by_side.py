@@ -20,7 +20,7 @@ ROOT = Path(__file__).parents[3]
 
 def run(folder: Path, release: str, points: int) -> Any:
     """Starts one release: its output, or its refusal."""
-    command = [sys.executable, "-m", "tests.stores.run_release", str(folder), release, str(points)]
+    command = [sys.executable, "-m", "tests.lean", "tests.stores.run_release", str(folder), release, str(points)]
     path = f"{ROOT / 'src'}:{ROOT}"
     done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env={"PYTHONPATH": path}, check=False)
     return json.loads(done.stdout) if done.returncode == 0 else done.stderr
