@@ -39,7 +39,9 @@ def instances_of(app: hf.App) -> GroupInstances:
 
 
 def command_lines(instances: GroupInstances) -> bytes:
-    return b"".join(Path(f"/proc/{each._process.pid}/cmdline").read_bytes() for each in instances._all)
+    processes = instances._processes
+    assert processes is not None
+    return b"".join(Path(f"/proc/{each._process.pid}/cmdline").read_bytes() for each in processes._all)
 
 
 @pytest.mark.spark
