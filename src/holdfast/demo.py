@@ -26,7 +26,7 @@ PLAYERS = 1_000
 
 
 @dataclass(frozen=True)
-class Status:
+class DemoStatus:
     """The numbers in the terminal."""
 
     seconds: float
@@ -97,7 +97,7 @@ def _watch(app: hf.App, console: Console, stop: threading.Event, seconds: float 
     )
     began = SYSTEM_CLOCK.monotonic()
     is_warm, earlier = False, 0.0
-    status = Status(0, 0, 0, app.version, 0, [])
+    status = DemoStatus(0, 0, 0, app.version, 0, [])
     with httpx2.Client(base_url=address, timeout=5) as client, Live(console=console, refresh_per_second=4) as live:
         while not stop.is_set() and app.cause is None:
             if not is_warm and app.version:  # the time counts from the first version, after Spark's start
@@ -111,7 +111,7 @@ def _watch(app: hf.App, console: Console, stop: threading.Event, seconds: float 
         _summary(console, app, client, status, earlier)
 
 
-def _status(app: hf.App, client: httpx2.Client, seconds: float, before: Status) -> Status:
+def _status(app: hf.App, client: httpx2.Client, seconds: float, before: DemoStatus) -> DemoStatus:
     records = metrics.value("holdfast_records_total")
     passed = seconds - before.seconds
     rate = (records - before.records) / passed if passed > 0 else 0.0
@@ -119,7 +119,7 @@ def _status(app: hf.App, client: httpx2.Client, seconds: float, before: Status) 
     players = sorted(entries, key=lambda e: -int(str(e["total"])))[:8]
     newest = max((int(str(e["timestamp"])) for e in entries), default=0)
     lag = max(0.0, (SYSTEM_CLOCK.now() - newest) / 1000) if newest else 0.0
-    return Status(seconds, records, 0.7 * before.rate + 0.3 * rate, app.version, lag, players)
+    return DemoStatus(seconds, records, 0.7 * before.rate + 0.3 * rate, app.version, lag, players)
 
 
 def _all_players(client: httpx2.Client) -> list[dict[str, object]]:
@@ -132,7 +132,7 @@ def _all_players(client: httpx2.Client) -> list[dict[str, object]]:
     ]
 
 
-def _rendered(status: Status, address: str) -> Group:
+def _rendered(status: DemoStatus, address: str) -> Group:
     top = Table(title="top players", title_justify="left", expand=False)
     for column in ("player", "total", "games", "best", "last_points"):
         top.add_column(column, justify="left" if column == "player" else "right")
@@ -147,7 +147,7 @@ def _rendered(status: Status, address: str) -> Group:
     return Group(Panel(line, title="holdfast demo", subtitle=address), top)
 
 
-def _summary(console: Console, app: hf.App, client: httpx2.Client, status: Status, earlier: float) -> None:
+def _summary(console: Console, app: hf.App, client: httpx2.Client, status: DemoStatus, earlier: float) -> None:
     entries = _all_players(client)
     table = Table(title="summary", show_header=False, title_justify="left")
     table.add_row("ran for", f"{status.seconds:.0f} s")

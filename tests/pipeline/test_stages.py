@@ -4,38 +4,38 @@ import pyarrow as pa
 import pytest
 
 from holdfast.pipeline.stage_work import MEMBER, WrongOrder, _InOrder
-from holdfast.pipeline.stages import Place, stages_of
+from holdfast.pipeline.stages import StagePlace, stages_of
 
 LONG, TEXT = ("bigint", 2), ("string", 2)
 
 
 def test_sub_topologies_by_keys_of_the_same_types_share_a_job() -> None:
-    assert stages_of({"a": Place(LONG), "b": Place(TEXT), "c": Place(LONG)}) == [("a", "c"), ("b",)]
+    assert stages_of({"a": StagePlace(LONG), "b": StagePlace(TEXT), "c": StagePlace(LONG)}) == [("a", "c"), ("b",)]
 
 
 def test_one_that_cannot_share_runs_alone() -> None:
-    assert stages_of({"a": Place(None), "b": Place(None), "c": Place(LONG)}) == [("a",), ("b",), ("c",)]
-    after_global = Place(LONG, {"global"}, {"global"})
-    assert stages_of({"global": Place(None), "c": after_global}) == [("global",), ("c",)]
+    assert stages_of({"a": StagePlace(None), "b": StagePlace(None), "c": StagePlace(LONG)}) == [("a",), ("b",), ("c",)]
+    after_global = StagePlace(LONG, {"global"}, {"global"})
+    assert stages_of({"global": StagePlace(None), "c": after_global}) == [("global",), ("c",)]
 
 
 def test_a_lookup_is_in_the_stage_of_its_table_and_a_re_keyed_output_in_a_later_one() -> None:
     places = {
-        "table": Place(LONG),
-        "join": Place(LONG, {"table"}, {"table"}),
-        "same-key": Place(LONG, {"join"}, {"join"}),
-        "re-keyed": Place(LONG, {"join"}),
-        "other": Place(LONG),
+        "table": StagePlace(LONG),
+        "join": StagePlace(LONG, {"table"}, {"table"}),
+        "same-key": StagePlace(LONG, {"join"}, {"join"}),
+        "re-keyed": StagePlace(LONG, {"join"}),
+        "other": StagePlace(LONG),
     }
     assert stages_of(places) == [("table", "join", "same-key", "other"), ("re-keyed",)]
 
 
 def test_stages_never_wait_for_each_other() -> None:
     places = {
-        "a": Place(LONG),
-        "b": Place(TEXT, {"a"}, {"a"}),  # of another type: not the same partition
-        "c": Place(LONG, {"b"}, {"b"}),
-        "d": Place(LONG, {"a", "b"}, {"a"}),
+        "a": StagePlace(LONG),
+        "b": StagePlace(TEXT, {"a"}, {"a"}),  # of another type: not the same partition
+        "c": StagePlace(LONG, {"b"}, {"b"}),
+        "d": StagePlace(LONG, {"a", "b"}, {"a"}),
     }
     assert stages_of(places) == [("a",), ("b",), ("c", "d")]
 

@@ -41,7 +41,7 @@ class Companion(Protocol):
     def stop(self) -> None: ...
 
 
-class Membership(Protocol):
+class Joined(Protocol):
     """The instance in its group."""
 
     def drain(self, seconds: float) -> None: ...
@@ -52,7 +52,7 @@ class Membership(Protocol):
 def main(
     config: InstanceConfig,
     companion: Callable[[Instance], Companion] | None = None,
-    join: Callable[[Instance, str | None], Membership] | None = None,
+    join: Callable[[Instance, str | None], Joined] | None = None,
 ) -> None:
     """Runs an instance until it is asked to end, then ends the process."""
     faults.load_from_environment("instance")

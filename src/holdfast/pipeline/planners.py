@@ -26,7 +26,7 @@ from holdfast.pipeline.spark import SHUFFLE_CHECKS
 from holdfast.pipeline.spark_errors import FailedInQuery, SparkRefused, concerns_data, spark_errors
 from holdfast.pipeline.spark_version import Origin, Reporting, SparkVersion
 from holdfast.pipeline.stage_plan import SharedJob
-from holdfast.pipeline.stages import Place, stages_of
+from holdfast.pipeline.stages import StagePlace, stages_of
 from holdfast.pipeline.static_plan import StaticTablePlanner
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.table_plan import TablePlanner
@@ -139,10 +139,10 @@ class BatchTasks:
         """Takes the steps that can fail out of `query_frame`. Between two queries."""
         self._read_sources(checked=True)
 
-    def _places(self) -> dict[str, Place]:
+    def _places(self) -> dict[str, StagePlace]:
         """Where each sub-topology can run."""
         return {
-            name: Place(
+            name: StagePlace(
                 (tuple(field.type for field in each.key.fields), each.partitions(self.partitions))
                 if planner.by_key
                 else None,

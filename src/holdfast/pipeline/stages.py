@@ -17,7 +17,7 @@ Stage = tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Place:
+class StagePlace:
     """What decides with which others a sub-topology can run."""
 
     partitioned_by: Hashable | None
@@ -28,12 +28,12 @@ class Place:
     """Those of them that may run in the same task, right before it."""
 
 
-def stages_of(places: Mapping[str, Place]) -> list[Stage]:
+def stages_of(places: Mapping[str, StagePlace]) -> list[Stage]:
     """The stages, in an order in which they can run. `places` are in the order of declaration.
 
-    >>> table, join = Place(("bigint", 2)), Place(("bigint", 2), {"table"}, {"table"})
-    >>> rekeyed = Place(("bigint", 2), {"join"})
-    >>> stages_of({"table": table, "join": join, "rekeyed": rekeyed, "global": Place(None)})
+    >>> table, join = StagePlace(("bigint", 2)), StagePlace(("bigint", 2), {"table"}, {"table"})
+    >>> rekeyed = StagePlace(("bigint", 2), {"join"})
+    >>> stages_of({"table": table, "join": join, "rekeyed": rekeyed, "global": StagePlace(None)})
     [('table', 'join'), ('global',), ('rekeyed',)]
     """
     levels: dict[str, int] = {}
