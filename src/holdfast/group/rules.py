@@ -5,7 +5,7 @@ from holdfast.group.coordinator import Needs
 from holdfast.log.appfile import AppSpec
 from holdfast.settings.sections import GroupSettings
 from holdfast.stores.places import imported
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 
 
 def rules_of(group: GroupSettings, standbys: int, acceptable_lag: int) -> Rules:
@@ -20,8 +20,14 @@ def assignor_of(group: GroupSettings) -> Assign:
     return imported(group.assignor, "group.assignor")
 
 
+def everywhere(app: AppSpec) -> list[TaskId]:
+    """The tasks of the sub-topologies that have a global store."""
+    numbers = {app.number_of(spec.name) for spec in app.stores if spec.everywhere}
+    return [task for task in app.tasks() if task.subtopology in numbers]
+
+
 def needs_of(app: AppSpec, newest: Version) -> Needs:
     """The tasks of an app file. Those with a global store are needed everywhere."""
-    everywhere = {app.number_of(spec.name) for spec in app.stores if spec.everywhere}
-    tasks = [Wanted(task=task, everywhere=task.subtopology in everywhere) for task in app.tasks()]
+    all_over = everywhere(app)
+    tasks = [Wanted(task=task, everywhere=task in all_over) for task in app.tasks()]
     return Needs(app_file=app.number, tasks=tasks, newest=newest)

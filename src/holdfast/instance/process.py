@@ -41,7 +41,7 @@ class Companion(Protocol):
     def stop(self) -> None: ...
 
 
-class Joined(Protocol):
+class InGroup(Protocol):
     """The instance in its group."""
 
     def drain(self, seconds: float) -> None: ...
@@ -52,7 +52,7 @@ class Joined(Protocol):
 def main(
     config: InstanceConfig,
     companion: Callable[[Instance], Companion] | None = None,
-    join: Callable[[Instance, str | None], Joined] | None = None,
+    join: Callable[[Instance, str | None], InGroup] | None = None,
 ) -> None:
     """Runs an instance until it is asked to end, then ends the process."""
     faults.load_from_environment("instance")
@@ -64,9 +64,9 @@ def main(
     running, member = None, None
     try:
         running = None if companion is None else companion(instance)
-        line = {"flight": instance.address, "name": config.name, "pid": os.getpid()}
-        line.update({} if running is None else running.addresses())
-        member = None if join is None else join(instance, line.get("rest"))
+        rest = {} if running is None else running.addresses()
+        line = {"flight": instance.address, "name": config.name, "pid": os.getpid(), **rest}
+        member = None if join is None else join(instance, rest.get("rest"))
         say_ready(config, line)
         notify("READY=1", f"STATUS=serves at {instance.address}")
         if config.embedded:
