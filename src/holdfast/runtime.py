@@ -331,12 +331,7 @@ def _restarts_sources(app: Description) -> bool:
 
 
 def _restored_instances(
-    app: Description,
-    log: Log,
-    newest: Version,
-    states: StateMachine,
-    ending: Ending,
-    closing: contextlib.ExitStack,
+    app: Description, log: Log, newest: Version, states: StateMachine, ending: Ending, closing: contextlib.ExitStack
 ) -> Instances:
     bars = RestoreBars()
     closing.callback(bars.close)
