@@ -32,6 +32,7 @@ logger = logging.getLogger(__name__)
 
 _PING_SECONDS = 1.0
 _PINGS = 16
+_END_SECONDS = 1.0
 
 
 class DriverCoordinator:
@@ -86,9 +87,10 @@ class DriverCoordinator:
             self._stopping = True
             self._changed.notify_all()
         if self._thread.is_alive():
-            self._thread.join()
+            self._thread.join(_END_SECONDS)
             try:
-                self._heartbeat.end()
+                if not self._thread.is_alive():  # otherwise the storage doesn't answer now
+                    self._heartbeat.end()
             except HoldfastError as error:
                 logger.debug("the group isn't told that the driver ends: %s", error)
 

@@ -2,10 +2,10 @@
 
 from collections.abc import Callable
 
-from holdfast.group.rebalances import RebalanceEvent
+from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
 from holdfast.instance.events import RestoreEvent
 from holdfast.listeners import ListenerPool
-from holdfast.states import StateListener, StateMachine
+from holdfast.states import AppState, StateListener, StateMachine
 
 RestoreListener = Callable[[RestoreEvent], object]
 RebalanceListener = Callable[[RebalanceEvent], object]
@@ -47,3 +47,16 @@ class Listened:
         """Waits until the listeners have handled everything, each for at most the time that is left."""
         for pool in (self._states, self._restores, self._rebalances, self._alerts):
             pool.close(timeout=timeout())
+
+
+def on_rebalance(states: StateMachine, listeners: ListenerPool[RebalanceEvent]) -> Callable[[RebalanceEvent], None]:
+    """What happens at an event: the listeners get it, and a running app is `rebalancing` from its start to its end."""
+
+    def take(event: RebalanceEvent) -> None:
+        listeners.publish(event)
+        if event.phase is RebalancePhase.STARTED:
+            states.try_move(AppState.REBALANCING)
+        elif states.state is AppState.REBALANCING:
+            states.try_move(AppState.RUNNING)
+
+    return take

@@ -23,11 +23,13 @@ from holdfast.clock import Clock, SteadyClock
 from holdfast.driver_metrics import DriverMetrics
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
 from holdfast.errors import Interrupted
-from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
+from holdfast.group.rebalances import RebalanceEvent
+from holdfast.group.rules import everywhere
 from holdfast.idle import IdleVersions
 from holdfast.instance.events import RestoreEvent
 from holdfast.instance.restore_bars import RestoreBars
 from holdfast.instances import Instances
+from holdfast.listened import on_rebalance
 from holdfast.listeners import ListenerPool
 from holdfast.log.appfile import AppSpec
 from holdfast.log.chain import CommitChain
@@ -328,12 +330,7 @@ def _restarts_sources(app: Description) -> bool:
 
 
 def _restored_instances(
-    app: Description,
-    log: Log,
-    newest: Version,
-    states: StateMachine,
-    ending: Ending,
-    closing: contextlib.ExitStack,
+    app: Description, log: Log, newest: Version, states: StateMachine, ending: Ending, closing: contextlib.ExitStack
 ) -> Instances:
     bars = RestoreBars()
     closing.callback(bars.close)
@@ -342,16 +339,9 @@ def _restored_instances(
         bars.show(event)
         app.restores.publish(event)
 
-    def on_rebalance(event: RebalanceEvent) -> None:
-        app.rebalances.publish(event)
-        if event.phase is RebalancePhase.STARTED:
-            states.try_move(AppState.REBALANCING)
-        elif states.state is AppState.REBALANCING:
-            states.try_move(AppState.RUNNING)
-
-    instances = app.connect(log.app.number, on_event, on_rebalance, ending)
+    instances = app.connect(log.app.number, on_event, on_rebalance(states, app.rebalances), ending)
     closing.callback(lambda: instances.stop(ending.left()))
-    instances.assign(log.app.tasks(), _everywhere(log))
+    instances.assign(log.app.tasks(), everywhere(log.app))
     instances.wait_until_ready(newest)
     return instances
 
@@ -387,12 +377,6 @@ def rules_of(settings: Settings) -> ChangeRules:
 def spec_of(app: Description) -> AppSpec:
     """The app for its file in the log."""
     return app_spec(app.id, app.settings.partitions, app.topology)
-
-
-def _everywhere(log: Log) -> list[TaskId]:
-    """The tasks of the sub-topologies that have a global store."""
-    numbers = {log.app.number_of(spec.name) for spec in log.app.stores if spec.everywhere}
-    return [task for task in log.app.tasks() if task.subtopology in numbers]
 
 
 def _locations(app: Description, log: Log, instances: Instances) -> StateLocations:

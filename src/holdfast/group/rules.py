@@ -8,7 +8,7 @@ from holdfast.group.coordinator import Needs
 from holdfast.group.own_assignor import load_assign
 from holdfast.log.appfile import AppSpec
 from holdfast.settings.sections import GroupSettings
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 
 logger = logging.getLogger(__name__)
 
@@ -30,8 +30,14 @@ def assignor_of(group: GroupSettings) -> Assign:
     return load_assign(group.assignor, warn)
 
 
+def everywhere(app: AppSpec) -> list[TaskId]:
+    """The tasks of the sub-topologies that have a global store."""
+    numbers = {app.number_of(spec.name) for spec in app.stores if spec.everywhere}
+    return [task for task in app.tasks() if task.subtopology in numbers]
+
+
 def needs_of(app: AppSpec, newest: Version) -> Needs:
     """The tasks of an app file. Those with a global store are needed everywhere."""
-    everywhere = {app.number_of(spec.name) for spec in app.stores if spec.everywhere}
-    tasks = [Wanted(task=task, everywhere=task.subtopology in everywhere) for task in app.tasks()]
+    all_over = everywhere(app)
+    tasks = [Wanted(task=task, everywhere=task in all_over) for task in app.tasks()]
     return Needs(app_file=app.number, tasks=tasks, newest=newest)

@@ -41,7 +41,7 @@ class Companion(Protocol):
     def stop(self) -> None: ...
 
 
-class JoinedGroup(Protocol):
+class InGroup(Protocol):
     """The instance in its group."""
 
     def drain(self, seconds: float) -> None: ...
@@ -52,7 +52,7 @@ class JoinedGroup(Protocol):
 def main(
     config: InstanceConfig,
     companion: Callable[[Instance], Companion] | None = None,
-    join: Callable[[Instance, str | None], JoinedGroup] | None = None,
+    join: Callable[[Instance, str | None], InGroup] | None = None,
 ) -> None:
     """Runs an instance until it is asked to end, then ends the process."""
     faults.load_from_environment("instance")

@@ -24,7 +24,7 @@ from holdfast.log.log import Log, WrittenSegments
 from holdfast.log.segments import DEAD as DEAD_PART
 from holdfast.log.segments import OUTPUT, SEGMENT_BYTES, STATE
 from holdfast.pipeline.results import Tally, TaskResult, of_skipped, of_store, of_user, refused
-from holdfast.pipeline.running import MemberProcessor, RunningProcessor
+from holdfast.pipeline.running import BoundProcessor, RunningProcessor
 from holdfast.pipeline.sealed_state import SealedState
 from holdfast.pipeline.shipping import unship
 from holdfast.pipeline.store_state import Budget, StoreState
@@ -168,7 +168,7 @@ class ProcessingTask:
             tally.add(of_user(name), number)
 
         members = [
-            MemberProcessor(
+            BoundProcessor(
                 code.processor,
                 own.stores,
                 Context(work.version, work.now, self.id.partition, dict(own.outputs), count_user),

@@ -63,7 +63,7 @@ class Records:
 
 
 @dataclass(frozen=True)
-class MemberProcessor:
+class BoundProcessor:
     """A processor, the stores of its attributes, its context, and the global tables that it reads, by attribute."""
 
     processor: type[Processor]
@@ -84,7 +84,7 @@ class RunningProcessor:
 
     def __init__(
         self,
-        members: Sequence[MemberProcessor],
+        members: Sequence[BoundProcessor],
         states: Mapping[str, StoreState],
         *,
         key: Schema,
@@ -116,7 +116,7 @@ class RunningProcessor:
         made = [self._object_of(member) for member in members]
         self._objects, self._given = [each for each, _ in made], [given for _, given in made]
 
-    def _bind(self, member: MemberProcessor, key: Schema) -> None:
+    def _bind(self, member: BoundProcessor, key: Schema) -> None:
         """Binds the stores of a processor, except those that another one has already."""
         declared, context = stores_of(member.processor), member.context
         for attribute, spec in member.stores:
@@ -129,7 +129,7 @@ class RunningProcessor:
             if not spec.other_key and [f.type for f in spec.key.fields] == [f.type for f in key.fields]:
                 self._prefetched.append((bound, state))
 
-    def _object_of(self, member: MemberProcessor) -> tuple[Processor, Given]:
+    def _object_of(self, member: BoundProcessor) -> tuple[Processor, Given]:
         """An object of a processor, and the stores and global tables that it was given."""
         try:
             made = member.processor()
@@ -229,7 +229,7 @@ class RunningProcessor:
             else:
                 undo.keep()
 
-    def _prefetch_named(self, member: MemberProcessor, made: Processor, given: Given, records: Records) -> None:
+    def _prefetch_named(self, member: BoundProcessor, made: Processor, given: Given, records: Records) -> None:
         """Prefetches the entries that a processor's own `prefetch` names."""
         named: dict[int, list[tuple[Any, int, int]]] = {}
         for key, event, time, place in records:
@@ -246,7 +246,7 @@ class RunningProcessor:
 
     def _prefetch_keys(
         self,
-        member: MemberProcessor,
+        member: BoundProcessor,
         bound: Store[Any, Any] | GlobalStore[Any, Any],
         named: list[tuple[Any, int, int]],
         records: Records,
@@ -263,7 +263,7 @@ class RunningProcessor:
             self._read[id(bound)].prefetch(known.keys, known.ranges)
 
     def _note_failure(
-        self, member: MemberProcessor, what: str, error: BaseException, records: Records, place: int
+        self, member: BoundProcessor, what: str, error: BaseException, records: Records, place: int
     ) -> None:
         """Notes that a record has failed. Raises if that, or this error, stops the app."""
         if self._undo is None or not concerns_record(error):
@@ -294,7 +294,7 @@ class RunningProcessor:
             except BadValue as error:
                 raise BadValue(f"{error} Nothing of the batch was committed.") from error
 
-    def _close(self, member: MemberProcessor, made: Processor, given: Given) -> None:
+    def _close(self, member: BoundProcessor, made: Processor, given: Given) -> None:
         try:
             made.close()
         except USER_ERRORS as error:
@@ -321,15 +321,13 @@ class RunningProcessor:
         """Of each processor: the rows forwarded since the last call and their times, by output that got some."""
         return [_taken(member.context) for member in self._members]
 
-    def _failed(self, member: MemberProcessor, what: str, error: BaseException, record: str = "") -> HoldfastError:
+    def _failed(self, member: BoundProcessor, what: str, error: BaseException, record: str = "") -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
-        written = member.processor._written
-        code, operator = ("processor", "process") if written is None else ("function", written.operator)
         return ProcessorFailed(
-            f"{_reason(member, what, error)}{record}. Nothing of the batch was committed. Fix the {code}, or filter "
-            f'out such records before {operator}(), or use {operator}(..., on_error="dead_letter"). The app repeats '
-            "this batch at its next start."
+            f"{_reason(member, what, error)}{record}. Nothing of the batch was committed. Fix the processor, or filter "
+            'out such records before process(), or use process(..., on_error="dead_letter"). The app repeats this '
+            "batch at its next start."
         )
 
 
@@ -342,7 +340,5 @@ def _taken(context: Context) -> dict[str | None, tuple[list[Row], list[int]]]:
     return found
 
 
-def _reason(member: MemberProcessor, what: str, error: BaseException) -> str:
-    written = member.processor._written
-    place = f"{member.processor.__name__}.{what}" if written is None else str(written)
-    return f"{place} raised {raised(error)}"
+def _reason(member: BoundProcessor, what: str, error: BaseException) -> str:
+    return f"{member.processor.__name__}.{what} raised {raised(error)}"

@@ -15,7 +15,7 @@ import pyarrow as pa
 
 from holdfast.errors import BadValue, HoldfastError, TopologyError, shown
 from holdfast.log.segments import STATE_SCHEMA
-from holdfast.pipeline.running import MemberProcessor, RunningProcessor
+from holdfast.pipeline.running import BoundProcessor, RunningProcessor
 from holdfast.pipeline.store_state import Budget, StoreState
 from holdfast.pipeline.table_state import TableState
 from holdfast.pipeline.task_state import TaskState
@@ -239,7 +239,7 @@ class ProcessorTest:
             )
             tables = {name: (spec, TableState(spec.name, state)) for name, spec, state in self._tables}
             self._running = RunningProcessor(
-                [MemberProcessor(self._processor, self._specs, context, tables)],
+                [BoundProcessor(self._processor, self._specs, context, tables)],
                 self._states,
                 key=_schema_of(key),
                 count=self._count_of_store,
