@@ -68,3 +68,13 @@ def test_a_session_ends_only_by_time_in_which_the_judge_looked(looks: list[tuple
         is_gone = judge.standing("a") is Standing.GONE
         assert not beaten or judge.standing("a") is Standing.LIVE
         assert gone_before or not is_gone or silent >= TIMEOUT - 1e-6
+
+
+def test_a_judge_that_slept_has_looked_since_it_woke_up() -> None:
+    judge = Judge(interval=1.0, timeout=10.0)
+    assert judge.has_looked_for(5.0) == 0
+    for now in (5.0, 6.0, 7.0):
+        judge.look(now, {})
+    assert judge.has_looked_for(7.0) == 2
+    judge.look(30.0, {})
+    assert judge.has_looked_for(30.0) == 0

@@ -51,15 +51,22 @@ class Judge:
         self._timeout = timeout
         self._seen: dict[str, _Seen] = {}
         self._last_look: float | None = None
+        self._looking_since: float | None = None
 
     def look(self, now: float, members: Mapping[str, Member]) -> None:
         """Takes note of all heartbeats there are now."""
         slept = self._last_look is not None and now - self._last_look > self._gap
         self._last_look = now
+        if slept or self._looking_since is None:
+            self._looking_since = now
         for id in self._seen.keys() - members.keys():
             del self._seen[id]
         for member in members.values():
             self._look_at(now, member, slept)
+
+    def has_looked_for(self, now: float) -> float:
+        """For how many seconds this process has looked without a gap."""
+        return 0.0 if self._looking_since is None else now - self._looking_since
 
     @property
     def _gap(self) -> float:

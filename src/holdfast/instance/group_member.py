@@ -18,7 +18,7 @@ from holdfast.errors import HoldfastError
 from holdfast.group.driver_heartbeat import DriverWatch
 from holdfast.group.generations import Generation
 from holdfast.group.judge import Judge
-from holdfast.group.members import Hosted, Member, Members, MemberState, check_id
+from holdfast.group.members import Hosted, Member, MemberState, check_id
 from holdfast.group.membership import Membership, Replaced, Status
 from holdfast.group.pace import interval_for
 from holdfast.instance.client import StateClient
@@ -61,7 +61,6 @@ class GroupMember:
         self._rates = ReadRates()
         self._leftover = LeftoverState(Path(config.state_dir), config.name, config.state.cleanup_delay.total_seconds())
         self._driver = DriverWatch(self._storage, self._log, self._interval, self._timeout)
-        self._members = Members(self._storage, self._log)
         self._coordinator: Coordinator | None = None
         self._wake = threading.Condition()
         self._look = False
@@ -222,12 +221,15 @@ class GroupMember:
     def _coordinated(self, now: float) -> Generation | None:
         """The newest generation, which may be one of this member, if it is the one that coordinates."""
         coordinator = self._coordinator = self._coordinator or self._new_coordinator()
-        coordinator.judge.look(now, self._members.read())
+        coordinator.look(now)
         coordinator.judge.vouch(self._id)
+        # By then every other member that lives has been seen to: a first look knows of none.
+        if coordinator.judge.has_looked_for(now) < 2 * self._pause():
+            return None
         if min(coordinator.judge.live(), default=self._id) != self._id or (needs := self._needs()) is None:
             return None
         before = self._generation
-        after = coordinator.step(now, needs)
+        after = coordinator.propose(needs)
         if after is not None and (before is None or after.number > before.number):
             self._tell(after)
         return after
