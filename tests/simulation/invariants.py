@@ -35,7 +35,9 @@ class Invariants:
         """The newest version that the sink got."""
         self.generation: Generation | None = None
         self._generations: dict[int, str] = {}
-        """By number, the id of each generation that was stored; empty for one that nobody may believe in."""
+        """By number, the id of each generation."""
+        self._stray: set[str] = set()
+        """The ids of those that were created under a cleaned number."""
 
     # Objects
 
@@ -55,15 +57,15 @@ class Invariants:
 
     def _generation(self, generation: Generation) -> None:
         self._world.say(f"generation {generation.number}: {generation.reason}")
-        self._generations[generation.number] = generation.id
         before = self.generation
         if before is not None and generation.number < before.number:
             # A coordinator that slept created a number that was cleaned. It must not believe in it.
-            self._generations[generation.number] = ""
+            self._stray.add(generation.id)
             return
         if before is not None and (generation.number == before.number or generation.before != before.id):
             raise Violation(f"generation {generation.number} doesn't follow generation {before.number}")
         self.generation = generation
+        self._generations[generation.number] = generation.id
         process = self._acting()
         if isinstance(process, Instance | DriverProcess):
             process.watch.check_generation(before, generation)
@@ -130,7 +132,9 @@ class Invariants:
 
     def check_proposed(self, process: Process, generations: Generations) -> None:
         newest = generations.newest
-        if newest is not None and self._generations.get(newest.number, newest.id) != newest.id and not process.dead:
+        if newest is None or process.dead:
+            return
+        if newest.id in self._stray or self._generations.get(newest.number) != newest.id:
             raise Violation(f"{process} believes in a generation {newest.number} that isn't the stored one")
 
     # After every step
