@@ -15,10 +15,9 @@ import pyarrow as pa
 from holdfast.chance import new_id
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.coordinator import Coordinator
+from holdfast.group.driver_heartbeat import DRIVER, DriverHeartbeat
 from holdfast.group.judge import Judge
-from holdfast.group.members import Member
 from holdfast.instance.messages import InstanceUnavailable
-from holdfast.log import documents, names
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
 from holdfast.log.leadership import Leadership, OutdatedDriver
@@ -32,7 +31,7 @@ from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.topology.outputs import ForwardedRows
 from holdfast.topology.sink import Rows
 from holdfast.words import NOTHING, TaskId, Version
-from tests.simulation.instance import DRIVER, Instance
+from tests.simulation.instance import Instance
 from tests.simulation.model import COUNTS, FIRSTS, Record, Violation, batch_of, positions_of
 from tests.simulation.processes import Process
 from tests.simulation.watching import INTERVAL, TIMEOUT, Watch
@@ -114,7 +113,9 @@ class DriverProcess(Process):
         self.coordinator = Coordinator(
             self.storage, self.log.id, DRIVER, self.judge, world.assign, world.rules, lambda: new_id(random)
         )
-        self.beats = 0
+        self.heartbeat = DriverHeartbeat(
+            self.storage, self.log.id, process=self.leadership.driver.id, host="simulated", pid=0
+        )
         self.batch = world.checkpoint.next_batch
         self.loop("batch", 1.0, self.run_batch)
         self.loop("coordinate", INTERVAL, self.coordinate)
@@ -134,11 +135,7 @@ class DriverProcess(Process):
             self._guarded(self._process)
 
     def coordinate(self) -> None:
-        self.beats += 1
-        beat = Member(
-            log=self.log.id, id=DRIVER, incarnation=1, process=self.leadership.driver.id, beat=self.beats, address=""
-        )
-        self.storage.replace(names.DRIVER_HEARTBEAT, documents.encode(beat))
+        self.heartbeat.beat()
         newest = self.driver.newest
         at = NOTHING if newest is None else Version(newest.version)
         self.world.coordinated(self, self.coordinator, self.watch, lambda: self.world.needs(self.log, at), lambda: True)

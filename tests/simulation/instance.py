@@ -14,8 +14,9 @@ import pyarrow as pa
 from holdfast.chance import new_id
 from holdfast.errors import HoldfastError
 from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.driver_heartbeat import DriverWatch
 from holdfast.group.generations import Generation
-from holdfast.group.judge import Judge, Standing
+from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.group.membership import IdInUse, Membership, Replaced, Status
 from holdfast.instance.config import Phase, unchecked
@@ -41,7 +42,6 @@ if TYPE_CHECKING:
 
 _RETRY = RetrySettings(first="200ms", longest="1s")
 _SNAPSHOTS = unchecked(SnapshotSettings, ratio=0.01, bytes=1, age=timedelta(seconds=1))
-DRIVER = "driver"
 
 
 class Calls(Executor):
@@ -98,7 +98,8 @@ class Instance(Process):
             raise Violation(f"{self} took the id of {holder}, which answers")
         self.judge = Judge(INTERVAL, TIMEOUT)
         self.watch = Watch(self.name)
-        self.driver_judge = Judge(INTERVAL, TIMEOUT)
+        self.driver_watch = DriverWatch(self.storage, self.log.id, INTERVAL, TIMEOUT)
+        self.driver_gone = False
         self.coordinator = Coordinator(
             self.storage, self.log.id, self.id, self.judge, world.assign, world.rules, lambda: new_id(random)
         )
@@ -189,13 +190,13 @@ class Instance(Process):
     def coordinate(self) -> None:
         """The smallest live member coordinates while there is no driver."""
         with suppress(HoldfastError):
-            found = msgspec.json.decode(self.storage.get(names.DRIVER_HEARTBEAT), type=Member)
-            self.driver_judge.look(self.clock.monotonic(), {DRIVER: found})
+            self.driver_gone = self.driver_watch.is_gone(self.clock.monotonic())
         self.world.coordinated(self, self.coordinator, self.watch, self._needs, self._coordinates)
 
     def _coordinates(self) -> bool:
         live = list(self.judge.live())
-        return self.driver_judge.standing(DRIVER) is not Standing.LIVE and bool(live) and live[0] == self.id
+        seen_all = self.judge.has_looked_for(self.clock.monotonic()) >= 2 * INTERVAL
+        return self.driver_gone and seen_all and bool(live) and live[0] == self.id
 
     def _needs(self) -> Needs:
         return self.world.needs(self.log, self.source.newest_known)

@@ -18,6 +18,7 @@ from holdfast import faults
 from holdfast.chance import Random
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
+from holdfast.group.assignor import assign
 from holdfast.group.candidates import Assign, Rules, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.instance.messages import InstanceUnavailable
@@ -33,7 +34,6 @@ from tests.simulation.driver import Checkpoint, DriverProcess
 from tests.simulation.instance import Instance
 from tests.simulation.invariants import Invariants
 from tests.simulation.model import STORES, Model, records_of
-from tests.simulation.placing import place
 from tests.simulation.processes import Crash, Loop, Process
 from tests.simulation.storage import Fault, Objects, ProcessStorage
 from tests.simulation.watching import Watch
@@ -83,7 +83,7 @@ class World:
         """Whether drivers make no more batches."""
         self.members = self.random.choice((1, 2, 2, 3, 3, 4))
         self.rules = Rules(standbys=self.random.choice((0, 1, 1, 2)))
-        self.assign: Assign = place
+        self.assign: Assign = assign
         stores = (StoreSpec(name=name, key=Schema.of(k="binary"), codec="rows/1", engine=disk.NAME) for name in STORES)
         self.model = Model(records_of(self.random, _RECORDS, self.random.choice((3, 8))), self.random.randint(1, 2))
         self.spec = app_spec(*stores, partitions=self.model.partitions)
