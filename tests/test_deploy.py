@@ -1,0 +1,89 @@
+"""The files under deploy/: valid by the schemas of their tools, and with names and options that Holdfast knows."""
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import kubernetes_validate
+import pytest
+import yaml
+
+from holdfast.settings.load import load
+from holdfast.settings.model import Settings
+
+DEPLOY = Path(__file__).parent.parent / "deploy"
+MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
+COMPOSE = DEPLOY / "compose" / "compose.yaml"
+UNIT = DEPLOY / "systemd" / "holdfast-instance@.service"
+ENVIRONMENT = DEPLOY / "systemd" / "instance.env"
+
+
+def test_there_are_manifests() -> None:
+    assert MANIFESTS and COMPOSE.exists() and UNIT.exists()
+
+
+@pytest.mark.parametrize("path", MANIFESTS, ids=lambda path: path.name)
+def test_kubernetes_manifests_are_valid(path: Path) -> None:
+    documents = list(yaml.safe_load_all(path.read_text()))
+    assert documents
+    for document in documents:
+        kubernetes_validate.validate(document, "1.37", strict=True)
+
+
+def test_the_compose_file_is_valid() -> None:
+    command = [sys.executable, "-m", "check_jsonschema", "--builtin-schema", "vendor.compose-spec", str(COMPOSE)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+@pytest.mark.skipif(shutil.which("systemd-analyze") is None, reason="systemd-analyze isn't installed")
+def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
+    unit = tmp_path / UNIT.name
+    unit.write_text(UNIT.read_text().replace("/opt/holdfast/bin/holdfast", "/bin/true"))
+    done = subprocess.run(["systemd-analyze", "verify", str(unit)], capture_output=True, text=True, check=False)
+    assert done.returncode == 0 and unit.name not in done.stderr, done.stderr
+
+
+def settings_of(variables: dict[str, str]) -> Settings:
+    return load(Settings(), env={name: value for name, value in variables.items() if name.startswith("HOLDFAST_")})[0]
+
+
+def test_every_setting_in_the_files_is_one(tmp_path: Path) -> None:
+    for variables in environments():
+        loaded = settings_of(variables)
+        assert loaded != Settings()
+
+
+def environments() -> Iterator[dict[str, str]]:
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(path.read_text()):
+            for container in containers_of(document):
+                yield {each["name"]: each["value"] for each in container["env"] if "value" in each}
+    for service in yaml.safe_load(COMPOSE.read_text())["services"].values():
+        if any(name.startswith("HOLDFAST_") for name in service.get("environment", {})):
+            yield service["environment"]
+    unit = dict(re.findall(r"^Environment=(\w+)=(.*)$", UNIT.read_text(), re.MULTILINE))
+    yield unit | dict(re.findall(r"^(\w+)=(.*)$", ENVIRONMENT.read_text(), re.MULTILINE))
+
+
+def containers_of(document: dict[str, Any]) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document.get("spec", {}).get("template", {}).get("spec", {}).get("containers", [])
+    return found
+
+
+def commands() -> Iterator[list[str]]:
+    """The arguments of every `holdfast` command in the files."""
+    for path in MANIFESTS:
+        for document in yaml.safe_load_all(path.read_text()):
+            for container in containers_of(document):
+                yield container["args"]
+    for service in yaml.safe_load(COMPOSE.read_text())["services"].values():
+        if service.get("command", [""])[0] == "instance":
+            yield service["command"]
+    (start,) = re.findall(r"^ExecStart=\S+ (.*)$", UNIT.read_text(), re.MULTILINE)
+    yield shlex.split(start)
