@@ -12,7 +12,9 @@ from typing import Any
 import kubernetes_validate
 import pytest
 import yaml
+from typer.testing import CliRunner
 
+from holdfast import cli, instance_command
 from holdfast.settings.load import load
 from holdfast.settings.model import Settings
 
@@ -21,6 +23,12 @@ MANIFESTS = sorted((DEPLOY / "kubernetes").glob("*.yaml"))
 COMPOSE = DEPLOY / "compose" / "compose.yaml"
 UNIT = DEPLOY / "systemd" / "holdfast-instance@.service"
 ENVIRONMENT = DEPLOY / "systemd" / "instance.env"
+VALUES = {
+    "POD_NAME": "holdfast-0",
+    "NODE_NAME": "node-7",
+    **dict(re.findall(r"^(INSTANCE_\w+)=(.*)$", ENVIRONMENT.read_text(), re.MULTILINE)),
+}
+"""What the variables in the commands stand for."""
 
 
 def test_there_are_manifests() -> None:
@@ -49,14 +57,24 @@ def test_the_systemd_unit_is_valid(tmp_path: Path) -> None:
     assert done.returncode == 0 and unit.name not in done.stderr, done.stderr
 
 
-def settings_of(variables: dict[str, str]) -> Settings:
-    return load(Settings(), env={name: value for name, value in variables.items() if name.startswith("HOLDFAST_")})[0]
+def test_every_setting_in_the_files_is_one() -> None:
+    found = list(environments())
+    assert len(found) == 5
+    for variables in found:
+        env = {name: value for name, value in variables.items() if name.startswith("HOLDFAST_")}
+        assert load(env=env).settings != Settings()
 
 
-def test_every_setting_in_the_files_is_one(tmp_path: Path) -> None:
-    for variables in environments():
-        loaded = settings_of(variables)
-        assert loaded != Settings()
+@pytest.mark.parametrize("number", range(5))
+def test_every_command_in_the_files_is_accepted(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[tuple[str, str | None]] = []
+    monkeypatch.setattr(instance_command, "host_as_server", lambda app, settings, log, *_: started.append((app, log)))
+    arguments = [re.sub(r"[$][({](\w+)[)}]", lambda match: VALUES[match[1]], each) for each in list(commands())[number]]
+    done = CliRunner().invoke(cli.app, arguments)
+    assert done.exit_code == 0, done.output
+    ((app, log),) = started
+    assert app == "pulse"
+    assert log is not None and log.startswith("s3://")
 
 
 def environments() -> Iterator[dict[str, str]]:

@@ -99,8 +99,7 @@ class Lookups:
     def _ask(self, address: str, key: str) -> None:
         began = time.monotonic()
         try:
-            with urllib.request.urlopen(f"{address}/v1/stores/accounts/keys/{key}", timeout=30) as answer:
-                found = json.load(answer)["value"]["n"]
+            found = self._count(address, key)
         except (urllib.error.URLError, OSError) as error:
             if address in self.addresses():  # it wasn't taken down while it was asked
                 said = error.read().decode() if isinstance(error, urllib.error.HTTPError) else ""
@@ -111,3 +110,13 @@ class Lookups:
         if found < self._seen.get((address, key), 0):
             self.went_back.append(f"{address} {key}: {found} after {self._seen[address, key]}")
         self._seen[address, key] = found
+
+    def _count(self, address: str, key: str) -> int:
+        """How often an account was counted. One that isn't in the store was never seen."""
+        try:
+            with urllib.request.urlopen(f"{address}/v1/stores/accounts/keys/{key}", timeout=30) as answer:
+                return int(json.load(answer)["value"]["n"])
+        except urllib.error.HTTPError as error:
+            if error.code == 404 and json.load(error)["error"] == "key_not_found":
+                return 0
+            raise

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from holdfast.chance import new_id
-from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
 from holdfast.group.coordinator import Coordinator
 from holdfast.group.driver_heartbeat import DRIVER, DriverHeartbeat
 from holdfast.group.judge import Judge
@@ -158,6 +158,9 @@ class DriverProcess(Process):
             self.world.say(f"{self} stops, and its checkpoint is repaired: {type(error).__name__}")
             self.repair()
             self.stop()
+        except StorageUnavailable:
+            self.world.invariants.excuse(self)
+            raise
         self.world.invariants.check_withdrawn(self)
 
     def repair(self) -> None:

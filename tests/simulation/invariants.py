@@ -1,5 +1,6 @@
 """The invariants of docs/design.md, checked with every object that is stored or deleted and after every step."""
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -28,6 +29,8 @@ class Invariants:
         self._world = world
         self._led_since: dict[int, int] = {}
         """By epoch, the step in which its record was created."""
+        self._excused: set[str] = set()
+        """The ids of commits that a driver could not withdraw."""
         self._checked: dict[int, object] = {}
         """By replica, the read view that was compared last."""
         self._cleaned = False
@@ -108,12 +111,24 @@ class Invariants:
 
     def check_withdrawn(self, driver: DriverProcess) -> None:
         """A commit that a driver which slept created under a cleaned number is deleted by that driver."""
+        for commit in self._left_by(driver):
+            if commit.id not in self._excused:
+                raise Violation(
+                    f"{driver} left its commit of version {commit.version}, which isn't part of the history"
+                )
+
+    def excuse(self, driver: DriverProcess) -> None:
+        """The storage failed before a driver could delete its commit. Nobody believes it, and the leader cleans it."""
+        self._excused.update(commit.id for commit in self._left_by(driver))
+
+    def _left_by(self, driver: DriverProcess) -> Iterator[Commit]:
+        """The commits of a driver that are stored and no part of the history."""
         for commit, version in self._world.model.unbelieved.items():
             stored = self._world.objects.stored.get(names.commit(version))
             if stored is not None:
                 found = _COMMITS.decode(stored)
                 if found.id == commit and found.writer.epoch == driver.epoch:
-                    raise Violation(f"{driver} left its commit of version {version}, which isn't part of the history")
+                    yield found
 
     # Sinks
 
