@@ -303,7 +303,7 @@ def test_a_kill_costs_only_the_versions_since_the_last_flush(tmp_path: Path) -> 
         until(lambda: client.status().ready, "ready")
         for task in app.log.app.tasks():
             events = restores(client, str(task), "counts")
-            assert events[0].start_version > 20
+            assert all(event.start_version > 20 for event in events)
             assert not any(event.bytes_total for event in events), "no snapshot is loaded"
         check(client, app)
 
@@ -323,3 +323,17 @@ def test_a_load_that_is_stopped_raises_closed(rocks: AppLog, place: Place) -> No
     with pytest.raises(Closed):
         replica.catch_up(rocks.version)
     assert sum(call == "get_range" for call, _ in watching.storage.calls) == 1
+
+
+def test_a_load_that_a_reader_waits_for_is_reported(rocks: AppLog, place: Place) -> None:
+    active = place.beside("active").replica(rocks)
+    active.catch_up(large_commit(rocks, 0))
+    manifest = save(active, rocks)
+    replica = place.replica(rocks)
+    replica.report = RestoreReporter(place.events, TASK, replica.stores)
+    replica.read_view(rocks.version, wait=30).close()
+    events = [each.event for each in place.events.since(0, limit=10_000).events]
+    own = [each for each in events if isinstance(each, RestoreEvent) and each.store == "counts"]
+    assert own[0].phase == "start"
+    assert max(each.bytes_done for each in own) == manifest.bytes
+    assert own[-1].total == 2_000

@@ -121,7 +121,7 @@ class Replica(ReplicaState):
         """
         if self._at >= to and self.published.version is not None:
             return
-        report = report or RestoreReporter(Events(keep=1), self.task, self.stores)
+        report = report or self.report or RestoreReporter(Events(keep=1), self.task, self.stores)
         with self._advancing:
             recently = self._clock.monotonic() - _ASIDE_SECONDS
             self._set_aside = {version: at for version, at in self._set_aside.items() if at > recently}
@@ -146,6 +146,8 @@ class Replica(ReplicaState):
                                 "from a backup."
                             )
                         case LoadSnapshot(version):
+                            if not report.under_way:  # a reader came before the updater
+                                report.started(self._at, to)
                             self._load(version, report)
                             next_there = True
                         case ApplySegment():
