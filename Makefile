@@ -42,7 +42,7 @@ ifdef NAME
 	@$(PY) -m benchmarks.$(subst -,_,$(NAME)) $(if $(QUICK),--quick)
 else
 	@echo "Name a benchmark, for example: make bench NAME=count"
-	@echo "There are: $(subst _,-,$(filter-out __init__ common histories open_loop timeline,$(basename $(notdir $(wildcard benchmarks/*.py)))))"
+	@echo "There are: $(subst _,-,$(filter-out __init__ common histories instances open_loop timeline,$(basename $(notdir $(wildcard benchmarks/*.py)))))"
 	@exit 2
 endif
 

@@ -34,6 +34,7 @@ SPEC = StoreSpec(
     codec="rows/1",
     engine="rocksdb",
 )
+BLOBS = structs.replace(SPEC, name="blobs", value=RowValues(Schema.of(count="bigint", blob="binary")))
 
 
 STEP_MS = 1_000
@@ -49,13 +50,16 @@ OTHER_KINDS = (_other("visits", WINDOW), _other("sittings", SESSION), _other("pr
 
 
 class History:
-    """A log that grows by versions of given keys."""
+    """A log that grows by versions of given keys. With `blob_bytes`, each value has so many random bytes too."""
 
-    def __init__(self, folder: Path, partitions: int, others: Sequence[StoreSpec] = ()) -> None:
+    def __init__(self, folder: Path, partitions: int, others: Sequence[StoreSpec] = (), *, blob_bytes: int = 0) -> None:
         self.url = str(folder)
+        self.spec = BLOBS if blob_bytes else SPEC
+        self._blob_bytes = blob_bytes
+        self._dice = np.random.default_rng(11)
         self.partitions = partitions
         self.others = tuple(others)
-        stores = (SPEC, *self.others)
+        stores = (self.spec, *self.others)
         topologies = {store.name: 0 for store in stores}
         spec = AppSpec(id="bench", partitions=partitions, stores=stores, subtopologies=subtopologies_of(topologies))
         self.log = Log.create_or_open(open_storage(self.url, {}, fsync=False), spec)
@@ -72,7 +76,7 @@ class History:
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task in self.log.app.tasks():
             mine = keys[where == task.partition]
-            parts = [(STATE, "counts", _table(mine, version))]
+            parts = [(STATE, self.spec.name, self._blobs(mine, version) if self._blob_bytes else _table(mine, version))]
             parts += [(STATE, store.name, _in_slices(store, mine[::4], version)) for store in self.others]
             sealed = seal(parts)
             segments[str(task)] = (self.log.write_segment(task, version, sealed, inline_limit=0),)
@@ -92,6 +96,13 @@ class History:
         self.log.create_commit(commit)
         self.newest = commit
         return version
+
+    def _blobs(self, keys: npt.NDArray[np.int64], version: int) -> pa.Table:
+        data = pa.py_buffer(self._dice.bytes(len(keys) * self._blob_bytes))
+        offsets = pa.py_buffer(np.arange(len(keys) + 1, dtype=np.int32) * np.int32(self._blob_bytes))
+        blobs = pa.Array.from_buffers(pa.binary(), len(keys), [None, offsets, data])
+        rows = encode_rows(BLOBS.columns, [pa.array(np.full(len(keys), version)), blobs])
+        return pa.table([encode_keys(BLOBS.key, [pa.array(keys)]), pack_many(rows)], schema=STATE_SCHEMA)
 
 
 def _table(keys: npt.NDArray[np.int64], version: int) -> pa.Table:

@@ -74,9 +74,11 @@ def test_an_unusable_state_directory_is_an_error(tmp_path: Path) -> None:
 
 
 def test_unfinished_files_are_deleted(tmp_path: Path) -> None:
-    for name in ("loading", "saving", "data"):
+    for name in ("loading", "saving", "data", "former"):
         (tmp_path / "0_1" / name).mkdir(parents=True)
     with TaskDirectory(tmp_path, TASK, "one") as home:
+        assert sorted(path.name for path in home.path.iterdir()) == [".lock", "data", "former", "loading"]
+        home.drop_leftovers()
         assert sorted(path.name for path in home.path.iterdir()) == [".lock", "data"]
         home.write_checkpoint("L", "c7", Version(7), ["b", "a"], 512)
         checkpoint = home.read_checkpoint()
@@ -93,8 +95,10 @@ def test_the_deepest_mount_decides_the_file_system() -> None:
 def test_bars_show_versions_and_bytes() -> None:
     screen = io.StringIO()
 
-    def event(phase: RestorePhase, end: int, total: int = 0, *, done: int = 0, of: int = 0) -> RestoreEvent:
-        return RestoreEvent(phase, "0_1", "scores", NOTHING, end, 0, total, done, of)
+    def event(
+        phase: RestorePhase, end: int, total: int = 0, *, done: int = 0, of: int = 0, kept: int = 0
+    ) -> RestoreEvent:
+        return RestoreEvent(phase, "0_1", "scores", NOTHING, end, 0, total, done, of, kept)
 
     def percentages() -> list[float]:
         return [bar.percentage for bar in bars._bars.tasks]
@@ -102,13 +106,15 @@ def test_bars_show_versions_and_bytes() -> None:
     with closing(RestoreBars(Console(file=screen, force_terminal=True, width=120))) as bars:
         bars.show(event(RestorePhase.BATCH, 3))  # started before the bars
         bars.show(event(RestorePhase.START, 10))
-        bars.show(event(RestorePhase.BATCH, 4, done=50, of=200))
+        bars.show(event(RestorePhase.BATCH, 4, done=50, of=200, kept=20))
         assert percentages() == [25]
+        bars._bars.refresh()
         bars.show(event(RestorePhase.BATCH, 8, total=1_234))
         assert percentages() == [80]
         bars.show(event(RestorePhase.END, 10, total=2_000))
         assert percentages() == []
     assert "restoring 0_1/scores" in screen.getvalue()
+    assert "50 bytes of 200 bytes of a snapshot (20 bytes were on disk)" in screen.getvalue()
 
 
 def test_without_a_terminal_nothing_is_drawn() -> None:

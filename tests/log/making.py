@@ -14,6 +14,8 @@ from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.log import Log
 from holdfast.log.objects import Names, Put, Storage
 from holdfast.log.segments import STATE, STATE_SCHEMA, Sealed, SegmentRef, seal
+from holdfast.log.snapshot_files import FileFetcher, OnBytes, ignore_bytes
+from holdfast.log.snapshots import Manifest
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import NOTHING, TaskId, Version
@@ -143,6 +145,13 @@ def crash_at(point: str) -> Iterator[None]:
 
     with faults.active({point: crash}), pytest.raises(faults.InjectedFault):
         yield
+
+
+def load(log: Log, manifest: Manifest, into: Path, on_bytes: OnBytes = ignore_bytes) -> None:
+    """Loads a snapshot into a folder, with nothing but what the folder has."""
+    loading = log.snapshots.loading(manifest, into, FileFetcher(), on_bytes)
+    loading.take_local([])
+    loading.fetch()
 
 
 class Watched:

@@ -29,6 +29,7 @@ from tests.log.making import (
     commits_after,
     crash_at,
     grow,
+    load,
     next_commit,
     overwrite,
     replay,
@@ -346,7 +347,7 @@ def test_a_snapshot_that_reuses_a_file_while_it_is_deleted_is_withdrawn(log: Log
     for version in log.snapshots.versions(TASK):
         manifest = log.snapshots.manifest(TASK, version)
         assert manifest is not None
-        log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
+        load(log, manifest, tmp_path / f"loaded-{version}")
     assert log.snapshots.versions(TASK) == [7, 8]
 
 
@@ -446,7 +447,7 @@ def test_a_file_without_a_manifest_is_deleted_once_its_task_has_another_snapshot
     for version in (6, 8):
         manifest = log.snapshots.manifest(TASK, Version(version))
         assert manifest is not None
-        log.snapshots.load(manifest, tmp_path / f"loaded-{version}")
+        load(log, manifest, tmp_path / f"loaded-{version}")
 
 
 def test_an_app_that_is_restarted_all_the_time_leaves_no_files(log: Log, tmp_path: Path) -> None:

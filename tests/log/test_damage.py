@@ -1,5 +1,6 @@
 """Reading a truncated or altered object of any kind is an error that names the object."""
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from holdfast.log.objects import Storage
 from holdfast.log.segments import STATE, seal
 from holdfast.words import Version
 from tests.log import making
-from tests.log.making import TASK, grow
+from tests.log.making import TASK, grow, load
 
 Damage = Callable[[bytes], bytes]
 
@@ -49,7 +50,8 @@ def _read_segment(log: Log) -> object:
 def _read_file(log: Log) -> None:
     manifest = log.snapshots.newest(TASK)
     assert manifest is not None
-    log.snapshots.load(manifest, Path(manifest.commit))
+    shutil.rmtree(manifest.commit, ignore_errors=True)
+    load(log, manifest, Path(manifest.commit))
 
 
 KINDS: dict[str, tuple[str, Callable[[Log], object]]] = {

@@ -15,7 +15,8 @@ from holdfast.log.identity import LogIdentity
 from holdfast.log.leadership import Leader
 from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
 from holdfast.log.sinks import Positions
-from holdfast.log.snapshots import Manifest, SnapshotFile
+from holdfast.log.snapshot_files import SnapshotFile
+from holdfast.log.snapshots import Manifest
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import Version

@@ -14,6 +14,7 @@ from holdfast.log.cleaning import Cleaner
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.words import NOTHING, Millis, Version
+from tests.log import making
 from tests.log.making import TASK, alone, app_spec, commits_after, next_commit, replay, sealed
 
 KEYS = st.sampled_from([b"a", b"b", b"c", b"d"])
@@ -79,7 +80,7 @@ def test_any_snapshot_and_later_versions_equal_the_history(steps: list[tuple[str
             manifest = log.snapshots.manifest(TASK, version)
             assert manifest is not None
             into = Path(scratch) / f"loaded-{version}"
-            log.snapshots.load(manifest, into)
+            making.load(log, manifest, into)
             state = load(into)
             assert state == history[version]
             at, before = version, manifest.commit

@@ -28,7 +28,9 @@ from holdfast.instance.service import StateService, forget_task
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import InstanceDirectory, TaskDirectory
 from holdfast.instance.updater import ReplicaUpdater, TaskProgress
+from holdfast.log.bandwidth import Bandwidth
 from holdfast.log.log import Log
+from holdfast.log.snapshot_files import FileFetcher
 from holdfast.log.storage import open_storage
 from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
 from holdfast.stores.layouts.due import Due
@@ -93,7 +95,8 @@ class Instance:
         self._home: InstanceDirectory | None = None
         storage = open_storage(config.log_url, log.options, fsync=log.fsync, retry=retry)
         self.log = Log.open(storage, config.app_file)
-        self.source = LogReader(self.log)
+        bandwidth = Bandwidth(config.restore.bandwidth)
+        self.source = LogReader(self.log, FileFetcher(self._shares(0).fetches, bandwidth))
         self.updater = ReplicaUpdater(self.source, self.events, config.restore, retry, config.poll_seconds)
         self._flushes = MaintenanceLoop("flushes", self.events, _FLUSH_LOOK)
         self._snapshots = MaintenanceLoop("snapshots", self.events, _SNAPSHOT_LOOK)
@@ -145,6 +148,7 @@ class Instance:
         self._snapshots.stop(soon)
         self.updater.stop()
         self._close_replicas()
+        self.source.fetcher.close()
         if self._home is not None:
             self._home.close()
 
@@ -162,6 +166,7 @@ class Instance:
                 return
             hosted.role = role
             if role is Role.ACTIVE:
+                hosted.snapshotter.look_again()
                 self._snapshots.add(task, hosted.snapshotter.step)
             else:
                 self._snapshots.remove(task)

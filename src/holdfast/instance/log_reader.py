@@ -23,6 +23,7 @@ from holdfast.log.commits import Commit
 from holdfast.log.log import Log
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import STATE, Part, SegmentRef
+from holdfast.log.snapshot_files import FileFetcher
 from holdfast.stores.engines.base import Changes, Mark
 from holdfast.stores.formats.byte_columns import whole
 from holdfast.stores.spec import StoreSpec
@@ -57,10 +58,11 @@ class StoreNotKnown(HoldfastError):
 
 
 class LogReader:
-    """Versions as the log has them."""
+    """Versions as the log has them. `fetcher`: how the files of snapshots are fetched."""
 
-    def __init__(self, log: Log) -> None:
+    def __init__(self, log: Log, fetcher: FileFetcher | None = None) -> None:
         self.log = log
+        self.fetcher = fetcher or FileFetcher()
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
         self._reads: dict[Version, Future[Commit | None]] = {}
         """Reads under way."""

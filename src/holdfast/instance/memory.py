@@ -3,6 +3,7 @@
     32 %    RocksDB: its block caches, with indexes and filters in them, and its write buffers (`engines/tuning.py`)
     12 %    overlays, shared by the tasks; 36 % of what the limit has beyond 512 MiB
     8 %     restore batches, shared by the tasks that restore at once
+    4 %     chunks of the snapshot files that are being fetched
     rest    Python, requests under way, and memory that the allocator can't use
 
 An overlay with room for a few versions and for the keys that change often is flushed rarely. In the count benchmark's
@@ -19,12 +20,15 @@ import ctypes
 import logging
 from dataclasses import dataclass
 
+from holdfast.log.snapshot_files import CHUNK
+
 _LOG = logging.getLogger(__name__)
 _M_TRIM_THRESHOLD, _M_MMAP_THRESHOLD, _M_ARENA_MAX = -1, -3, -8
 _MIB = 1 << 20
 _MOST = 1024 * _MIB
 """Runs are merged into one binary column, which can't hold 2 GiB."""
 _SMALL = 512 * _MIB
+_MOST_FETCHES = 16
 
 
 @dataclass(frozen=True)
@@ -34,23 +38,28 @@ class MemoryShares:
     engines: int
     overlay_per_task: int
     batch_per_task: int
+    fetches: int
+    """How many files of snapshots are fetched at once."""
 
 
 def divided(limit: int, *, tasks: int, parallel: int) -> MemoryShares:
     """The shares of one limit.
 
     >>> divided(1000, tasks=3, parallel=2)
-    MemoryShares(engines=320, overlay_per_task=40, batch_per_task=40)
+    MemoryShares(engines=320, overlay_per_task=40, batch_per_task=40, fetches=2)
     >>> divided(1 << 40, tasks=1, parallel=1).overlay_per_task >> 20
     1024
     >>> divided(1 << 30, tasks=2, parallel=2).overlay_per_task >> 20
     122
+    >>> divided(1 << 30, tasks=2, parallel=2).fetches
+    10
     """
     overlays = min(limit, _SMALL) * 12 // 100 + max(0, limit - _SMALL) * 36 // 100
     return MemoryShares(
         engines=limit * 32 // 100,
         overlay_per_task=min(_MOST, overlays // max(1, tasks)),
         batch_per_task=min(_MOST, limit * 8 // 100 // max(1, min(tasks, parallel))),
+        fetches=min(_MOST_FETCHES, max(2, limit * 4 // 100 // (2 * CHUNK))),
     )
 
 

@@ -9,7 +9,7 @@ readers keep the view that was pinned before.
 import contextlib
 import logging
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from holdfast.errors import Closed, DamagedObject, ErrorCategory, HoldfastError
@@ -27,7 +27,6 @@ from holdfast.instance.state_dir import GarbledStateFile, TaskDirectory, remove,
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import Part, SegmentRef
-from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Changes, DamagedState, Mark
 from holdfast.stores.layouts.due import Due, may_be_due, next_due
 from holdfast.words import NOTHING, Version
@@ -122,7 +121,7 @@ class Replica(ReplicaState):
         """
         if self._at >= to and self.published.version is not None:
             return
-        report = report or RestoreReporter(Events(keep=1), self.task, self.stores)
+        report = report or self.report or RestoreReporter(Events(keep=1), self.task, self.stores)
         with self._advancing:
             recently = self._clock.monotonic() - _ASIDE_SECONDS
             self._set_aside = {version: at for version, at in self._set_aside.items() if at > recently}
@@ -147,6 +146,8 @@ class Replica(ReplicaState):
                                 "from a backup."
                             )
                         case LoadSnapshot(version):
+                            if not report.under_way:  # a reader came before the updater
+                                report.started(self._at, to)
                             self._load(version, report)
                             next_there = True
                         case ApplySegment():
@@ -170,16 +171,23 @@ class Replica(ReplicaState):
                 f"version {self._at} of task {self.task} is commit {self._commit}, and the log's version "
                 f"{commit.version} follows {commit.previous}."
             )
+        self._home.drop_leftovers()
         try:
             overlay = self.published.overlay
             few = to - self._at <= self.settings.flush_versions
             small = self._source.estimated_bytes(commit) <= self.settings.overlay_bytes // 2
             # A direct write that failed half way leaves later values in the engines; only another one fixes that.
             ahead = self._engines is not None and self._engines.target > self._at
-            if overlay is not None and few and small and not (ahead and overlay.base == overlay.version):
+            to_overlay = overlay is not None and few and small and not (ahead and overlay.base == overlay.version)
+            most = 0 if to_overlay else self.settings.batch_bytes
+            commits = self._source.gather(commit, pause_at, most)
+            if report.under_way:
+                size = sum(each.state_bytes(self.task) for each in commits)
+                self._log_reader.fetcher.bandwidth.take(size, self.check_open)
+            if to_overlay:
                 self._apply_to_overlay(commit, report)
             else:
-                self._apply_to_engines(self._source.gather(commit, pause_at, self.settings.batch_bytes), to, report)
+                self._apply_to_engines(commits, to, report)
         except VolatileChangesGone as error:
             self._empty_volatile(error)
         except ObjectMissing:
@@ -316,15 +324,16 @@ class Replica(ReplicaState):
             if manifest is None or not manifest.fits(self._specs):
                 self._put_aside(version)
                 return
-            snapshot_loading.download(log, manifest, self._home, self._on_bytes(manifest, report))
+            load = snapshot_loading.download(self._log_reader, manifest, self._home, report, self.check_open)
             with self._writing:
                 self._shut()
-                engines = snapshot_loading.adopt(log.id, manifest, self._home, self._specs, self._resources)
+                engines = snapshot_loading.adopt(log.id, manifest, load, self._home, self._specs, self._resources)
                 self._use(engines, applied_bytes=manifest.applied_bytes, fresh=True)
         except (DamagedObject, DamagedState, ObjectMissing) as error:
             self._put_aside(version)
             self._warn(error, f"the snapshot of version {version} is not used")
-            self._start_over(None)
+            if self._disk is None:
+                self._start_over(None)
             return
         if report.under_way:
             with self.published.read_view(version) as view:
@@ -332,18 +341,6 @@ class Replica(ReplicaState):
 
     def _put_aside(self, version: Version) -> None:
         self._set_aside = {**self._set_aside, version: self._clock.monotonic()}
-
-    def _on_bytes(self, manifest: Manifest, report: RestoreReporter) -> Callable[[int], None]:
-        done = 0
-
-        def on_bytes(count: int) -> None:
-            nonlocal done
-            self.check_open()
-            done += count
-            if report.under_way:
-                report.loading(Version(manifest.version), done, manifest.bytes)
-
-        return on_bytes
 
     # Reading
 
@@ -362,7 +359,12 @@ class Replica(ReplicaState):
             return {spec.name: next_due(spec, StoreBytes(view, spec.name), view.now) for spec in specs}
 
     def probe(self) -> None:
-        """Reads each store once, so that a store that can't be read is found before anyone needs it."""
+        """Reads each store once, so that a store that can't be read is found before anyone needs it.
+
+        The replica is restored then: what a load of a snapshot has left is removed.
+        """
+        with self._advancing:
+            self._home.drop_leftovers()
         with self.published.read_view() as view:
             for store in self.stores:
                 next(iter(view.scan(store, b"", None)), None)

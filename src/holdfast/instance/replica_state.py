@@ -17,6 +17,7 @@ from holdfast.instance.log_reader import LogReader, TaskLogReader
 from holdfast.instance.overlay import Overlay
 from holdfast.instance.read_views import BEFORE_TIME, PublishedVersions
 from holdfast.instance.replica_disk import ReplicaDisk, VersionStamp
+from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.state_dir import TaskDirectory, remove
 from holdfast.instance.task_engines import TaskEngines
 from holdfast.log.commits import Commit
@@ -76,6 +77,8 @@ class ReplicaState:
         self._flushed_at = self._clock.monotonic()
         self._at = NOTHING
         self._commit = ""
+        self.report: RestoreReporter | None = None
+        """Where restores are reported, also those that a reader has to wait for."""
         self.openings = 0
         """How often it was opened."""
         self.applied_bytes = 0

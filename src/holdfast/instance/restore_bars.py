@@ -1,11 +1,12 @@
 """Progress bars for restores on a terminal: one per task and store that is being restored, drawn from restore events.
 
-A bar counts versions; while a snapshot is being loaded it counts the snapshot's bytes instead. Nothing is drawn when
-nothing is restored, or without a terminal.
+A bar counts versions; while a snapshot is being loaded it counts the snapshot's bytes instead, with those that were on
+disk already. Nothing is drawn when nothing is restored, or without a terminal.
 """
 
 from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
+from rich.filesize import decimal
+from rich.progress import BarColumn, Progress, TaskID, TextColumn, TimeElapsedColumn
 
 from holdfast.instance.events import RestoreEvent, RestorePhase
 
@@ -18,8 +19,7 @@ class RestoreBars:
         self._bars = Progress(
             TextColumn("restoring {task.fields[place]}"),
             BarColumn(),
-            MofNCompleteColumn(),
-            TextColumn("{task.fields[unit]}, {task.fields[entries]:,} entries"),
+            TextColumn("{task.fields[progress]}, {task.fields[entries]:,} entries"),
             TimeElapsedColumn(),
             console=console,
             disable=console.quiet is False and not console.is_terminal,
@@ -47,18 +47,22 @@ class RestoreBars:
         if not self._drawn:
             self._bars.start()
         total = max(1, event.end_version - event.start_version)
-        bar = self._bars.add_task("", total=total, place="/".join(key), unit="versions", entries=0)
+        progress = f"0/{total} versions"
+        bar = self._bars.add_task("", total=total, place="/".join(key), progress=progress, entries=0)
         self._drawn[key] = bar, event.end_version
 
     def _move(self, key: tuple[str, str], event: RestoreEvent) -> None:
         if key not in self._drawn:
             return  # it started before this process listened
         bar, target = self._drawn[key]
-        done, total, unit = event.bytes_done, event.bytes_total, "bytes of a snapshot"
-        if not total:
-            start, unit = event.start_version, "versions"
-            done, total = event.end_version - start, max(1, target - start)
-        self._bars.update(bar, completed=done, total=total, unit=unit, entries=event.total)
+        done, total = event.bytes_done, event.bytes_total
+        if total:
+            here, of, kept = map(decimal, (done, total, event.bytes_kept))
+            progress = f"{here} of {of} of a snapshot" + (f" ({kept} were on disk)" if event.bytes_kept else "")
+        else:
+            done, total = event.end_version - event.start_version, max(1, target - event.start_version)
+            progress = f"{done}/{total} versions"
+        self._bars.update(bar, completed=done, total=total, progress=progress, entries=event.total)
 
     def _end(self, key: tuple[str, str]) -> None:
         if key in self._drawn:

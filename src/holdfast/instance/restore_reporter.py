@@ -41,9 +41,10 @@ class RestoreReporter:
             self._totals[store] += count
             self._append(RestorePhase.BATCH, store, reached, count=count)
 
-    def loading(self, version: Version, done: int, total: int) -> None:
+    def loading(self, version: Version, done: int, total: int, kept: int) -> None:
+        """While a snapshot is loaded: how many of its bytes are here, and how many of those were on disk before."""
         for store in self._totals:
-            self._append(RestorePhase.BATCH, store, version, done=done, of=total)
+            self._append(RestorePhase.BATCH, store, version, done=done, of=total, kept=kept)
 
     def ended(self, reached: Version) -> None:
         self._close(RestorePhase.END, reached)
@@ -57,8 +58,8 @@ class RestoreReporter:
         self._start = None
 
     def _append(
-        self, phase: RestorePhase, store: str, end: Version, count: int = 0, done: int = 0, of: int = 0
+        self, phase: RestorePhase, store: str, end: Version, count: int = 0, done: int = 0, of: int = 0, kept: int = 0
     ) -> None:
         if self._start is not None:
-            total = self._totals[store]
-            self._events.append(RestoreEvent(phase, str(self._task), store, self._start, end, count, total, done, of))
+            task, total = str(self._task), self._totals[store]
+            self._events.append(RestoreEvent(phase, task, store, self._start, end, count, total, done, of, kept))

@@ -1,18 +1,23 @@
 """Loading a snapshot: the state of a task as another replica had it at some version, in place of the state here.
 
-It is downloaded beside the data, moved into its place when it is complete, opened, and checked against the manifest.
-Snapshots don't include stores that aren't durable: those start empty, at the snapshot's version.
+Its files are gathered beside the data, in the folder that takes its place when it is complete: what is on disk already
+is kept or linked, the rest is fetched. Then it is opened and checked against the manifest. A load that is interrupted
+is continued by the next one. Snapshots don't include stores that aren't durable: those start empty, at the snapshot's
+version.
 """
 
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from itertools import islice
 
 from holdfast.errors import DamagedObject
+from holdfast.instance.log_reader import LogReader
 from holdfast.instance.read_views import ReadView
-from holdfast.instance.state_dir import TaskDirectory, remove, usable
+from holdfast.instance.restore_reporter import RestoreReporter
+from holdfast.instance.state_dir import TaskDirectory, usable
 from holdfast.instance.task_engines import TaskEngines
-from holdfast.log.log import Log
+from holdfast.log.snapshot_files import Origin, SnapshotLoad
 from holdfast.log.snapshots import Manifest
 from holdfast.stores.engines.base import Mark, Resources
 from holdfast.stores.spec import StoreSpec
@@ -22,17 +27,50 @@ _FEW = 10_000
 """Up to this many entries are counted one by one, which takes some milliseconds."""
 
 
-def download(log: Log, manifest: Manifest, home: TaskDirectory, on_bytes: Callable[[int], None]) -> None:
-    """Downloads a snapshot beside the data; `on_bytes` is called for each piece."""
+class _Progress:
+    """Counts the bytes of a snapshot that are here, and reports each percent."""
+
+    def __init__(self, manifest: Manifest, report: RestoreReporter) -> None:
+        self._manifest = manifest
+        self._report = report
+        self._here = dict.fromkeys(Origin, 0)
+        self._percent = -1
+        self._lock = threading.Lock()
+
+    def add(self, count: int, origin: Origin) -> None:
+        with self._lock:
+            self._here[origin] += count
+            done, total = sum(self._here.values()), self._manifest.bytes
+            percent = 100 * done // max(1, total)
+            if percent != self._percent and self._report.under_way:
+                self._percent = percent
+                self._report.loading(Version(self._manifest.version), done, total, self._here[Origin.LOCAL])
+
+
+def download(
+    source: LogReader, manifest: Manifest, home: TaskDirectory, report: RestoreReporter, check: Callable[[], None]
+) -> SnapshotLoad:
+    """Gathers the files of a snapshot beside the data, which may be in use. `check` may raise to end it."""
+    progress = _Progress(manifest, report)
+    load = source.log.snapshots.loading(manifest, home.loading, source.fetcher, progress.add, check)
     with usable(home.path):
-        remove(home.loading)
-        log.snapshots.load(manifest, home.loading, on_bytes)
+        load.take_local([home.data, home.former])
+        home.drop_former()
+        load.fetch()
+    return load
 
 
 def adopt(
-    log: str, manifest: Manifest, home: TaskDirectory, specs: Sequence[StoreSpec], resources: Resources
+    log: str,
+    manifest: Manifest,
+    load: SnapshotLoad,
+    home: TaskDirectory,
+    specs: Sequence[StoreSpec],
+    resources: Resources,
 ) -> TaskEngines:
-    """Replaces the data, which must be closed, by the downloaded snapshot, and opens it. `log` is the log's id."""
+    """Replaces the data, which must be closed, by the loaded snapshot, and opens it. `log` is the log's id."""
+    with usable(home.path):
+        load.renew_changed()
     home.adopt_loaded()
     engines = TaskEngines.open(home.data, home.volatile, specs, resources)
     version = Version(manifest.version)

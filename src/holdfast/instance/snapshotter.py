@@ -58,6 +58,10 @@ class Snapshotter:
             self.save()
         return due
 
+    def look_again(self) -> None:
+        """Has the next step look for the newest snapshot in the log: another replica may have saved some meanwhile."""
+        self._saved = None
+
     def save(self) -> Version:
         """Saves a snapshot of the newest version now."""
         with self._replica.saved() as (mark, applied_bytes, home):

@@ -6,6 +6,7 @@
     <state_dir>/<task>/data/<engine>/  the engine's files
     <state_dir>/<task>/volatile/       the same for stores that aren't durable; empty beside a snapshot's data
     <state_dir>/<task>/loading/        a snapshot on its way; becomes data/ when it is complete
+    <state_dir>/<task>/former/         data that couldn't be used, until it is known which of its files a snapshot has
 
 The engine's own mark says how far the data is. `.checkpoint` is written after a flush, and read to find folders that
 another program has changed, and how long the tail was.
@@ -103,14 +104,15 @@ class TaskDirectory:
         self.data = self.path / "data"
         self.volatile = self.path / "volatile"
         self.loading = self.path / "loading"
+        self.former = self.path / "former"
         self.saving = self.path / "saving"
+        self._has_leftovers = True
         with usable(self.path):
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock: int | None = _locked(self.path, Holder(instance, os.getpid(), socket.gethostname()))
         try:
             with usable(self.path):
-                for unfinished in (self.loading, self.saving):
-                    remove(unfinished)
+                remove(self.saving)
         except BaseException:
             self.close()
             raise
@@ -128,11 +130,27 @@ class TaskDirectory:
             os.close(lock)
 
     def wipe(self) -> None:
-        """Removes all local state; the log has everything."""
+        """Starts without local state; the log has everything. Files that a snapshot has too may still be used."""
         with usable(self.path):
-            for each in (self.data, self.volatile, self.loading, self.saving):
-                remove(each)
             (self.path / ".checkpoint").unlink(missing_ok=True)
+            for each in (self.volatile, self.saving):
+                remove(each)
+            if self.data.exists():
+                remove(self.former)
+                self.data.rename(self.former)
+            self._has_leftovers = True
+
+    def drop_leftovers(self) -> None:
+        """Removes what only a load of a snapshot could still use."""
+        if self._has_leftovers:
+            with usable(self.path):
+                for each in (self.former, self.loading):
+                    remove(each)
+            self._has_leftovers = False
+
+    def drop_former(self) -> None:
+        with usable(self.path):
+            remove(self.former)
 
     def adopt_loaded(self) -> None:
         """A snapshot that was loaded and checked becomes the data."""
@@ -142,6 +160,7 @@ class TaskDirectory:
             remove(self.volatile)
             self.loading.rename(self.data)
             sync_folder(self.path)
+            remove(self.former)
 
     def read_checkpoint(self) -> CheckpointFile | None:
         """The file as of the last flush; None if there was none."""

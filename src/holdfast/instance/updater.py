@@ -128,7 +128,8 @@ class ReplicaUpdater:
             return progress
 
     def progress_of(self, replica: Replica) -> TaskProgress:
-        return TaskProgress(replica, RestoreReporter(self._events, replica.task, replica.stores))
+        replica.report = RestoreReporter(self._events, replica.task, replica.stores)
+        return TaskProgress(replica, replica.report)
 
     def remove(self, task: TaskId) -> None:
         """Ends the update of a task that is under way, and returns when it has ended."""

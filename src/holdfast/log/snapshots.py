@@ -7,32 +7,22 @@ deleted in the meantime.
 """
 
 import logging
-import os
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
+from pathlib import Path
 
 import msgspec
-import xxhash
 
 from holdfast import faults
 from holdfast.errors import DamagedObject, StorageUnavailable
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Put, Storage
-from holdfast.stores.folders import sync_folder
+from holdfast.log.snapshot_files import FileFetcher, OnBytes, SnapshotFile, SnapshotLoad, described, ignore_bytes
 from holdfast.stores.spec import StoreSpec
 from holdfast.words import TaskId, Version
 
 FORMAT = 1
-_CHUNK = 8 << 20
 _logger = logging.getLogger(__name__)
-
-
-class SnapshotFile(msgspec.Struct, frozen=True):
-    """A file of a snapshot: its path in the folder, the hash of its content (its name in the log) and its size."""
-
-    name: str
-    hash: str
-    bytes: int
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -126,7 +116,7 @@ class Snapshots:
         """
         faults.point("snapshot.before")
         kept = self._reusable(task)
-        files = tuple(_described(folder))
+        files = tuple(described(folder))
         added = 0
         for number, file in enumerate(files):
             before_file()
@@ -153,18 +143,19 @@ class Snapshots:
         faults.point("snapshot.after")
         return written
 
-    def load(self, manifest: Manifest, into: Path, on_bytes: Callable[[int], None] = lambda count: None) -> None:
-        """Downloads a snapshot into an empty or new folder, checked and durable. `on_bytes` is called per chunk."""
+    def loading(
+        self,
+        manifest: Manifest,
+        into: Path,
+        fetcher: FileFetcher,
+        on_bytes: OnBytes = ignore_bytes,
+        check: Callable[[], None] = lambda: None,
+    ) -> SnapshotLoad:
+        """A load of a snapshot into a folder, which may have what an interrupted load has left."""
         task = TaskId.parse(manifest.task)
-        into.mkdir(parents=True, exist_ok=True)
-        folders = {into}
-        for file in manifest.files:
-            path = into / _safe(file.name)
-            path.parent.mkdir(parents=True, exist_ok=True)
-            folders.update(parent for parent in path.parents if parent.is_relative_to(into))
-            self._download(names.snapshot_file(task, file.hash), file, path, on_bytes)
-        for folder in folders:
-            sync_folder(folder)
+        return SnapshotLoad(
+            self._storage, manifest.files, partial(names.snapshot_file, task), into, fetcher, on_bytes, check
+        )
 
     def _reusable(self, task: TaskId) -> set[str]:
         newest = self.newest(task)
@@ -192,45 +183,3 @@ class Snapshots:
                     f"{self._storage.place}: a cleaning deleted it while the snapshot was written. The "
                     "snapshot was withdrawn; take it again."
                 )
-
-    def _download(self, name: str, file: SnapshotFile, path: Path, on_bytes: Callable[[int], None]) -> None:
-        hasher = xxhash.xxh3_128()
-        size = 0
-        with path.open("wb") as out:
-            while size < file.bytes:
-                chunk = self._storage.get_range(name, size, min(_CHUNK, file.bytes - size))
-                if not chunk:
-                    break
-                hasher.update(chunk)
-                out.write(chunk)
-                size += len(chunk)
-                on_bytes(len(chunk))
-            out.flush()
-            os.fsync(out.fileno())
-        if size != file.bytes or hasher.hexdigest() != file.hash:
-            path.unlink()
-            raise documents.damaged(
-                name,
-                self._storage.place,
-                f"expected {file.bytes} bytes with checksum {file.hash}, found {size} with {hasher.hexdigest()}",
-            )
-
-
-def _described(folder: Path) -> Iterator[SnapshotFile]:
-    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
-        hasher = xxhash.xxh3_128()
-        size = 0
-        with path.open("rb") as file:
-            while chunk := file.read(_CHUNK):
-                hasher.update(chunk)
-                size += len(chunk)
-        yield SnapshotFile(path.relative_to(folder).as_posix(), hasher.hexdigest(), size)
-
-
-def _safe(name: str) -> PurePosixPath:
-    path = PurePosixPath(name)
-    if path.is_absolute() or ".." in path.parts:
-        raise DamagedObject(
-            f"A snapshot names the file {name!r}, which is outside of its folder. Restore the manifest from a backup."
-        )
-    return path

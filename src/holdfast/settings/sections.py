@@ -169,6 +169,12 @@ class RestoreSettings(Section):
         InKafkaStreams("`restore.consumer.fetch.max.bytes`"),
         Between(1 * MIB, 16 * GIB),
     ] = Size("64MiB")
+    bandwidth: Annotated[
+        Size,
+        "How many bytes per second an instance reads for restores, all its tasks together. With 0 there is no limit.",
+        InKafkaStreams("none: a quota of brokers (`consumer_byte_rate`)"),
+        Between(0),
+    ] = Size(0)
     acceptable_lag: Annotated[
         int,
         "By how many versions a replica may lag behind the newest commit and still become active.",
