@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from holdfast.pipeline.sinks.builtin import files as files
     from holdfast.pipeline.sinks.builtin import foreach as foreach
     from holdfast.pipeline.sinks.builtin import memory as memory
+    from holdfast.settings.group import GroupSettings as GroupSettings
     from holdfast.settings.model import Settings as Settings
     from holdfast.settings.sections import BatchSettings as BatchSettings
-    from holdfast.settings.sections import GroupSettings as GroupSettings
     from holdfast.settings.sections import LogSettings as LogSettings
     from holdfast.settings.sections import MemorySettings as MemorySettings
     from holdfast.settings.sections import RestoreSettings as RestoreSettings
@@ -94,10 +94,10 @@ _HOMES = {
     "holdfast.group.rebalances": ("Move", "RebalanceEvent", "RebalancePhase"),
     "holdfast.instance.events": ("RestoreEvent", "RestorePhase"),
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
+    "holdfast.settings.group": ("GroupSettings",),
     "holdfast.settings.model": ("Settings",),
     "holdfast.settings.sections": (
         "BatchSettings",
-        "GroupSettings",
         "LogSettings",
         "MemorySettings",
         "RestSettings",

@@ -13,7 +13,8 @@ from holdfast.group.rebalances import RebalanceEvent, RebalancePhase
 from holdfast.group_instances import GroupInstances
 from holdfast.log.appfile import AppSpec
 from holdfast.log.storage import open_storage
-from holdfast.settings.sections import GroupSettings, LogSettings
+from holdfast.settings.group import GroupSettings
+from holdfast.settings.sections import LogSettings
 from tests.apps import settings
 from tests.group.servers import Server
 from tests.instance.processes import until

@@ -7,7 +7,7 @@ from holdfast.group.candidates import Assign, Rules, Wanted
 from holdfast.group.coordinator import Needs
 from holdfast.group.own_assignor import load_assign
 from holdfast.log.appfile import AppSpec
-from holdfast.settings.sections import GroupSettings
+from holdfast.settings.group import GroupSettings
 from holdfast.words import TaskId, Version
 
 logger = logging.getLogger(__name__)

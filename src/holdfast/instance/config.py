@@ -13,8 +13,8 @@ import msgspec
 
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Section
+from holdfast.settings.group import GroupSettings
 from holdfast.settings.sections import (
-    GroupSettings,
     LogSettings,
     MemorySettings,
     RestoreSettings,

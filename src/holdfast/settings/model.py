@@ -8,9 +8,9 @@ from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Between, InKafkaStreams, Section, Setting
+from holdfast.settings.group import GroupSettings
 from holdfast.settings.sections import (
     BatchSettings,
-    GroupSettings,
     LogSettings,
     MemorySettings,
     RestoreSettings,
