@@ -364,6 +364,7 @@ class App(Listened):
             on_event=on_event,
             on_failure=ending.fail,
             on_rebalance=on_rebalance,
+            alert=self._alert,
             stopped=lambda: ending.asked,
         )
 

@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from holdfast.errors import HoldfastError
+from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.generations import Address
 from holdfast.instance.client import StateClient
 from holdfast.instance.credentials import Credentials
@@ -40,6 +40,12 @@ class News:
     app_state: AppStateMessage | None = None
 
 
+class InstanceProblem(HoldfastError):
+    """Data of the app turned out to be wrong somewhere, as an instance reports it."""
+
+    category = ErrorCategory.DATA
+
+
 class Contact:
     """One incarnation of a member, as the driver reaches it."""
 
@@ -52,12 +58,14 @@ class Contact:
         *,
         on_event: Callable[[RestoreEvent], None],
         on_lost: Callable[[str], None],
+        alert: Callable[[BaseException], None],
         since: int = 0,
     ) -> None:
         self.id = id
         self.address = address
         self._on_event = on_event
         self._on_lost = on_lost
+        self._alert = alert
         self._since = since
         self._news, self._told = news, News()
         self._changed = threading.Condition()
@@ -136,6 +144,8 @@ class Contact:
         match event:
             case RestoreEvent():
                 self._on_event(event)
+            case ProblemEvent(severity="error", category=ErrorCategory.DATA):
+                self._alert(InstanceProblem(f"instance {self.id}: {event.message}"))
             case ProblemEvent():
                 level = logging.ERROR if event.severity == "error" else logging.WARNING
                 logger.log(level, "instance %s: %s", self.id, event.message)

@@ -53,6 +53,7 @@ class GroupInstances:
         on_event: Callable[[RestoreEvent], None],
         on_failure: Callable[[BaseException], None],
         on_rebalance: Callable[[RebalanceEvent], None] = lambda event: None,
+        alert: Callable[[BaseException], None] = logger.error,
         stopped: Callable[[], bool] = lambda: False,
     ) -> None:
         self._app = app
@@ -62,6 +63,7 @@ class GroupInstances:
         self._on_event = on_event
         self._on_failure = on_failure
         self._on_rebalance = on_rebalance
+        self._alert = alert
         self._stopped = stopped
         storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
         self._coordinator = DriverCoordinator(storage, Log.identify(storage), settings, self._on_generation)
@@ -131,6 +133,7 @@ class GroupInstances:
                         self.credentials,
                         on_event=self._on_event,
                         on_lost=lambda id, incarnation=address.incarnation: self._coordinator.lost(id, incarnation),  # type: ignore[misc]
+                        alert=self._alert,
                         since=0 if self._processes is not None else -1,
                     )
             self._tell_all()

@@ -39,7 +39,8 @@ class Listened:
     def on_alert(self, hook: AlertHook) -> None:
         """`hook(error)` is called when the app stops for an error.
 
-        Also, once each, when the log can't be cleaned and when a batch waits because the wall clock has jumped ahead.
+        Also, once each, when the log can't be cleaned, when a batch waits because the wall clock has jumped ahead, and
+        when an instance finds that a replica isn't what the log says or that an object of the log is damaged.
         """
         self._alerts.add(hook)
 

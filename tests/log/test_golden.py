@@ -16,7 +16,7 @@ from holdfast.log.leadership import Leader
 from holdfast.log.segments import STATE_SCHEMA, Part, SegmentRef, open_part
 from holdfast.log.sinks import Positions
 from holdfast.log.snapshot_files import SnapshotFile
-from holdfast.log.snapshots import Manifest
+from holdfast.log.snapshots import Manifest, SampledRange
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import RowValues, StoreSpec
 from holdfast.words import Version
@@ -63,6 +63,8 @@ MANIFEST = Manifest(
     added_bytes=16,
     wall=1_700_000_000_000,
     applied_bytes=512,
+    app=2,
+    samples={"counts": (SampledRange(b"", b"k2", 64, "ef" * 16), SampledRange(b"k2", None, 3, "01" * 16))},
 )
 SINKS_COMMIT = msgspec.structs.replace(COMMIT, sinks={"files": 11, "former": 3})
 POSITIONS = Positions(log="l0g", version=12, sinks={"files": 12, "former": 3})

@@ -24,6 +24,7 @@ from holdfast.instance.events import Events
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.messages import TaskNotHere
 from holdfast.instance.replica import Replica, ReplicaSettings
+from holdfast.instance.replica_check import ReplicaDiffers, check_replica
 from holdfast.instance.snapshotter import Snapshotter
 from holdfast.instance.state_dir import TaskDirectory
 from holdfast.instance.updater import ReplicaUpdater, TaskProgress
@@ -177,15 +178,24 @@ class Instance(Process):
         self.update()
 
     def maintain(self) -> None:
-        """A flush or a snapshot of one task, as the loops of an instance do it."""
+        """A check, a flush or a snapshot of one task, as the loops of an instance do it."""
         if not self.replicas:
             return
         task = self.world.random.choice(sorted(self.replicas))
         replica = self.replicas[task]
-        if task in self.active and self.world.random.random() < 0.6:
+        if self.world.random.random() < 0.3 and self.progress[task].phase is Phase.RUNNING:
+            self._check(replica)
+        elif task in self.active and self.world.random.random() < 0.6:
             self.snapshotters[task].step()
         elif replica.flush_due() or self.world.random.random() < 0.3:
             replica.flush_overlay()
+
+    def _check(self, replica: Replica) -> None:
+        """No fault makes a replica differ from the log."""
+        try:
+            check_replica(replica, self.source)
+        except ReplicaDiffers as differs:
+            raise Violation(f"{self}: {differs}") from differs
 
     def coordinate(self) -> None:
         """The smallest live member coordinates while there is no driver."""

@@ -17,6 +17,7 @@ import pyarrow as pa
 from holdfast import metrics
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance import messages, state_dir
+from holdfast.instance.checking import ReplicaCheck
 from holdfast.instance.config import InstanceConfig, Phase, Role
 from holdfast.instance.credentials import Credentials, check_protected
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
@@ -32,12 +33,12 @@ from holdfast.log.bandwidth import Bandwidth
 from holdfast.log.log import Log
 from holdfast.log.snapshot_files import FileFetcher
 from holdfast.log.storage import open_storage
-from holdfast.stores.engines.base import DamagedState, DiskUse, Resources
+from holdfast.stores.engines.base import DiskUse, Resources
 from holdfast.stores.layouts.due import Due
 from holdfast.words import TaskId, Version
 
 _LOG = logging.getLogger(__name__)
-_FLUSH_LOOK, _SNAPSHOT_LOOK, _REBALANCE_LOOK = 0.25, 1.0, 5.0
+_FLUSH_LOOK, _CHECK_LOOK, _SNAPSHOT_LOOK, _REBALANCE_LOOK = 0.25, 0.25, 1.0, 5.0
 
 _version = metrics.gauge("holdfast_task_version", "The version a task's replica is at.", ["task"])
 _lag = metrics.gauge("holdfast_task_lag_versions", "How many committed versions a replica hasn't applied.", ["task"])
@@ -56,6 +57,7 @@ class HostedTask:
     role: Role
     progress: TaskProgress
     snapshotter: Snapshotter
+    check: ReplicaCheck
     reads: int = 0
     """Keys and ranges that were read from it."""
 
@@ -63,6 +65,10 @@ class HostedTask:
     def caught_up(self) -> bool:
         """Whether the replica is up to date, so that a key it doesn't have doesn't exist."""
         return self.progress.phase is Phase.RUNNING
+
+    def save_if_due(self) -> None:
+        if self.check.passed:
+            self.snapshotter.step()
 
 
 class Instance:
@@ -99,7 +105,9 @@ class Instance:
         self.source = LogReader(self.log, FileFetcher(self._shares(0).fetches, bandwidth))
         self.updater = ReplicaUpdater(self.source, self.events, config.restore, retry, config.poll_seconds)
         self._flushes = MaintenanceLoop("flushes", self.events, _FLUSH_LOOK)
+        self._checks = MaintenanceLoop("checks", self.events, _CHECK_LOOK)
         self._snapshots = MaintenanceLoop("snapshots", self.events, _SNAPSHOT_LOOK)
+        self._loops = self._flushes, self._checks, self._snapshots
 
     def start(self) -> None:
         """Hosts its first tasks, listens, and starts to restore. Returns before the restore is done."""
@@ -114,8 +122,8 @@ class Instance:
             self._service = self._listening()
             undo.pop_all()
         self.updater.start()
-        self._flushes.start()
-        self._snapshots.start()
+        for loop in self._loops:
+            loop.start()
         threading.Thread(target=self._share_memory, name="memory", daemon=True).start()
 
     @property
@@ -144,8 +152,8 @@ class Instance:
         soon = self.config.stop_seconds * 0.2
         if self._service is not None:
             self._service.stop(soon)
-        self._flushes.stop(soon)
-        self._snapshots.stop(soon)
+        for loop in self._loops:
+            loop.stop(soon)
         self.updater.stop()
         self._close_replicas()
         self.source.fetcher.close()
@@ -167,7 +175,7 @@ class Instance:
             hosted.role = role
             if role is Role.ACTIVE:
                 hosted.snapshotter.look_again()
-                self._snapshots.add(task, hosted.snapshotter.step)
+                self._snapshots.add(task, hosted.save_if_due)
             else:
                 self._snapshots.remove(task)
 
@@ -183,8 +191,8 @@ class Instance:
             replica = hosted.replica
             replica.stop_moving()
             self.updater.remove(task)
-            self._flushes.remove(task)
-            self._snapshots.remove(task)
+            for loop in self._loops:
+                loop.remove(task)
             replica.close()
             self._divide_memory()
             for gauge in (_version, _lag, _overlay):
@@ -216,10 +224,18 @@ class Instance:
             replica = Replica(home, self.source, specs, self.resources, self.events)
             undo.pop_all()
         snapshotter = Snapshotter(replica, self.log, self.config.snapshots)
-        hosted = self._hosted[task] = HostedTask(replica, role, self.updater.progress_of(replica), snapshotter)
+        check = ReplicaCheck(
+            replica,
+            self.source,
+            self.events,
+            is_running=partial(self.caught_up, task),
+            rebuild=partial(self.damaged, task),
+        )
+        hosted = self._hosted[task] = HostedTask(replica, role, self.updater.progress_of(replica), snapshotter, check)
         self._divide_memory()
         hosted.progress = self.updater.add(replica)
         self._flushes.add(task, flushing(replica, self.updater.restore_again))
+        self._checks.add(task, check.step)
         self._measure(replica)
         return hosted
 
@@ -257,7 +273,8 @@ class Instance:
         hosted = self._hosted.get(task)
         return hosted is not None and hosted.caught_up
 
-    def damaged(self, task: TaskId, error: DamagedState) -> None:
+    def damaged(self, task: TaskId, error: HoldfastError) -> None:
+        """Has a replica rebuilt: its state isn't what was written, or not what the log says."""
         with self._rebuilding:
             hosted = self._hosted.get(task)
             # Many readers may find the same damage; the first one has it repaired.
@@ -338,7 +355,7 @@ class Instance:
             readable_to=None if published is None else published[1],
             overlay_bytes=replica.memory_bytes(),
             disk_bytes=self.disk_bytes(hosted),
-            error=progress.error or self._flushes.error(task) or self._snapshots.error(task),
+            error=progress.error or next(filter(None, (loop.error(task) for loop in self._loops)), None),
             failures=progress.failures,
             error_category=progress.error_category,
         )

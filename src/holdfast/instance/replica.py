@@ -24,6 +24,7 @@ from holdfast.instance.replica_state import ReplicaSettings, ReplicaState
 from holdfast.instance.restore_reporter import RestoreReporter
 from holdfast.instance.run import Run, index_together, runs_of
 from holdfast.instance.state_dir import GarbledStateFile, TaskDirectory, remove, usable
+from holdfast.instance.task_engines import PinnedView
 from holdfast.log.commits import Commit
 from holdfast.log.objects import ObjectMissing
 from holdfast.log.segments import Part, SegmentRef
@@ -292,10 +293,10 @@ class Replica(ReplicaState):
     # Snapshots
 
     @contextlib.contextmanager
-    def saved(self) -> Iterator[tuple[Mark, int, TaskDirectory]]:
+    def saved(self) -> Iterator[tuple[Mark, int, TaskDirectory, PinnedView]]:
         """A checkpoint of the engines between two versions, in `home.saving`, for the length of the block.
 
-        With the bytes of the segments that led to it.
+        With the bytes of the segments that led to it, and a view of the same version.
         """
         with self._writing:
             self.flush_overlay()
@@ -306,10 +307,11 @@ class Replica(ReplicaState):
             with usable(self._home.path):
                 remove(self._home.saving)
                 disk.engines.checkpoint(self._home.saving)
-            applied_bytes = disk.applied_bytes
+            applied_bytes, pinned = disk.applied_bytes, disk.engines.pin(mark.version)
         try:
-            yield mark, applied_bytes, self._home
+            yield mark, applied_bytes, self._home, pinned
         finally:
+            pinned.release()
             remove(self._home.saving)
 
     def _snapshots(self) -> list[Version]:

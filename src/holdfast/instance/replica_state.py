@@ -93,6 +93,12 @@ class ReplicaState:
     def is_open(self) -> bool:
         return self._disk is not None
 
+    @property
+    def standing(self) -> tuple[Version, str]:
+        """Its version, and the commit that it takes for that version's."""
+        with self._publishing:
+            return self._at, self._commit
+
     def check_open(self) -> None:
         """Raises Closed once the replica is being stopped."""
         if self._stopping.is_set():

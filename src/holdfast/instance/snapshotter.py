@@ -9,9 +9,12 @@ changed nothing, since cleaning stops at the oldest snapshot of any task.
 import logging
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 
 from holdfast.clock import SYSTEM_CLOCK, Clock
 from holdfast.instance.replica import Replica
+from holdfast.instance.sampling import Entries, sample
+from holdfast.instance.task_engines import PinnedView
 from holdfast.log.log import Log
 from holdfast.settings.sections import SnapshotSettings
 from holdfast.words import Version
@@ -64,16 +67,20 @@ class Snapshotter:
 
     def save(self) -> Version:
         """Saves a snapshot of the newest version now."""
-        with self._replica.saved() as (mark, applied_bytes, home):
+        with self._replica.saved() as (mark, applied_bytes, home, pinned):
             task = self._replica.task
+            stores = self._replica.durable_stores
+            commit = self._replica.commit_of(mark.version)
             manifest = self._log.snapshots.write(
                 task,
                 home.saving,
                 version=mark.version,
                 commit=mark.commit,
-                stores=self._replica.durable_stores,
+                stores=stores,
                 wall=mark.wall,
                 applied_bytes=applied_bytes,
+                app=0 if commit is None else commit.app,
+                samples={store: sample(partial(_scanned, pinned, store), mark.commit) for store in stores},
                 before_file=self._replica.check_open,
             )
         self._saved = Saved(mark.version, manifest.bytes, applied_bytes, self._clock.monotonic())
@@ -95,6 +102,10 @@ class Snapshotter:
         """When that was, by the clock of this process. Without a known time it counts from now."""
         age = 0 if wall is None else self._replica.published.wall - wall
         return self._clock.monotonic() - age / 1000
+
+
+def _scanned(view: PinnedView, store: str, start: bytes, reverse: bool) -> Entries:
+    return view.scan(store, start, None, reverse=reverse)
 
 
 def is_due(

@@ -10,6 +10,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 
 import msgspec
 
@@ -23,6 +24,15 @@ from holdfast.words import TaskId, Version
 
 FORMAT = 1
 _logger = logging.getLogger(__name__)
+
+
+class SampledRange(msgspec.Struct, frozen=True):
+    """What a store had in start <= key < stop, without a stop up to its end: how many entries, and their checksum."""
+
+    start: bytes
+    stop: bytes | None
+    entries: int
+    checksum: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +54,10 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """The wall clock of its version."""
     applied_bytes: int
     """The bytes of the segments that led to it."""
+    app: int = 0
+    """The number of the app file that its version was committed with; 0 if that wasn't known."""
+    samples: dict[str, tuple[SampledRange, ...]] = {}
+    """By store, a few ranges of its entries: other replicas are compared with them."""
 
     def fits(self, stores: Iterable[StoreSpec]) -> bool:
         """Whether a replica with these stores can start here: each is in it, or begins no earlier.
@@ -108,6 +122,8 @@ class Snapshots:
         stores: Mapping[str, int],
         wall: int = 0,
         applied_bytes: int = 0,
+        app: int = 0,
+        samples: Mapping[str, tuple[SampledRange, ...]] = MappingProxyType({}),
         before_file: Callable[[], None] = lambda: None,
     ) -> Manifest:
         """Stores a folder with the task's stores at `version` as a snapshot.
@@ -137,6 +153,8 @@ class Snapshots:
             added_bytes=added,
             wall=wall,
             applied_bytes=applied_bytes,
+            app=app,
+            samples=dict(samples),
         )
         written = self._create(task, manifest)
         self._check_files(task, written, folder if written == manifest else None)
