@@ -21,11 +21,12 @@ from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState, check_id
 from holdfast.group.membership import Membership, Replaced, Status
 from holdfast.group.pace import interval_for
+from holdfast.instance.addresses import rest_address
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Role
 from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.events import report_problem
-from holdfast.instance.instance import Instance, rest_address
+from holdfast.instance.instance import Instance
 from holdfast.instance.leftover_state import LeftoverState
 from holdfast.instance.read_rates import ReadRates
 from holdfast.instance.systemd import notify
