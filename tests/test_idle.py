@@ -108,6 +108,16 @@ class QuietMachine(CountingMachine):
         return found
 
 
+def test_a_paused_app_makes_no_version_until_it_goes_on(tmp_path: Path) -> None:
+    machine = QuietMachine(tmp_path, EXPIRING)
+    machine.version([("alice", 1), ("bob", 2)])
+    idle, paused = machine.idle(), True
+    idle.is_paused = lambda: paused
+    assert machine.pass_time(30, idle) == 0
+    paused = False
+    assert machine.pass_time(2, idle) > 0
+
+
 def test_expired_keys_are_hidden_by_one_small_object(tmp_path: Path) -> None:
     machine = QuietMachine(tmp_path, EXPIRING)
     machine.version([("alice", 1), ("bob", 2)])

@@ -31,7 +31,7 @@ from holdfast.planned import check_not_planned
 from holdfast.runtime import Description, OnEvent, OnRebalance, RunningApp, plan, start
 from holdfast.settings.load import LoadedSettings, load
 from holdfast.settings.model import Settings
-from holdfast.states import AlreadyStarted, AppState, AppStopped, NotStarted
+from holdfast.states import AlreadyStarted, AppPaused, AppState, AppStopped, NotStarted
 from holdfast.stores.options import Length
 from holdfast.terminal import run_in_terminal
 from holdfast.topology.aggregation import Table
@@ -327,7 +327,20 @@ class App(Listened):
         running = self._started()
         if self.state is AppState.STOPPED:
             raise AppStopped(f"App {self.id!r} is stopped. Start a new hf.App({self.id!r}): it continues from the log.")
+        if self.state is AppState.PAUSED:
+            raise AppPaused(f"App {self.id!r} is paused, so nothing is processed. Call app.resume() first.")
         running.process_all_available()
+
+    def pause(self, note: str = "") -> None:
+        """Starts no batch any more, also after a restart, until `resume`. The batch under way finishes, queries go on.
+
+        The state is `paused`. The pause is an object in the log, with who asked for it and the note.
+        """
+        self._started().pausing.pause(note)
+
+    def resume(self) -> None:
+        """Goes on where the app was paused, whoever paused it."""
+        self._started().pausing.resume()
 
     def __enter__(self) -> App:
         return self.start()

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from datetime import timedelta
 from typing import TYPE_CHECKING, Any
 
 from py4j.protocol import Py4JError
@@ -21,6 +23,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import SKIPPED, USER, labelled_counts
+from holdfast.pipeline.spark import polling_every
 from holdfast.pipeline.spark_errors import FailedInQuery
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
@@ -72,6 +75,8 @@ class BatchRunner:
     settings: Settings
     ending: Ending
     clock: WallClock
+    wait_while_paused: Callable[[], object] = lambda: None
+    """Returns when a batch may start."""
     look_seconds: float = 1.0
     """Between two looks at a clock that is far ahead."""
     failure: BaseException | None = None
@@ -82,6 +87,8 @@ class BatchRunner:
 
     def run(self, frame: DataFrame, number: int) -> None:
         """Spark's call per batch. An error raised here ends the query, and `RunningQuery.watch` reports it."""
+        with contextlib.suppress(Interrupted):  # then the app stops
+            self.wait_while_paused()
         # Without waiting for the lock: `between_batches` has it while it stops the query, which waits for the batch.
         if self.ending.asked or self.ending.failed or not self._busy.acquire(blocking=False):
             self._wait_until_interrupted(frame)
@@ -229,6 +236,19 @@ class RunningQuery:
         except (Py4JError, OSError) as error:
             return SparkGone(f"Spark's JVM died while the app ran ({error}). Its own messages are above.")
         return None
+
+
+def start_query(name: str, frame: DataFrame, batches: BatchRunner) -> StreamingQuery:
+    """Starts Spark's query of an app, whose batches become versions."""
+    batch = batches.settings.batch
+    with polling_every(frame.sparkSession, batch.poll_interval):
+        return (
+            frame.writeStream.queryName(name)
+            .option("checkpointLocation", batches.settings.checkpoint(name))
+            .trigger(processingTime=f"{batch.commit_interval // timedelta(milliseconds=1)} milliseconds")
+            .foreachBatch(batches.run)
+            .start()
+        )
 
 
 def count_commit(commit: Commit, dead_letters: object) -> None:

@@ -17,7 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 from holdfast.errors import HoldfastError, SettingsError, TopologyError
-from holdfast.group_command import group
+from holdfast.operating_command import commands
 from holdfast.settings.load import load
 from holdfast.settings.units import parse_bytes, parse_duration, parse_number, parse_whole, shown_size
 
@@ -191,7 +191,7 @@ def instance(
         host_as_server(app_id, load(file=config, env=os.environ).settings, log, id, tags, bind, advertise)
 
 
-app.add_typer(group, name="group")
+app.add_typer(commands, name="group")
 
 checkpoint = typer.Typer(help="Spark's checkpoint of an app.", no_args_is_help=True)
 app.add_typer(checkpoint, name="checkpoint")

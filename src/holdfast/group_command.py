@@ -1,4 +1,4 @@
-"""`holdfast group`: shows the group of an app from its log alone. It writes nothing, and needs no app.
+"""`holdfast group`: shows the group of an app from its log alone. It needs no app, and writes nothing to the log.
 
 Heartbeats are looked at for a bit more than one interval, by this command's own clock: one that changed is alive.
 """
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from holdfast.group.generations import Generation
     from holdfast.group.overview import MemberRow, Overview, ReplicaRow
     from holdfast.log.log import Log
+    from holdfast.settings.model import Settings
 
 group = typer.Typer(help="The group of an app: its instances, and which of them hosts which task.")
 
@@ -54,13 +55,27 @@ class Target:
     log: str | None
     file: Path | None
 
+    def with_outer(self, context: typer.Context) -> "Target":
+        """With the options that were given before the subcommand."""
+        outer: Target = context.obj
+        return Target(self.app or outer.app, self.log or outer.log, self.file or outer.file)
 
-_App = Annotated[str | None, typer.Option("--app", metavar="ID", help="The id of the app.", show_default=False)]
-_Log = Annotated[
+    def opened(self) -> "tuple[Log, Settings]":
+        """The log of the app, and the settings it was found by."""
+        settings = load(file=self.file, env=os.environ).settings
+        if self.log is not None:
+            settings = replace(settings, log=replace(settings.log, url=self.log))
+        if self.app is None:
+            raise typer.BadParameter("the id of the app is missing. Write --app ID.")
+        return _open(self.app, settings.log_url(self.app), settings.log.options), settings
+
+
+AppOption = Annotated[str | None, typer.Option("--app", metavar="ID", help="The id of the app.", show_default=False)]
+LogOption = Annotated[
     str | None,
     typer.Option("--log", metavar="URL", help="The folder or URL of its log. Without it: the settings say where."),
 ]
-_File = Annotated[
+FileOption = Annotated[
     Path | None,
     typer.Option(help="A TOML file with the app's settings, such as options of the storage.", show_default=False),
 ]
@@ -69,9 +84,9 @@ _File = Annotated[
 @group.callback(invoke_without_command=True)
 def show_group(
     context: typer.Context,
-    app: _App = None,
-    log: _Log = None,
-    file: _File = None,
+    app: AppOption = None,
+    log: LogOption = None,
+    file: FileOption = None,
     watch: Annotated[bool, typer.Option("--watch", help="Keep looking, until Ctrl-C.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object instead of tables.")] = False,
     warn_above: Annotated[str, typer.Option(help="The size of a state that should have a standby.")] = "1GiB",
@@ -96,14 +111,13 @@ def show_group(
 def explain(
     context: typer.Context,
     task: Annotated[str | None, typer.Argument(metavar="[TASK]", help="One task, such as 0_3.")] = None,
-    app: _App = None,
-    log: _Log = None,
-    file: _File = None,
+    app: AppOption = None,
+    log: LogOption = None,
+    file: FileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Print why each task is where it is."""
-    outer: Target = context.obj
-    generation = GroupReader(Target(app or outer.app, log or outer.log, file or outer.file)).generation()
+    generation = GroupReader(Target(app, log, file).with_outer(context)).generation()
     why = {} if generation is None else _reasons(generation)
     if task is not None and task not in why:
         raise UnknownTask(
@@ -140,13 +154,7 @@ class GroupReader:
         from holdfast.group.members import Members
         from holdfast.group.overview import Watch
 
-        settings = load(file=target.file, env=os.environ).settings
-        if target.log is not None:
-            settings = replace(settings, log=replace(settings.log, url=target.log))
-        if target.app is None:
-            raise typer.BadParameter("the id of the app is missing. Write --app ID.")
-        url, options = settings.log_url(target.app), settings.log.options
-        self._log = _open(target.app, url, options)
+        self._log, settings = target.opened()
         self.place = self._log.storage.place
         self._interval = settings.group.heartbeat_interval.total_seconds()
         self._large, self._restore_rate, self._clock = large, restore_rate, clock
@@ -168,8 +176,25 @@ class GroupReader:
         beats = {id: self._watch.beat(id, now) for id in members}
         newest = self._log.newest()
         version = NOTHING if newest is None else Version(newest.version)
-        found = overview(members, beats, self.generation(), version, large=self._large, restore_rate=self._restore_rate)
-        return found, self._watch.is_alive(members)
+        found = overview(
+            members,
+            beats,
+            self.generation(),
+            version,
+            large=self._large,
+            restore_rate=self._restore_rate,
+            draining=self._members.draining,
+        )
+        return replace(found, paused=self._pause()), self._watch.is_alive(members)
+
+    def _pause(self) -> str | None:
+        from holdfast.log.wishes import pause_of
+
+        try:
+            found = pause_of(self._log.storage, self._log.id)
+        except HoldfastError as error:
+            return f"it isn't known by whom: {error}"
+        return None if found is None else str(found)
 
     def look_for_one_interval(self) -> "Overview":
         """Looks until every member has changed its heartbeat, or should have."""
@@ -235,6 +260,8 @@ def _headline(found: "Overview", place: str) -> Text:
     if found.generation is not None:
         line += f", generation {found.generation.number} by {_clean(found.generation.proposer)}"
         line += f" ({_clean(found.generation.reason)})"
+    if found.paused is not None:
+        line += f"\npaused {_clean(found.paused)}"
     return Text(line)
 
 
@@ -285,6 +312,7 @@ def _as_json(found: "Overview") -> dict[str, object]:
     generation = found.generation
     return {
         "version": found.newest,
+        "paused": found.paused,
         "generation": None
         if generation is None
         else {"number": generation.number, "proposer": generation.proposer, "reason": generation.reason},

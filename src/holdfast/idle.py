@@ -76,6 +76,7 @@ class IdleVersions:
     clock: WallClock
     interval: timedelta
     ending: Ending
+    is_paused: Callable[[], bool] = lambda: False
     _known: tuple[Version, Mapping[str, Due]] | None = field(default=None, init=False)
     _problem: type[HoldfastError] | None = field(default=None, init=False)
 
@@ -95,6 +96,8 @@ class IdleVersions:
 
         What fails and may work later is tried again for as long as the app runs: no records wait for it.
         """
+        if self.is_paused():
+            return self.interval / timedelta(seconds=1)
         try:
             pause = self._step()
         except HoldfastError as error:

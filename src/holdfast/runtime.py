@@ -18,7 +18,7 @@ from datetime import timedelta
 from typing import TYPE_CHECKING
 
 from holdfast import faults
-from holdfast.batches import BatchRunner, RunningQuery, count_commit
+from holdfast.batches import BatchRunner, RunningQuery, count_commit, start_query
 from holdfast.clock import Clock, SteadyClock
 from holdfast.driver_metrics import DriverMetrics
 from holdfast.ending import BATCH, QUERY, SINKS, Ending
@@ -42,6 +42,7 @@ from holdfast.log.notes import clock_notes, sink_notes
 from holdfast.log.objects import Storage
 from holdfast.log.starting import StartPlan, plan_start
 from holdfast.log.storage import open_storage
+from holdfast.pausing import Pausing
 from holdfast.pipeline.driver import Driver
 from holdfast.pipeline.due import due_of
 from holdfast.pipeline.event_clock import EventClock
@@ -51,7 +52,7 @@ from holdfast.pipeline.protocol import MissingVersions, NewCheckpoint, check_che
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.sinks.runner import SinkRunner, check_columns, check_folders, feeds_of, opened
 from holdfast.pipeline.source_order import SourceRemoved, ordered
-from holdfast.pipeline.spark import check_name, check_session, polling_every, use_this_python
+from holdfast.pipeline.spark import check_name, check_session, use_this_python
 from holdfast.pipeline.starting import adopt, app_spec, limits_of
 from holdfast.pipeline.static_tables import StaticTables
 from holdfast.pipeline.trial_query import check_query
@@ -64,7 +65,7 @@ from holdfast.upkeep import clean_log, watch_leadership
 from holdfast.words import TaskId, Version
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
 
 logger = logging.getLogger(__name__)
@@ -103,6 +104,7 @@ class RunningApp:
     driver: Driver
     running_query: RunningQuery
     batches: BatchRunner
+    pausing: Pausing
     metrics_address: str | None
     ending: Ending
     closing: contextlib.ExitStack
@@ -213,7 +215,8 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
     checkpoint = replace(checkpoint, sources=ordered(topology.used_sources, found, checkpoint.query_id()))
     checkpoint.make_room()
     tasks = _batch_tasks(app, checkpoint.sources, static)
-    batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock)
+    pausing = Pausing(app.id, log.storage, log.id, states, ending)
+    batches = BatchRunner(checkpoint, driver, tasks, locations, settings, ending, clock, pausing.wait_until_resumed)
     session = app.spark.newSession()
     idle = IdleVersions(
         driver=driver,
@@ -225,21 +228,24 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         clock=clock,
         interval=settings.batch.idle_interval,
         ending=ending,
+        is_paused=lambda: pausing.paused,
     )
     threads: list[threading.Thread] = []
     closing.callback(_join, threads, ending)
 
-    def start_query() -> StreamingQuery:
-        return _start_query(app, tasks.query_frame, batches)
+    def start_again() -> StreamingQuery:
+        return start_query(app.id, tasks.query_frame, batches)
 
-    query = RunningQuery(start_query(), app.spark.sparkContext, batches, ending, start_query)
+    query = RunningQuery(start_again(), app.spark.sparkContext, batches, ending, start_again)
     closing.callback(query.stop)
     if not states.try_move(AppState.RUNNING):
         raise Interrupted("The app was told to stop before it had started.")
+    pausing.look()
     cleaner = _cleaner(app, log, leadership)
     loops = {
         "query": query.watch,
         "idle": idle.run,
+        "pausing": pausing.watch,
         "cleaner": lambda: clean_log(cleaner, settings.log.clean_interval, ending, app.alert),
         "leadership": lambda: watch_leadership(leadership, ending, free),
     }
@@ -253,6 +259,7 @@ def _started(app: Description, states: StateMachine, ending: Ending, closing: co
         driver=driver,
         running_query=query,
         batches=batches,
+        pausing=pausing,
         metrics_address=served.address if served else None,
         ending=ending,
         closing=closing,
@@ -344,18 +351,6 @@ def _restored_instances(
     instances.assign(log.app.tasks(), everywhere(log.app))
     instances.wait_until_ready(newest)
     return instances
-
-
-def _start_query(app: Description, frame: DataFrame, batches: BatchRunner) -> StreamingQuery:
-    batch = app.settings.batch
-    with polling_every(frame.sparkSession, batch.poll_interval):
-        return (
-            frame.writeStream.queryName(app.id)
-            .option("checkpointLocation", app.settings.checkpoint(app.id))
-            .trigger(processingTime=f"{batch.commit_interval // timedelta(milliseconds=1)} milliseconds")
-            .foreachBatch(batches.run)
-            .start()
-        )
 
 
 def _cleaner(app: Description, log: Log, leadership: Leadership) -> Cleaner:

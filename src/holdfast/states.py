@@ -1,12 +1,15 @@
 """The states of an app and the transitions between them.
 
+                             ┌──► PAUSED ◄────┐
+                             ▼       │        │
     CREATED ──► RESTORING ──► RUNNING ◄──► REBALANCING
-       │            │            │             │
-       └────────────┴────────────┴─────────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
+       │            │            │   │         │
+       └────────────┴────────────┴───┴─────────┴──► STOPPING ──► STOPPED        from every state but STOPPED ──► ERROR
 
 STOPPED and ERROR are final: such an app can't be started again; create a new one. In Kafka Streams STOPPING is called
 PENDING_SHUTDOWN, STOPPED is NOT_RUNNING, and RESTORING is a part of its REBALANCING. While an app is REBALANCING an
-active task moves or restores; batches and queries go on.
+active task moves or restores; batches and queries go on. While it is PAUSED no batch is started, and queries go on; it
+stays PAUSED if tasks move meanwhile.
 """
 
 import threading
@@ -25,6 +28,7 @@ class AppState(Enum):
     RESTORING = "restoring"
     RUNNING = "running"
     REBALANCING = "rebalancing"
+    PAUSED = "paused"
     STOPPING = "stopping"
     STOPPED = "stopped"
     ERROR = "error"
@@ -36,14 +40,15 @@ class AppState(Enum):
 TRANSITIONS: dict[AppState, frozenset[AppState]] = {
     AppState.CREATED: frozenset({AppState.RESTORING, AppState.STOPPING, AppState.ERROR}),
     AppState.RESTORING: frozenset({AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
-    AppState.RUNNING: frozenset({AppState.REBALANCING, AppState.STOPPING, AppState.ERROR}),
-    AppState.REBALANCING: frozenset({AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
+    AppState.RUNNING: frozenset({AppState.REBALANCING, AppState.PAUSED, AppState.STOPPING, AppState.ERROR}),
+    AppState.REBALANCING: frozenset({AppState.RUNNING, AppState.PAUSED, AppState.STOPPING, AppState.ERROR}),
+    AppState.PAUSED: frozenset({AppState.RUNNING, AppState.STOPPING, AppState.ERROR}),
     AppState.STOPPING: frozenset({AppState.STOPPED, AppState.ERROR}),
     AppState.STOPPED: frozenset(),
     AppState.ERROR: frozenset(),
 }
 
-ACTIVE = (AppState.RESTORING, AppState.RUNNING, AppState.REBALANCING)
+ACTIVE = (AppState.RESTORING, AppState.RUNNING, AppState.REBALANCING, AppState.PAUSED)
 
 StateListener = Callable[[AppState, AppState], object]
 
@@ -59,6 +64,12 @@ class IllegalTransition(HoldfastError):
 
 
 class NotStarted(HoldfastError):
+    category = ErrorCategory.INVALID
+
+
+class AppPaused(HoldfastError):
+    """What was called would wait until the app is resumed."""
+
     category = ErrorCategory.INVALID
 
 
@@ -91,7 +102,7 @@ class StateMachine:
     Traceback (most recent call last):
     ...
     holdfast.states.IllegalTransition: An app that is running can't become created. From running it can become: error, \
-rebalancing, stopping.
+paused, rebalancing, stopping.
     """
 
     def __init__(self) -> None:

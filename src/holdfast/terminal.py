@@ -34,9 +34,9 @@ def run_in_terminal(app: Runnable, ending: Ending) -> None:
     try:
         with signals(ending):
             app.start()
-            if app.state is AppState.RUNNING:
+            if app.state in ACTIVE:
                 has_run = True
-                _say(f"{app.id} is running at version {app.version}. Query it: {app.address}/v1/state")
+                _say(f"{app.id} is {app.state} at version {app.version}. Query it: {app.address}/v1/state")
             while not ending.wait(0.2) and app.state in ACTIVE:
                 pass
             app.stop()

@@ -3,11 +3,13 @@
 import itertools
 from collections.abc import Mapping, Sequence
 
+import pytest
+
 from holdfast.group.candidates import Assigned, Candidate, Presence, Rules, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
 from holdfast.group.generations import Generation, Place
 from holdfast.group.judge import Judge
-from holdfast.log import names
+from holdfast.log import names, wishes
 from holdfast.log.objects import Storage
 from holdfast.words import TaskId, Version
 from tests.group.making import LOG, member, new_storage, put
@@ -100,3 +102,34 @@ def test_when_nobody_is_here_the_generation_stays() -> None:
     before = group.second("a")
     for _ in range(6):
         assert group.second() == before
+
+
+def presences(group: Group) -> dict[str, Presence]:
+    """How the assignor sees the members at the next look."""
+    seen: dict[str, Presence] = {}
+
+    def looks(tasks: object, members: Sequence[Candidate], *_: object) -> Assigned:
+        seen.update({each.id: each.presence for each in members})
+        return Assigned(places={TASK: Place(active="a")}, why={})
+
+    group.coordinator._assign = looks
+    group.second("a", "b")
+    return seen
+
+
+def test_a_member_that_an_operator_drains_counts_as_one_that_leaves() -> None:
+    group = Group("a", "b")
+    group.second("a", "b")
+    assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
+    wishes.ask(group.storage, names.drain("a"), LOG, "its disk is replaced")
+    assert presences(group) == {"a": Presence.LEAVING, "b": Presence.HERE}
+    wishes.withdraw(group.storage, names.drain("a"))
+    assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
+
+
+def test_a_drain_of_an_unknown_member_changes_nothing(caplog: pytest.LogCaptureFixture) -> None:
+    group = Group("a", "b")
+    group.second("a", "b")
+    wishes.ask(group.storage, names.drain("c"), LOG)
+    assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
+    assert caplog.text == ""

@@ -73,7 +73,7 @@ class Coordinator:
         candidates = [
             candidate
             for id, member in sorted(members.items())
-            if (candidate := _candidate(member, self.judge.standing(id), known)) is not None
+            if (candidate := self._candidate(member, self.judge.standing(id), known)) is not None
         ]
         if not any(candidate.presence is Presence.HERE for candidate in candidates):
             return None
@@ -81,6 +81,21 @@ class Coordinator:
         addresses = {candidate.id: _address(members[candidate.id]) for candidate in candidates}
         after = self._generation(needs, addresses, assigned, before)
         return None if before is not None and _same(before, after) else after
+
+    def _candidate(self, member: Member, standing: Standing, known: frozenset[str]) -> Candidate | None:
+        """A member for the assignor; None if nothing can be placed on it."""
+        match standing:
+            case Standing.GONE:
+                return None
+            case Standing.UNKNOWN if member.id not in known:
+                return None  # its heartbeat may be years old
+            case Standing.LIVE:
+                leaves = member.state is MemberState.LEAVING or member.id in self._members.draining
+                presence = Presence.LEAVING if leaves else Presence.HERE
+            case Standing.UNKNOWN | Standing.SUSPECTED:
+                presence = Presence.AWAY
+        replicas = {TaskId.parse(task): hosted for task, hosted in member.tasks.items()}
+        return Candidate(id=member.id, presence=presence, tags=member.tags, replicas=replicas)
 
     def _generation(
         self, needs: Needs, addresses: dict[str, Address], assigned: Assigned, before: Generation | None
@@ -97,21 +112,6 @@ class Coordinator:
             tasks={str(task): place for task, place in assigned.places.items()},
             why={str(task): sentence for task, sentence in assigned.why.items()},
         )
-
-
-def _candidate(member: Member, standing: Standing, known: frozenset[str]) -> Candidate | None:
-    """A member for the assignor; None if nothing can be placed on it."""
-    match standing:
-        case Standing.GONE:
-            return None
-        case Standing.UNKNOWN if member.id not in known:
-            return None  # its heartbeat may be years old
-        case Standing.LIVE:
-            presence = Presence.LEAVING if member.state is MemberState.LEAVING else Presence.HERE
-        case Standing.UNKNOWN | Standing.SUSPECTED:
-            presence = Presence.AWAY
-    replicas = {TaskId.parse(task): hosted for task, hosted in member.tasks.items()}
-    return Candidate(id=member.id, presence=presence, tags=member.tags, replicas=replicas)
 
 
 def _address(member: Member) -> Address:

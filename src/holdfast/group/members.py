@@ -140,11 +140,17 @@ class Members:
         self._log = log
         self._warned: dict[str, str] = {}
         self._believed: Mapping[str, Member] = {}
+        self.draining: frozenset[str] = frozenset()
+        """The members that an operator wants to be drained, at the last look."""
 
     def read(self) -> Mapping[str, Member]:
         """By id. Raises if the storage doesn't answer."""
         found: dict[str, Member] = {}
+        draining: set[str] = set()
         for name in self._storage.list_flat(names.MEMBERS):
+            if (drained := names.drained(name)) is not None:
+                draining.add(drained)
+                continue
             id = names.member_of(name)
             try:
                 if id is None or not _ID.fullmatch(id):
@@ -157,5 +163,5 @@ class Members:
                     logger.warning("a member is ignored: %s", error)
                 if id is not None and id in self._believed:
                     found[id] = self._believed[id]
-        self._believed = found
+        self._believed, self.draining = found, frozenset(draining)
         return found

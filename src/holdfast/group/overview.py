@@ -4,7 +4,7 @@ Whether a member is alive is what the one who looks has seen itself (`Watch`): a
 another machine is compared.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from holdfast.group.generations import Generation, Place
@@ -116,6 +116,8 @@ class Overview:
     replicas: Sequence[ReplicaRow]
     skews: Sequence[Skew]
     warnings: Sequence[str]
+    paused: str | None = None
+    """Who has paused the app."""
 
 
 def overview(
@@ -126,11 +128,12 @@ def overview(
     *,
     large: int,
     restore_rate: int,
+    draining: Container[str] = (),
 ) -> Overview:
     """`large` is the size of a state that should have a standby; `restore_rate` is in bytes per second."""
     places = {} if generation is None else generation.tasks
     replicas = [row for task in sorted(places, key=_in_order) for row in _replicas(task, places[task], members, newest)]
-    rows = [_member(members[id], beats[id], replicas) for id in sorted(members)]
+    rows = [_member(members[id], beats[id], replicas, draining=id in draining) for id in sorted(members)]
     hosting = [row for row in rows if row.active + row.standby + row.warming]
     skews = [_skew("size", hosting, replicas), _skew("load", hosting, replicas)] if hosting else []
     warning = _without_standby(places, replicas, large, restore_rate)
@@ -157,9 +160,11 @@ def _replica(task: str, role: str, id: str, hosted: Hosted | None, newest: Versi
     return ReplicaRow(task, role, id, state, hosted.version, lag, hosted.bytes, hosted.load or 0.0, hosted.heavy)
 
 
-def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow]) -> MemberRow:
+def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow], *, draining: bool) -> MemberRow:
     own = [row for row in replicas if row.member == member.id]
-    state = "silent" if not beat.alive and member.state is MemberState.JOINED else str(member.state)
+    state = str(member.state)
+    if member.state is MemberState.JOINED and (draining or not beat.alive):
+        state = "draining" if beat.alive else "silent"
     return MemberRow(
         id=member.id,
         state=state,

@@ -16,8 +16,10 @@ LEADERS = "leader/"
 MEMBERS = "group/members/"
 GENERATIONS = "group/generations/"
 DRIVER_HEARTBEAT = "group/driver.json"
+PAUSE = "pause.json"
 
 _DIGITS = 20
+_DRAIN = ".drain"
 
 
 def padded(number: int) -> str:
@@ -137,6 +139,25 @@ def member_of(name: str) -> str | None:
     """
     folder, suffix = name.removeprefix(MEMBERS), ".json"
     return folder.removesuffix(suffix) if name.startswith(MEMBERS) and folder.endswith(suffix) else None
+
+
+def drain(id: str) -> str:
+    """Says that the instance with this id is to be drained. It lies next to the heartbeats, which are listed anyway.
+
+    >>> drain("game-0")
+    'group/members/game-0.drain'
+    """
+    return f"{MEMBERS}{id}{_DRAIN}"
+
+
+def drained(name: str) -> str | None:
+    """The id of the instance in the name of a drain; None if it isn't one.
+
+    >>> drained(drain("game-0")), drained(member("game-0"))
+    ('game-0', None)
+    """
+    is_drain = name.startswith(MEMBERS) and name.endswith(_DRAIN)
+    return name.removeprefix(MEMBERS).removesuffix(_DRAIN) if is_drain else None
 
 
 def generation(number: int) -> str:

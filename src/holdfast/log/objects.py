@@ -1,8 +1,8 @@
 """Objects: what the log requires of a storage, and what can go wrong there.
 
 An object is created once, completely or not at all, and never changed. This guarantee, create-if-absent, is the only
-coordination Holdfast has. Heartbeats are the one exception: `replace` overwrites them, and nothing relies on the order
-in which two of them arrive.
+coordination Holdfast has. Heartbeats and what operators ask for are the exception: `replace` overwrites them, and
+nothing relies on the order in which two of them arrive.
 
 There are four failures, so that callers never have to read messages: the object doesn't exist (`ObjectMissing`), the
 storage is temporarily unavailable (`StorageUnavailable`, raised after all retries), it rejects the request and would
@@ -69,7 +69,7 @@ class Storage(Protocol):
     def replace(self, name: str, data: bytes) -> None:
         """Stores an object in place of the one there was, completely or not at all. It may be lost in a power failure.
 
-        Only for heartbeats.
+        Only for heartbeats and for what operators ask.
         """
 
     def get(self, name: str) -> bytes:

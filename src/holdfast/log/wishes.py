@@ -1,0 +1,71 @@
+"""What operators ask of an app: a pause of all of it, or a drain of one instance. Each is an object in the log.
+
+The object is there as long as the wish holds, also while nothing runs. It says who asked, and why, for people.
+"""
+
+import getpass
+import os
+import socket
+
+import msgspec
+
+from holdfast.log import documents, names
+from holdfast.log.objects import ObjectMissing, Storage
+
+FORMAT = 1
+LARGEST = 64 << 10
+"""The bytes of such an object that are read at most."""
+
+
+class Wish(msgspec.Struct, frozen=True, kw_only=True):
+    """Who asked for something, and why."""
+
+    format: int = msgspec.field(default_factory=lambda: FORMAT)
+    log: str
+    by: str
+    note: str = ""
+
+    def __str__(self) -> str:
+        """
+        >>> str(Wish(log="l", by="ann on host", note="the disk is replaced"))
+        'by ann on host: the disk is replaced'
+        """
+        return f"by {self.by}: {self.note}" if self.note else f"by {self.by}"
+
+
+def operator() -> str:
+    """The user of this process and its host, for people."""
+    try:
+        user = getpass.getuser()
+    except (KeyError, OSError):
+        user = f"user {os.getuid()}"  # a container may have no name for it
+    return f"{user} on {socket.gethostname()}"
+
+
+def ask(storage: Storage, name: str, log: str, note: str = "") -> Wish:
+    wish = Wish(log=log, by=operator(), note=note)
+    storage.replace(name, documents.encode(wish))
+    return wish
+
+
+def withdraw(storage: Storage, name: str) -> None:
+    storage.delete([name])
+
+
+def read(storage: Storage, name: str, log: str) -> Wish | None:
+    """The wish under a name; None if nobody has it. Raises DamagedObject for one that can't be believed."""
+    try:
+        data = storage.get_range(name, 0, LARGEST + 1)
+    except ObjectMissing:
+        return None
+    if len(data) > LARGEST:
+        raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
+    wish = documents.decode(data, Wish, name=name, place=storage.place, known=FORMAT)
+    if wish.log != log:
+        raise documents.damaged(name, storage.place, f"it belongs to the log {wish.log}, and this is the log {log}")
+    return wish
+
+
+def pause_of(storage: Storage, log: str) -> Wish | None:
+    """The pause of the app; None while it may run."""
+    return read(storage, names.PAUSE, log)
