@@ -60,7 +60,7 @@ class Hosted(msgspec.Struct, frozen=True, kw_only=True):
     load: Rate | None = None
     """Keys and ranges that were read from it per second, over minutes; None until it was measured for long enough."""
     heavy: tuple[str, ...] = ()
-    """A few keys with the most bytes or reads, as text for people, if the instance knows them."""
+    """A few keys with a notable share of the reads, as text for people, if the instance knows them."""
 
 
 class Member(msgspec.Struct, frozen=True, kw_only=True):

@@ -202,8 +202,8 @@ class GroupMember:
                 report_problem(self._instance.events, task, error)
 
     def _status(self) -> Status:
-        hosted = self._instance.hosted()
-        rates = self._rates.look(self._clock.monotonic(), {each.replica.task: each.reads for each in hosted})
+        hosted, now = self._instance.hosted(), self._clock.monotonic()
+        rates = self._rates.look(now, {each.replica.task: each.reads for each in hosted})
         tasks = {
             str(task): Hosted(version=version, running=False) for task, version in self._leftover.versions().items()
         }
@@ -214,6 +214,7 @@ class GroupMember:
                 running=each.caught_up,
                 bytes=self._instance.disk_bytes(each),
                 load=rates[task],
+                heavy=each.heavy.heaviest(now, each.replica.specs),
             )
         return Status(state=self._state, generation=self._instance.generation, tasks=tasks)
 

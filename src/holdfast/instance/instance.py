@@ -6,7 +6,7 @@ import os
 import socket
 import threading
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from operator import attrgetter
 from pathlib import Path
@@ -21,6 +21,7 @@ from holdfast.instance.checking import ReplicaCheck
 from holdfast.instance.config import InstanceConfig, Phase, Role
 from holdfast.instance.credentials import Credentials, check_protected
 from holdfast.instance.events import Events, ProblemEvent, TaskEvent
+from holdfast.instance.heavy_keys import HeavyKeys
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.maintenance import MaintenanceLoop, flushing
 from holdfast.instance.memory import MemoryShares, divided
@@ -60,6 +61,7 @@ class HostedTask:
     check: ReplicaCheck
     reads: int = 0
     """Keys and ranges that were read from it."""
+    heavy: HeavyKeys = field(default_factory=HeavyKeys)
 
     @property
     def caught_up(self) -> bool:
@@ -297,9 +299,10 @@ class Instance:
             generation=self.generation,
         )
 
-    def count_reads(self, task: str, number: int) -> None:
+    def count_reads(self, task: str, number: int, store: str = "", keys: pa.Array = ()) -> None:
         if (hosted := self._hosted.get(TaskId.parse(task))) is not None:
             hosted.reads += number
+            hosted.heavy.add(store, keys)
 
     def due(self, version: Version, tasks: Iterable[TaskId], wait: float = 0.0) -> dict[str, Due]:
         """By store, what is due next in these tasks at a version."""

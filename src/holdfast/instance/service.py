@@ -97,10 +97,10 @@ class StateService(_ServerBase):
         with _read_seconds.time():
             values = self._read(ask, lambda view: view.get_many(ask.store, keys))
         _keys_read.labels(ask.task).inc(len(keys))
-        self._instance.count_reads(ask.task, len(keys))
         writer.begin(VALUES)
         for start in range(0, len(values), _SEND_ROWS):
             writer.write_batch(pa.record_batch([values.slice(start, _SEND_ROWS)], schema=VALUES))
+        self._instance.count_reads(ask.task, len(keys), ask.store, keys)
 
     def _scan_many(self, ask: messages.Exchange, asked: pa.Table, writer: "flight.MetadataRecordBatchWriter") -> None:
         ranges = Ranges(_binary(asked, 0), _binary(asked, 1))
