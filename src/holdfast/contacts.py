@@ -102,10 +102,9 @@ class Contact:
             try:
                 self._tell_all(news)
                 failures = 0
-            except HoldfastError as error:
+            except Exception as error:  # noqa: BLE001  see _note
                 failures += 1
-                logger.debug("instance %s wasn't told what is new: %s", self.id, error)
-                self._note(error)
+                self._note(error, "wasn't told what is new")
                 self._wait(backoff(failures, _RETRY), lambda news=news: self._news != news)  # type: ignore[misc]
         self.client.close()
 
@@ -127,16 +126,19 @@ class Contact:
             while not self._closed:
                 try:
                     page = client.events(since, wait=_EVENT_WAIT, life=life)
-                except HoldfastError as error:
+                except Exception as error:  # noqa: BLE001  see _note
                     failures += 1
-                    self._note(error)
+                    self._note(error, "doesn't say what happens")
                     self._wait(backoff(failures, _RETRY), lambda: False)
                     continue
                 since, life, failures = page.next, page.life, 0
                 for numbered in page.events:
                     self._take(numbered.event)
 
-    def _note(self, error: HoldfastError) -> None:
+    def _note(self, error: Exception, what: str) -> None:
+        """A thread that ended by an error would leave the end of the process unnoticed, so any error is noted."""
+        level = logging.DEBUG if isinstance(error, HoldfastError) else logging.ERROR
+        logger.log(level, "instance %s %s: %s", self.id, what, error)
         if isinstance(error, InstanceUnreachable) and not self._closed:
             self._on_lost(self.id)
 

@@ -146,16 +146,15 @@ class DriverCoordinator:
             lost, self._lost = self._lost, {}
             started, self._started = self._started, set()
         coordinator = self._coordinator
+        coordinator.look(SYSTEM_CLOCK.monotonic())
+        # After the look: a heartbeat that was written just before the end would clear the suspicion.
         for id, incarnation in lost.items():
             member = coordinator.members.get(id)
             if incarnation is None or member is None or member.incarnation == incarnation:
                 coordinator.judge.suspect(id)
-        found = coordinator.step(SYSTEM_CLOCK.monotonic(), self._needs())
-        answering = {*started, *self._answering()}
-        if any(coordinator.judge.standing(id) is Standing.UNKNOWN for id in answering):
-            for id in answering:
-                coordinator.judge.vouch(id)
-            found = coordinator.step(SYSTEM_CLOCK.monotonic(), self._needs())
+        for id in {*started, *self._answering()}:
+            coordinator.judge.vouch(id)
+        found = coordinator.propose(self._needs())
         if found is not None and (self._known is None or found.id != self._known.id):
             self._known = found
             self._on_generation(found)

@@ -10,6 +10,7 @@ import logging
 import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from dataclasses import replace
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.contacts import CALL_SECONDS, STATUS_SECONDS, Contact, News
@@ -76,7 +77,7 @@ class GroupInstances:
         self._changing = threading.RLock()
         self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="holdfast-asks")
         self._gave_up: InstanceFailed | None = None
-        self._refusal: NotAuthenticated | None = None
+        self._refusals: dict[str, NotAuthenticated] = {}
         self._rebalances: list[tuple[RebalanceEvent, float]] = []
         """Those under way, with their begin by the monotonic clock."""
         self._closed = threading.Event()
@@ -152,29 +153,27 @@ class GroupInstances:
     def _settle(self) -> None:
         """Waits until every active replica of the newest generation is ready."""
         while not self._closed.wait(_SETTLE_LOOK):
-            generation = self._generation
-            assert generation is not None
-            actives = {place.active for place in generation.tasks.values()}
-            found = {(id, task.task) for id, task in self._hosted(generation, actives) if task.phase is Phase.RUNNING}
-            with self._changing:
-                if generation is not self._generation or self._closed.is_set():
-                    continue
-                if all((place.active, task) in found for task, place in generation.tasks.items()):
-                    done, self._rebalances = self._rebalances, []
-                    break
-        else:
-            return
-        now = SYSTEM_CLOCK.monotonic()
-        for event, began in done:
-            self._report(
-                RebalanceEvent(
-                    phase=RebalancePhase.COMPLETED,
-                    generation=event.generation,
-                    reason=event.reason,
-                    moves=event.moves,
-                    seconds=now - began,
-                )
-            )
+            try:
+                if self._has_settled():
+                    return
+            except Exception:  # a thread that ends unnoticed would leave the app in this state
+                logger.exception("it isn't known whether the rebalance is completed, and this is tried again")
+
+    def _has_settled(self) -> bool:
+        generation = self._generation
+        assert generation is not None
+        actives = {place.active for place in generation.tasks.values()}
+        found = {(id, task.task) for id, task in self._hosted(generation, actives) if task.phase is Phase.RUNNING}
+        with self._changing:  # also around the reports: the start of the next one comes after them
+            if generation is not self._generation or self._closed.is_set():
+                return False
+            if any((place.active, task) not in found for task, place in generation.tasks.items()):
+                return False
+            done, self._rebalances = self._rebalances, []
+            now = SYSTEM_CLOCK.monotonic()
+            for event, began in done:
+                self._report(replace(event, phase=RebalancePhase.COMPLETED, seconds=now - began))
+            return True
 
     def _report(self, event: RebalanceEvent) -> None:
         logger.info("app %s: %s", self._app, event)
@@ -203,7 +202,8 @@ class GroupInstances:
                 yield asked[answer], answer.result()
             except HoldfastError as error:
                 logger.debug("instance %s doesn't answer: %s", asked[answer], error)
-                self._refusal = error if isinstance(error, NotAuthenticated) else None
+                if isinstance(error, NotAuthenticated):
+                    self._refusals[asked[answer]] = error
                 yield asked[answer], None
 
     def _hosted(self, generation: Generation, ids: Iterable[str]) -> Iterable[tuple[str, TaskStatus]]:
@@ -220,7 +220,7 @@ class GroupInstances:
             missing = self._not_ready(version)
             if not missing:
                 return
-            if (failure := self._gave_up or self._refusal) is not None:
+            if (failure := self._gave_up or self._refused_by_all()) is not None:
                 raise failure
             if self._generation is None and SYSTEM_CLOCK.monotonic() - said >= _WAITING_SECONDS:
                 said = SYSTEM_CLOCK.monotonic()
@@ -231,6 +231,12 @@ class GroupInstances:
                     self._settings.log_url(self._app),
                 )
             self._pause(_LOOK)
+
+    def _refused_by_all(self) -> NotAuthenticated | None:
+        """Why nobody can be asked; None while a member may still answer."""
+        members = {} if self._generation is None else self._generation.members
+        refused = [self._refusals.get(id) for id in members]
+        return refused[0] if refused and None not in refused else None
 
     def _not_ready(self, version: Version) -> set[str]:
         """The tasks of which no replica can be read at the version. Raises for one that fails again and again."""
@@ -259,19 +265,21 @@ class GroupInstances:
             self._pause(_LOOK)
 
     def _is_visible(self, version: Version) -> bool:
+        if not self._tasks:
+            return True  # nothing is stored, so there is no instance
         generation = self._generation
         if generation is None:
             return False
-        readable: dict[str, set[str]] = {id: set() for id in generation.members}
-        silent = {*readable}
-        for id, status in self._statuses(generation.members):
-            if status is not None:
-                silent.discard(id)
-                readable[id] = {task.task for task in status.tasks if (task.readable_to or 0) >= version}
-        seen = set().union(*readable.values())
-        return all(
-            generation.hosted_by(id).keys() <= (seen if id in silent else found) for id, found in readable.items()
-        )
+        seen: set[str] = set()
+        behind = False
+        for _, status in self._statuses(generation.members):
+            for task in () if status is None else status.tasks:
+                if (task.readable_to or 0) >= version:
+                    seen.add(task.task)
+                # One that is being restored isn't read: its instance asks another one.
+                elif task.phase is Phase.RUNNING:
+                    behind = True
+        return not behind and generation.tasks.keys() <= seen
 
     def due(self, version: Version) -> Mapping[str, Due]:
         asked: dict[TaskId, int] = {wanted.task: 0 for wanted in self._tasks}

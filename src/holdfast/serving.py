@@ -10,7 +10,7 @@ from holdfast.errors import ErrorCategory, Held, HoldfastError, StorageUnavailab
 from holdfast.instance.config import InstanceConfig, decode
 from holdfast.instance.group_member import GroupMember
 from holdfast.instance.process import main, say_ready
-from holdfast.instance.systemd import notify
+from holdfast.instance.systemd import answer_watchdog, notify
 from holdfast.log import identity, names
 from holdfast.log.storage import open_storage
 from holdfast.query.service import RestService
@@ -37,6 +37,7 @@ def run(line: bytes) -> None:
 def serve(config: InstanceConfig) -> None:
     """Runs an instance as a server, until it is told to end. It waits for the log, if the app has never run."""
     _begin_logging(config)
+    answer_watchdog()
     _wait_for_log(config)
     _main(config)
 

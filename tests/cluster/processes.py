@@ -18,6 +18,7 @@ from tenacity import retry, retry_if_exception_type, retry_if_result, stop_after
 
 from holdfast.group.generations import Generation, Generations
 from holdfast.group.members import Member, Members
+from holdfast.log.chain import CommitChain
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
@@ -156,6 +157,11 @@ class Cluster:
         found = Generations(self.storage, Log.identify(self.storage)).follow()
         assert found is not None
         return found
+
+    def version(self) -> int:
+        """The newest version in the log."""
+        newest = CommitChain(self.storage, Log.identify(self.storage)).newest()
+        return 0 if newest is None else newest.version
 
     def settled(self, running: set[str]) -> bool:
         """Whether these instances, and no others, host every task twice, caught up."""

@@ -61,9 +61,9 @@ class Scene:
         self.down.discard(id)
 
     def goes_on(self, versions: int = 3) -> None:
-        """Waits until records that are written from now on have been counted: lookups show it."""
-        before = self.records.files
-        until(lambda: self.records.files >= before + versions)
+        """Waits for some more versions: the stream doesn't stop."""
+        before = self.group.version()
+        until(lambda: self.group.version() >= before + versions)
 
 
 def kill(scene: Scene, id: str) -> None:

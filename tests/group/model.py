@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Assigned, Candidate, Presence, Rules, Wanted
-from holdfast.group.generations import Place
+from holdfast.group.candidates import Assigned, Candidate, Presence, Wanted
+from holdfast.group.generations import Place, Rules
 from holdfast.group.members import Hosted
 from holdfast.words import TaskId, Version
 

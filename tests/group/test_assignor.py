@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Candidate, Presence, Rules
-from holdfast.group.generations import Place
+from holdfast.group.candidates import Candidate, Presence
+from holdfast.group.generations import Place, Rules
 from holdfast.group.members import Hosted
 from holdfast.group.roles import START_EXTRA, START_RATIO
 from holdfast.group.weights import Weight, weights

@@ -5,9 +5,9 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from holdfast.group.candidates import Assigned, Candidate, Presence, Rules, Wanted
+from holdfast.group.candidates import Assigned, Candidate, Presence, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
-from holdfast.group.generations import Generation, Place
+from holdfast.group.generations import Generation, Place, Rules
 from holdfast.group.judge import Judge
 from holdfast.log import names, wishes
 from holdfast.log.objects import Storage
@@ -133,3 +133,19 @@ def test_a_drain_of_an_unknown_member_changes_nothing(caplog: pytest.LogCaptureF
     wishes.ask(group.storage, names.drain("c"), LOG)
     assert presences(group) == {"a": Presence.HERE, "b": Presence.HERE}
     assert caplog.text == ""
+
+
+def test_a_member_that_coordinates_goes_by_the_rules_of_the_driver() -> None:
+    group = Group("a", "b")
+    group.coordinator._rules = Rules(standbys=1, spread_by=("zone",))
+    group.second("a", "b")
+    made = group.second("a", "b")
+    assert made is not None and made.rules == Rules(standbys=1, spread_by=("zone",))
+    own = Coordinator(
+        group.storage, LOG, "a", group.coordinator.judge, on_the_first, Rules(), lambda: "own", keeps_rules=True
+    )
+    group.coordinator = own
+    for _ in range(5):
+        found = group.second("a")
+    assert found is not None and found.proposer == "a" and members_of(found) == ["a"]
+    assert found.rules == made.rules

@@ -17,8 +17,9 @@ from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
 from holdfast.group import members
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Rules, Wanted
+from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.generations import Rules
 from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.group.membership import Membership, Status

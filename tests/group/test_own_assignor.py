@@ -4,8 +4,8 @@ import pytest
 
 from holdfast.errors import HoldfastError, TopologyError
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Candidate, Rules
-from holdfast.group.generations import Place
+from holdfast.group.candidates import Candidate
+from holdfast.group.generations import Place, Rules
 from holdfast.group.own_assignor import load_assign
 from holdfast.words import TaskId, Version
 from tests.group.model import tasks_of

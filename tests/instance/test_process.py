@@ -18,7 +18,14 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.peer_tasks import PeerBytes
-from holdfast.settings.sections import LogSettings, MemorySettings, RetrySettings, SnapshotSettings, StateSettings
+from holdfast.settings.sections import (
+    LogSettings,
+    MemorySettings,
+    RestSettings,
+    RetrySettings,
+    SnapshotSettings,
+    StateSettings,
+)
 from holdfast.stores.engines.open_views import OPEN_VIEWS
 from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId, Version
@@ -43,6 +50,7 @@ def config_of(app: AppLog, tmp_path: Path, **changed: Any) -> InstanceConfig:
         poll_seconds=0.05,
         log=LogSettings(fsync=False),
         memory=MemorySettings(limit="128MiB"),
+        rest=RestSettings(port=0),
         retry=RetrySettings(first="20ms", longest="100ms"),
     )
     return msgspec.structs.replace(config, **changed)

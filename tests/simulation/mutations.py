@@ -249,8 +249,8 @@ def _own_generation() -> Patches:
 def _same_number_again() -> Patches:
     build = Coordinator._generation
 
-    def again(self: Coordinator, needs: Any, addresses: Any, assigned: Any, before: Generation | None) -> Generation:
-        made = build(self, needs, addresses, assigned, before)
+    def again(self: Coordinator, *what: Any) -> Generation:
+        made = build(self, *what)
         self.generations._storage.delete([names.generation(made.number)])
         return made
 

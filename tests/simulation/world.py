@@ -19,8 +19,9 @@ from holdfast.chance import Random
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Assign, Rules, Wanted
+from holdfast.group.candidates import Assign, Wanted
 from holdfast.group.coordinator import Coordinator, Needs
+from holdfast.group.generations import Rules
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.log import Log
 from holdfast.log.objects import Put

@@ -11,10 +11,10 @@ up, and the old one is dropped after that. docs/operations.md has the rules, dec
 
 from collections.abc import Mapping, Sequence
 
-from holdfast.group.candidates import Assigned, Candidate, Rules, Wanted
+from holdfast.group.candidates import Assigned, Candidate, Wanted
 from holdfast.group.draft import Draft
 from holdfast.group.explaining import explain
-from holdfast.group.generations import Place
+from holdfast.group.generations import Place, Rules
 from holdfast.group.moving import start_moves
 from holdfast.group.picking import Picker
 from holdfast.group.roles import choose_actives, fill, level_roles, shed

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 
-from holdfast.group.generations import Place
+from holdfast.group.generations import Place, Rules
 from holdfast.group.members import Hosted
 from holdfast.words import TaskId, Version
 
@@ -40,19 +40,6 @@ class Wanted:
     task: TaskId
     everywhere: bool = False
     """Whether every member hosts it: it has a global store."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Rules:
-    """What the user has decided about placement."""
-
-    standbys: int = 0
-    spread_by: tuple[str, ...] = ()
-    """The tags over which the replicas of a task are spread, most important first."""
-    acceptable_lag: int = 10
-    """How many versions a replica may be behind the newest one and still counts as caught up."""
-    warmups: int = 2
-    """How many additional replicas may be restored at a time, so that tasks can move to them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -7,8 +7,8 @@ time do no harm: a generation is created if absent, so one of them wins, and pla
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from holdfast.group.candidates import Assign, Assigned, Candidate, Presence, Rules, Wanted
-from holdfast.group.generations import Address, Generation, Generations, Place
+from holdfast.group.candidates import Assign, Assigned, Candidate, Presence, Wanted
+from holdfast.group.generations import Address, Generation, Generations, Place, Rules
 from holdfast.group.judge import Judge, Standing
 from holdfast.group.members import Member, Members, MemberState
 from holdfast.log.objects import Storage
@@ -36,6 +36,8 @@ class Coordinator:
         assign: Assign,
         rules: Rules,
         new_id: Callable[[], str],
+        *,
+        keeps_rules: bool = False,
     ) -> None:
         self._members = Members(storage, log)
         self.members: Mapping[str, Member] = {}
@@ -46,6 +48,8 @@ class Coordinator:
         self.judge = judge
         self._assign = assign
         self._rules = rules
+        self._keeps_rules = keeps_rules
+        """Whether the rules of the generation before go on: a member doesn't know the settings of the app."""
         self._new_id = new_id
 
     def step(self, now: float, needs: Needs) -> Generation | None:
@@ -77,9 +81,10 @@ class Coordinator:
         ]
         if not any(candidate.presence is Presence.HERE for candidate in candidates):
             return None
-        assigned = self._assign(needs.tasks, candidates, places, needs.newest, self._rules)
+        rules = before.rules if before is not None and self._keeps_rules else self._rules
+        assigned = self._assign(needs.tasks, candidates, places, needs.newest, rules)
         addresses = {candidate.id: _address(members[candidate.id]) for candidate in candidates}
-        after = self._generation(needs, addresses, assigned, before)
+        after = self._generation(needs, addresses, assigned, rules, before)
         return None if before is not None and _same(before, after) else after
 
     def _candidate(self, member: Member, standing: Standing, known: frozenset[str]) -> Candidate | None:
@@ -98,7 +103,7 @@ class Coordinator:
         return Candidate(id=member.id, presence=presence, tags=member.tags, replicas=replicas)
 
     def _generation(
-        self, needs: Needs, addresses: dict[str, Address], assigned: Assigned, before: Generation | None
+        self, needs: Needs, addresses: dict[str, Address], assigned: Assigned, rules: Rules, before: Generation | None
     ) -> Generation:
         return Generation(
             log=self._log,
@@ -108,6 +113,7 @@ class Coordinator:
             proposer=self._name,
             reason=_reason(before, addresses, assigned.places),
             app_file=needs.app_file,
+            rules=rules,
             members=addresses,
             tasks={str(task): place for task, place in assigned.places.items()},
             why={str(task): sentence for task, sentence in assigned.why.items()},
@@ -119,7 +125,7 @@ def _address(member: Member) -> Address:
 
 
 def _same(before: Generation, after: Generation) -> bool:
-    return (before.app_file, before.members, before.tasks) == (after.app_file, after.members, after.tasks)
+    return all(getattr(before, name) == getattr(after, name) for name in ("app_file", "rules", "members", "tasks"))
 
 
 def _reason(before: Generation | None, members: Mapping[str, Address], places: Mapping[TaskId, Place]) -> str:

@@ -7,8 +7,8 @@ none of them reads anything else. All iteration is in the order of ids, so equal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from holdfast.group.candidates import Candidate, Presence, Rules, Wanted
-from holdfast.group.generations import Place
+from holdfast.group.candidates import Candidate, Presence, Wanted
+from holdfast.group.generations import Place, Rules
 from holdfast.group.members import Hosted
 from holdfast.group.weights import Weight, weights
 from holdfast.words import NOTHING, TaskId, Version

@@ -53,6 +53,18 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
     tags: dict[str, str] = {}
 
 
+class Rules(msgspec.Struct, frozen=True, kw_only=True):
+    """The settings that tasks are placed by. They are those of the driver, also while a member coordinates."""
+
+    standbys: int = 0
+    spread_by: tuple[str, ...] = ()
+    """The tags over which the replicas of a task are spread, most important first."""
+    acceptable_lag: int = 10
+    """How many versions a replica may be behind the newest one and still counts as caught up."""
+    warmups: int = 2
+    """How many additional replicas may be restored at a time, so that tasks can move to them."""
+
+
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     format: int = msgspec.field(default_factory=lambda: FORMAT)
     log: str
@@ -66,6 +78,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Why it was made, for people."""
     app_file: int
     """The number of the app file that the tasks are from."""
+    rules: Rules = Rules()
     members: dict[str, Address]
     tasks: dict[str, Place]
     why: dict[str, str] = {}

@@ -9,8 +9,8 @@ from typing import Any
 
 from holdfast.errors import USER_ERRORS, ErrorCategory, HoldfastError, cut
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Assign, Assigned, Candidate, Presence, Rules, Wanted
-from holdfast.group.generations import Place
+from holdfast.group.candidates import Assign, Assigned, Candidate, Presence, Wanted
+from holdfast.group.generations import Place, Rules
 from holdfast.stores.places import imported
 from holdfast.words import TaskId, Version
 

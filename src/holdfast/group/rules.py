@@ -3,8 +3,9 @@
 import logging
 
 from holdfast.errors import HoldfastError
-from holdfast.group.candidates import Assign, Rules, Wanted
+from holdfast.group.candidates import Assign, Wanted
 from holdfast.group.coordinator import Needs
+from holdfast.group.generations import Rules
 from holdfast.group.own_assignor import load_assign
 from holdfast.log.appfile import AppSpec
 from holdfast.settings.group import GroupSettings

@@ -29,7 +29,6 @@ from holdfast.instance.events import report_problem
 from holdfast.instance.instance import Instance
 from holdfast.instance.leftover_state import LeftoverState
 from holdfast.instance.read_rates import ReadRates
-from holdfast.instance.systemd import notify
 from holdfast.log.storage import open_storage
 from holdfast.words import NOTHING, TaskId
 
@@ -141,7 +140,6 @@ class GroupMember:
                 if self._stopping:
                     return
                 self._look = False
-            notify("WATCHDOG=1")
             try:
                 self.step(self._clock.monotonic())
                 self._problem = None
@@ -250,6 +248,7 @@ class GroupMember:
             assignor_of(config.group),
             rules_of(config.group, config.standbys, config.restore.acceptable_lag),
             new_id,
+            keeps_rules=True,
         )
 
     def _needs(self) -> "Needs | None":

@@ -108,6 +108,6 @@ def key_as_text(spec: StoreSpec, stored: bytes) -> str:
     try:
         columns = layout.key_columns(pa.array([layout.own_key(stored)], pa.binary()))
         text = ", ".join(str(columns[field.name][0].as_py()) for field in spec.key.fields)
-    except (HoldfastError, pa.ArrowException, ValueError, IndexError):
+    except (HoldfastError, pa.ArrowException, ValueError, IndexError, OverflowError):
         text = stored.hex()  # it comes from a caller, and may be anything
     return text if len(text) <= _LONGEST_TEXT else f"{text[: _LONGEST_TEXT - 3]}..."

@@ -7,6 +7,7 @@ happens. See sd_notify(3).
 import contextlib
 import os
 import socket
+import threading
 from collections.abc import Mapping
 
 
@@ -19,3 +20,20 @@ def notify(*lines: str, environment: Mapping[str, str] = os.environ) -> None:
     with contextlib.suppress(OSError), socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sending:
         sending.connect(address)
         sending.send("\n".join(lines).encode())
+
+
+def answer_watchdog(environment: Mapping[str, str] = os.environ) -> threading.Event:
+    """Tells systemd twice per watchdog interval that this process runs, on a thread, until the event is set.
+
+    Not from the heartbeat loop: while storage doesn't answer, or the app has never run, an instance is as it should be.
+    """
+    ended = threading.Event()
+    microseconds = environment.get("WATCHDOG_USEC", "")
+    if microseconds.isdecimal() and int(microseconds):
+
+        def ping() -> None:
+            while not ended.wait(int(microseconds) / 2e6):
+                notify("WATCHDOG=1", environment=environment)
+
+        threading.Thread(target=ping, name="watchdog", daemon=True).start()
+    return ended

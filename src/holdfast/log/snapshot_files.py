@@ -24,7 +24,7 @@ from typing import BinaryIO, Protocol
 import msgspec
 import xxhash
 
-from holdfast.errors import DamagedObject
+from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
 from holdfast.log import documents
 from holdfast.log.bandwidth import Bandwidth
 from holdfast.log.objects import Storage
@@ -94,8 +94,10 @@ class FileFetcher:
             self._pool.shutdown(wait=True, cancel_futures=True)
 
 
-class _GivenUp(Exception):
+class _GivenUp(HoldfastError):
     """Another file of the snapshot has failed."""
+
+    category = ErrorCategory.RETRY
 
 
 class SnapshotLoad:

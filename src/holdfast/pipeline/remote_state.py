@@ -49,6 +49,8 @@ class StateLocations:
 
 
 _READ_RETRY = RetrySettings(first="50ms", longest="1s")
+_FIRST_SECONDS = 2.0
+"""How long a replica may take while another one wasn't asked yet: that one answers at once if this one is frozen."""
 _MOVED_SECONDS = 5.0
 """How long an instance may say that it doesn't host a task: one that was just started hosts it in a moment."""
 
@@ -99,8 +101,9 @@ class RemoteState(TaskState):
         def ask() -> T:
             nonlocal attempt
             address, began = addresses[attempt % len(addresses)], SYSTEM_CLOCK.monotonic()
-            # A replica that hangs leaves time for those that were not asked yet.
-            seconds = (until - began) / max(1, len(addresses) - attempt)
+            # A replica that hangs leaves time for those that were not asked yet, and costs little while there are any.
+            unasked = len(addresses) - attempt - 1
+            seconds = min(_FIRST_SECONDS, (until - began) / (unasked + 1)) if unasked > 0 else until - began
             attempt += 1
             try:
                 return call(_client(address, log=locations.log_id, credentials=locations.credentials).within(seconds))

@@ -324,10 +324,12 @@ class RunningProcessor:
     def _failed(self, member: BoundProcessor, what: str, error: BaseException, record: str = "") -> HoldfastError:
         if isinstance(error, HoldfastError) and is_retryable(error):
             return error
+        written = member.processor._written
+        code, operator = ("processor", "process") if written is None else ("function", written.operator)
         return ProcessorFailed(
-            f"{_reason(member, what, error)}{record}. Nothing of the batch was committed. Fix the processor, or filter "
-            'out such records before process(), or use process(..., on_error="dead_letter"). The app repeats this '
-            "batch at its next start."
+            f"{_reason(member, what, error)}{record}. Nothing of the batch was committed. Fix the {code}, or filter "
+            f'out such records before {operator}(), or use {operator}(..., on_error="dead_letter"). The app repeats '
+            "this batch at its next start."
         )
 
 
@@ -341,4 +343,6 @@ def _taken(context: Context) -> dict[str | None, tuple[list[Row], list[int]]]:
 
 
 def _reason(member: BoundProcessor, what: str, error: BaseException) -> str:
-    return f"{member.processor.__name__}.{what} raised {raised(error)}"
+    written = member.processor._written
+    place = f"{member.processor.__name__}.{what}" if written is None else str(written)
+    return f"{place} raised {raised(error)}"
