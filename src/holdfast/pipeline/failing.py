@@ -101,7 +101,8 @@ def readers_of(subtopology: SubTopology, planner: Planner) -> list[Reader]:
         if own
         else ()
     )
-    return [Reader(planner, branch, check) for branch in subtopology.stream.branches]
+    branches = subtopology.stream.branches
+    return [Reader(planner, branch, check, is_merged=len(branches) > 1) for branch in branches]
 
 
 def without_failed(

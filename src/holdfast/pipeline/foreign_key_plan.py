@@ -41,7 +41,7 @@ class _ForeignKeyPlanner(RecordPlanner):
         frames = RecordFrames(subtopology, limits, {f"v{n}": quoted(name) for n, name in enumerate(columns)}, ())
         self._columns = frames.columns
         self._table = subtopology.stream.topology.subtopology(table)
-        super().__init__(subtopology, limits, frames)
+        super().__init__(subtopology, limits, frames, columns)
 
     def _common(self, step: Step, sealed: Sealed) -> _Common:
         return _Common(

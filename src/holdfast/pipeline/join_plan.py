@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 class JoinFrames:
     """The records of both streams, with the columns of their own side. Their order doesn't matter."""
 
+    carried: tuple[str, ...] | None = None
+
     def __init__(self, subtopology: SubTopology, limits: Limits) -> None:
         self._subtopology, self._limits, stream = subtopology, limits, subtopology.stream
         assert stream.timestamp is not None

@@ -31,7 +31,7 @@ class LookupPlanner(RecordPlanner):
         values: dict[str, Expression] = {f"v{n}": quoted(name) for n, name in enumerate(operator.columns)}
         frames = RecordFrames(subtopology, limits, values, operator.columns)
         self._columns = frames.columns
-        super().__init__(subtopology, limits, frames)
+        super().__init__(subtopology, limits, frames, operator.columns)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> LookupWork:
         return LookupWork(
@@ -57,7 +57,7 @@ class TableJoinPlanner(RecordPlanner):
         self._tables = [topology.subtopology(name) for name in (operator.left, operator.right)]
         frames = RecordFrames(subtopology, limits, {}, ())
         self._columns = frames.columns
-        super().__init__(subtopology, limits, frames)
+        super().__init__(subtopology, limits, frames, ())
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TableJoinWork:
         (store,) = self._subtopology.stores

@@ -20,9 +20,11 @@ from holdfast.pipeline.sealed import SealedInput
 from holdfast.pipeline.task import READ_ROWS, Limits
 from holdfast.pipeline.unusable import Case, Expression, quoted
 from holdfast.pipeline.worker import TaskWork, run_idle_partition, run_partition
+from holdfast.stores.formats.types import FieldType
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import DataType
 
     from holdfast.topology.outputs import DerivedOutput
     from holdfast.topology.topology import SubTopology
@@ -66,6 +68,13 @@ class TaskRows:
     work: TaskWork
     plan: Hashable = None
     """The frames of one plan have the same columns in each version."""
+    columns: tuple[str, ...] | None = None
+    """The columns of the frame that tasks get; None: all."""
+
+    @property
+    def selected(self) -> DataFrame:
+        """The rows as tasks get them."""
+        return self.frame if self.columns is None else self.frame.select(*self.columns)
 
 
 @dataclass(frozen=True)
@@ -127,6 +136,12 @@ def columns_of_records(subtopology: SubTopology) -> list[Expression]:
     names = [field.name for field in subtopology.key.fields]
     names += [*([stream.timestamp] if stream.timestamp else []), *stream.position]
     return [quoted(name) for name in dict.fromkeys(names)]
+
+
+def has_one_size(kind: DataType) -> bool:
+    """Whether all values of a type have the same size, so that no row of such columns can be large."""
+    text = kind.simpleString()
+    return text.partition("<")[0] not in ("array", "map", "struct", "variant") and not FieldType.parse(text).is_variable
 
 
 def with_tasks(frame: DataFrame, work: TaskWork, locations: StateLocations) -> DataFrame:

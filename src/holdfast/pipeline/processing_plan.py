@@ -26,6 +26,7 @@ from holdfast.pipeline.planning import (
     TaskRows,
     collect,
     columns_of_records,
+    has_one_size,
     run_idle_tasks,
     with_tasks,
 )
@@ -37,7 +38,6 @@ from holdfast.pipeline.task import Limits
 from holdfast.pipeline.task_columns import DEAD, TIME
 from holdfast.pipeline.unusable import Case, Expression, cases_of, dead_letter, not_utf8_inside, quoted
 from holdfast.stores.formats.byte_columns import whole
-from holdfast.stores.formats.types import FieldType
 from holdfast.topology.processing import Processing
 from holdfast.topology.punctuation import fired
 from holdfast.topology.stream import SOURCE
@@ -90,7 +90,7 @@ class ProcessingPlanner:
         self._sql = inputs
         clocks = clocks_of(stream)
         times = [*([TIME] if stream.timestamp else []), *(name for _, name in clocks)]
-        self._carried = list(dict.fromkeys((*event.values(), *keys, DEAD, *times, *position.values())))
+        self._carried = tuple(dict.fromkeys((*event.values(), *keys, DEAD, *times, *position.values())))
         if stream.timestamp is not None:
             position[stream.timestamp] = TIME
         first, *others = (tuple(event[column] for column in e.event.columns) for e in self._operator.processors)
@@ -108,7 +108,7 @@ class ProcessingPlanner:
         nulls = [case for each in self._operator.processors for case in unusable_nulls(each.event, frame.schema)]
         self._unfit = [*nulls, *not_utf8_inside(texts)]
         # Keys have a maximum length, so only the other columns can make a record large.
-        bounded = all(_has_one_size(frame.schema[column].dataType.simpleString()) for column in event)
+        bounded = all(has_one_size(frame.schema[column].dataType) for column in event)
         self.arrow: Mapping[str, str] = BY_ROWS if bounded else ROW_BY_ROW
 
     @cached_property
@@ -123,7 +123,8 @@ class ProcessingPlanner:
         return [*cases_of(fields, timestamp, wall, self._limits.max_ahead_millis), *self._unfit]
 
     def planned(self, records: DataFrame, step: Step, sealed: Sealed) -> TaskRows:
-        return TaskRows(self._partitioned(records, step.wall), self._columns.keys, self.work(step, sealed))
+        frame, work = self._partitioned(records, step.wall), self.work(step, sealed)
+        return TaskRows(frame, self._columns.keys, work, columns=self._carried)
 
     def saw(self, plan: Hashable, results: Sequence[TaskResult]) -> None:
         return None
@@ -136,7 +137,7 @@ class ProcessingPlanner:
             rows = self.planned(records, step, locations.sealed)
         with steps.labels("tasks").time():
             # Spark runs no task where it knows that a frame is empty.
-            return collect(with_tasks(rows.frame, rows.work, locations)) or run_idle_tasks(
+            return collect(with_tasks(rows.selected, rows.work, locations)) or run_idle_tasks(
                 records.sparkSession, self._limits.partitions, rows.work, locations
             )
 
@@ -186,14 +187,8 @@ class ProcessingPlanner:
         """The records, partitioned by key and in order."""
         frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
         frame = frame.repartition(self._limits.partitions, *self._columns.keys)
-        if self._order:
-            frame = frame.sortWithinPartitions(*self._order)
-        return frame.select(*self._carried)
+        return frame.sortWithinPartitions(*self._order) if self._order else frame
 
 
 def _code(first: Processing, *others: Processing) -> Code:
     return Code(first.processor, first.event, tuple(Code(each.processor, each.event) for each in others))
-
-
-def _has_one_size(kind: str) -> bool:
-    return kind.partition("<")[0] not in ("array", "map", "struct", "variant") and not FieldType.parse(kind).is_variable

@@ -37,10 +37,13 @@ class ReaderRecords:
     """The columns of the origin that have no values, since nothing uses them."""
     kept: list[DataFrame] = field(default_factory=list)
     """Gets the rows that Spark keeps to set records apart."""
+    whole: bool = False
+    """Whether the steps leave the columns that the planner uses, and no others."""
 
     def all(self) -> DataFrame:
         """All of them, as the planner gets them."""
-        return self.reader.select(applied(self.origin, self.steps))
+        records = applied(self.origin, self.steps)
+        return records if self.whole else self.reader.select(records)
 
     def unreported(self, others: Sequence[ReaderRecords]) -> tuple[DataFrame, list[Failed]]:
         """The records without those that it can't use and one of the others reports, and those that failed."""

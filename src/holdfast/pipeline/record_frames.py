@@ -72,7 +72,7 @@ class RecordFrames:
         time = TIME if stream.timestamp else None
         self.columns = KeyedColumns(tuple(keys), tuple(values), time, clocks_of(stream), sources)
         times = [*([TIME] if stream.timestamp else []), *(name for _, name in self.columns.clocks)]
-        self._carried = list(dict.fromkeys((*keys, *values, DEAD, *times, *([OF_SOURCE] if sources else []))))
+        self.carried = tuple(dict.fromkeys((*keys, *values, DEAD, *times, *([OF_SOURCE] if sources else []))))
         own = {field.name for field in self._fields}
         self._unfit = not_utf8_inside({name: frame.schema[name].dataType for name in texts if name not in own})
 
@@ -93,12 +93,12 @@ class RecordFrames:
         return [*(F.expr(sql) for sql in self._sql), *(value.alias(name) for name, value in named)]
 
     def rows(self, records: DataFrame, wall: Millis) -> DataFrame:
-        """The records, partitioned by key and in order."""
+        """The records, partitioned by key and in order, also with the columns that they are ordered by."""
         frame = records.select(*self._inputs, dead_letter(self.unusable(wall)).alias(DEAD))
         if not self._shuffled:
-            return frame.coalesce(self._limits.partitions).select(*self._carried)
+            return frame.coalesce(self._limits.partitions)
         frame = frame.repartition(self._limits.partitions, *self.columns.keys)
-        return (frame.sortWithinPartitions(*self._order) if self._order else frame).select(*self._carried)
+        return frame.sortWithinPartitions(*self._order) if self._order else frame
 
     def local(self, records: pa.Table, wall: Millis) -> LocalRows:
         """The same without Spark."""
@@ -109,4 +109,4 @@ class RecordFrames:
             rows[OF_SOURCE] = source_numbers(self.columns.sources, records)
         dead = dead_letters(self.unusable(wall), records)
         order = self._order if self._shuffled else []
-        return LocalRows(in_order(rows, dead, order, self._carried), self.columns.keys)
+        return LocalRows(in_order(rows, dead, order, self.carried), self.columns.keys)

@@ -13,7 +13,17 @@ import pyarrow as pa
 
 from holdfast.pipeline.driver import Step, steps
 from holdfast.pipeline.local_records import LocalRows
-from holdfast.pipeline.planning import BY_BYTES, NOTHING_SEALED, Sealed, TaskRows, collect, run_idle_tasks, with_tasks
+from holdfast.pipeline.planning import (
+    BY_BYTES,
+    BY_ROWS,
+    NOTHING_SEALED,
+    Sealed,
+    TaskRows,
+    collect,
+    has_one_size,
+    run_idle_tasks,
+    with_tasks,
+)
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import TaskResult
 from holdfast.pipeline.task import Limits
@@ -35,6 +45,10 @@ class Frames(Protocol):
     def keys(self) -> tuple[str, ...]:
         """The columns by which rows are partitioned."""
 
+    @property
+    def carried(self) -> tuple[str, ...] | None:
+        """The columns of rows that tasks get; None: all."""
+
     def used(self) -> list[Expression]: ...
 
     def unusable(self, wall: Millis) -> list[Case]: ...
@@ -52,10 +66,17 @@ class RecordPlanner(ABC):
     every_version: ClassVar[bool] = False
     by_key: ClassVar[bool] = True
     can_read_sealed: bool = False
-    arrow: Mapping[str, str] = BY_BYTES
 
-    def __init__(self, subtopology: SubTopology, limits: Limits, frames: Frames) -> None:
+    def __init__(
+        self, subtopology: SubTopology, limits: Limits, frames: Frames, columns: Sequence[str] | None = None
+    ) -> None:
+        """`columns` are those of the stream that rows have besides the key; None if rows have others too."""
         self._subtopology, self._limits, self._rows_of = subtopology, limits, frames
+        schema, key = subtopology.stream.frame.schema, subtopology.key.names
+        # Keys have a maximum length, so only the other columns can make a row large.
+        others = None if columns is None else [schema[name].dataType for name in columns if name not in key]
+        bounded = others is not None and all(map(has_one_size, others))
+        self.arrow: Mapping[str, str] = BY_ROWS if bounded else BY_BYTES
 
     @abstractmethod
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TaskWork:
@@ -68,7 +89,8 @@ class RecordPlanner(ABC):
         return self._rows_of.unusable(wall)
 
     def planned(self, records: DataFrame, step: Step, sealed: Sealed) -> TaskRows:
-        return TaskRows(self._rows_of.rows(records, step.wall), self._rows_of.keys, self.work(step, sealed))
+        frame, work = self._rows_of.rows(records, step.wall), self.work(step, sealed)
+        return TaskRows(frame, self._rows_of.keys, work, columns=self._rows_of.carried)
 
     def saw(self, plan: Hashable, results: Sequence[TaskResult]) -> None:
         return None
@@ -79,7 +101,7 @@ class RecordPlanner(ABC):
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         with steps.labels("plan").time():
             rows = self.planned(records, step, locations.sealed)
-            tasks = with_tasks(rows.frame, rows.work, locations)
+            tasks = with_tasks(rows.selected, rows.work, locations)
         with steps.labels("tasks").time():
             return collect(tasks)
 

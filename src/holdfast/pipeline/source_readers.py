@@ -27,6 +27,7 @@ from holdfast.pipeline.unusable import Expression, quoted
 from holdfast.topology.frames import is_repeatable
 from holdfast.topology.plain_frames import PlainFrame
 from holdfast.topology.steps import Computed, FlatMap
+from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import OutputOf, Source, StaticRows
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ class Reader:
     branch: Branch
     computed: Steps = ()
     """What the operator computes of a record, as a step that can be checked."""
+    is_merged: bool = False
+    """Whether its records are merged with those of other branches."""
 
     @property
     def steps(self) -> Steps:
@@ -67,9 +70,15 @@ class Reader:
                 return [name for name in frame.columns if name in names]
         return columns_used(frame.sparkSession, frame.schema, lambda df: df.select(*as_columns(self.planner.used())))
 
+    @cached_property
+    def _selected(self) -> list[Column]:
+        selected = [F.col(quoted(name)) for name in self.columns]
+        # Merged records have their origin's name.
+        return [*selected, F.lit(self.branch.origin.name).alias(SOURCE)] if self.is_merged else selected
+
     def select(self, frame: DataFrame) -> DataFrame:
         """The columns that the planner uses."""
-        return frame.select(*(quoted(name) for name in self.columns))
+        return frame.select(*self._selected)
 
 
 class SourceReaders:
@@ -78,6 +87,7 @@ class SourceReaders:
     def __init__(self, source: Source, readers: Sequence[Reader], *, checked: bool = False) -> None:
         """`checked`: the streaming query has no step that can fail, so that each can be checked in its batches."""
         self.readers, self._source = readers, source
+        self._using_all: dict[Reader, bool] = {}
         shared = shared_steps([reader.steps for reader in readers])
         self._shared = in_query(source.frame, shared, checked=checked)
         counting = min(readers, key=lambda reader: len(reader.steps))
@@ -113,6 +123,13 @@ class SourceReaders:
         own = reader.steps[len(self._shared) :]
         used = as_columns(reader.planner.used())
         return columns_used(shared.sparkSession, shared.schema, lambda df: applied(df, own).select(*used))
+
+    def uses_all(self, reader: Reader) -> bool:
+        """Whether the records of a reader have the columns that its planner uses, and no others."""
+        if reader not in self._using_all:
+            records = applied(self.selected, (*self.own_steps(reader), *reader.computed))
+            self._using_all[reader] = not reader.is_merged and records.columns == reader.columns
+        return self._using_all[reader]
 
     def own_steps(self, reader: Reader) -> Steps:
         """The steps of a reader after those of the streaming query."""

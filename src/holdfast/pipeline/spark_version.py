@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING
 
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import functions as F
 
 from holdfast.pipeline.checking import free
 from holdfast.pipeline.driver import Step, steps
@@ -33,7 +32,6 @@ from holdfast.pipeline.stage_work import StageDone
 from holdfast.topology.lookups import LooksUp
 from holdfast.topology.outputs import DerivedOutput
 from holdfast.topology.plain_frames import static_frame
-from holdfast.topology.stream import SOURCE
 from holdfast.topology.topology import OutputOf, Source, StaticRows
 from holdfast.words import Millis, TaskId
 
@@ -274,16 +272,13 @@ class SparkVersion:
     def _records(self, planner: Planner, reporting: Reporting) -> tuple[DataFrame | None, list[Failed]]:
         """The records of a sub-topology's stream, None if there can't be any, and those that failed.
 
-        Merged ones have their origin's name. Unusable ones that the readers of `reporting` report are left out.
+        Unusable ones that the readers of `reporting` report are left out.
         """
         readers = self.tasks.readers[planner]
-        found = [(reader.branch.origin.name, self._of(reader, reporting.get(reader, ()))) for reader in readers]
-        frames = [(name, *each) for name, each in found if each is not None]
-        failed = [each for _, _, own in frames for each in own]
-        if not frames or len(readers) == 1:
-            return (frames[0][1] if frames else None), failed
-        tagged = (frame.withColumn(SOURCE, F.lit(name)) for name, frame, _ in frames)
-        return reduce(lambda one, other: one.unionByName(other), tagged), failed
+        found = [each for reader in readers if (each := self._of(reader, reporting.get(reader, ()))) is not None]
+        failed = [each for _, own in found for each in own]
+        frames = [frame for frame, _ in found]
+        return (reduce(lambda one, other: one.unionByName(other), frames) if frames else None), failed
 
     def _of(self, reader: Reader, reporting: Sequence[Reader]) -> tuple[DataFrame, list[Failed]] | None:
         """The records of one branch, and those that failed."""
@@ -300,8 +295,17 @@ class SparkVersion:
 
     def _reader_records(self, reader: Reader, frame: DataFrame, *, checked: bool) -> ReaderRecords:
         origin = reader.branch.origin
-        unread = self.tasks.sources[origin].unread if isinstance(origin, Source) else ()
-        records = ReaderRecords(reader, frame, self.tasks.steps(reader), self.step.wall, checked, unread, self._kept)
+        source = self.tasks.sources[origin] if isinstance(origin, Source) else None
+        records = ReaderRecords(
+            reader,
+            frame,
+            self.tasks.steps(reader),
+            self.step.wall,
+            checked,
+            source.unread if source else (),
+            self._kept,
+            whole=source is not None and source.uses_all(reader),
+        )
         return self._checked_records.setdefault(reader, records) if checked else records
 
     def _origin(self, origin: Origin) -> DataFrame | None:

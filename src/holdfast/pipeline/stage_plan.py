@@ -14,7 +14,7 @@ import logging
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import reduce
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from pyspark.sql import functions as F
 
@@ -33,6 +33,15 @@ logger = logging.getLogger(__name__)
 Named = tuple[tuple[str, str], ...]
 
 
+class MemberFrame(NamedTuple):
+    """The rows of one member."""
+
+    frame: DataFrame
+    keys: tuple[str, ...]
+    columns: tuple[str, ...] | None = None
+    """The columns that its tasks get; None: all."""
+
+
 @dataclass
 class SharedColumns:
     """The columns of a union, and how each frame fills them."""
@@ -43,15 +52,16 @@ class SharedColumns:
     """Of each frame: the columns of the union, and its own names for them."""
 
     @classmethod
-    def of(cls, frames: Sequence[tuple[DataFrame, tuple[str, ...]]]) -> SharedColumns:
-        """`frames` come with the columns of their keys, which have the same types in all of them."""
+    def of(cls, frames: Sequence[MemberFrame]) -> SharedColumns:
+        """The columns of keys have the same types in all frames."""
         slots: list[DataType] = []
         filled: list[dict[int, str]] = []
-        for frame, keys in frames:
+        for frame, keys, columns in frames:
             own: dict[int, str] = dict(enumerate(keys))
-            slots += [frame.schema[name].dataType for name in keys[len(slots) :]]
-            for name in (each for each in frame.schema.names if each not in keys):
-                kind = frame.schema[name].dataType
+            schema = frame.schema
+            slots += [schema[name].dataType for name in keys[len(slots) :]]
+            for name in (each for each in columns or schema.names if each not in keys):
+                kind = schema[name].dataType
                 free = (n for n, slot in enumerate(slots) if slot == kind and n >= len(keys) and n not in own)
                 if (n := next(free, None)) is None:
                     slots.append(kind)
@@ -67,7 +77,7 @@ class SharedColumns:
             for number, own in enumerate(filled)
         ]
         names = [tuple((f"c{n}", name) for n, name in own.items()) for own in filled]
-        return cls(tuple(f"c{n}" for n in range(len(frames[0][1]))), selections, names)
+        return cls(tuple(f"c{n}" for n in range(len(frames[0].keys))), selections, names)
 
 
 @dataclass
@@ -78,6 +88,7 @@ class SharedJob:
     _columns: dict[tuple[Hashable, ...], SharedColumns] = field(default_factory=dict)
     _apart: set[tuple[Hashable, ...]] = field(default_factory=set)
     """The combinations for which Spark's plan doesn't keep the partitions of the members together."""
+    _nulls: list[Column] = field(default_factory=list)
 
     def run(
         self,
@@ -91,14 +102,14 @@ class SharedJob:
         """
         planned = [each for each in members if isinstance(each, TaskRows)]
         keys = planned[0].keys
-        frames = [(each.frame, each.keys) for each in planned]
-        frames += [(_numbers(frame, frames[0][0], keys), keys) for frame in counted.values()]
+        frames = [MemberFrame(each.frame, each.keys, each.columns) for each in planned]
+        frames += [MemberFrame(_numbers(frame, self._null_keys(frames[0])), keys) for frame in counted.values()]
         combination = (*(each.plan for each in planned), *counted)
         if combination in self._apart:
             return None
         if (columns := self._columns.get(combination)) is None:
             columns = self._columns[combination] = SharedColumns.of(frames)
-        selected = [frame.select(*own) for (frame, _), own in zip(frames, columns.selections, strict=True)]
+        selected = [each.frame.select(*own) for each, own in zip(frames, columns.selections, strict=True)]
         union = reduce(lambda one, other: one.unionAll(other), selected)
         work = self._work(members, tuple(counted), columns, locations)
         tasks = union.mapInArrow(work.run, RESULT)
@@ -111,6 +122,15 @@ class SharedJob:
         with running():
             results = tasks.toArrow()["result"].to_pylist()
         return [decode_stage(result) for result in results]
+
+    def _null_keys(self, like: MemberFrame) -> list[Column]:
+        """The columns of the key, all null. Made once: the keys of all members have these types."""
+        if not self._nulls:
+            # Spark must not know that the key is null: it would not shuffle by it.
+            null = "CASE WHEN monotonically_increasing_id() < 0 THEN '' END"
+            schema = like.frame.schema
+            self._nulls += [F.expr(null).cast(schema[name].dataType).alias(name) for name in like.keys]
+        return self._nulls
 
     @staticmethod
     def _work(
@@ -134,9 +154,6 @@ class SharedJob:
         return StageWork(works, counting, locations)
 
 
-def _numbers(frame: DataFrame, like: DataFrame, keys: tuple[str, ...]) -> DataFrame:
+def _numbers(frame: DataFrame, null_keys: Sequence[Column]) -> DataFrame:
     """The number of records in each part of a batch, as rows without a key."""
-    # Spark must not know that the key is null: it would not shuffle by it.
-    null = "CASE WHEN monotonically_increasing_id() < 0 THEN '' END"
-    nulls = [F.expr(null).cast(like.schema[name].dataType).alias(name) for name in keys]
-    return frame.select(*nulls).groupBy(*keys).agg(F.count(F.lit(1)).alias(NUMBER))
+    return frame.groupBy(*null_keys).agg(F.count(F.lit(1)).alias(NUMBER))

@@ -35,7 +35,8 @@ class StaticTablePlanner(RecordPlanner):
 
     def run(self, records: DataFrame, step: Step, locations: StateLocations) -> list[TaskResult]:
         with steps.labels("plan").time():
-            tasks = with_tasks(self._frames.rows(records, step.wall), self.work(step), locations)
+            rows = self.planned(records, step, NOTHING_SEALED)
+            tasks = with_tasks(rows.selected, rows.work, locations)
         with steps.labels("tasks").time():
             # Spark runs no task where it knows that a frame is empty, and then all stored rows are to be deleted.
             return collect(tasks) or self.run_idle(records.sparkSession, step, locations)

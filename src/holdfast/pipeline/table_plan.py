@@ -29,7 +29,7 @@ class TablePlanner(RecordPlanner):
         values["gone"] = "false" if operator.deleted is None else operator.deleted
         frames = RecordFrames(subtopology, limits, values, operator.columns)
         self._columns = frames.columns
-        super().__init__(subtopology, limits, frames)
+        super().__init__(subtopology, limits, frames, operator.columns)
 
     def work(self, step: Step, sealed: Sealed = NOTHING_SEALED) -> TableWork:
         (store,) = self._subtopology.stores

@@ -1,6 +1,7 @@
-"""Several sources in one streaming query: a union of rows that carry the name of their source.
+"""Several sources in one streaming query: a union of rows with a struct per source.
 
-A source's columns are in one struct, which is null in the rows of the others. An app with one source needs neither.
+The struct of a row's source has its columns, and those of the others are null: this is the row's tag. An app with one
+source has no structs.
 """
 
 from __future__ import annotations
@@ -13,8 +14,6 @@ from pyspark.sql import functions as F
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
-
-_TAG = "_source"
 
 
 class TaggedUnion:
@@ -33,10 +32,10 @@ class TaggedUnion:
             (F.struct("*") if name == source else F.lit(None).cast(self._schemas[name])).alias(column)
             for name, column in self._columns.items()
         ]
-        return frame.select(F.lit(source).alias(_TAG), *structs)
+        return frame.select(*structs)
 
     def of_source(self, batch: DataFrame, source: str) -> DataFrame:
         """The rows of one source."""
         if len(self._columns) == 1:
             return batch
-        return batch.where(F.col(_TAG) == source).select(f"{self._columns[source]}.*")
+        return batch.where(F.col(self._columns[source]).isNotNull()).select(f"{self._columns[source]}.*")
