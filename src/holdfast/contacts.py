@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.generations import Address
 from holdfast.instance.client import StateClient
-from holdfast.instance.credentials import Credentials
+from holdfast.instance.credentials import Credentials, NotAuthenticated
 from holdfast.instance.events import Event, ProblemEvent, RestoreEvent
 from holdfast.instance.messages import AppStateMessage, InstanceStatus, InstanceUnreachable
 from holdfast.retry import backoff
@@ -58,6 +58,7 @@ class Contact:
         *,
         on_event: Callable[[RestoreEvent], None],
         on_lost: Callable[[str], None],
+        on_back: Callable[[str], None],
         alert: Callable[[BaseException], None],
         since: int = 0,
     ) -> None:
@@ -65,6 +66,8 @@ class Contact:
         self.address = address
         self._on_event = on_event
         self._on_lost = on_lost
+        self._on_back = on_back
+        self._lost = False
         self._alert = alert
         self._since = since
         self._news, self._told = news, News()
@@ -132,6 +135,7 @@ class Contact:
                     self._wait(backoff(failures, _RETRY), lambda: False)
                     continue
                 since, life, failures = page.next, page.life, 0
+                self._reached()
                 for numbered in page.events:
                     self._take(numbered.event)
 
@@ -139,8 +143,14 @@ class Contact:
         """A thread that ended by an error would leave the end of the process unnoticed, so any error is noted."""
         level = logging.DEBUG if isinstance(error, HoldfastError) else logging.ERROR
         logger.log(level, "instance %s %s: %s", self.id, what, error)
-        if isinstance(error, InstanceUnreachable) and not self._closed:
+        if isinstance(error, InstanceUnreachable | NotAuthenticated) and not self._closed:
+            self._lost = True
             self._on_lost(self.id)
+
+    def _reached(self) -> None:
+        if self._lost:
+            self._lost = False
+            self._on_back(self.id)
 
     def _take(self, event: Event) -> None:
         match event:

@@ -184,4 +184,4 @@ class DriverCoordinator:
                 status = client.status()
         except HoldfastError:
             return False
-        return (status.name, status.log, status.pid) == (member.id, self._log, member.pid)
+        return (status.name, status.log, status.process) == (member.id, self._log, member.process)

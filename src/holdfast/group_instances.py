@@ -133,6 +133,7 @@ class GroupInstances:
                         self._news,
                         self.credentials,
                         on_event=self._on_event,
+                        on_back=self._coordinator.started,
                         on_lost=lambda id, incarnation=address.incarnation: self._coordinator.lost(id, incarnation),  # type: ignore[misc]
                         alert=self._alert,
                         since=0 if self._processes is not None else -1,

@@ -4,6 +4,8 @@ The instance knows nothing of HTTP, so the two are put together here. Everything
 """
 
 import logging
+import signal
+import sys
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import ErrorCategory, Held, HoldfastError, StorageUnavailable
@@ -38,6 +40,8 @@ def serve(config: InstanceConfig) -> None:
     """Runs an instance as a server, until it is told to end. It waits for the log, if the app has never run."""
     _begin_logging(config)
     answer_watchdog()
+    # The process has no state yet. As the first process of a container it would ignore the signal without a handler.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))
     _wait_for_log(config)
     _main(config)
 

@@ -1,5 +1,6 @@
 """The judge counts only time in which it looked itself."""
 
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -44,13 +45,19 @@ def test_a_member_that_left_is_gone_at_once_and_back_with_its_next_start() -> No
     assert judge.standing("a") is Standing.LIVE
 
 
-def test_a_refused_connection_is_forgotten_with_the_next_heartbeat() -> None:
+def test_a_refused_connection_counts_until_the_member_is_reached_or_started_again() -> None:
     judge = Judge(INTERVAL, TIMEOUT)
     judge.look(0, beats(a=1))
     judge.look(1, beats(a=2))
     judge.suspect("a")
     assert judge.standing("a") is Standing.SUSPECTED and not list(judge.live())
     judge.look(2, beats(a=3))
+    assert judge.standing("a") is Standing.SUSPECTED, "it writes heartbeats, and nobody has reached it"
+    judge.vouch("a")
+    assert judge.standing("a") is Standing.LIVE
+    judge.suspect("a")
+    again = {id: msgspec.structs.replace(found, incarnation=9) for id, found in beats(a=1).items()}
+    judge.look(3, again)
     assert judge.standing("a") is Standing.LIVE
 
 

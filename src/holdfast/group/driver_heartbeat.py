@@ -8,7 +8,7 @@ import msgspec
 
 from holdfast.errors import DamagedObject
 from holdfast.group.judge import Judge, Standing
-from holdfast.group.members import FORMAT, Member, MemberState
+from holdfast.group.members import FORMAT, LARGEST, Member, MemberState
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Storage
 
@@ -55,7 +55,10 @@ def read(storage: Storage, log: str) -> Member | None:
     """The last heartbeat of a driver; None if there is none that can be believed."""
     name = names.DRIVER_HEARTBEAT
     try:
-        found = documents.decode(storage.get(name), Member, name=name, place=storage.place, known=FORMAT)
+        data = storage.get_range(name, 0, LARGEST + 1)
+        if len(data) > LARGEST:
+            return None
+        found = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
     except (ObjectMissing, DamagedObject, documents.UnknownFormat):
         return None
     return found if (found.log, found.id) == (log, DRIVER) else None

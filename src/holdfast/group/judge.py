@@ -19,7 +19,7 @@ class Standing(Enum):
     """Its heartbeat was there and hasn't changed since: the instance may have ended long ago."""
     LIVE = "live"
     SUSPECTED = "suspected"
-    """It refused a connection, or the like. It may be back before its session ends."""
+    """It refused a connection, or the like. It may be back before its session ends. Heartbeats alone don't clear it."""
     GONE = "gone"
     """It has left, or was silent for longer than the session timeout."""
 
@@ -79,7 +79,10 @@ class Judge:
         if seen is None:
             seen = self._seen[member.id] = _Seen(identity, now, Standing.UNKNOWN)
         elif identity != seen.identity:
-            seen.identity, seen.since, seen.standing = identity, now, Standing.LIVE
+            # One that writes heartbeats and can't be reached would be suspected and trusted again and again.
+            reached = seen.standing is not Standing.SUSPECTED or identity[:2] != seen.identity[:2]
+            seen.identity, seen.since = identity, now
+            seen.standing = Standing.LIVE if reached else Standing.SUSPECTED
         elif slept:
             seen.since = now
         elif now - seen.since >= self._timeout:
@@ -93,7 +96,7 @@ class Judge:
             seen.standing = Standing.LIVE
 
     def suspect(self, id: str) -> None:
-        """A connection to this member was refused or reset. Its next heartbeat clears it."""
+        """A connection to this member was refused or reset. It counts until the member was reached or started again."""
         if (seen := self._seen.get(id)) is not None and seen.standing is Standing.LIVE:
             seen.standing = Standing.SUSPECTED
 

@@ -67,6 +67,7 @@ class GroupMember:
         self._stopping = False
         self._problem: str | None = None
         self._membership = self._joined()
+        self._beaten = clock.monotonic()
         self._take(self._membership.newest())
         instance.look_at_group = self.look
         self._thread = threading.Thread(target=self._run, name="group", daemon=True)
@@ -77,7 +78,7 @@ class GroupMember:
             log=self._log,
             id=self._id,
             incarnation=1,
-            process=new_id(),
+            process=self._instance.process,
             beat=0,
             address=self._instance.address,
             rest=None if self._rest is None else rest_address(self._instance.config, self._rest),
@@ -96,7 +97,7 @@ class GroupMember:
             return True  # it refuses this process, so it runs
         except HoldfastError:
             return False
-        return (status.name, status.log, status.pid) == (self._id, self._log, holder.pid) and status.pid != os.getpid()
+        return (status.name, status.log, status.process) == (self._id, self._log, holder.process)
 
     def look(self, number: int) -> None:
         """There is a generation of this number: looks at the log at once."""
@@ -161,6 +162,7 @@ class GroupMember:
         """One heartbeat, and what follows from the newest generation."""
         self._leftover.look(now, [hosted.replica.task for hosted in self._instance.hosted()])
         generation = self._membership.step()
+        self._beaten = now
         if not self._instance.config.embedded and self._driver.is_gone(now):
             self._instance.app_state = None  # that of a driver that has ended
             generation = self._coordinated(now) or generation
@@ -184,11 +186,23 @@ class GroupMember:
         for hosted in instance.hosted():
             if hosted.replica.task not in own:
                 instance.drop(hosted.replica.task)
+                self._beat_if_due()
         instance.peers = {task: generation.replicas(task) for task in generation.tasks}
         self._not_hosted = {task: why for task, why in self._not_hosted.items() if task in own}
         for task, place in own.items():
             self._host(task, Role.ACTIVE if place.active == self._id else Role.STANDBY)
+            self._beat_if_due()
         self._generation, instance.generation = generation, generation.number
+
+    def _beat_if_due(self) -> None:
+        """Many tasks take longer than a session: the others must not take this member for gone meanwhile."""
+        if self._clock.monotonic() - self._beaten < self._pause():
+            return
+        try:
+            self._membership.beat()
+        except HoldfastError as error:
+            _LOG.debug("a heartbeat is missing: %s", error)
+        self._beaten = self._clock.monotonic()
 
     def _host(self, task: TaskId, role: Role) -> None:
         try:

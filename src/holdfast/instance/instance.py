@@ -14,6 +14,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from holdfast import metrics
+from holdfast.chance import new_id
 from holdfast.errors import Closed, ErrorCategory, HoldfastError
 from holdfast.instance import messages, state_dir
 from holdfast.instance.addresses import advertised
@@ -92,6 +93,7 @@ class Instance:
         self.look_at_group: Callable[[int], None] = lambda number: None
         """Has the group looked at, because there is a generation of this number."""
         self.app_state: messages.AppStateMessage | None = None
+        self.process = new_id()
         self.failure: HoldfastError | None = None
         """Why it ends by itself."""
         self._hosted: dict[TaskId, HostedTask] = {}
@@ -288,6 +290,7 @@ class Instance:
     def status(self) -> messages.InstanceStatus:
         return messages.InstanceStatus(
             name=self.config.name,
+            process=self.process,
             app=self.log.app.id,
             log=self.log.id,
             pid=os.getpid(),

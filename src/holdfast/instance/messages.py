@@ -116,8 +116,10 @@ class TaskStatus(msgspec.Struct, frozen=True):
     error_category: ErrorCategory | None = None
 
 
-class InstanceStatus(msgspec.Struct, frozen=True):
+class InstanceStatus(msgspec.Struct, frozen=True, kw_only=True):
     name: str
+    process: str
+    """The random id of the process in its heartbeats: processes of two containers may have the same pid."""
     app: str
     log: str
     pid: int

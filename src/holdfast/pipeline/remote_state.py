@@ -15,7 +15,7 @@ import pyarrow as pa
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
-from holdfast.instance.credentials import NO_CREDENTIALS, Credentials
+from holdfast.instance.credentials import NO_CREDENTIALS, Credentials, NotAuthenticated
 from holdfast.instance.messages import InstanceUnavailable, TaskNotHere
 from holdfast.instance.unanswering import Unanswering
 from holdfast.log.segments import STATE_SCHEMA, SegmentRef
@@ -110,6 +110,10 @@ class RemoteState(TaskState):
             except InstanceUnavailable:
                 _unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
                 raise
+            except NotAuthenticated as error:
+                if unasked <= 0:
+                    raise
+                raise InstanceUnavailable(str(error)) from error  # the next replica may accept this process
 
         def may_pass(error: HoldfastError) -> bool:
             # The task has moved: another attempt of the batch gets its new place, which this one doesn't know.

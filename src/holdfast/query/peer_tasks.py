@@ -15,6 +15,7 @@ from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import Phase
+from holdfast.instance.credentials import NotAuthenticated
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.instance.unanswering import Unanswering
 from holdfast.query.reader import Entry
@@ -117,7 +118,8 @@ class PeerTask:
             try:
                 return read(self._clients[address].within(seconds))
             except HoldfastError as error:
-                if not is_retryable(error):
+                # One that refuses this process is no reason not to ask the others.
+                if not is_retryable(error) and not isinstance(error, NotAuthenticated):
                     raise
                 if isinstance(error, InstanceUnavailable):
                     self._unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
