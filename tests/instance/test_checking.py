@@ -127,7 +127,7 @@ def test_a_large_store_is_compared_by_a_sample(rocks: AppLog, place: Place) -> N
 def test_a_tail_that_is_too_long_is_compared_in_part(
     rocks: AppLog, place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(replica_check, "_VERSIONS", 2)
+    monkeypatch.setattr(replica_check, "VERSIONS", 2)
     put(rocks, range(5))
     replica = place.caught_up(rocks)
     saved(replica, rocks)

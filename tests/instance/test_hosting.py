@@ -397,7 +397,7 @@ def test_events_are_asked_for_less_often_the_longer_an_instance_does_not_answer(
 
     monkeypatch.setattr(contacts, "StateClient", lambda *_, **__: nullcontext(SimpleNamespace(events=events)))
     contact.address, contact._since, contact._closed = Address(incarnation=1, flight="grpc://127.0.0.1:1"), 0, False
-    contact._credentials, contact._lost = NO_CREDENTIALS, False
+    contact.id, contact._credentials, contact._lost = "one", NO_CREDENTIALS, False
     contact._wait = wait  # type: ignore[assignment, method-assign]
     contact._read_events()
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.2), strict=True))

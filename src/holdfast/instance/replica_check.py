@@ -34,7 +34,8 @@ from holdfast.stores.layouts.registry import layout_of
 from holdfast.words import NOTHING, TaskId, Version
 
 _LOG = logging.getLogger(__name__)
-_VERSIONS = 256
+VERSIONS = 32
+"""How many of the newest commits are read: no more than the reader keeps for all tasks of an instance."""
 _BYTES = 32 << 20
 _ROW_BYTES = 32
 """How much of the tail is read: one request per version, and this much memory."""
@@ -162,7 +163,7 @@ def _read_tail(replica: Replica, source: LogReader, newest: Commit, begin: Versi
     since, size = Version(newest.version), 0
     for commit in _backwards(source, newest):
         size += sum(_sizes(commit, replica.task))
-        is_far = size > _BYTES or newest.version - commit.version >= _VERSIONS
+        is_far = size > _BYTES or newest.version - commit.version >= VERSIONS
         if commit.version <= begin or is_far or commit.app != newest.app:
             break
         try:
@@ -179,10 +180,10 @@ def _read_tail(replica: Replica, source: LogReader, newest: Commit, begin: Versi
 
 
 def _backwards(source: LogReader, commit: Commit) -> Iterator[Commit]:
-    """A commit and its predecessors, as far as they are there. They are read without a place in the reader's cache."""
+    """A commit and its predecessors, as far as they are there. All tasks of an instance share those that the reader keeps."""
     while True:
         yield commit
-        before = source.log.commit(Version(commit.version - 1)) if commit.version > 1 else None
+        before = source.commit(Version(commit.version - 1)) if commit.version > 1 else None
         if before is None or before.id != commit.previous:
             return
         commit = before
