@@ -9,9 +9,9 @@ import msgspec
 import pytest
 
 from holdfast.instance import instance as instance_module
+from holdfast.instance import replica_check
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
-from holdfast.instance import replica_check
 from holdfast.log.log import Log
 from holdfast.log.objects import Storage
 from holdfast.log.storage import open_storage
@@ -107,8 +107,6 @@ def test_after_a_restart_the_first_look_at_snapshots_reads_no_tail(
             assert not hosted.snapshotter.step(), "neither the size nor the age of the tail makes one due"
         most = 10 + replica_check.VERSIONS  # the newest, the first, looks for new ones; and the checks of all tasks
         assert sum(commits_read(storage).values()) <= most
-            "the newest commit, the first one, looks for new ones, and the checks of all tasks together"
-        )
 
 
 @pytest.mark.parametrize("changed", [1, TASKS])

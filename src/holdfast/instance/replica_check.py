@@ -180,7 +180,7 @@ def _read_tail(replica: Replica, source: LogReader, newest: Commit, begin: Versi
 
 
 def _backwards(source: LogReader, commit: Commit) -> Iterator[Commit]:
-    """A commit and its predecessors, as far as they are there. All tasks of an instance share those that the reader keeps."""
+    """A commit and its predecessors, as far as they are there. All tasks share those that the reader keeps."""
     while True:
         yield commit
         before = source.commit(Version(commit.version - 1)) if commit.version > 1 else None
