@@ -47,7 +47,7 @@ else
 endif
 
 crash: setup-tests ## a kill at every step, on real Spark (make test runs ten of them); more examples of properties
-	$(PY) -m pytest -v -m "crash or slow" --ignore=tests/test_sizing_large.py
+	$(PY) -m pytest -v -m "crash or slow" --hypothesis-profile=thorough --ignore=tests/test_sizing_large.py
 	$(PY) -m pytest -q -m "not crash and not slow and not spark" --hypothesis-profile=thorough \
 	    --ignore=tests/crash tests
 

@@ -16,7 +16,8 @@ from hypothesis import HealthCheck, settings
 from py4j.java_gateway import JavaPackage, JVMView
 from pyspark.sql import SparkSession
 
-from tests import class_archive
+from tests import class_archive, forking
+from tests.apps import INTERPRETED
 
 # Test machines vary in speed, so a slow example is not a failure. `make crash` tries 25 times as many
 # examples of each property.
@@ -69,13 +70,10 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-# Tests run hundreds of plans once, over a few records each. Without compiling each plan to bytecode the JVM took 84
-# s of processor time for 29 of these tests instead of 102. Spark sizes the pages of hash tables and sort buffers by
-# the heap: after two tests 940 MB of it were arrays, and collections took an eighth of the JVM's time. Tests that
-# start a Spark of their own (`test_lifecycle.py`, `crash/`) have Spark's defaults; others ask for `compiled_plans`.
-_INTERPRETED: dict[str, str] = {"spark.sql.codegen.wholeStage": "false", "spark.sql.codegen.factoryMode": "NO_CODEGEN"}
+# Spark sizes the pages of hash tables and sort buffers by
+# the heap: after two tests 940 MB of it were arrays, and collections took an eighth of the JVM's time.
 _SHORT_PLANS: dict[str, bool | float | int | str | None] = {
-    **_INTERPRETED,
+    **INTERPRETED,
     "spark.buffer.pageSize": "1m",
     "spark.sql.ui.explainMode": "simple",
     "spark.sql.ui.retainedExecutions": "1",
@@ -129,8 +127,24 @@ def compiled_plans(spark: SparkSession) -> Iterator[None]:
     spark.conf.set("spark.sql.codegen.wholeStage", "true")
     spark.conf.set("spark.sql.codegen.factoryMode", "FALLBACK")
     yield
-    for name, value in _INTERPRETED.items():
+    for name, value in INTERPRETED.items():
         spark.conf.set(name, value)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def forked_programs() -> Iterator[None]:
+    """Instances and small programs start by a fork (tests/forking.py)."""
+    forking.install()
+    yield
+    forking.uninstall()
+
+
+@pytest.fixture
+def without_forks() -> Iterator[None]:
+    """Programs start as users start them: for tests of what they import, of their limits and of their command line."""
+    forking.pause(True)
+    yield
+    forking.pause(False)
 
 
 @pytest.fixture

@@ -71,7 +71,7 @@ def test_records_that_fail_in_python_are_skipped_or_kept(spark: SparkSession, tm
     ("step", "reason"),
     [
         (lambda stream: stream.where("CAST(text AS int) > 0"), r"\[CAST_INVALID_INPUT\] The value 'x'"),
-        (framed, r"transform\(\) failed: of_frames\(\) raised ValueError"),
+        pytest.param(framed, r"transform\(\) failed: of_frames\(\) raised ValueError", marks=pytest.mark.slow),
     ],
     ids=["where", "transform"],
 )

@@ -22,6 +22,7 @@ def folder(spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     """A working directory with the data in `games/`; `app.run()` ends when it has processed all of it."""
     shutil.copytree(ROOT / "examples/data/games", tmp_path / "games")
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(ROOT / "examples")  # as for a program in that folder
     monkeypatch.setenv("HOLDFAST_BASE_DIR", str(tmp_path / "holdfast"))
     monkeypatch.setenv("HOLDFAST_REST__PORT", "0")
     monkeypatch.setattr(hf.App, "run", run_to_the_end)
@@ -45,7 +46,7 @@ def test_programs_in_the_documentation_run(block: Block, folder: Path, capsys: p
 
 EXAMPLES = {
     "batching": ["{'shop': 'tea', 'orders': 10, 'cents': 1045}"],
-    "conversations": ['"messages":1', '"user":"bob"'],
+    "conversations": ['"messages":1', '"user":"bob"', '{"start":1767268800000,"messages":2}'],
     "sqlite_upsert": ["alice      120 points"],
     "wind_turbines": ["commands: [{'turbine': 't-1', 'power': 'on'}]"],
 }

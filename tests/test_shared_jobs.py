@@ -15,7 +15,7 @@ from tests.apps import NOON, entries_of, game, read, settings, write
 pytestmark = [pytest.mark.spark, pytest.mark.usefixtures("compiled_plans")]
 
 
-def shop(spark: SparkSession, folder: Path, dead: hf.Sink | None = None) -> hf.App:
+def shop(spark: SparkSession, folder: Path, dead: hf.Sink) -> hf.App:
     """A table, an aggregate over merged branches, a join with the table, and an aggregate over the join's rows."""
     app = hf.App("shop", settings=settings(folder), spark=spark)
     buyers = app.table(read(spark, folder / "buyers"), "buyers", key="player", timestamp="at")
@@ -26,8 +26,7 @@ def shop(spark: SparkSession, folder: Path, dead: hf.Sink | None = None) -> hf.A
     merged.group_by().aggregate(n=hf.count(), total=hf.sum("points")).store("totals")
     joined = small.join(buyers, name="joined", prefix="b_")
     joined.to_stream().group_by().aggregate(n=hf.count(), last=hf.last("b_points")).store("small")
-    if dead is not None:
-        app.dead_letters(dead)
+    app.dead_letters(dead)
     return app
 
 
@@ -68,36 +67,39 @@ class Expected:
         assert {key: row["points"] for key, row in entries_of(app, "buyers").items()} == self.buyers
 
 
-def test_a_version_of_four_sub_topologies_is_one_job(spark: SparkSession, tmp_path: Path) -> None:
-    dice, expected = random.Random(5), Expected()
-    for number in range(3):
+BROKEN = {2: [game(None, 30), game(None, 60)], 3: [game(None, 10), game("p1", 5, None)]}
+
+
+def test_a_version_of_four_sub_topologies_is_one_job_and_reports_each_record_once(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    """Two versions without unusable records, two with some, and one without."""
+    dice, expected, dead = random.Random(5), Expected(), hf.memory()
+
+    def write_one(number: int) -> None:
         buyers, orders = batch(dice, number)[:7], batch(dice, number)
-        write(tmp_path / "buyers", number, buyers)
-        write(tmp_path / "orders", number, orders)
         expected.add(buyers, orders)
+        write(tmp_path / "buyers", number, [*buyers, *([game(None)] if number == 3 else [])])
+        write(tmp_path / "orders", number, [*orders, *BROKEN.get(number, [])])
+
+    write_one(0)
+    write_one(1)
     before = jobs_of(spark)
-    with shop(spark, tmp_path) as app:
+    with shop(spark, tmp_path, dead) as app:
         app.process_all_available()
         expected.check(app)
-        assert (app.version, jobs_of(spark) - before) == (3, 3)
+        assert (app.version, jobs_of(spark) - before) == (2, 2)
         newest = app._started().driver.newest
         assert newest is not None and newest.counts["records"] == 7 + 40
         assert newest.clocks.sources.keys() == {"buyers", "orders"}
         tasks = {f"{number}_{partition}" for number in range(4) for partition in range(2)}
         assert newest.segments.keys() <= tasks, "each sub-topology has tasks and segments of its own"
         assert {task.partition("_")[0] for task in newest.segments} == {"0", "1", "2", "3"}
-
-
-def test_unusable_and_failing_records_are_reported_once(spark: SparkSession, tmp_path: Path) -> None:
-    dice, expected, dead = random.Random(6), Expected(), hf.memory()
-    for number in range(4):
-        buyers, orders = batch(dice, number)[:7], batch(dice, number)
-        expected.add(buyers, orders)
-        broken = {1: [game(None, 30), game(None, 60)], 2: [game(None, 10), game("p1", 5, None)]}.get(number, [])
-        write(tmp_path / "buyers", number, [*buyers, *([game(None)] if number == 2 else [])])
-        write(tmp_path / "orders", number, [*orders, *broken])
+    for number in (2, 3, 4):
+        write_one(number)
     with shop(spark, tmp_path, dead) as app:
         app.process_all_available()
         expected.check(app)
+        assert app.version == 5
     letters = [(json.loads(str(row["record"]))["points"], row["times"]) for row in dead.rows()]
     assert sorted(letters) == [(1, 1), (5, 1), (10, 1), (30, 1), (60, 1)]

@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 import holdfast as hf
-from tests.apps import read
+from tests.apps import INTERPRETED, read
 from tests.s3 import BUCKET
 
 APP = "accounts"
@@ -21,6 +21,7 @@ SCHEMA = "account string, amount long, at timestamp"
 
 def build(folder: Path, master: str, options: dict[str, str], standbys: int) -> hf.App:
     config = {
+        **INTERPRETED,
         "spark.ui.enabled": "false",
         "spark.executor.memory": "512m",
         "spark.executor.cores": "1",

@@ -21,6 +21,7 @@ from tests.crash.machine import (
     expected,
     reached,
 )
+from tests.crash.matrix import STAGES
 
 BATCHES = [
     [("alice", 100), ("bob", 200), ("carol", 5), ("dave", 1)],
@@ -102,8 +103,23 @@ def some(every: range) -> list[int]:
     return sorted({*every[:1], *every[-1:]})
 
 
+def cases(*stages: str) -> pytest.MarkDecorator:
+    """Plain tables with every point. Other kinds differ in what a task writes: `make test` has them at these points."""
+    return pytest.mark.parametrize(
+        ("spec", "point"),
+        [
+            pytest.param(spec, point, id=f"{name}-{point}", marks=[] if chosen else [pytest.mark.slow])
+            for name, spec in KINDS.items()
+            for point in faults.POINTS
+            for chosen in [spec is SPEC or point in stages]
+        ],
+        indirect=["spec"],
+        scope="module",
+    )
+
+
 @pytest.mark.parametrize("times", [some, pytest.param(list, marks=pytest.mark.slow)])
-@pytest.mark.parametrize("point", faults.POINTS)
+@cases()
 def test_a_crash_at_any_point_changes_nothing(
     point: str, times: Callable[[range], list[int]], counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
@@ -118,7 +134,7 @@ def test_a_crash_at_any_point_changes_nothing(
         assert machine.driver.newest.version == len(BATCHES)
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@cases(*STAGES)
 def test_a_crash_and_a_lost_state_directory_change_nothing(
     point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:

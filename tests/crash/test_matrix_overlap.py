@@ -28,11 +28,19 @@ def counts(tmp_path_factory: pytest.TempPathFactory) -> dict[str, int]:
     return reached(BATCHES, Machine(tmp_path_factory.mktemp("counts")))
 
 
-def times(number: int) -> list[int]:
+def three(number: int) -> list[int]:
     """The first time that a point is reached, one between and the last."""
     assert number > 1
     every = range(1, number + 1)
     return sorted({*every[:1], *every[number // 2 : number // 2 + 1], *every[-1:]})
+
+
+def between(number: int) -> list[int]:
+    return three(number)[1:2]
+
+
+def ends(number: int) -> list[int]:
+    return [1, number]
 
 
 def once_at(nth: int, call: Callable[[], None]) -> Callable[[], None]:
@@ -56,10 +64,18 @@ def failure_of(machine: Machine) -> BaseException | None:
     return None
 
 
-@pytest.mark.parametrize("ahead", [len(BATCHES), *(pytest.param(n, marks=pytest.mark.slow) for n in (1, 0))])
+@pytest.mark.parametrize(
+    ("ahead", "times"),
+    [(len(BATCHES), ends), *(pytest.param(n, three, marks=pytest.mark.slow) for n in (len(BATCHES), 1, 0))],
+)
 @pytest.mark.parametrize("point", POINTS)
 def test_a_driver_that_is_overtaken_at_any_point_changes_nothing(
-    point: str, ahead: int, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
+    point: str,
+    ahead: int,
+    times: Callable[[int], list[int]],
+    counts: dict[str, int],
+    undisturbed: Machine,
+    tmp_path: Path,
 ) -> None:
     """At the point another driver takes over and runs some batches; then the first goes on, as after a sleep."""
     for nth in times(counts[point]):
@@ -78,11 +94,12 @@ def test_a_driver_that_is_overtaken_at_any_point_changes_nothing(
         assert_same(driver, undisturbed, f"{point}@{nth}")
 
 
+@pytest.mark.parametrize("times", [between, pytest.param(three, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("point", POINTS)
 def test_the_first_driver_comes_back_after_the_second_was_killed_at_any_point(
-    point: str, counts: dict[str, int], undisturbed: Machine, tmp_path: Path
+    point: str, times: Callable[[int], list[int]], counts: dict[str, int], undisturbed: Machine, tmp_path: Path
 ) -> None:
-    for nth in times(counts[point])[:-1]:
+    for nth in times(counts[point]):
         first = Machine(tmp_path / f"first-{nth}")
         first.run(BATCHES[:1])
         second = first.beside(tmp_path / f"second-{nth}")

@@ -7,6 +7,7 @@ import pytest
 
 from holdfast import faults
 from tests.crash.machine import Crash, Record, crash_at, reached
+from tests.crash.matrix import points_of_an_operator
 from tests.crash.rewriting_machine import OLD_BATCHES, ChangingMachine, TableMachine, ValueMachine
 
 # Points are multiples of ten, so that sums of their tenths are exact.
@@ -53,7 +54,7 @@ def test_without_a_crash_all_entries_are_rewritten(machine: MachineType, undistu
     assert 0 < rewritten < len(old), "batches wrote some before the pass reached them"
 
 
-@pytest.mark.parametrize("point", faults.POINTS)
+@pytest.mark.parametrize("point", points_of_an_operator())
 def test_crashes_at_any_point_lose_no_entry_and_upcast_none_twice(
     point: str,
     machine: MachineType,

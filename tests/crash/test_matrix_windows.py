@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 
-from holdfast import faults
 from holdfast.pipeline.driver import BatchResult
 from holdfast.stores.layouts.due import Due
 from holdfast.topology.windows import Windows
@@ -89,7 +88,7 @@ def sent(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     return machine
 
 
-@pytest.mark.parametrize("point", [each for each in faults.POINTS if each.startswith(("segment", "commit", "sink"))])
+@pytest.mark.parametrize("point", points_of_an_operator("segment", "commit", "sink"))
 def test_crashes_on_the_way_to_sinks_change_no_update_and_no_late_record(
     point: str, sent: WindowMachine, tmp_path: Path
 ) -> None:

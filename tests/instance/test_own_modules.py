@@ -17,6 +17,8 @@ from tests.instance.app_log import AppLog
 from tests.instance.embedded import start_once
 from tests.instance.test_process import config_of
 
+pytestmark = pytest.mark.usefixtures("without_forks")
+
 HOOK = """
 def tune(store, tunable):
     tunable.options.set_max_bytes_for_level_base(7_654_321)

@@ -240,8 +240,9 @@ def test_segments_of_a_restore_count_for_the_bandwidth(rocks: AppLog, place: Pla
     assert clock.monotonic() == pytest.approx(100, rel=0.02), "a replica that is up to date isn't slowed down"
 
 
-def test_256_tasks_with_small_files_are_restored(tmp_path: Path) -> None:
-    app = AppLog(str(tmp_path / "log"), partitions=256, stores=("counts",))
+@pytest.mark.parametrize("tasks", [64, pytest.param(256, marks=pytest.mark.slow)])
+def test_many_tasks_with_small_files_are_restored(tasks: int, tmp_path: Path) -> None:
+    app = AppLog(str(tmp_path / "log"), partitions=tasks, stores=("counts",))
     app.grow(3, seed=7)
     config = config_of(app, tmp_path, snapshots=NO_SNAPSHOTS)
     with running(config) as instance:
@@ -252,7 +253,7 @@ def test_256_tasks_with_small_files_are_restored(tmp_path: Path) -> None:
     with running(fresh) as instance:
         assert instance.wait_ready(300)
         done = Counter(event.task for event in loads(instance) if event.bytes_done == event.bytes_total)
-        assert len(done) == 256
+        assert len(done) == tasks
         threads = [thread.name for thread in threading.enumerate() if thread.name.startswith("fetch")]
         assert 0 < len(threads) <= 16
         for task in app.log.app.tasks():

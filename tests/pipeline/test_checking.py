@@ -137,7 +137,23 @@ def texts(spark: SparkSession) -> DataFrame:
     return hide_ids(spark.createDataFrame(table).repartition(1).sortWithinPartitions(RECORD_ID))
 
 
-@pytest.mark.parametrize("name", STEPS)
+# Each repeats parts of two others.
+COMBINED = (
+    "index",
+    "udf in a udf",
+    "cast in a named argument",
+    "cast in a udf in a udf",
+    "udf in a filter",
+    "large udf",
+    "pandas iterator",
+    "mapInPandas after a repartition",
+    "mapInPandas with a broadcast variable",
+)
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(name, marks=pytest.mark.slow) if name in COMBINED else name for name in STEPS]
+)
 def test_failing_records_are_set_apart_with_their_errors(texts: DataFrame, name: str) -> None:
     step, reason = STEPS[name]
     kept: list[DataFrame] = []

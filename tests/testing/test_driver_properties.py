@@ -95,7 +95,7 @@ def _same(value: Any) -> Any:
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("seed", range(2))
 def test_crashes_change_nothing(seed: int) -> None:
     batches = inputs(Random(seed))
     expected = run(plain_app(seed), batches)
@@ -103,7 +103,7 @@ def test_crashes_change_nothing(seed: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(3, 200))
+@pytest.mark.parametrize("seed", range(2, 200))
 def test_crashes_change_nothing_in_many_topologies(seed: int) -> None:
     test_crashes_change_nothing(seed)
 

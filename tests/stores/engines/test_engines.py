@@ -369,8 +369,8 @@ def in_slice(slice_: int, rows: int, value: bytes) -> Changes:
 
 
 def test_a_large_slice_is_dropped_in_one_step_while_others_read(open_: Open) -> None:
-    """Of 300,000 rows, a reader finds both the first and the last or neither; views still have all of them."""
-    engine, rows = open_(families=("a",)), 300_000
+    """Of 100,000 rows, a reader finds both the first and the last or neither; views still have all of them."""
+    engine, rows = open_(families=("a",)), 100_000
     for slice_ in (1, 2, 3):
         engine.apply([("a", in_slice(slice_, rows if slice_ == 2 else 1_000, b"old"))], at(slice_))
     before = engine.view()

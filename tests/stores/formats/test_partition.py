@@ -6,7 +6,7 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
 
@@ -65,6 +65,7 @@ def examples(type_: str, count: int) -> list[Any]:
     """Many different values of a type, the same in every run."""
     found: list[Any] = []
 
+    @settings(max_examples=count)
     @given(VALUES[type_])
     def collect(value: Any) -> None:
         found.append(value)
@@ -79,7 +80,7 @@ def examples(type_: str, count: int) -> list[Any]:
 def test_partitions_are_sparks_own(spark: SparkSession, types: list[str]) -> None:
     schema = schema_of(types)
     table = pa.Table.from_arrays(
-        columns(schema, list(zip(*(examples(each, 300) for each in types), strict=True))), schema=schema.arrow
+        columns(schema, list(zip(*(examples(each, 100) for each in types), strict=True))), schema=schema.arrow
     )
     frame = spark.createDataFrame(table)
     frame = frame.select(

@@ -16,6 +16,7 @@ from hypothesis import strategies as st
 from holdfast.stores.access import Now
 from holdfast.stores.kinds import view_of
 from holdfast.topology.processor import timed
+from tests.apps import ENGINES
 from tests.stores.kinds.models import MODELS, TIMES, entries_in
 from tests.stores.kinds.worlds import DictWorld, EngineWorld
 
@@ -79,7 +80,7 @@ def test_a_store_answers_like_its_model(kind: str, event_time: bool, data: st.Da
     )
 
 
-@pytest.mark.parametrize("engine", ["rocksdb", "memory"])
+@pytest.mark.parametrize("engine", ENGINES)
 @pytest.mark.parametrize("kind", MODELS)
 @given(data=st.data())
 @settings(max_examples=settings().max_examples // 5, deadline=None, suppress_health_check=SLOW)
