@@ -53,6 +53,18 @@ def test_a_kill_happens_at_the_nth_time() -> None:
     assert done.stdout.split() == ["1", "2", "3"]
 
 
+def test_the_last_fault_waits_for_the_others(tmp_path: Path) -> None:
+    env = {**os.environ, "HOLDFAST_FAULT": "sink.after=kill@1,commit.before=kill@2:last"}
+    env["HOLDFAST_FAULT_DIR"] = str(tmp_path)
+    with subprocess.Popen([sys.executable, "-c", CODE], env=env, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        assert [process.stdout.readline() for _ in range(2)] == ["1\n", "2\n"]
+        assert process.poll() is None
+        (tmp_path / "sink.after.fired").touch()
+        assert process.wait(50) == -signal.SIGKILL
+        assert process.stdout.read() == ""
+
+
 def test_a_fault_with_a_folder_fires_once_in_all_processes(tmp_path: Path) -> None:
     assert run("commit.before=kill@2", tmp_path).returncode == -signal.SIGKILL
     again = run("commit.before=kill@2", tmp_path)

@@ -7,6 +7,7 @@ checks an empty dict. A test sets its fault in the environment, so that every pr
     HOLDFAST_FAULT="segment.after=raise@1"      raises InjectedFault there, once
     HOLDFAST_FAULT="segment.after=driver@2"     kill -9 of the driver when this process is there (or instance, worker)
     HOLDFAST_FAULT="state.read=executor@1"      kill -9 of the JVM this Python worker belongs to
+    HOLDFAST_FAULT="...,sink.after=kill@4:last" the process waits at the point until all other faults have happened
     HOLDFAST_FAULT_DIR=/some/folder             each fault fires once per folder, even if processes restart; processes
                                                 write their ids here, so that one can kill another
 
@@ -16,9 +17,10 @@ In one process a test sets them with `with faults.active({"commit.before": handl
 import contextlib
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import ErrorCategory, HoldfastError
 
 POINTS = (
@@ -47,6 +49,8 @@ POINTS = (
 
 
 ROLES = ("driver", "worker", "instance")
+_LOOK_SECONDS, _MOST_SECONDS = 0.02, 60.0
+"""How often a process looks whether the other faults have happened, and how long it waits for them."""
 
 
 class InjectedFault(HoldfastError):
@@ -93,7 +97,9 @@ def load_from_environment(role: str) -> None:
     for part in filter(None, text.split(",")):
         name, _, action = part.partition("=")
         verb, _, nth = action.partition("@")
-        _active[_checked(name)] = _handler(name, verb, int(nth or 1), folder)
+        nth, _, last = nth.partition(":")
+        others = wanted() - {name} if last else set()
+        _active[_checked(name)] = _handler(name, verb, int(nth or 1), folder, others)
 
 
 def _checked(name: str) -> str:
@@ -102,13 +108,29 @@ def _checked(name: str) -> str:
     return name
 
 
-def _handler(name: str, verb: str, nth: int, folder: Path | None) -> Handler:
+def wanted() -> set[str]:
+    """The points that HOLDFAST_FAULT names."""
+    return {part.partition("=")[0] for part in os.environ.get("HOLDFAST_FAULT", "").split(",") if part}
+
+
+def wait_for(points: Collection[str], folder: Path) -> None:
+    """Waits until faults have happened at all of these points. A test tells which of them never did."""
+    until = SYSTEM_CLOCK.monotonic() + _MOST_SECONDS
+    while not all((folder / f"{point}.fired").exists() for point in points) and SYSTEM_CLOCK.monotonic() < until:
+        SYSTEM_CLOCK.sleep(_LOOK_SECONDS)
+
+
+def _handler(name: str, verb: str, nth: int, folder: Path | None, others: Collection[str]) -> Handler:
     reached = 0
 
     def handle() -> None:
         nonlocal reached
         reached += 1
-        if reached < nth or not _first_time(folder, name):
+        if reached < nth:
+            return
+        if folder is not None:
+            wait_for(others, folder)
+        if not _first_time(folder, name):
             return
         if verb == "kill":
             os.kill(os.getpid(), signal.SIGKILL)

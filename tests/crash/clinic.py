@@ -27,7 +27,7 @@ import pyarrow as pa
 import holdfast as hf
 from tests.apps import entries_of, read, write
 from tests.crash.clinic_oracle import EVERY_S, GRACE_S, WINDOW_S, Batch, Beat, Temperature, Truth, truth, within
-from tests.crash.scenario import crashing
+from tests.crash.scenario import crashing, process_all
 from tests.crash.spark_batches import files_of_batches
 from tests.test_processors import delivered
 
@@ -167,7 +167,7 @@ def main(folder: Path) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     app = on_spark(folder)
     app.start()
-    app.process_all_available()
+    process_all(app)
     true = expected(as_spark_read_them(folder))
     wait_for_the_last_punctuation(app, true)
     stores = {name: entries_of(app, name) for name in STORES}

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import holdfast as hf
 from tests.apps import write
-from tests.crash.scenario import EVERY_STEP
+from tests.crash.scenario import EVERY_STEP, process_all
 from tests.test_processors import ARROW, FADING_MS, Model, check, delivered, players_app, records
 
 FILES = 10
@@ -41,7 +41,7 @@ def main(folder: Path) -> None:
     app = players_app(spark, folder, **EVERY_STEP)
     true = model()
     with app:
-        app.process_all_available()
+        process_all(app)
         check(app, true)
     rows = [(row["player"], row["games"], row["at"]) for row in delivered(folder / "out")]
     assert sorted(rows) == sorted(true.forwarded)

@@ -9,6 +9,7 @@ the store, read over REST, and the file sink with a Spark SQL batch over the sam
 import json
 import logging
 import math
+import os
 import sys
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -22,7 +23,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
 
 import holdfast as hf
-from tests.apps import entries_of, read, settings, write
+from holdfast import faults
+from tests.apps import INTERPRETED, entries_of, read, settings, write
 
 ARROW = pa.schema(
     [
@@ -62,7 +64,7 @@ EVERY_STEP: dict[str, Any] = {
 
 def crashing(id: str, folder: Path, spark: SparkSession | None = None, **changes: Any) -> hf.App:
     """An app with these settings and a Spark session that says little."""
-    chosen = hf.SparkSettings(master="local[2]", config={"spark.ui.enabled": "false"})
+    chosen = hf.SparkSettings(master="local[2]", config={"spark.ui.enabled": "false", **INTERPRETED})
     with_retries = {**EVERY_STEP, "retry": hf.RetrySettings(), "spark": chosen, **changes}
     app = hf.App(id, settings=settings(folder, **with_retries), spark=spark)
     app.spark.sparkContext.setLogLevel("ERROR")
@@ -145,11 +147,19 @@ def differences(found: dict[str, dict[str, Any]], true: dict[str, dict[str, Any]
     ]
 
 
+def process_all(app: hf.App) -> None:
+    """Processes all input, and waits for the faults of this life that haven't happened by then."""
+    app.process_all_available()
+    if (folder := os.environ.get("HOLDFAST_FAULT_DIR")) is not None:
+        faults.wait_for(faults.wanted(), Path(folder))
+        app.process_all_available()
+
+
 def main(folder: Path) -> None:
     logging.basicConfig(level=logging.WARNING, stream=sys.stderr)
     app = build(folder)
     app.start()
-    app.process_all_available()
+    process_all(app)
     true = truth(app.spark, folder)
     wrong = differences(entries_of(app, "totals"), true)
     app.stop()

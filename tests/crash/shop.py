@@ -27,7 +27,7 @@ import pyarrow as pa
 
 import holdfast as hf
 from tests.apps import entries_of, read, write
-from tests.crash.scenario import crashing
+from tests.crash.scenario import crashing, process_all
 from tests.crash.shop_oracle import HISTORY_MS, Batch, Customer, Order, Product, Truth, truth
 from tests.crash.spark_batches import files_of_batches
 from tests.test_processors import delivered
@@ -207,7 +207,7 @@ def main(folder: Path) -> None:
     life = len(list(folder.glob("faults-*")))
     app = on_spark(folder, life)
     app.start()
-    app.process_all_available()
+    process_all(app)
     wait_for_static_rows(app, life)
     true = truth(as_spark_read_them(folder), countries_in(life))
     stores = {name: entries_of(app, name) for name in STORES}

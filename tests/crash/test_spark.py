@@ -24,26 +24,27 @@ KILLED = -9
 Chain = Sequence[tuple[str, bool]]
 """The lives of one app: the faults of each, and whether the driver survives it."""
 
-# Kills of workers and instances don't end the driver, so each life has several of them before the one that does.
+# Kills of workers and instances don't end the driver, so each life has several of them before the one that does. An
+# instance takes snapshots after a while, however many versions there are by then: the driver waits for its kills.
 _FIRST = "segment.before=kill@1,segment.after=kill@2,state.read=kill@3,apply.before=kill@1,apply.middle=kill@2"
 
 CHAIN = [
-    (f"{_FIRST},snapshot.before=kill@1,commit.after=kill@5", False),
+    (f"{_FIRST},snapshot.before=kill@1,commit.after=kill@5:last", False),
     ("apply.after=kill@1,snapshot.middle=kill@1,commit.before=instance@2", True),
 ]
 """Ten kills in two lives, since each life starts a JVM."""
 
 LONG_CHAIN = [
-    (f"{_FIRST},snapshot.before=kill@1,commit.after=kill@6", False),
-    ("apply.after=kill@1,snapshot.middle=kill@1,sink.after=kill@4", False),
-    ("snapshot.after=kill@1,commit.before=kill@3", False),
+    (f"{_FIRST},snapshot.before=kill@1,commit.after=kill@6:last", False),
+    ("apply.after=kill@1,snapshot.middle=kill@1,sink.after=kill@4:last", False),
+    ("snapshot.after=kill@1,commit.before=kill@3:last", False),
     ("commit.before=instance@2", True),
 ]
 
 PLAYERS_CHAIN = [
-    ("segment.before=kill@1,apply.middle=kill@1,commit.before=kill@3", False),
-    ("state.read=kill@2,snapshot.middle=kill@1,commit.after=kill@2", False),
-    ("segment.after=kill@1,drop.before=kill@1,drop.after=kill@1,sink.after=kill@6", False),
+    ("segment.before=kill@1,apply.middle=kill@1,commit.before=kill@3:last", False),
+    ("state.read=kill@2,snapshot.middle=kill@1,commit.after=kill@2:last", False),
+    ("segment.after=kill@1,drop.before=kill@1,drop.after=kill@1,sink.after=kill@6:last", False),
     ("apply.after=kill@1", True),
 ]
 
@@ -138,7 +139,7 @@ def test_a_dozen_kills_change_nothing_in_topologies(app: Any, seed: int, tmp_pat
 
     The clinic has windows, joins of streams and a punctuator, the shop has foreign keys, a history and global tables.
     """
-    app.write_input(tmp_path, files=20)
+    app.write_input(tmp_path, files=36)
     name = app.__name__.rpartition(".")[2]
     dice, kills, life = random.Random(seed), 0, 0
     while kills < 12:
