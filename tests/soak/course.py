@@ -1,8 +1,9 @@
 """How memory, open files, the log and the state directory develop over the time of a soak.
 
 Processes are killed and started all the time, and a release with two stores has twice the tasks and objects of one with
-one store. So growth is judged while the app is left alone, in the last part of the soak. At its end the log has nothing
-left from before, but for what is still named: kills and restarts leave nothing that stays.
+one store. So growth is judged while the app is left alone, in the last part of the soak. The log keeps the versions of
+some seconds, which are more if the app gets faster, so its objects may grow as much as the versions per second do. At
+its end the log has nothing left from before, but for what is still named: kills and restarts leave nothing that stays.
 """
 
 import contextlib
@@ -17,6 +18,7 @@ from statistics import median
 import msgspec
 from rich.table import Table
 
+from holdfast.log.names import COMMITS, number_of
 from tests.soak.app import HEAP
 from tests.soak.processes import of_kind, open_files, resident_mib
 
@@ -44,6 +46,7 @@ OF_FILES = (
     "files of state",
     "MiB of state",
 )
+VERSION = "versions made"
 LONG_ENOUGH = 120
 """Seconds alone after which everything from before is cleaned: the retention is 20 s, and snapshots are 5 s old."""
 CLEANED = ("commits/", "segments/", "snapshots/", "sinks/")
@@ -75,6 +78,7 @@ class Course(threading.Thread):
 
     def _sample_files(self) -> None:
         log, state = sizes(self._log), sizes(self._state)
+        self.samples[VERSION].append(newest_version(log))
         for name, count in counted(self._log, log).items():
             self.samples[name].append(count)
         self.samples["MiB in the log"].append(sum(log.values()) / (1 << 20))
@@ -90,10 +94,11 @@ class Course(threading.Thread):
             self.samples[IN_HEAP].append(float(text))
 
     def thirds(self, name: str) -> list[float]:
-        """The median of each third of the time."""
+        """The median of each third of the time; of versions, how many were made in it."""
         values = self.samples[name]
         third = max(1, len(values) // 3)
-        return [median(part) for part in (values[:third], values[third : 2 * third], values[2 * third :]) if part]
+        parts = [part for part in (values[:third], values[third : 2 * third], values[2 * third :]) if part]
+        return [part[-1] - part[0] if name == VERSION else median(part) for part in parts]
 
     def growth(self) -> list[str]:
         """What kept growing, or was never there, one sentence each."""
@@ -102,11 +107,16 @@ class Course(threading.Thread):
             if not self.samples[name]:
                 found.append(f"{name}: there is no sample")
                 continue
-            first, *rest = self.thirds(name)
-            before = max(first, *rest[:-1])
-            if len(rest) == 2 and rest[1] > max(ALLOWED * before, before + FEW):
-                found.append(f"{name} keep growing: {first:.0f}, then {rest[0]:.0f}, then {rest[1]:.0f}")
+            thirds = self.thirds(name)
+            if len(thirds) == 3 and grew(thirds) > (self._faster() if name in OF_FILES else 1.0):
+                shown = ", then ".join(f"{value:.0f}" for value in thirds)
+                found.append(f"{name} keep growing: {shown}, with {self.thirds(VERSION)} versions")
         return found
+
+    def _faster(self) -> float:
+        """How many times as many versions as before were made in the last third, at least 1."""
+        *before, last = self.thirds(VERSION)
+        return max(1.0, last / max(1.0, *before))
 
     def leftovers(self) -> list[str]:
         """The objects from before the app was left alone that should have been cleaned since, one sentence each."""
@@ -122,7 +132,7 @@ class Course(threading.Thread):
         table.add_column("")
         for column in ("samples", "first", "second", "last", "most"):
             table.add_column(column, justify="right")
-        for group in (OF_FILES + PER_START, (*OF_PROCESSES, IN_HEAP)):
+        for group in ((VERSION, *OF_FILES, *PER_START), (*OF_PROCESSES, IN_HEAP)):
             for name in group:
                 values = self.samples[name]
                 thirds = [f"{value:,.0f}" for value in self.thirds(name)] if values else []
@@ -130,6 +140,25 @@ class Course(threading.Thread):
                 table.add_row(name, str(len(values)), *(thirds + [""] * 3)[:3], most)
             table.add_section()
         return table
+
+
+def grew(thirds: list[float]) -> float:
+    """How many times as much as before and what is allowed there was in the last third; 0 for a few more.
+
+    >>> grew([100, 100, 120]), grew([100, 150, 250]), grew([2, 2, 4])
+    (0.96, 1.3333333333333333, 0.0)
+    """
+    *before, last = thirds
+    return last / (ALLOWED * max(before)) if last > max(before) + FEW else 0.0
+
+
+def newest_version(names: Iterable[str]) -> int:
+    """The newest version of a log with objects of these names.
+
+    >>> newest_version(["commits/00000000000000000012.json", "segments/all/00000000000000000013"])
+    12
+    """
+    return max((number_of(name) or 0 for name in names if name.startswith(COMMITS)), default=0)
 
 
 def sizes(folder: Path) -> dict[str, int]:

@@ -9,17 +9,17 @@ from pathlib import Path
 
 import pytest
 
-from tests.soak.course import IN_HEAP, LONG_ENOUGH, OF_FILES, OF_PROCESSES, Course, counted, sizes
+from tests.soak.course import IN_HEAP, LONG_ENOUGH, OF_FILES, OF_PROCESSES, VERSION, Course, counted, sizes
 
 JUDGED = (*OF_PROCESSES, IN_HEAP, *OF_FILES)
 
 
-def growth(folder: Path, name: str, values: Iterable[float]) -> list[str]:
+def growth(folder: Path, name: str, values: Iterable[float], versions: Iterable[float] = range(300)) -> list[str]:
     ended = threading.Event()
     ended.set()
     course = Course(folder, lambda: 0, ended)
     course.join()
-    course.samples.update({each: [1.0] * 300 for each in JUDGED} | {name: list(values)})
+    course.samples.update({each: [1.0] * 300 for each in JUDGED} | {name: list(values), VERSION: list(versions)})
     return course.growth()
 
 
@@ -35,6 +35,14 @@ def test_what_grows_at_first_or_between_two_cleanings_is_not(tmp_path: Path, nam
     assert growth(tmp_path, name, (50 + n % 40 for n in range(300))) == []
     assert growth(tmp_path, name, (900 if n == 250 else 100 for n in range(300))) == [], "an app that is down"
     assert growth(tmp_path, name, (2 if n < 200 else 4 for n in range(300))) == [], "a few more"
+
+
+@pytest.mark.parametrize("name", OF_FILES)
+def test_an_app_that_gets_faster_keeps_more_versions(tmp_path: Path, name: str) -> None:
+    faster = [n if n < 200 else 200 + 2 * (n - 200) for n in range(300)]
+    assert growth(tmp_path, name, (100 if n < 200 else 200 for n in range(300)), faster) == []
+    assert len(growth(tmp_path, name, (100 if n < 200 else 300 for n in range(300)), faster)) == 1
+    assert len(growth(tmp_path, "MiB of jvm", (100 if n < 200 else 200 for n in range(300)), faster)) == 1
 
 
 def test_a_soak_without_samples_is_not_flat(tmp_path: Path) -> None:
