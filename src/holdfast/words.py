@@ -45,5 +45,5 @@ class TaskId:
 
 @lru_cache(maxsize=4096)
 def _text(subtopology: int, partition: int) -> str:
-    """A task's name. Every version and every lookup asks for some: 0.1 us instead of 0.5."""
+    """A task's name, kept since every version and every lookup asks for some."""
     return f"{subtopology}_{partition}"

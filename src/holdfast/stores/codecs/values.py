@@ -14,7 +14,7 @@ from holdfast.stores.codecs.names import NAMES, users_own
 from holdfast.stores.codecs.packed import Json, MessagePack
 from holdfast.stores.codecs.protobuf import PROTOBUF, Protobuf
 from holdfast.stores.codecs.raw import BYTES, Bytes
-from holdfast.stores.formats.rows import ROWS, decode_row, encode_row, row_of
+from holdfast.stores.formats.rows import ROWS, decode_row, encode_row, row_decoder, row_of
 from holdfast.stores.schema.declared import Declared, check_inside, declared, describe_type, schema_of_type
 from holdfast.stores.schema.row_history import row_schemas, surviving
 from holdfast.stores.schema.text import ValueSchema, parse
@@ -226,6 +226,8 @@ class _RowCodec:
         self.schema = spec.schema
         self._spec = spec
         self._columns = spec.columns
+        self._names = spec.columns.names
+        self._decode = row_decoder(spec.columns)
         self._schemas = row_schemas(spec)
 
     def encode(self, value: Mapping[str, object]) -> bytes:
@@ -233,7 +235,7 @@ class _RowCodec:
 
     def decode(self, data: bytes, schema: int | None = None) -> dict[str, object]:
         if schema is None or schema == self.schema:
-            return dict(zip(self._columns.names, decode_row(self._columns, data), strict=True))
+            return dict(zip(self._names, self._decode(data), strict=True))
         if schema not in self._schemas:
             raise unknown_schema(self._spec, schema)
         columns = self._schemas[schema]

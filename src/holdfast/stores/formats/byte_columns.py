@@ -4,6 +4,7 @@ An Arrow binary array is one buffer of bytes and one of offsets. Cutting a part 
 one `take` (150M rows/s), and a fixed-width part is a numpy view of the same bytes.
 """
 
+from functools import cache
 from typing import Any, cast
 
 import numpy as np
@@ -16,7 +17,6 @@ from holdfast.errors import ErrorCategory, HoldfastError
 Bytes = npt.NDArray[np.uint8]
 Offsets = npt.NDArray[np.int32]
 LARGEST = 2**31 - 1
-_EMPTY = pa.scalar(b"", pa.binary())
 
 
 class TooManyBytes(HoldfastError):
@@ -84,7 +84,13 @@ def join_rows(*parts: pa.Array | pa.Scalar, null_as_empty: bool = False) -> pa.B
     ends = [offsets_of(array)[[0, -1]].tolist() for array in arrays]
     _check_size(constant * len(arrays[0]) + sum(stop - start for start, stop in ends))
     nulls = "replace" if null_as_empty else "emit_null"
-    return pc.binary_join_element_wise(*parts, _EMPTY, null_handling=nulls, null_replacement=b"")
+    return pc.binary_join_element_wise(*parts, _empty(), null_handling=nulls, null_replacement=b"")
+
+
+@cache
+def _empty() -> pa.Scalar:
+    """Made when it is first needed: pyarrow imports pandas for it, for which clients would wait a second."""
+    return pa.scalar(b"", pa.binary())
 
 
 def _check_size(total: int) -> None:

@@ -14,7 +14,7 @@ Keys beginning with 0x00 belong to the engines. A decimal can't be a key: its by
 """
 
 import datetime as dt
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import lru_cache
 from typing import Any, get_args, get_origin
 
@@ -83,13 +83,23 @@ def encode_key(schema: Schema, values: Sequence[object]) -> bytes:
     >>> encode_key(key_schema(tuple[str, int]), ["ann", -1]).hex(" ")
     '01 61 6e 6e 00 00 7f ff ff ff ff ff ff ff'
     """
-    components = _components(schema)
-    if len(values) != len(components):
-        raise BadKey(f"a key of {len(values)} parts was given, and the store's has {len(components)}: {schema}.")
-    key = FORMAT + b"".join([part.encode(value) for part, value in zip(components, values, strict=True)])
-    if len(key) > MAX_KEY_BYTES:
-        raise _too_long(len(key))
-    return key
+    return key_encoder(schema)(values)
+
+
+@lru_cache(maxsize=256)
+def key_encoder(schema: Schema) -> Callable[[Sequence[object]], bytes]:
+    """`encode_key` for keys of one schema, whose components are looked up once."""
+    encoders = [component.encode for component in _components(schema)]
+
+    def encode(values: Sequence[object]) -> bytes:
+        if len(values) != len(encoders):
+            raise BadKey(f"a key of {len(values)} parts was given, and the store's has {len(encoders)}: {schema}.")
+        key = FORMAT + b"".join([encoder(value) for encoder, value in zip(encoders, values, strict=True)])
+        if len(key) > MAX_KEY_BYTES:
+            raise _too_long(len(key))
+        return key
+
+    return encode
 
 
 def decode_key(schema: Schema, data: bytes) -> tuple[object, ...]:

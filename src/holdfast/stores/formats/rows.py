@@ -11,7 +11,7 @@ format number isn't in the row but in the name of the store's codec.
 """
 
 import struct
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -136,8 +136,8 @@ def encode_rows(schema: Schema, columns: Sequence[pa.Array]) -> pa.BinaryArray:
     return join_rows(fixed, *tails, null_as_empty=True)
 
 
-def decode_rows(schema: Schema, rows: pa.Array) -> list[pa.Array]:
-    """`decode_row` for whole columns. A null row is null in all of them."""
+def decode_rows(schema: Schema, rows: pa.Array, only: Container[str] | None = None) -> list[pa.Array]:
+    """`decode_row` for whole columns, or for the fields with these names. A null row is null in all of them."""
     layout = _layout(schema)
     rows = as_type(rows, pa.binary())
     offsets = offsets_of(rows)
@@ -153,6 +153,8 @@ def decode_rows(schema: Schema, rows: pa.Array) -> list[pa.Array]:
     some = [bool(each.any()) for each in bits]
     columns = []
     for n, (field, place) in enumerate(zip(layout.fields, layout.places, strict=True)):
+        if only is not None and field.name not in only:
+            continue
         nulls = (bits[n // 8] >> np.uint8(n % 8) & np.uint8(1)).astype(bool) if some[n // 8] else None
         if there is not None:
             nulls = ~there if nulls is None else nulls | ~there
@@ -245,14 +247,39 @@ def decode_row(schema: Schema, data: bytes) -> tuple[object, ...]:
     >>> decode_row(schema, encode_row(schema, [None, "ann"]))
     (None, 'ann')
     """
+    return row_decoder(schema)(data)
+
+
+@lru_cache(maxsize=256)
+def row_decoder(schema: Schema) -> Callable[[bytes], tuple[object, ...]]:
+    """`decode_row` for rows of one schema. Rows of numbers alone take 0.5 us, others 1 us per field."""
     layout = _layout(schema)
-    if len(data) != layout.width if layout.is_fixed else len(data) < layout.width:
-        raise _damaged(schema, 0, len(data), layout.width)
-    bitmap = int.from_bytes(data[: layout.bitmap], "little")
-    return tuple(
-        None if bitmap >> n & 1 else _decode_value(layout, field, place, data)
-        for n, (field, place) in enumerate(zip(layout.fields, layout.places, strict=True))
-    )
+    numbers = struct.Struct(f"<{layout.bitmap}s" + "".join(map(_number_format, schema.fields)))
+
+    def decode_numbers(data: bytes) -> tuple[object, ...]:
+        if len(data) != layout.width:
+            raise _damaged(schema, 0, len(data), layout.width)
+        nulls, *values = numbers.unpack(data)
+        if any(nulls):
+            bitmap = int.from_bytes(nulls, "little")
+            return tuple(None if bitmap >> n & 1 else value for n, value in enumerate(values))
+        return tuple(values)
+
+    def decode(data: bytes) -> tuple[object, ...]:
+        if len(data) != layout.width if layout.is_fixed else len(data) < layout.width:
+            raise _damaged(schema, 0, len(data), layout.width)
+        bitmap = int.from_bytes(data[: layout.bitmap], "little")
+        return tuple(
+            None if bitmap >> n & 1 else _decode_value(layout, field, place, data)
+            for n, (field, place) in enumerate(zip(layout.fields, layout.places, strict=True))
+        )
+
+    return decode_numbers if all(map(_number_format, schema.fields)) else decode
+
+
+def _number_format(field: Field) -> str:
+    """The format of a field that is stored as the number it is; empty for other types."""
+    return "d" if field.type in ("float", "double") else "q" if field.field_type.bits else ""
 
 
 def row_of(schema: Schema, value: Mapping[str, object]) -> list[object]:

@@ -1,5 +1,7 @@
 """Columns of rows of several schemas as columns of the newest: what a table reads after its columns changed."""
 
+from collections.abc import Container
+
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -19,12 +21,18 @@ def newest_rows(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Arr
     return rows if payloads.null_count == 0 else pc.if_else(pc.is_valid(payloads), rows, _NOTHING)
 
 
-def decode_columns(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array) -> list[pa.Array]:
-    """The columns of `spec.columns`; null where there is no row, and in columns that its schema didn't have."""
+def decode_columns(
+    spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16Array, only: Container[str] | None = None
+) -> list[pa.Array]:
+    """The columns of `spec.columns`, or those with these names, in their order.
+
+    They are null where there is no row, and in columns that the schema of the row didn't have.
+    """
     if _all_newest(spec, schemas):
-        return decode_rows(spec.columns, payloads)
+        return decode_rows(spec.columns, payloads, only)
     known = row_schemas(spec)
-    columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in spec.columns.fields}
+    fields = [field for field in spec.columns.fields if only is None or field.name in only]
+    columns = {field.name: pa.nulls(len(payloads), field.field_type.arrow) for field in fields}
     for number in pc.unique(schemas.drop_null()).to_pylist():
         if number not in known:
             raise unknown_schema(spec, number)
@@ -32,9 +40,9 @@ def decode_columns(spec: StoreSpec, payloads: pa.BinaryArray, schemas: pa.UInt16
         kept = surviving(spec, number)
         rows = decode_rows(known[number], pc.if_else(is_of, payloads, _NOTHING))
         for field, column in zip(known[number].fields, rows, strict=True):
-            if field.name in kept:
+            if field.name in kept and field.name in columns:
                 columns[field.name] = pc.if_else(is_of, column, columns[field.name])
-    return [columns[field.name] for field in spec.columns.fields]
+    return list(columns.values())
 
 
 def _all_newest(spec: StoreSpec, schemas: pa.UInt16Array) -> bool:

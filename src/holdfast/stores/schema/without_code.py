@@ -37,14 +37,26 @@ class SchemaDescription:
         self._newest = _newest(schemas)
         self._fields = () if self._newest is None else _named_fields(parse(self._newest.fields))
 
-    def shown(self, plain: Any, schema: int) -> Any:
-        """A plain value of this schema number in the newest schema, as far as that is possible without code."""
+    def needs_code(self, schema: int) -> bool:
+        """Whether only code can turn a value of this schema number into the newest schema."""
         newest = self._newest
         if newest is None:
+            return False
+        return schema > newest.number or any(number in newest.upcast_from for number in range(schema, newest.number))
+
+    def shown(self, plain: Any, schema: int) -> Any:
+        """A plain value of this schema number in the newest schema, as far as that is possible without code."""
+        if self._newest is None:
             return plain
-        if schema > newest.number or any(number in newest.upcast_from for number in range(schema, newest.number)):
+        if self.needs_code(schema):
             return AsWritten(plain, schema)
         return _in_schema(plain, self._fields) if self._fields and isinstance(plain, dict) else plain
+
+
+def newest_schema(schemas: Sequence[NumberedSchema]) -> ValueSchema | None:
+    """The newest schema; None if no schema is known."""
+    newest = _newest(schemas)
+    return None if newest is None else parse(newest.fields)
 
 
 def newest_fields(schemas: Sequence[NumberedSchema]) -> str | None:
