@@ -18,7 +18,8 @@ from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role, encode
 from holdfast.instance.events import RestoreEvent
-from holdfast.settings.sections import LogSettings, RestSettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import LogSettings
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.partition import partitions_of
 from holdfast.words import TaskId

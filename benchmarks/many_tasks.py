@@ -28,7 +28,8 @@ from holdfast.log.segments import STATE, STATE_SCHEMA
 from holdfast.log.storage import open_storage
 from holdfast.pipeline.starting import limits_of
 from holdfast.settings.model import Settings
-from holdfast.settings.sections import LogSettings, RestSettings, SnapshotSettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import LogSettings, SnapshotSettings
 from holdfast.stores.formats.cells import pack_many
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.rows import encode_rows

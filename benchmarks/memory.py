@@ -22,7 +22,8 @@ from benchmarks.histories import OTHER_KINDS, SPEC, History, grown
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
 from holdfast.instance.config import InstanceConfig, Role, encode
-from holdfast.settings.sections import LogSettings, MemorySettings, RestoreSettings, RestSettings, SnapshotSettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, RestoreSettings, SnapshotSettings
 from holdfast.stores.formats.keys import encode_keys
 from holdfast.stores.formats.partition import partitions_of
 

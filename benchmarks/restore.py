@@ -22,7 +22,8 @@ from benchmarks.instances import FirstAnswers, InstanceProcess, config_of
 from benchmarks.timeline import plot_timeline
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
-from holdfast.settings.sections import LogSettings, RestoreSettings, RestSettings, SnapshotSettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import LogSettings, RestoreSettings, SnapshotSettings
 
 PARTITIONS = 4
 BLOB_BYTES = 1_000

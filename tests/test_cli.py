@@ -20,7 +20,7 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.log.log import Log
 from holdfast.log.storage import open_storage
 from holdfast.settings.model import all_settings
-from holdfast.settings.sections import RestSettings
+from holdfast.settings.rest import RestSettings
 from tests.instance.processes import Process
 from tests.log.making import app_spec
 

@@ -22,7 +22,8 @@ from holdfast.instance.config import InstanceConfig, Role
 from holdfast.log.log import Log
 from holdfast.log.segments import STATE, STATE_SCHEMA, SegmentRef, seal
 from holdfast.log.storage import open_storage
-from holdfast.settings.sections import LogSettings, MemorySettings, RestSettings, SnapshotSettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, SnapshotSettings
 from holdfast.settings.units import shown_size
 from holdfast.sizing import SNAPSHOTS, Load, estimate
 from holdfast.stores.formats.byte_columns import from_matrix

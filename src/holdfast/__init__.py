@@ -22,16 +22,17 @@ if TYPE_CHECKING:
     from holdfast.pipeline.sinks.builtin import memory as memory
     from holdfast.settings.group import GroupSettings as GroupSettings
     from holdfast.settings.model import Settings as Settings
+    from holdfast.settings.rest import RestSettings as RestSettings
     from holdfast.settings.sections import BatchSettings as BatchSettings
     from holdfast.settings.sections import LogSettings as LogSettings
     from holdfast.settings.sections import MemorySettings as MemorySettings
     from holdfast.settings.sections import RestoreSettings as RestoreSettings
-    from holdfast.settings.sections import RestSettings as RestSettings
     from holdfast.settings.sections import RetrySettings as RetrySettings
     from holdfast.settings.sections import SnapshotSettings as SnapshotSettings
     from holdfast.settings.sections import SparkSettings as SparkSettings
     from holdfast.settings.sections import StateSettings as StateSettings
     from holdfast.settings.security import SecuritySettings as SecuritySettings
+    from holdfast.settings.sql import SqlSettings as SqlSettings
     from holdfast.states import AppState as AppState
     from holdfast.stores.access import DictBytes as DictBytes
     from holdfast.stores.access import Now as Now
@@ -96,11 +97,11 @@ _HOMES = {
     "holdfast.pipeline.sinks.builtin": ("console", "files", "foreach", "memory"),
     "holdfast.settings.group": ("GroupSettings",),
     "holdfast.settings.model": ("Settings",),
+    "holdfast.settings.rest": ("RestSettings",),
     "holdfast.settings.sections": (
         "BatchSettings",
         "LogSettings",
         "MemorySettings",
-        "RestSettings",
         "RestoreSettings",
         "RetrySettings",
         "SnapshotSettings",
@@ -108,6 +109,7 @@ _HOMES = {
         "StateSettings",
     ),
     "holdfast.settings.security": ("SecuritySettings",),
+    "holdfast.settings.sql": ("SqlSettings",),
     "holdfast.states": ("AppState",),
     "holdfast.stores.access": ("DictBytes", "Now"),
     "holdfast.stores.kinds.base": ("NotBound", "Store"),

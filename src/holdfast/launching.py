@@ -53,6 +53,7 @@ def config_of(app: str, id: str, settings: Settings) -> InstanceConfig:
         snapshots=settings.snapshots,
         group=settings.group,
         rest=settings.rest,
+        sql=settings.sql,
         retry=settings.retry,
         security=settings.security,
     )

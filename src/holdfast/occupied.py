@@ -12,7 +12,8 @@ from datetime import timedelta
 from holdfast.instance import state_dir
 from holdfast.query.listening import AddressTaken, listen
 from holdfast.settings.model import Settings
-from holdfast.settings.sections import RestSettings, RetrySettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import RetrySettings
 from holdfast.words import TaskId
 
 START_RETRY = RetrySettings(first="200ms", longest="1s")

@@ -18,10 +18,10 @@ from holdfast.instance.instance import Instance
 from holdfast.instance.messages import InstanceRefused, InstanceUnavailable, TaskNotHere
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.peer_tasks import PeerBytes
+from holdfast.settings.rest import RestSettings
 from holdfast.settings.sections import (
     LogSettings,
     MemorySettings,
-    RestSettings,
     RetrySettings,
     SnapshotSettings,
     StateSettings,

@@ -15,7 +15,8 @@ from holdfast.log.log import Log
 from holdfast.log.segments import STATE, SegmentRef, seal
 from holdfast.log.storage import open_storage
 from holdfast.query.service import RestService
-from holdfast.settings.sections import LogSettings, MemorySettings, RestSettings, SnapshotSettings
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.sections import LogSettings, MemorySettings, SnapshotSettings
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
 from holdfast.stores.formats.partition import partition_of

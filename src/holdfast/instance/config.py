@@ -14,16 +14,17 @@ import msgspec
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Section
 from holdfast.settings.group import GroupSettings
+from holdfast.settings.rest import RestSettings
 from holdfast.settings.sections import (
     LogSettings,
     MemorySettings,
     RestoreSettings,
-    RestSettings,
     RetrySettings,
     SnapshotSettings,
     StateSettings,
 )
 from holdfast.settings.security import SecuritySettings
+from holdfast.settings.sql import SqlSettings
 from holdfast.settings.units import RedactedOptions, format_duration
 
 S = TypeVar("S")
@@ -90,6 +91,7 @@ class InstanceConfig(_Identity, frozen=True, kw_only=True):
     snapshots: SnapshotSettings = SnapshotSettings()
     group: GroupSettings = GroupSettings()
     rest: RestSettings = RestSettings()
+    sql: SqlSettings = SqlSettings()
     retry: RetrySettings = RetrySettings()
     security: SecuritySettings = SecuritySettings()
 

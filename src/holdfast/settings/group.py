@@ -16,7 +16,8 @@ class GroupSettings(Section):
     heartbeat_interval: Annotated[
         Duration,
         "How often an instance writes its heartbeat to the log. With more than ten instances the interval is longer, "
-        "in proportion to their number. See docs/operations.md for what it costs on object storage.",
+        "in proportion to their number, up to a third of the session timeout. See docs/operations.md for what it costs "
+        "on object storage.",
         InKafkaStreams("`heartbeat.interval.ms`"),
         Between("50ms", "10m"),
     ] = Duration("2s")

@@ -21,9 +21,10 @@ DEFAULT_FILE = Path("holdfast.toml")
 FILE_VARIABLE = "HOLDFAST_CONFIG"
 PREFIX = "HOLDFAST_"
 
-# Variables with this prefix that aren't settings: for tests, and those that Kubernetes sets for a service "holdfast".
+# Variables with this prefix that aren't settings: of clients, for tests, and those that Kubernetes sets for a service
+# "holdfast".
 _OTHER_VARIABLES = re.compile(
-    r"HOLDFAST_(CONFIG|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
+    r"HOLDFAST_(CONFIG|CLIENT_.*|FAULT|FAULT_DIR|VERSITYGW|(TEST|BENCH|CRASH)(_.*)?|SERVICE_(HOST|PORT.*)|PORT(_\d+_.*)?)"
 )
 
 

@@ -3,24 +3,25 @@
 from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal, get_type_hints
+from typing import Annotated, Any, Literal, get_type_hints
 from urllib.parse import unquote, urlsplit
 
 from holdfast.errors import SettingsError
 from holdfast.settings.declare import Between, InKafkaStreams, Section, Setting
 from holdfast.settings.group import GroupSettings
+from holdfast.settings.rest import RestSettings
 from holdfast.settings.sections import (
     BatchSettings,
     LogSettings,
     MemorySettings,
     RestoreSettings,
-    RestSettings,
     RetrySettings,
     SnapshotSettings,
     SparkSettings,
     StateSettings,
 )
 from holdfast.settings.security import SecuritySettings
+from holdfast.settings.sql import SqlSettings
 from holdfast.settings.units import Duration, OptionMap, format_duration, format_size
 
 
@@ -96,6 +97,7 @@ class Settings(Section):
     group: GroupSettings = field(default_factory=GroupSettings)
     security: SecuritySettings = field(default_factory=SecuritySettings)
     rest: RestSettings = field(default_factory=RestSettings)
+    sql: SqlSettings = field(default_factory=SqlSettings)
     retry: RetrySettings = field(default_factory=RetrySettings)
     spark: SparkSettings = field(default_factory=SparkSettings)
 
@@ -109,14 +111,14 @@ class Settings(Section):
 
     def absolute(self) -> "Settings":
         """These settings with absolute folders: Spark's workers and instances may have another working directory."""
-        log, state, security = self.log, self.state, self.security
-        files = {name: getattr(security, name) for name in security.declared() if name.endswith("_file")}
+        log, state = self.log, self.state
         return replace(
             self,
             base_dir=_absolute(self.base_dir),
             log=replace(log, url=_absolute_url(log.url)) if log.url else log,
             state=replace(state, dir=_absolute(state.dir)) if state.dir else state,
-            security=replace(security, **{name: _absolute(file) for name, file in files.items() if file is not None}),
+            security=replace(self.security, **_absolute_files(self.security)),
+            rest=replace(self.rest, **_absolute_files(self.rest)),
         )
 
     def log_url(self, app: str) -> str:
@@ -138,6 +140,12 @@ def _absolute_url(url: str) -> str:
     if parts.scheme == "file" and not parts.netloc:
         return _absolute(unquote(parts.path))
     return url if parts.scheme else _absolute(url)
+
+
+def _absolute_files(section: Section) -> dict[str, Any]:
+    """The files that a section names, as absolute paths."""
+    files = {name: getattr(section, name) for name in section.declared() if name.endswith("_file")}
+    return {name: _absolute(file) for name, file in files.items() if file is not None}
 
 
 def _absolute(folder: str) -> str:

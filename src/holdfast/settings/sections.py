@@ -197,7 +197,8 @@ class SnapshotSettings(Section):
     ] = True
     ratio: Annotated[
         float,
-        "A snapshot is due when the segments after the last one have this many times its size, and at least 1 MiB.",
+        "A snapshot is due when the segments after the last one have this many times its size, and at least 1 MiB. "
+        "Before the first one, the size of the state counts.",
         InKafkaStreams("none: changelog topics are compacted instead (`topic.min.cleanable.dirty.ratio`)"),
         Between(0.01, 1_000.0),
     ] = 2.0
@@ -283,39 +284,6 @@ class StateSettings(Section):
         "don't evict other pages. The file system of `state.dir` must support it.",
         InKafkaStreams("`rocksdb.config.setter: setUseDirectIoForFlushAndCompaction`"),
     ] = False
-
-
-@dataclass(frozen=True, kw_only=True, repr=False)
-class RestSettings(Section):
-    """Where an instance answers queries over HTTP."""
-
-    section: ClassVar[str] = "rest"
-
-    enabled: Annotated[
-        bool, "Whether instances answer queries over HTTP.", InKafkaStreams("none: Kafka Streams has no HTTP server")
-    ] = True
-    host: Annotated[
-        str,
-        "The address to listen on. There is no authentication yet, so any address other than loopback needs "
-        "`rest.insecure`.",
-        InKafkaStreams("`application.server`"),
-    ] = "127.0.0.1"
-    port: Annotated[
-        int, "The port to listen on; 0 uses any free port.", InKafkaStreams("`application.server`"), Between(0, 65_535)
-    ] = 8080
-    insecure: Annotated[
-        bool,
-        "Whether HTTP may be served to other machines without authentication. Every one that reaches the address can "
-        "then read every store.",
-        InKafkaStreams("none: Kafka Streams has no HTTP server"),
-    ] = False
-    driver_metrics_port: Annotated[
-        int,
-        "The port on which the driver serves its own `/metrics`, on the same host; 0 uses any free port. "
-        "`app.metrics_address` has the address.",
-        InKafkaStreams("none: metrics are JMX beans"),
-        Between(0, 65_535),
-    ] = 0
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
