@@ -5,6 +5,7 @@ behaviour depends on time takes a `Clock`; what merely measures a duration may u
 an event with a timeout are exempt, and so is the timer that ends an instance's process when its threads hang.
 """
 
+import asyncio
 import threading
 import time
 from collections.abc import Callable
@@ -48,6 +49,11 @@ class SystemClock:
 
 
 SYSTEM_CLOCK = SystemClock()
+
+
+async def pause(seconds: float) -> None:
+    """Sleeps on an event loop, between two looks at something that will happen."""
+    await asyncio.sleep(seconds)
 
 
 class ClockJumped(HoldfastError):

@@ -1,6 +1,7 @@
 """Instances as processes: they serve committed versions, and lose nothing however they end."""
 
 import random
+import resource
 import signal
 from pathlib import Path
 from typing import Any
@@ -176,6 +177,18 @@ def test_it_ends_on_request(app: AppLog, tmp_path: Path) -> None:
     with Process(config_of(app, tmp_path)) as process:
         process.listening().stop()
         assert process.wait()[0] == 0
+
+
+@pytest.mark.usefixtures("without_forks")
+def test_an_instance_may_open_as_many_files_as_the_system_allows(app: AppLog, tmp_path: Path) -> None:
+    usual, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (usual // 2, most))
+    try:
+        process = Process(config_of(app, tmp_path))
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (usual, most))
+    with process, process.listening():
+        assert resource.prlimit(process.pid, resource.RLIMIT_NOFILE) == (most, most)
 
 
 @pytest.mark.parametrize(

@@ -3,8 +3,8 @@
 import asyncio
 import socket
 import threading
-import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import httpx2
 import pytest
@@ -12,10 +12,17 @@ from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse, Response
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from holdfast.instance.credentials import Unprotected
+from holdfast.query import http_protocol, server
+from holdfast.query.http_protocol import Headers
 from holdfast.query.listening import AddressTaken, AddressUnusable
 from holdfast.query.server import RestServer, serve
+from holdfast.settings.rest import RestSettings
+
+NEVER = 3600.0
+"""A time that no test waits for: pytest would end it long before."""
 
 
 async def _hello(request: Request) -> Response:
@@ -42,6 +49,26 @@ class Slow:
     def _wait(self) -> None:
         self.reached.set()
         self.release.wait(30)
+
+
+class Quick:
+    """An application that answers some requests in the protocol, and others as an application."""
+
+    def __init__(self) -> None:
+        self.stuck = threading.Event()
+        self.release = threading.Event()
+
+    def quick_answer(self, url: bytes, headers: Headers) -> bytes | None:
+        if url == b"/stuck":
+            self.stuck.set()
+            self.release.wait(30)
+        return b"{}" if self.is_lookup(url, headers) else None
+
+    def is_lookup(self, url: bytes, headers: Headers) -> bool:
+        return url != b"/usual"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        await PlainTextResponse("{}")(scope, receive, send)
 
 
 @pytest.fixture
@@ -84,7 +111,7 @@ def test_a_port_in_use_is_an_error_with_the_setting(rest: RestServer) -> None:
 @pytest.mark.parametrize("host", ["no.such.host.invalid", "192.0.2.1"])
 def test_an_address_of_another_machine_is_an_error(host: str) -> None:
     with pytest.raises(AddressUnusable, match=r"rest\.host"):
-        serve(Starlette(), host=host, port=0, insecure=True)
+        serve(Starlette(), RestSettings(host=host, insecure=True), port=0)
 
 
 @pytest.mark.parametrize("port", [-1, 65_536, 70_000])
@@ -97,21 +124,51 @@ def test_listening_for_other_machines_has_to_be_wanted() -> None:
     app = Starlette(routes=[Route("/", _hello)])
     for host in ("0.0.0.0", "::"):
         with pytest.raises(Unprotected, match="rest.insecure"):
-            serve(app, host=host, port=0)
-    with serve(app, host="0.0.0.0", port=0, insecure=True) as rest:
+            serve(app, RestSettings(host=host), port=0)
+    with serve(app, RestSettings(host="0.0.0.0", insecure=True), port=0) as rest:
         assert httpx2.get(f"http://127.0.0.1:{rest.port}").text == "hello"
 
 
 def test_it_stops_at_once_although_a_connection_is_idle(rest: RestServer) -> None:
     with httpx2.Client(base_url=rest.url) as client:
         assert client.get("/").text == "hello"
-        start = time.monotonic()
-        rest.stop()
-        assert time.monotonic() - start < 0.5
+        rest.stop(grace=NEVER)
         assert not rest.running
         with pytest.raises(httpx2.TransportError):
             client.get("/")
     rest.stop()
+
+
+@pytest.mark.parametrize("path", ["/quick", "/usual"])
+def test_a_request_that_comes_right_after_a_stop_is_answered(path: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The client had connected before, and couldn't know."""
+    for module in (http_protocol, server):
+        monkeypatch.setattr(module, "LAST_REQUEST_SECONDS", 30.0)
+    with serve(Quick(), port=0) as rest, socket.create_connection(("127.0.0.1", rest.port), timeout=30) as client:
+        stopping = threading.Thread(target=rest.stop, args=(0.0,))
+        stopping.start()
+        _wait_until_refused(rest)
+        client.sendall(f"GET {path} HTTP/1.1\r\nHost: a\r\n\r\n".encode())
+        received = b"".join(iter(lambda: client.recv(1000), b""))  # and then it is closed
+        assert received.startswith(b"HTTP/1.1 200") and received.endswith(b"{}"), received
+        stopping.join()
+
+
+def test_connections_that_wait_to_be_accepted_when_it_stops_are_answered() -> None:
+    app = Quick()
+    with serve(app, port=0) as rest, ExitStack() as clients:
+        first, *others = (clients.enter_context(socket.socket()) for _ in range(9))
+        first.connect(("127.0.0.1", rest.port))
+        first.sendall(b"GET /stuck HTTP/1.1\r\nHost: a\r\n\r\n")
+        assert app.stuck.wait(10), "the event loop is busy, so nothing is accepted"
+        for client in others:
+            client.connect(("127.0.0.1", rest.port))
+            client.sendall(b"GET /quick HTTP/1.1\r\nHost: a\r\n\r\n")
+        stopping = threading.Thread(target=rest.stop, args=(30.0,))
+        stopping.start()
+        app.release.set()
+        assert [client.recv(1000)[:12] for client in (first, *others)] == [b"HTTP/1.1 200"] * 9
+        stopping.join()
 
 
 def test_a_running_request_may_finish(rest: RestServer, slow: Slow) -> None:
@@ -131,10 +188,9 @@ def test_a_running_request_may_finish(rest: RestServer, slow: Slow) -> None:
 def test_a_request_that_does_not_finish_is_answered_with_503(rest: RestServer, slow: Slow, path: str) -> None:
     with _Request(rest.url + path) as request:
         assert slow.reached.wait(10)
-        start = time.monotonic()
-        rest.stop()
-        assert time.monotonic() - start < 2
+        rest.stop(grace=0.1)
         assert not rest.running
+        assert not slow.release.is_set(), "it has ended before its request"
     assert request.response is not None
     assert request.response.status_code == 503
     assert request.response.headers["retry-after"] == "1"

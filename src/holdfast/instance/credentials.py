@@ -45,24 +45,7 @@ class Certificate:
     @classmethod
     def read(cls, cert_file: str, key_file: str, ca_file: str) -> Self:
         """Reads the files, and checks that they belong together: gRPC would only say that a server didn't start."""
-        cert = _read(cert_file, "security.tls_cert_file")
-        key = _read(key_file, "security.tls_key_file")
-        ca = _read(ca_file, "security.tls_ca_file")
-        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-        try:
-            context.load_cert_chain(cert_file, key_file, password=lambda: b"")
-        except (ssl.SSLError, ValueError):
-            raise SettingsError(
-                f"security.tls_cert_file = {cert_file} and security.tls_key_file = {key_file} are not a certificate "
-                "and its private key in PEM, without a password. Set them to such files."
-            ) from None
-        try:
-            context.load_verify_locations(cadata=ca.decode("ascii"))
-        except (ssl.SSLError, ValueError):
-            raise SettingsError(
-                f"security.tls_ca_file = {ca_file} has no certificate in PEM. Set it to the file of the CA that has "
-                "signed the certificates of this app."
-            ) from None
+        cert, key, ca = checked_pem("security", cert_file, key_file, ca_file)
         return cls(cert, key, ca)
 
 
@@ -89,6 +72,12 @@ class Credentials:
         if settings.tls_cert_file and settings.tls_key_file and settings.tls_ca_file:
             certificate = Certificate.read(settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file)
         return cls(() if text is None else _tokens(text, place), certificate)
+
+    def check_host(self, what: str, host: str) -> None:
+        """Raises if other machines can reach a host of this one and nobody is asked who they are."""
+        if not self:
+            remedy = "Set security.token_file, or the three security.tls_ files, or have it listen on 127.0.0.1."
+            check_protected(what, host, remedy)
 
     def __bool__(self) -> bool:
         return bool(self.tokens) or self.certificate is not None
@@ -139,6 +128,33 @@ def is_loopback(host: str) -> bool:
     except OSError:
         return False
     return bool(host) and all(ipaddress.ip_address(str(each).partition("%")[0]).is_loopback for each in found)
+
+
+def checked_pem(section: str, cert_file: str, key_file: str, ca_file: str | None) -> tuple[bytes, bytes, bytes]:
+    """The contents of the files that the `tls_` settings of a section name, if they belong together.
+
+    Without a file of a CA, its content is empty.
+    """
+    cert = _read(cert_file, f"{section}.tls_cert_file")
+    key = _read(key_file, f"{section}.tls_key_file")
+    ca = b"" if ca_file is None else _read(ca_file, f"{section}.tls_ca_file")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    try:
+        context.load_cert_chain(cert_file, key_file, password=lambda: b"")
+    except (ssl.SSLError, ValueError):
+        raise SettingsError(
+            f"{section}.tls_cert_file = {cert_file} and {section}.tls_key_file = {key_file} are not a certificate "
+            "and its private key in PEM, without a password. Set them to such files."
+        ) from None
+    try:
+        if ca_file is not None:
+            context.load_verify_locations(cadata=ca.decode("ascii"))
+    except (ssl.SSLError, ValueError):
+        raise SettingsError(
+            f"{section}.tls_ca_file = {ca_file} has no certificate in PEM. Set it to the file of the CA that has "
+            "signed the certificates of this app."
+        ) from None
+    return cert, key, ca
 
 
 def _tokens(text: str, place: str) -> tuple[bytes, ...]:

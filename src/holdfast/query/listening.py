@@ -1,5 +1,6 @@
 """A socket that listens, or an error that says which setting to change."""
 
+import contextlib
 import errno
 import socket
 
@@ -7,6 +8,11 @@ from holdfast.errors import ErrorCategory, Held, HoldfastError
 from holdfast.instance.credentials import check_protected
 
 BACKLOG = 1024
+_Resolved = tuple[
+    socket.AddressFamily, socket.SocketKind, int, str, tuple[str, int] | tuple[str, int, int, int] | tuple[int, bytes]
+]
+LIVE = "/health/live"
+"""The path at which everyone may ask what listens there."""
 
 
 class AddressUnusable(HoldfastError):
@@ -19,24 +25,11 @@ class AddressTaken(Held):
     """Another program listens on the configured port."""
 
 
-def listen(host: str, port: int, setting: str = "rest.port", *, insecure: bool = False) -> socket.socket:
-    """Listens on a port; 0 uses any free one. `setting` is what a user would change.
-
-    Nobody who connects is asked who they are, so other machines may only if it is `insecure` on purpose.
-    """
-    if not 0 <= port <= 65_535:
-        raise AddressUnusable(f"REST can't listen on port {port}. Set {setting} to one from 1 to 65535, or 0 for any.")
-    try:
-        family, kind, protocol, _, address = socket.getaddrinfo(
-            host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
-        )[0]
-    except OSError as error:
-        raise AddressUnusable(
-            f"REST can't listen on {host!r}, port {port}: {error}. Set rest.host to an address of this machine."
-        ) from error
-    if not insecure:
-        remedy = "Set rest.host to 127.0.0.1, or, if everyone there may read every store, rest.insecure to true."
-        check_protected("REST", str(address[0]), remedy)
+def listen(
+    host: str, port: int, setting: str = "rest.port", *, authenticates: bool = False, insecure: bool = False
+) -> socket.socket:
+    """Listens on a port; 0 uses any free one. `setting` is what a user would change."""
+    family, kind, protocol, _, address = resolved(host, port, setting, authenticates=authenticates, insecure=insecure)
     listener = socket.socket(family, kind, protocol)
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a restart needn't wait for old connections
@@ -50,3 +43,38 @@ def listen(host: str, port: int, setting: str = "rest.port", *, insecure: bool =
             f"{setting} to another (0 takes any free one) or rest.host to an address of this machine."
         ) from error
     return listener
+
+
+def accepted(listener: socket.socket) -> list[socket.socket]:
+    """The connections that wait to be accepted. The listener doesn't block, and neither do they."""
+    found: list[socket.socket] = []
+    with contextlib.suppress(BlockingIOError):
+        while len(found) < BACKLOG:
+            connection, _ = listener.accept()
+            connection.setblocking(False)
+            found.append(connection)
+    return found
+
+
+def resolved(
+    host: str, port: int, setting: str = "rest.port", *, authenticates: bool = False, insecure: bool = False
+) -> _Resolved:
+    """An address that may be listened on, as `socket.getaddrinfo` has it.
+
+    Other machines may connect only if they are asked who they are (`authenticates`), or if it is `insecure` on purpose.
+    """
+    if not 0 <= port <= 65_535:
+        raise AddressUnusable(f"REST can't listen on port {port}. Set {setting} to one from 1 to 65535, or 0 for any.")
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+    except OSError as error:
+        raise AddressUnusable(
+            f"REST can't listen on {host!r}, port {port}: {error}. Set rest.host to an address of this machine."
+        ) from error
+    if not authenticates and not insecure:
+        remedy = (
+            "Set rest.tokens_file, or rest.tls_ca_file for client certificates, or rest.host to 127.0.0.1; or, if "
+            "everyone there may read every store, rest.insecure to true."
+        )
+        check_protected("REST", str(found[4][0]), remedy)
+    return found

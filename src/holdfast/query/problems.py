@@ -47,11 +47,14 @@ class Problem(Exception):
     message: str
     what_to_do: str
     more: dict[str, Any] = field(default_factory=dict)
+    headers: dict[str, str] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        return {"error": self.error, "message": self.message, "what_to_do": self.what_to_do, **self.more}
 
     def response(self) -> Response:
-        body = {"error": self.error, "message": self.message, "what_to_do": self.what_to_do, **self.more}
-        headers = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status == 503 else {}
-        return json_response(body, self.status, headers)
+        later = {"Retry-After": str(RETRY_AFTER_SECONDS)} if self.status in (429, 503) else {}
+        return json_response(self.body(), self.status, {**later, **self.headers})
 
 
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -1,38 +1,61 @@
-"""The HTTP server: granian, inside the instance's process, on a thread and an event loop of its own.
+"""The HTTP server: uvicorn's protocol on uvloop, inside the instance's process, on a thread and a loop of its own.
 
-The socket is ours: bound before granian starts, without SO_REUSEPORT. So a port that is taken is an error here and now
-(granian's own sockets would share it, and two instances would answer in turns), port 0 finds a free one, and the
-address is known before the first request. Stopping closes the listener first, lets requests that are under way finish
-for a moment, then cancels what is left: a slow query must not delay an instance that has to stop.
+The socket is ours: bound before the loop starts, without SO_REUSEPORT. So a port that is taken is an error here and
+now, port 0 finds a free one, and the address is known before the first request. Stopping closes the listener first,
+answers those who have connected before, lets requests under way finish for a moment, then cancels what is left: a slow
+query must not delay an instance that has to stop.
 """
 
 import asyncio
+import contextlib
 import logging
 import socket
+import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
-from granian.constants import HTTPModes, Interfaces
-from granian.log import LogLevels
-from granian.net import SocketHolder  # type: ignore[attr-defined]
-from granian.server.embed import Server
+import uvloop
 from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.server import ServerState
 
+from holdfast.clock import pause
 from holdfast.errors import ErrorCategory, HoldfastError
-from holdfast.query.listening import BACKLOG, listen
+from holdfast.instance.credentials import checked_pem, is_loopback
+from holdfast.query.http_protocol import LAST_REQUEST_SECONDS, HttpProtocol, Outbox, config_of, quick_answers_of
+from holdfast.query.limits import LookupLimit
+from holdfast.query.listening import BACKLOG, accepted, listen
+from holdfast.query.problems import Problem
+from holdfast.settings.rest import RestSettings
 
 log = logging.getLogger(__name__)
 
 _THREADS = 8
 """Threads for what waits: ranges, and lookups on other instances."""
 
+STREAMED = "holdfast.streamed"
+"""In the scope of a request whose answer is sent in pieces. If it is cancelled, its last piece is missing."""
+
+_DEFAULTS = RestSettings()
 _START_DEADLINE = 10.0
 _CANCEL_DEADLINE = 0.5
 
-# granian would send its logs to stdout, where an instance reports to its parent, and in doing so close the existing
-# handlers. An incremental configuration touches nothing but the level of its own logger.
-_LOGGING = {"version": 1, "incremental": True, "handlers": {}, "loggers": {"_granian": {}}}
+
+def tls_of(settings: RestSettings) -> ssl.SSLContext | None:
+    """HTTPS with the files of the settings; with those of a CA, clients have to show certificates of it.
+
+    TLS 1.2 or later, also where the machine's OpenSSL allows less: all clients of today have it, some not 1.3.
+    """
+    cert, key, ca = settings.tls_cert_file, settings.tls_key_file, settings.tls_ca_file
+    if cert is None or key is None:
+        return None
+    checked_pem("rest", cert, key, ca)
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(cert, key)
+    if ca is not None:
+        context.load_verify_locations(ca)
+        context.verify_mode = ssl.CERT_REQUIRED
+    return context
 
 
 class RestNotStarted(HoldfastError):
@@ -42,28 +65,44 @@ class RestNotStarted(HoldfastError):
 class RestServer:
     """REST while it runs. `serve` starts one; it ends with `stop` or with its `with` block."""
 
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
-        self.host, self.port = listener.getsockname()[:2]
+    def __init__(
+        self, app: ASGIApp, listener: socket.socket, settings: RestSettings, tls: ssl.SSLContext | None
+    ) -> None:
+        self.host, self.port = settings.host, int(listener.getsockname()[1])
+        self._limit = LookupLimit(settings.max_lookups)
+        self._most_connections = settings.max_connections
+        self._tls = tls
         self._app = app
-        self._server = _Granian(self._tracked, listener)
-        self._loop = asyncio.new_event_loop()
+        self._listener = listener
+        self._state = ServerState()
+        self._loop = uvloop.new_event_loop()
         self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix="holdfast-rest")
-        self._under_way: set[asyncio.Task[Any]] = set()
         self._cancelled = False
+        self._stopping = asyncio.Event()
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, name="holdfast-rest", daemon=True)
 
     @property
     def url(self) -> str:
         host = f"[{self.host}]" if ":" in self.host else self.host
-        return f"http://{host}:{self.port}"
+        return f"{'http' if self._tls is None else 'https'}://{host}:{self.port}"
+
+    @property
+    def connections(self) -> int:
+        """How many are open."""
+        return len(self._state.connections)
+
+    @property
+    def under_way(self) -> int:
+        """How many requests an application works on."""
+        return len(self._state.tasks)
 
     @property
     def running(self) -> bool:
         return self._thread.is_alive()
 
     def start(self) -> None:
-        self._server.on_startup(self._started.set)
+        """Returns when it answers. Connections that were made before have waited for this."""
         self._thread.start()
         if not self._started.wait(_START_DEADLINE) or not self.running:
             raise RestNotStarted(f"REST did not start on {self.url}; the log above says why. Report this with the log.")
@@ -71,8 +110,10 @@ class RestServer:
     def stop(self, grace: float = 1.0) -> None:
         """Takes no new requests, gives those under way `grace` seconds, and ends. Stopping twice is fine."""
         if not self.running:
+            if not self._started.is_set():
+                self._listener.close()  # nobody else has it yet
             return
-        self._loop.call_soon_threadsafe(self._server.stop)
+        self._loop.call_soon_threadsafe(self._stopping.set)
         self._thread.join(grace)
         if self.running:
             self._loop.call_soon_threadsafe(self._cancel)
@@ -91,76 +132,96 @@ class RestServer:
         asyncio.set_event_loop(self._loop)
         self._loop.set_default_executor(self._threads)
         try:
-            self._loop.run_until_complete(self._server.serve())
+            self._loop.run_until_complete(self._serve())
         except Exception:
             log.exception("REST on %s ended", self.url)
         finally:
             self._started.set()  # `start` waits for this, then checks that the thread is alive
             self._loop.close()
 
+    async def _serve(self) -> None:
+        config, quick = config_of(self._tracked), quick_answers_of(self._app)
+        outbox = Outbox(self._loop)
+
+        def connection() -> HttpProtocol:
+            return HttpProtocol(config, self._state, quick, outbox, self._limit, self._most_connections)
+
+        server = await self._loop.create_server(connection, sock=self._listener, backlog=BACKLOG, ssl=self._tls)
+        self._started.set()
+        await self._stopping.wait()
+        for each in await self._last_accepted(server):
+            accepting = self._loop.connect_accepted_socket(connection, each, ssl=self._tls)
+            with contextlib.suppress(OSError, TimeoutError):  # the client has left, or doesn't say hello in TLS
+                await asyncio.wait_for(accepting, LAST_REQUEST_SECONDS)
+        if self._state.connections:
+            for open_ in tuple(self._state.connections):
+                open_.shutdown()
+            await pause(LAST_REQUEST_SECONDS)
+        while self._state.tasks:
+            await asyncio.wait(tuple(self._state.tasks))
+        await server.wait_closed()
+
+    async def _last_accepted(self, server: asyncio.AbstractServer) -> list[socket.socket]:
+        """Stops listening; the connections that were not accepted yet, which the kernel would reset."""
+        with self._listener.dup() as listener:
+            server.close()
+            while self._listener.fileno() != -1:  # the loop closes it in one of its next turns
+                await pause(0)
+            return accepted(listener)
+
     def _cancel(self) -> None:
         self._cancelled = True
-        for task in tuple(self._under_way):
+        for task in tuple(self._state.tasks):
             task.cancel()
+        self._loop.call_later(_CANCEL_DEADLINE / 2, self._abort)
+
+    def _abort(self) -> None:
+        """Ends connections of clients that don't read what was sent to them."""
+        for connection in tuple(self._state.connections):
+            connection.transport.abort()
 
     async def _tracked(self, scope: Scope, receive: Receive, send: Send) -> None:
-        task = asyncio.current_task()
-        assert task is not None
-        self._under_way.add(task)
         try:
             await self._app(scope, receive, send)
         except asyncio.CancelledError:
-            if not self._cancelled:
+            if not self._cancelled or STREAMED in scope:
                 raise
             await _answer_stopping(send)
-        finally:
-            self._under_way.discard(task)
 
 
-def serve(app: ASGIApp, *, host: str = "127.0.0.1", port: int = 8080, insecure: bool = False) -> RestServer:
-    """Starts REST and returns when it answers; port 0 uses any free port.
+def serve(app: ASGIApp, settings: RestSettings = _DEFAULTS, port: int | None = None) -> RestServer:
+    """Starts REST and returns when it answers, at the address and for the clients of the settings.
+
+    `port` is used instead of `rest.port`; 0 uses any free one. `app` asks for tokens itself.
 
     >>> from starlette.applications import Starlette
     >>> with serve(Starlette(), port=0) as rest:
     ...     rest.host, rest.port > 0, rest.running
     ('127.0.0.1', True, True)
     """
-    listener = listen(host, port, insecure=insecure)
-    listener.setblocking(False)
-    server = RestServer(app, listener)
+    server = bind(app, settings, port)
     server.start()
     return server
 
 
-async def _answer_stopping(send: Send) -> None:
-    """The answer to a request that was cancelled. Answers are sent in one piece, so nothing was sent yet."""
-    headers = [(b"content-type", b"application/json"), (b"retry-after", b"1")]
-    body = (
-        b'{"error":"stopping","message":"This instance is stopping.",'
-        b'"what_to_do":"Ask again in a moment, or ask another instance of the app."}'
-    )
-    await send({"type": "http.response.start", "status": 503, "headers": headers})
-    await send({"type": "http.response.body", "body": body})
-
-
-class _Granian(Server):
-    """granian's embedded server on a socket that is bound already. From here on granian owns and closes it."""
-
-    def __init__(self, app: ASGIApp, listener: socket.socket) -> None:
-        host, port = listener.getsockname()[:2]
-        super().__init__(
-            app,
-            address=host,
-            port=port,
-            interface=Interfaces.ASGINL,
-            http=HTTPModes.http1,
-            websockets=False,
-            backlog=BACKLOG,
-            log_level=LogLevels.error,
-            log_dictconfig=_LOGGING,
+def bind(app: ASGIApp, settings: RestSettings, port: int | None = None) -> RestServer:
+    """The same, which answers from its start on. Its address is known before that."""
+    tls = tls_of(settings)
+    if settings.authenticates and tls is None and not is_loopback(settings.host):
+        log.warning(
+            "REST on %s has no TLS, so tokens travel in the clear. Set rest.tls_cert_file and rest.tls_key_file, or "
+            "let only a proxy that ends TLS reach it.",
+            settings.host,
         )
-        self._listener = listener
+    at = settings.port if port is None else port
+    listener = listen(settings.host, at, authenticates=settings.authenticates, insecure=settings.insecure)
+    listener.setblocking(False)
+    return RestServer(app, listener, settings, tls)
 
-    def _init_shared_socket(self) -> None:
-        # granian's own processes pass sockets on in this way (granian.net pickles a SocketHolder as these three).
-        self._shd = SocketHolder(self._listener.detach(), False, BACKLOG)  # type: ignore[assignment, call-arg]
+
+async def _answer_stopping(send: Send) -> None:
+    """The answer to a request that was cancelled. Nothing was sent yet: only streamed answers have several pieces."""
+    what = "Ask again in a moment, or ask another instance of the app."
+    answer = Problem(503, "stopping", "This instance is stopping.", what).response()
+    await send({"type": "http.response.start", "status": answer.status_code, "headers": answer.raw_headers})
+    await send({"type": "http.response.body", "body": answer.body})

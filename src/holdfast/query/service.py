@@ -23,11 +23,14 @@ class RestService:
         self._tasks = TaskReaders(instance)
         self.reader = StoreReader(instance.source, self._tasks)
         app = create_app(self.reader, lambda: state_of(instance))
-        self._server = serve(app, host=rest.host, port=rest.port, insecure=rest.insecure)
+        self._server = serve(app, rest)
         self.url = self._server.url
 
     def addresses(self) -> Mapping[str, str]:
         return {"rest": self.url}
+
+    def start(self) -> None:
+        """It answers already."""
 
     def stop(self) -> None:
         """Returns within two seconds, whatever requests are running."""

@@ -1,0 +1,308 @@
+"""HTTP/1.1 as uvicorn speaks it on httptools, with lookups answered as soon as their headers are parsed.
+
+A request becomes a task of the event loop, a dictionary and several messages before an application sees it, which
+takes longer than most lookups. So an application may have quick answers: it gets the URL and the headers of a GET
+request and returns the body of an answer with status 200, or None, and then the request goes the usual way. If more
+lookups wait than `limits.LookupLimit` allows, the rest are refused here, which takes less time than to answer them.
+
+A request is answered quickly only if nothing about it is unusual: it has no body and asks for no upgrade, all requests
+before it on the connection are answered, and the client takes what was sent to it. The parser is the same in both cases
+and has seen the whole head of the request, so nothing is parsed twice or in a second way.
+
+Heads are limited in size and in time: httptools has no limits of its own. So is the number of connections, since each
+is an open file, and RocksDB needs some too.
+"""
+
+import asyncio
+import itertools
+import logging
+from collections.abc import Sequence
+from functools import partial
+from http import HTTPStatus
+from typing import Any, Protocol, runtime_checkable
+from urllib.parse import unquote
+
+import httptools
+import msgspec
+from uvicorn.config import Config
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.server import ServerState
+
+from holdfast.query.limits import OVERLOADED, LookupLimit
+from holdfast.query.problems import RETRY_AFTER_SECONDS, Problem
+
+log = logging.getLogger(__name__)
+
+LARGEST_HEAD = 256 << 10
+"""The bytes of a URL and headers together. A key of 32 KB, percent-encoded, has 96."""
+KEEP_ALIVE_SECONDS = 75
+"""How long a connection may be idle, or take to send a head. Proxies close theirs after 60 s, and should be first."""
+LONGEST_PARSED = (1 << 16) - 1
+"""The bytes of a URL that httptools can take apart."""
+LARGE_ANSWER = 64 << 10
+LAST_REQUEST_SECONDS = 0.1
+"""How long an idle connection is kept when the server stops: a request may be on its way."""
+
+Headers = Sequence[tuple[bytes, bytes]]
+"""The names are in lower case."""
+
+_OK = b"200 OK"
+_OVERLOADED = b"503 Service Unavailable\r\nretry-after: %d" % RETRY_AFTER_SECONDS
+_ANSWER = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\n\r\n%b"
+_LAST_ANSWER = b"HTTP/1.1 %b\r\ncontent-type: application/json\r\ncontent-length: %d\r\nconnection: close\r\n\r\n%b"
+_quiet_numbers = itertools.count()
+"""In which order connections became idle: the clock of the event loop is the same for all that happens within 1 ms."""
+_BODY_HEADERS = frozenset((b"content-length", b"transfer-encoding", b"expect", b"upgrade"))
+
+
+@runtime_checkable
+class QuickAnswers(Protocol):
+    """What an application has that answers lookups at once."""
+
+    def quick_answer(self, url: bytes, headers: Headers) -> bytes | None:
+        """The body of a JSON answer with status 200; None if the request has to go the usual way."""
+
+    def is_lookup(self, url: bytes, headers: Headers) -> bool:
+        """Whether the request would perhaps be answered quickly, and is refused if too many wait."""
+
+
+def quick_answers_of(app: object) -> QuickAnswers | None:
+    return app if isinstance(app, QuickAnswers) else None
+
+
+class Outbox:
+    """Quick answers of all connections, sent together at the end of a turn of the event loop.
+
+    To send an answer can mean to wake a client on another processor, which takes as long as a lookup or longer. Clients
+    that are answered together are mostly awake by the second answer: 12,100 instead of 10,200 lookups per second. A
+    large answer is sent at once, so that a client which reads nothing is noticed before the next one is made.
+    """
+
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
+        self._loop = loop
+        self._waiting: list[tuple[asyncio.Transport, bytes]] = []
+        self.answers = 0
+        """How many there are in this turn: as many lookups were waiting when the loop looked for requests."""
+
+    def add(self, transport: asyncio.Transport, data: bytes) -> None:
+        if not self.answers:
+            self._loop.call_soon(self._end_turn)
+        self.answers += 1
+        self._waiting.append((transport, data))
+        if len(data) > LARGE_ANSWER:
+            self.send()
+
+    def _end_turn(self) -> None:
+        self.answers = 0
+        self.send()
+
+    def send(self) -> None:
+        """Sends what there is now."""
+        waiting, self._waiting = self._waiting, []
+        for transport, data in waiting:
+            if not transport.is_closing():
+                transport.write(data)
+
+
+class HttpProtocol(HttpToolsProtocol):
+    """One connection."""
+
+    def __init__(
+        self,
+        config: Config,
+        state: ServerState,
+        quick: QuickAnswers | None,
+        outbox: Outbox,
+        limit: LookupLimit,
+        most_connections: int,
+    ) -> None:
+        super().__init__(config, state, {}, asyncio.get_running_loop())
+        self._quick = quick
+        self._limit = limit
+        self._most_connections = most_connections
+        self._outbox = outbox
+        self._head_bytes = 0
+        self._answered = False
+        self._ending = False
+        self._quiet_since = 0.0
+        self._quiet_number = 0
+        self._unread: int | None = None
+        """The bytes that the client hadn't read at the last look."""
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._wait_for_head()
+        if len(self.connections) > self._most_connections and not self._close_another():
+            fact = f"{self._most_connections} connections have requests under way, as many as this instance has."
+            self._refuse(Problem(503, OVERLOADED, fact, "Ask again in a moment, or ask another instance of the app."))
+
+    def _close_another(self) -> bool:
+        """Closes the connection that has been idle the longest; whether there is one."""
+        others = [each for each in self.connections if isinstance(each, HttpProtocol) and each is not self]
+        idle = [each for each in others if each._is_idle() and not each.transport.is_closing()]
+        if idle:
+            min(idle, key=lambda each: each._quiet_number).transport.abort()
+        return bool(idle)
+
+    def data_received(self, data: bytes) -> None:
+        self._head_bytes += len(data)
+        try:
+            self.parser.feed_data(data)
+        except httptools.HttpParserUpgrade:
+            pass  # answered as a usual request: there is nothing here to upgrade to
+        except httptools.HttpParserError:
+            if not self._is_idle():  # the answers of the requests before come first, and then the connection ends
+                self.cycle.keep_alive = False
+                self.flow.pause_reading()
+                return
+            self._refuse(Problem(400, "bad_request", "This is not HTTP/1.1.", "Send a valid request."))
+            return
+        if self._head_bytes > LARGEST_HEAD:
+            what = "Send a shorter key, or many keys in the body of a POST."
+            self._refuse(Problem(431, "too_large", f"The URL and headers have more than {LARGEST_HEAD} bytes.", what))
+
+    def on_headers_complete(self) -> None:
+        self._head_bytes = 0
+        answer = self._quick_answer()
+        self._answered = answer is not None
+        if answer is None:
+            self._unset_keepalive_if_required()
+            self._start_usual()
+            if self._ending:
+                self.cycle.keep_alive = False
+            return
+        status, body = answer
+        if self.parser.should_keep_alive() and not self._ending:
+            self._outbox.add(self.transport, _ANSWER % (status, len(body), body))
+            self.server_state.total_requests += 1
+            self._wait_for_head()
+        else:
+            self._outbox.add(self.transport, _LAST_ANSWER % (status, len(body), body))
+            self._outbox.send()
+            self.transport.close()
+
+    def _start_usual(self) -> None:
+        """Hands the request to the application, whose task starts in a later turn of the loop."""
+        self._unread = None
+        if len(self.url) <= LONGEST_PARSED:
+            super().on_headers_complete()
+            return
+        path, _, query = self.url.partition(b"?")
+        self.url = b"/"
+        super().on_headers_complete()
+        self.scope |= {"raw_path": path, "path": unquote(path.decode("ascii")), "query_string": query}
+
+    def on_body(self, body: bytes) -> None:
+        self._head_bytes = 0
+        super().on_body(body)
+
+    def on_message_complete(self) -> None:
+        if not self._answered:
+            super().on_message_complete()
+
+    def shutdown(self) -> None:
+        """Ends the connection after the request under way, or after one that was sent before the client could know."""
+        self._ending = True
+        if self._is_idle():
+            self.loop.call_later(LAST_REQUEST_SECONDS, self._end_if_idle)
+        else:
+            self.cycle.keep_alive = False
+
+    def _end_if_idle(self) -> None:
+        if self._is_idle():
+            self.transport.close()
+
+    def _is_idle(self) -> bool:
+        cycle: RequestResponseCycle | None = self.cycle
+        return cycle is None or cycle.response_complete
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, partial(_until_answered, app, cycle))
+
+    def _quick_answer(self) -> tuple[bytes, bytes] | None:
+        """The status and the body of an answer that can be given at once."""
+        quick = self._quick
+        if quick is None or self.parser.get_method() != b"GET" or self.parser.get_http_version() != "1.1":
+            return None
+        if not self._is_idle() or self.pipeline:
+            return None  # answers are sent in the order of the requests
+        if self.flow.write_paused or self.transport.is_closing():
+            return None
+        for name, _ in self.headers:
+            if name in _BODY_HEADERS:
+                return None
+        try:
+            if self._outbox.answers >= self._limit.most and quick.is_lookup(self.url, self.headers):
+                return _OVERLOADED, self._limit.refusal()
+            body = quick.quick_answer(self.url, self.headers)
+        except Exception:  # the parser would take it for a malformed request
+            log.exception("a request can't be answered quickly, and goes the usual way")
+            return None
+        return None if body is None else (_OK, body)
+
+    def _wait_for_head(self) -> None:
+        """From now on the next head may take some time. A timer that runs goes on: a new one takes 1.5 us."""
+        self._quiet_since = self.loop.time()
+        self._quiet_number = next(_quiet_numbers)
+        if self.timeout_keep_alive_task is None:
+            self._close_after(self.timeout_keep_alive)
+
+    def _close_after(self, seconds: float) -> None:
+        self.timeout_keep_alive_task = self.loop.call_later(seconds, self.timeout_keep_alive_handler)
+
+    def timeout_keep_alive_handler(self) -> None:
+        left = self._quiet_since + self.timeout_keep_alive - self.loop.time()
+        unread, before = self.transport.get_write_buffer_size(), self._unread
+        if left > 0:
+            self._close_after(left)
+        elif unread and (before is None or unread < before):  # it still reads what was sent to it
+            self._unread = unread
+            self._close_after(self.timeout_keep_alive)
+        else:
+            self.transport.abort()  # a close would wait for a client that reads nothing
+
+    def _refuse(self, problem: Problem) -> None:
+        body = msgspec.json.encode(problem.body())
+        status = _OVERLOADED if problem.status == 503 else b"%d %b" % (problem.status, _phrase(problem.status))
+        self._outbox.send()  # those of requests before this one
+        if not self.transport.is_closing():
+            self.transport.write(_LAST_ANSWER % (status, len(body), body))
+            self.transport.close()
+
+
+def _phrase(status: int) -> bytes:
+    return HTTPStatus(status).phrase.encode()
+
+
+async def _until_answered(app: Any, cycle: RequestResponseCycle, scope: Any, receive: Any, send: Any) -> None:
+    """Starlette raises an error again that it has answered; uvicorn would close the connection for it.
+
+    An answer that an application cuts off, as limits do, ends with its connection: no client takes it for all of it.
+    """
+    try:
+        await app(scope, receive, send)
+    except Exception:
+        if not cycle.response_complete:
+            raise
+    if not cycle.response_complete:
+        cycle.disconnected = True
+        cycle.transport.abort()
+
+
+def config_of(app: Any) -> Config:
+    """How uvicorn runs an application here: no log lines per request, no headers that nobody asked for."""
+    config = Config(
+        app,
+        lifespan="off",
+        interface="asgi3",
+        ws="none",
+        log_config=None,
+        log_level=logging.ERROR,
+        access_log=False,
+        proxy_headers=False,
+        server_header=False,
+        date_header=False,
+        timeout_keep_alive=KEEP_ALIVE_SECONDS,
+    )
+    config.load()
+    return config

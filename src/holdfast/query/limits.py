@@ -1,0 +1,268 @@
+"""Limits of REST: how large a request may be, how many are worked on at a time, and for how long.
+
+A request beyond a limit is refused at once, with a status that says who has to change something and when to ask again.
+A queue without a limit would only make everyone wait until nobody waits any more. Requests within the limits share a
+few threads: those that find none free wait for one, until their time has passed. Paths that read no store are always
+answered: whoever has to find out that an instance is overloaded, or where else to ask, must get an answer.
+
+    413    the body is too large
+    429    this caller has as many requests under way, or as many streams, as one may have
+    503    the instance has, or the request took too long; the header Retry-After says when to ask again
+
+Lookups that are answered on the event loop are never under way: the instance is overloaded if too many of them wait.
+
+A request counts until its answer begins. An answer without an end that is known (a watch, a scan) is a stream from then
+on, and counts as one until it ends. When the client leaves, its request is cancelled, and what reads for it stops.
+"""
+
+import asyncio
+from collections import Counter
+from typing import Final
+
+import msgspec
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from holdfast import metrics
+from holdfast.query.grants import caller
+from holdfast.query.listening import LIVE
+from holdfast.query.problems import Problem
+from holdfast.query.wanted import LiveRequest, begin
+from holdfast.settings.rest import RestSettings
+from holdfast.settings.units import format_duration, format_size
+
+ALWAYS_ANSWERED: Final = frozenset({LIVE, "/health/ready", "/v1/state", "/v1/stores", "/v1/routing", "/metrics"})
+"""Paths that read no store and wait for nothing."""
+
+OVERLOADED: Final = "overloaded"
+TOO_MANY: Final = "too_many_requests"
+SEND_SECONDS: Final = 60.0
+"""How long a client may read nothing of what was sent to it. Then its connection ends, and what was read for it."""
+_EVENTS: Final = b"text/event-stream"
+_LATER: Final = "Ask again after the time in Retry-After, or ask another instance of the app."
+_shed = metrics.counter("holdfast_rest_requests_shed", "REST requests beyond a limit, by error.", ["error"])
+_under_way = metrics.gauge("holdfast_rest_requests_under_way", "REST requests that are being worked on.")
+_streams = metrics.gauge("holdfast_rest_streams", "REST answers that are being streamed.")
+
+
+class Slots:
+    """How many requests and streams there are at a time, and of whom."""
+
+    def __init__(self, limits: RestSettings) -> None:
+        self._limits = limits
+        self._requests: Counter[str] = Counter()
+        self._streams: Counter[str] = Counter()
+        self._scans = 0
+
+    def enter(self, who: str) -> None:
+        """Counts a request, or raises if there are too many."""
+        limits = self._limits
+        if self._requests[who] >= limits.max_requests_per_caller:
+            fact = f"{limits.max_requests_per_caller} requests of {who} are under way, as many as one caller may have."
+            raise Problem(429, TOO_MANY, fact, "Wait for their answers, and ask again after Retry-After.")
+        if self._requests.total() >= limits.max_requests:
+            fact = f"This instance works on {limits.max_requests} requests, as many as it may."
+            raise Problem(503, OVERLOADED, fact, _LATER)
+        self._requests[who] += 1
+        _under_way.inc()
+
+    def leave(self, who: str) -> None:
+        self._requests[who] -= 1
+        if not self._requests[who]:
+            del self._requests[who]
+        _under_way.dec()
+
+    def begin_stream(self, who: str, *, is_scan: bool) -> None:
+        """A request becomes a stream. Raises if there are too many of them; it is a request then."""
+        limits = self._limits
+        if is_scan and self._scans >= limits.max_scans:
+            fact = f"This instance sends {limits.max_scans} scans, as many as it may."
+            raise Problem(503, OVERLOADED, fact, _LATER)
+        if self._streams[who] >= limits.max_streams_per_caller:
+            fact = f"{limits.max_streams_per_caller} streams are sent to {who}, as many as one caller may have."
+            raise Problem(429, TOO_MANY, fact, "End some of them, and ask again after Retry-After.")
+        if self._streams.total() >= limits.max_streams:
+            fact = f"This instance sends {limits.max_streams} streams, as many as it may."
+            raise Problem(503, OVERLOADED, fact, _LATER)
+        self.leave(who)
+        self._streams[who] += 1
+        self._scans += is_scan
+        _streams.inc()
+
+    def end_stream(self, who: str, *, is_scan: bool) -> None:
+        self._scans -= is_scan
+        self._streams[who] -= 1
+        if not self._streams[who]:
+            del self._streams[who]
+        _streams.dec()
+
+
+class LookupLimit:
+    """How many lookups are answered in one turn of the event loop: of those that wait when it looks for requests.
+
+    They are answered one after the other, so the last one waits for all others, and health behind them.
+    """
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        fact = f"{most} lookups were waiting before this one, as many as this instance answers at a time."
+        self._refusal = msgspec.json.encode(Problem(503, OVERLOADED, fact, _LATER).body())
+
+    def refusal(self) -> bytes:
+        """The body of the answer to one lookup more. Counts it."""
+        _shed.labels(OVERLOADED).inc()
+        return self._refusal
+
+
+class Limited:
+    """An ASGI application within its limits."""
+
+    def __init__(self, app: ASGIApp, limits: RestSettings) -> None:
+        self._app = app
+        self._limits = limits
+        self._slots = Slots(limits)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] in ALWAYS_ANSWERED:
+            await self._app(scope, receive, send)
+            return
+        request = _Request(self._slots, caller(scope), send)
+        try:
+            self._check_length(scope)
+            self._slots.enter(request.who)
+        except Problem as problem:
+            await _refuse(problem, scope, receive, send)
+            return
+        try:
+            await self._answer(request, scope, receive)
+        except Problem as problem:
+            await _refuse(problem, scope, receive, send)
+        finally:
+            request.end()
+
+    async def _answer(self, request: "_Request", scope: Scope, receive: Receive) -> None:
+        body = b""
+        watch: asyncio.Task[None] | None = None
+        try:
+            async with asyncio.timeout(self._limits.timeout.total_seconds()) as request.deadline:
+                if scope["method"] not in ("GET", "HEAD"):
+                    body = await self._body(request, receive)
+                task = asyncio.current_task()
+                assert task is not None
+                watch = asyncio.ensure_future(request.watch(receive, task))
+                await self._app(scope, request.receiving(body), request.send)
+        except TimeoutError:
+            if not request.deadline.expired():
+                raise
+            if request.is_answered:
+                return  # the client doesn't read: the server ends the connection
+            if watch is None:
+                raise Problem(408, "slow_request", "The body didn't arrive in time.", "Send it at once.") from None
+            raise self._too_slow() from None
+        except asyncio.CancelledError:
+            # A stream that ends here is cut off where it is: the server closes the connection before the end of the
+            # body, so that no client takes what it has for all of it.
+            if not request.left.is_set() and not request.is_stream:
+                raise
+        except Exception:
+            if request.refused is None:
+                raise
+            raise request.refused from None
+        finally:
+            request.waiting.ended = True  # of use for threads that still read
+            if watch is not None:
+                watch.cancel()
+
+    def _too_slow(self) -> Problem:
+        fact = f"There was no answer within {format_duration(self._limits.timeout)}."
+        return Problem(503, "timed_out", fact, "Ask for less, or ask again after the time in Retry-After.")
+
+    async def _body(self, request: "_Request", receive: Receive) -> bytes:
+        parts: list[bytes] = []
+        while True:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                request.left.set()
+                raise asyncio.CancelledError
+            parts.append(message.get("body", b""))
+            if sum(map(len, parts)) > self._limits.max_body:
+                raise self._too_large()
+            if not message.get("more_body"):
+                return b"".join(parts)
+
+    def _check_length(self, scope: Scope) -> None:
+        for name, value in scope["headers"]:
+            if name == b"content-length" and int(value) > self._limits.max_body:
+                raise self._too_large()
+
+    def _too_large(self) -> Problem:
+        most = format_size(self._limits.max_body)
+        return Problem(413, "too_large", f"The body has more than {most}.", "Ask for less at a time.")
+
+
+class _Request:
+    """One request while it is answered: whether its client is there, and whether the answer has begun."""
+
+    def __init__(self, slots: Slots, who: str, send: Send) -> None:
+        self.who = who
+        self.left = asyncio.Event()
+        self.refused: Problem | None = None
+        self.deadline: asyncio.Timeout
+        self.waiting: LiveRequest = begin()
+        self._slots = slots
+        self._send = send
+        self.is_answered = False
+        self.is_stream = False
+        self._is_scan = False
+
+    async def watch(self, receive: Receive, task: "asyncio.Task[object]") -> None:
+        """Cancels the task when the client leaves: nobody would read its answer."""
+        message, is_whole = await receive(), False
+        while message["type"] == "http.request" and not is_whole:  # the body of a GET, which nobody reads
+            is_whole = not message.get("more_body")
+            message = await receive()
+        if message["type"] != "http.disconnect":
+            return
+        self.left.set()
+        self.waiting.ended = True
+        task.cancel()
+
+    def receiving(self, body: bytes) -> Receive:
+        """What the application receives: the whole body, then the end of the connection."""
+        given = False
+
+        async def receive() -> Message:
+            nonlocal given
+            if not given:
+                given = True
+                return {"type": "http.request", "body": body, "more_body": False}
+            await self.left.wait()
+            return {"type": "http.disconnect"}
+
+        return receive
+
+    async def send(self, message: Message) -> None:
+        if message["type"] == "http.response.start":
+            headers = {name.lower(): value for name, value in message["headers"]}
+            if b"content-length" not in headers:
+                self._is_scan = not headers.get(b"content-type", b"").startswith(_EVENTS)
+                try:
+                    self._slots.begin_stream(self.who, is_scan=self._is_scan)
+                except Problem as problem:
+                    self.refused = problem  # frameworks don't expect an error here, and would hide it
+                    raise
+                self.is_stream = True
+            self.is_answered = True
+        self.deadline.reschedule(asyncio.get_running_loop().time() + SEND_SECONDS)
+        await self._send(message)  # which waits while the client hasn't read what was sent before
+        self.deadline.reschedule(None)
+
+    def end(self) -> None:
+        if self.is_stream:
+            self._slots.end_stream(self.who, is_scan=self._is_scan)
+        else:
+            self._slots.leave(self.who)
+
+
+async def _refuse(problem: Problem, scope: Scope, receive: Receive, send: Send) -> None:
+    _shed.labels(problem.error).inc()
+    await problem.response()(scope, receive, send)
