@@ -57,19 +57,32 @@ def host_as_server(
 
     if log is not None:
         settings = replace(settings, log=replace(settings.log, url=log))
-    host, _, port = bind.rpartition(":")
-    if not (host and port.isdecimal()):
-        raise SettingsError(f"--bind {bind!r} is not an address. Write HOST:PORT, such as 0.0.0.0:7070.")
+    host, port = _address(bind, "--bind", "HOST:PORT, such as 0.0.0.0:7070 or [::]:7070")
+    if port is None:
+        raise SettingsError(f"--bind {bind!r} has no port. Write HOST:PORT, such as 0.0.0.0:7070.")
+    if advertise is not None:
+        _address(advertise, "--advertise", "HOST or HOST:PORT, such as pod-1:7070 or [2001:db8::7]:7070")
     serve(
         msgspec.structs.replace(
             config_of(app, check_id(id or socket.gethostname()), settings.absolute()),
             host=host,
-            port=int(port),
+            port=port,
             advertise=advertise or (socket.gethostname() if host in _EVERYWHERE else None),
             tags=tags_of(tags),
             embedded=False,
         )
     )
+
+
+def _address(text: str, option: str, form: str) -> tuple[str, int | None]:
+    from holdfast.instance.addresses import host_and_port
+
+    try:
+        return host_and_port(text)
+    except ValueError:
+        raise SettingsError(
+            f"{option} {text!r} is not an address. Write {form}, with a port from 0 to 65535."
+        ) from None
 
 
 def tags_of(text: str) -> dict[str, str]:

@@ -44,7 +44,7 @@ class StateDirectoryInUse(Held):
         by = (
             "another process" if holder is None else f"instance {holder.name!r} (process {holder.pid} on {holder.host})"
         )
-        super().__init__(f"{path} is held by {by}. Stop it, or give this one another state.dir.")
+        super().__init__(f"{path} is held by {by}. Stop it, or give this one another id or another state.dir.")
         self.holder = holder
 
 
