@@ -12,6 +12,7 @@ import pytest
 from holdfast.clock import ManualClock
 from holdfast.errors import DamagedObject
 from holdfast.instance.events import ProblemEvent, RestoreEvent
+from holdfast.instance.held_versions import HoldTerms
 from holdfast.instance.log_reader import LogReader
 from holdfast.instance.range_reads import IN_RANGES
 from holdfast.instance.read_views import VersionNotAvailable
@@ -31,7 +32,9 @@ from tests.log.making import crash_at, next_commit, overwrite, sealed
 SMALL = ReplicaSettings(overlay_bytes=6_000, batch_bytes=8_000, flush_versions=5)
 TINY = ReplicaSettings(overlay_bytes=200, batch_bytes=1_000, flush_versions=3)
 ROOMY = ReplicaSettings()
-EACH = pytest.mark.parametrize("settings", [ROOMY, SMALL, TINY], ids=["roomy", "small", "tiny"])
+EACH = pytest.mark.parametrize(
+    "settings", [ROOMY, pytest.param(SMALL, marks=pytest.mark.slow), TINY], ids=["roomy", "small", "tiny"]
+)
 
 
 def check(replica: Replica, app: AppLog, version: Version) -> None:
@@ -441,10 +444,15 @@ def test_versions_before_a_flush_are_released_after_30_seconds(rocks: AppLog, pl
     clock.advance(29)
     replica.tidy()
     assert replica.published.range == (0, 3)
+    with replica.published.read_view(Version(2)) as view:
+        hold = replica.published.hold(view, HoldTerms(600.0))
     clock.advance(1)
     replica.tidy()
     assert replica.published.range == (3, 3)
     check(replica, rocks, Version(3))
+    assert replica.published.held.has(Version(2))  # until its time has passed, or it is released
+    replica.published.held.release(hold)
+    assert not replica.published.held.has(Version(2))
 
 
 def test_catching_up_keeps_no_views_of_intermediate_versions(rocks: AppLog, place: Place) -> None:
@@ -459,3 +467,18 @@ def test_catching_up_keeps_no_views_of_intermediate_versions(rocks: AppLog, plac
     assert replica.published.range == (7, 9), "versions that arrive one by one are kept"
     for version in (7, 8, 9):
         check(replica, rocks, Version(version))
+
+
+def test_a_glance_at_the_newest_version_is_never_older_than_one_before(rocks: AppLog, place: Place) -> None:
+    rocks.grow(3, 7)
+    replica = place.replica(rocks)
+
+    def glance(version: int) -> int | None:
+        replica.catch_up(Version(version))
+        newest = replica.published.newest
+        return None if newest is None else newest.version
+
+    assert glance(3) == 3
+    replica.rebuild(DamagedObject("it is damaged"))
+    assert (glance(2), replica.published.version) == (None, 2)
+    assert glance(3) == 3

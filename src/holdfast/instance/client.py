@@ -8,10 +8,10 @@ process that uses it: gRPC's connections don't survive a fork.
 
 import contextlib
 import copy
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from dataclasses import dataclass
 from datetime import timedelta
-from typing import Self
+from typing import Final, Self, TypeVar
 
 import msgspec
 import pyarrow as pa
@@ -21,23 +21,35 @@ import pyarrow.flight as flight
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.instance import messages
 from holdfast.instance.callers import header_of
+from holdfast.instance.config import Role
 from holdfast.instance.credentials import NO_CREDENTIALS, Credentials, NotAuthenticated
 from holdfast.instance.events import EventPage
 from holdfast.instance.handshake import Handshake
+from holdfast.instance.held_versions import HoldTerms
 from holdfast.instance.messages import InstanceStatus, InstanceUnavailable, InstanceUnreachable, decode_error
-from holdfast.stores.access import Now
+from holdfast.instance.side_thread import SideThread
+from holdfast.stores.access import ColumnBlock, Now
 from holdfast.stores.formats.byte_columns import LARGEST, TooManyBytes, as_type, whole
 from holdfast.stores.layouts.due import Due
 from holdfast.stores.ranges import Ranges
 from holdfast.words import TaskId, Version
+
+T = TypeVar("T")
 
 _FIRST_KEYS = 1_000
 """How many keys are asked for first. Their values show how many more fit into one message."""
 _KEYS_PER_CALL = 1_000_000
 _BYTES_PER_CALL = 64 << 20
 _RANGES_PER_CALL = 1_000_000
+_STREAM_SECONDS = 600.0
+"""How long the entries of a scan may take to arrive, all of them: the caller decides how fast they are read."""
+_BLOCK_SECONDS = 5.0
+"""How long the next of them may take: the largest block takes less than 0.1 s."""
 _SHORTEST_SECONDS = 0.001
 """A negative timeout would be none."""
+_CONNECTING: Final = [("grpc.max_reconnect_backoff_ms", 100), ("grpc.min_reconnect_backoff_ms", 2_000)]
+"""gRPC waits longer and longer, up to two minutes, before it connects again, and fails all calls meanwhile: an instance
+that is back would not be reached. The second number is how long one attempt may take."""
 _KEYS = pa.schema([pa.field("key", pa.binary())])
 _RANGES = pa.schema([pa.field("start", pa.binary()), pa.field("stop", pa.binary())])
 
@@ -51,6 +63,9 @@ class Scanned:
     values: pa.BinaryArray
     now: Now
     """The clocks of the version."""
+    role: Role
+    instance: str
+    """The role of the replica, and the name of its instance."""
 
 
 class StateClient:
@@ -78,7 +93,7 @@ class StateClient:
         self._deadline = deadline.total_seconds() if isinstance(deadline, timedelta) else float(deadline)
         self._until: float | None = None
         with self._asking("connect"):
-            self._flight = flight.connect(credentials.address_for(address), **tls)
+            self._flight = flight.connect(credentials.address_for(address), generic_options=_CONNECTING, **tls)
 
     def __enter__(self) -> Self:
         return self
@@ -135,7 +150,44 @@ class StateClient:
         metadata = table.schema.metadata
         now = Now(*msgspec.json.decode(metadata[messages.CLOCKS_METADATA]))
         version = Version(int(metadata[messages.VERSION_METADATA]))
-        return Scanned(version, whole(table["key"]), whole(table["value"]), now)
+        role, instance = msgspec.json.decode(metadata[messages.SERVED_METADATA], type=tuple[Role, str])
+        return Scanned(version, whole(table["key"]), whole(table["value"]), now, role, instance)
+
+    def columns(
+        self, task: TaskId, store: str, version: Version, start: bytes, stop: bytes | None, reverse: bool = False
+    ) -> Generator[ColumnBlock, None, None]:
+        """The entries with start <= key < stop in blocks of keys and values, while they arrive.
+
+        The instance holds the version until the last entry is read or the iterator is closed, however long that takes.
+        Raises InstanceUnavailable if the next block doesn't arrive.
+        """
+        ask = messages.Scan(*self._ask(task, store, version), start=start, stop=stop, reverse=reverse, limit=None)
+        options = flight.FlightCallOptions(timeout=_STREAM_SECONDS, headers=self._headers)
+        ticket = flight.Ticket(msgspec.json.encode(ask))
+        thread, reader = SideThread(), None
+        try:
+            with self._asking("do_get"):
+                reader = self._in_time(thread, lambda: self._flight.do_get(ticket, options))
+            while True:
+                with self._asking("do_get"):
+                    try:
+                        batch = self._in_time(thread, reader.read_chunk).data
+                    except StopIteration:
+                        return
+                yield ColumnBlock(*batch.columns)
+        finally:
+            thread.close()
+            if reader is not None:
+                reader.cancel()
+
+    def _in_time(self, thread: SideThread, call: Callable[[], T]) -> T:
+        """One step of a stream. Flight's deadline is for the whole stream, and an instance may freeze in between."""
+        try:
+            return thread.call(call, _BLOCK_SECONDS)
+        except TimeoutError as error:
+            raise InstanceUnavailable(
+                f"the instance at {self.address} sent nothing of a scan for {_BLOCK_SECONDS:g} s. Ask another replica."
+            ) from error
 
     def scan_many(self, task: TaskId, store: str, version: Version, ranges: Ranges) -> pa.Table:
         """The entries of many ranges at exactly `version`: columns `range`, `key` and `value`.
@@ -154,6 +206,15 @@ class StateClient:
     def approximate_count(self, task: TaskId, store: str, version: Version) -> int:
         """About how many keys a store has at `version`, those of indexes and notes included."""
         return msgspec.json.decode(self._act("count", messages.Count(*self._ask(task, store, version))), type=int)
+
+    def hold(self, task: TaskId, store: str, version: Version, terms: HoldTerms) -> messages.HeldVersion:
+        """Keeps a version readable for so long, or until `release`."""
+        place = self._ask(task, store, version)
+        ask = messages.HoldVersion(*place, seconds=terms.seconds, by_client=terms.by_client)
+        return msgspec.json.decode(self._act("hold", ask), type=messages.HeldVersion)
+
+    def release(self, held: messages.HeldVersion) -> None:
+        self._act("release", held)
 
     def status(self) -> InstanceStatus:
         return msgspec.json.decode(self._act("status"), type=InstanceStatus)

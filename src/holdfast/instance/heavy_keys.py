@@ -1,11 +1,13 @@
-"""The heaviest keys of a task: those with the most of its bulk reads, found by a sketch over a sample of them.
+"""The heaviest keys of a task: those with the most of its reads, found by a sketch over a sample of them.
 
-Of each bulk read a hundred keys are counted, after its answer was sent, each for as many as it stands for. About once
+Of each bulk read a hundred keys are counted, after its answer was sent, each for as many as it stands for; of lookups
+of one key every 64th, which are noted only and counted with the next heartbeat. About once
 per minute the keys that have a notable share are named, for people, and the sketch starts over: so the names are of the
 last minutes. Nothing else depends on them.
 """
 
 import threading
+from collections import deque
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -28,6 +30,10 @@ ENOUGH = 1_000
 """Sampled keys before any is named."""
 SHARE = 0.01
 """The share of the reads that makes a key heavy."""
+LOOKUPS = 64
+"""Of this many lookups of one key, one is counted."""
+_NOTED = 4_096
+"""Lookups that are noted until the next heartbeat: more than there are in two seconds at 100,000 per second."""
 NAMED = 3
 _SLOTS = 10
 """The sketch has 2 ** 10 slots. Every key with more than 0.4% of the reads is among them."""
@@ -35,7 +41,7 @@ _LONGEST_TEXT = 40
 
 
 class HeavyKeys:
-    """The keys of one task's bulk reads. Any thread may add to them."""
+    """The keys of one task's reads. Any thread may add to them."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -44,6 +50,11 @@ class HeavyKeys:
         self._sampled = 0
         self._reads = 0
         self._names: tuple[str, ...] = ()
+        self._lookups: deque[tuple[str, bytes]] = deque(maxlen=_NOTED)
+
+    def add_lookup(self, store: str, key: bytes) -> None:
+        """Notes the key of one of `LOOKUPS` lookups. It takes no lock: an event loop may call it."""
+        self._lookups.append((store, key))
 
     def add(self, store: str, keys: pa.Array) -> None:
         """Counts some of the keys that were read together."""
@@ -53,15 +64,20 @@ class HeavyKeys:
         with self._lock:
             first = self._reads % step  # others each time
             self._reads += 1
+            for key in keys.take(pa.array(range(first, len(keys), step))).drop_null().to_pylist():
+                self._count(store, key, step)
+
+    def _count(self, store: str, key: bytes, weight: int) -> None:
+        if is_entry(key):
             sketch = self._sketch = self._sketch or _new_sketch()
-            for key in keys.take(pa.array(range(first, len(keys), step))).to_pylist():
-                if is_entry(key):
-                    sketch.update(f"{store}\0{key.decode('latin-1')}", step)
-                    self._sampled += 1
+            sketch.update(f"{store}\0{key.decode('latin-1')}", weight)
+            self._sampled += 1
 
     def heaviest(self, now: float, specs: Iterable[StoreSpec]) -> tuple[str, ...]:
         """The heaviest keys as text with their shares, the heaviest first. `now` is the monotonic clock."""
         with self._lock:
+            while self._lookups:
+                self._count(*self._lookups.popleft(), LOOKUPS)
             if self._since is None:
                 self._since = now
             passed = now - self._since

@@ -10,12 +10,16 @@ import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.instance.config import Phase, Role
+from holdfast.instance.held_versions import Hold, HoldTerms, TooManyHolds
 from holdfast.instance.read_views import VersionNotAvailable
+from holdfast.words import Version
 
 VERSION_METADATA = b"holdfast.version"
 """In the metadata of the schema of a scan's answer: the version it is from."""
 CLOCKS_METADATA = b"holdfast.clocks"
 """The same for the version's wall and event clock, as a JSON array."""
+SERVED_METADATA = b"holdfast.served"
+"""The same for the role of the replica and the name of its instance."""
 
 
 class Ask(msgspec.Struct, frozen=True):
@@ -58,10 +62,36 @@ class GotOne(msgspec.Struct, frozen=True):
     wall: int = 0
     event: int | None = None
     """The clocks of the version, which decide which entries have expired."""
+    role: Role = Role.ACTIVE
+    instance: str = ""
+    """The role of the replica, and the name of its instance."""
 
 
 class Count(Ask, frozen=True):
     """do_action count: about how many keys a store has."""
+
+
+class HoldVersion(Ask, frozen=True, kw_only=True):
+    """do_action hold: keep the version readable for so many seconds, or until it is released."""
+
+    seconds: float
+    by_client: bool = False
+
+    @property
+    def terms(self) -> HoldTerms:
+        return HoldTerms(self.seconds, self.by_client)
+
+
+class HeldVersion(msgspec.Struct, frozen=True):
+    """The answer, and do_action release of the hold."""
+
+    task: str
+    version: int
+    number: int
+
+    @property
+    def hold(self) -> Hold:
+        return Hold(Version(self.version), self.number)
 
 
 class Committed(msgspec.Struct, frozen=True):
@@ -108,8 +138,6 @@ class TaskStatus(msgspec.Struct, frozen=True):
     readable_from: int | None
     readable_to: int | None
     """The versions that can be read; None while there are none."""
-    overlay_bytes: int
-    disk_bytes: int
     error: str | None
     failures: int = 0
     """How many updates in a row have failed."""
@@ -164,6 +192,8 @@ class TaskNotHere(HoldfastError):
 
 class EncodedVersionNotAvailable(msgspec.Struct, frozen=True, tag="version_not_available"):
     message: str
+    asked: int | None = None
+    held: tuple[int, int] | None = None
 
 
 class EncodedTaskNotHere(msgspec.Struct, frozen=True, tag="task_not_here"):
@@ -175,7 +205,11 @@ class EncodedError(msgspec.Struct, frozen=True, tag="other"):
     category: ErrorCategory
 
 
-_Encoded = EncodedVersionNotAvailable | EncodedTaskNotHere | EncodedError
+class EncodedTooManyHolds(msgspec.Struct, frozen=True, tag="too_many_holds"):
+    message: str
+
+
+_Encoded = EncodedVersionNotAvailable | EncodedTaskNotHere | EncodedTooManyHolds | EncodedError
 
 
 def encode_error(error: BaseException) -> bytes:
@@ -186,9 +220,11 @@ def encode_error(error: BaseException) -> bytes:
     """
     match error:
         case VersionNotAvailable():
-            return msgspec.json.encode(EncodedVersionNotAvailable(str(error)))
+            return msgspec.json.encode(EncodedVersionNotAvailable(str(error), error.asked, error.held))
         case TaskNotHere():
             return msgspec.json.encode(EncodedTaskNotHere(str(error)))
+        case TooManyHolds():
+            return msgspec.json.encode(EncodedTooManyHolds(str(error)))
     category = error.category if isinstance(error, HoldfastError) else ErrorCategory.BUG
     return msgspec.json.encode(EncodedError(str(error), category))
 
@@ -204,10 +240,12 @@ def decode_error(data: bytes) -> HoldfastError | None:
     except msgspec.MsgspecError:
         return None
     match sent:
-        case EncodedVersionNotAvailable(message):
-            return VersionNotAvailable(message)
+        case EncodedVersionNotAvailable(message, asked, held):
+            return VersionNotAvailable(message, asked, held)
         case EncodedTaskNotHere(message):
             return TaskNotHere(message)
+        case EncodedTooManyHolds(message):
+            return TooManyHolds(message)
         case EncodedError(message, ErrorCategory.RETRY | ErrorCategory.CLOSED):
             return InstanceUnavailable(message)
         case EncodedError(message, ErrorCategory.DATA):

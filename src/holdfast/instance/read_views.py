@@ -18,11 +18,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.instance.column_scans import scan_columns
+from holdfast.instance.held_versions import HeldVersions, Hold, HoldTerms
 from holdfast.instance.overlay import READABLE, Overlay
 from holdfast.instance.range_reads import read_ranges
 from holdfast.instance.run import first_wins
 from holdfast.instance.task_engines import PinnedView
-from holdfast.stores.access import Now
+from holdfast.stores.access import ColumnBlock, Now
 from holdfast.stores.formats.key_order import read_in_key_order
 from holdfast.stores.ranges import Ranges
 from holdfast.words import NOTHING, TaskId, Version
@@ -35,15 +37,28 @@ _SAMPLE = 256
 
 
 class VersionNotAvailable(HoldfastError):
-    """A replica was asked for a version it doesn't have; another replica, or this one in a moment, may."""
+    """A replica was asked for a version it doesn't have; another replica, or this one in a moment, may.
+
+    `asked` is None for the newest version, and `held` while the replica has none.
+    """
 
     category = ErrorCategory.RETRY
+
+    def __init__(self, message: str, asked: int | None = None, held: tuple[int, int] | None = None) -> None:
+        super().__init__(message)
+        self.asked = asked
+        self.held = held
 
     @classmethod
     def of(cls, task: TaskId, asked: Version | None, range_: tuple[Version, Version] | None, why: str) -> Self:
         holds = "nothing yet" if range_ is None else f"versions {range_[0]} to {range_[1]}"
         version = "any version" if asked is None else f"version {asked}"
-        return cls(f"task {task} was asked for {version} and holds {holds}: {why}.")
+        return cls(f"task {task} was asked for {version} and holds {holds}: {why}.", asked, range_)
+
+    @property
+    def gone(self) -> bool:
+        """Whether the replica has moved past the version, so that waiting doesn't help."""
+        return self.asked is not None and self.held is not None and self.asked < self.held[1]
 
 
 @dataclass(frozen=True)
@@ -97,6 +112,17 @@ class ReadView:
         family = self.overlay.families[store]
         return read_ranges(family.runs, ranges, family.below.may_have_in(ranges), partial(self.pinned.entries, store))
 
+    def columns(self, store: str, start: bytes, stop: bytes | None) -> Generator[ColumnBlock, None, None]:
+        """The entries with start <= key < stop in the order of the keys, as columns in blocks of bounded size."""
+        family = self.overlay.families[store]
+        below = bool(family.below.may_have_in(Ranges.of([(start, stop)]))[0])
+        engine = self.pinned.blocks(store, start, stop) if below else None
+        try:
+            yield from scan_columns(family.runs, engine, start, stop)
+        finally:
+            if engine is not None:
+                engine.close()
+
     def approximate_count(self, store: str) -> int:
         """About how many keys are stored: those of the engine, and unflushed ones as far as a sample of them is new."""
         below = self.pinned.engines.approximate_count(store)
@@ -138,6 +164,9 @@ class StoreBytes:
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
         return self._view.scan(self._store, start, stop, reverse=reverse)
 
+    def columns(self, start: bytes, stop: bytes | None) -> Generator[ColumnBlock, None, None]:
+        return self._view.columns(self._store, start, stop)
+
     def approximate_count(self) -> int:
         return self._view.approximate_count(self._store)
 
@@ -153,11 +182,21 @@ class PublishedVersions:
         self._furthest = NOTHING
         self._older: tuple[ReadView, ...] = ()
         self._clocks: dict[Version, Now] = {}
+        self.held = HeldVersions(task)
 
     @property
     def version(self) -> Version | None:
         newest = self._newest
         return None if newest is None else newest.version
+
+    @property
+    def newest(self) -> ReadView | None:
+        """The newest version for a glance without a pin: its overlay may be read, its engines may not.
+
+        None while there is none, or it is older than one that was read before.
+        """
+        newest = self._newest
+        return None if newest is None or newest.version < self._furthest else newest
 
     @property
     def wall(self) -> int:
@@ -172,12 +211,21 @@ class PublishedVersions:
 
     @property
     def range(self) -> tuple[Version, Version] | None:
-        """The oldest and the newest version that can be read."""
+        """The newest version, and the oldest one from which on all versions up to it can be read.
+
+        Versions that were written to the engines at once, as in a catch-up, leave a gap: only the last of them was
+        published, and what is before the gap is not counted.
+        """
         with self._lock:
-            if self._newest is None:
-                return None
-            oldest = min([view.version for view in self._older] + [self._first_of(self._newest)])
-            return oldest, self._newest.version
+            return self._range()
+
+    def _range(self) -> tuple[Version, Version] | None:
+        if self._newest is None:
+            return None
+        oldest, older = self._first_of(self._newest), {view.version for view in self._older}
+        while oldest - 1 in older:
+            oldest = Version(oldest - 1)
+        return oldest, self._newest.version
 
     def advance(self, overlay: Overlay, now: Now | None = None) -> None:
         """Publishes a version on the same pinned view. `now` are its clocks, needed if it wasn't published before."""
@@ -205,7 +253,7 @@ class PublishedVersions:
             self._changed.notify_all()
 
     def forget_older(self) -> None:
-        """Gives up all versions but those on the newest pinned view; older ones keep files on disk."""
+        """Gives up all versions but the held ones and those on the newest pinned view; they keep files on disk."""
         with self._lock:
             gone, self._older = self._older, ()
         for view in gone:
@@ -219,6 +267,22 @@ class PublishedVersions:
             self._changed.notify_all()
         for view in gone:
             view.close()
+        self.held.end_all()
+
+    def hold(self, view: ReadView, terms: HoldTerms) -> Hold:
+        """Keeps the version of an open view readable for so long, or until the hold is released."""
+        view.pinned.hold()
+        return self.held.add(view, terms)
+
+    def has(self, version: Version) -> bool:
+        """Whether a version can be read."""
+        with self._lock:
+            newest = self._newest
+            if newest is not None and self._first_of(newest) <= version <= newest.version:
+                return True
+            if any(view.version == version for view in self._older):
+                return True
+        return self.held.has(version)
 
     def read_view(self, version: Version | None = None) -> ReadView:
         """The newest version, or the given one. The newest is never older than one that was read before."""
@@ -235,8 +299,11 @@ class PublishedVersions:
                 if view.version == version:
                     view.pinned.hold()
                     return view
+            held_range = self._range()
+        if version is not None and (held := self.held.find(version)) is not None:
+            return held
         why = "it is being restored" if newest is None else "only the last few committed versions can be read"
-        raise VersionNotAvailable.of(self._task, version, self.range, why)
+        raise VersionNotAvailable.of(self._task, version, held_range, why)
 
     def wait_for(self, version: Version, timeout: float) -> bool:
         """Waits until the replica is at `version` or beyond."""
@@ -258,6 +325,7 @@ class PublishedVersions:
     def _prune(self) -> None:
         assert self._newest is not None
         oldest = self._newest.version - READABLE + 1
+        self.held.end_old()
         if len(self._clocks) > 4 * READABLE:
             self._clocks = {version: now for version, now in self._clocks.items() if version >= oldest}
         if not self._older:

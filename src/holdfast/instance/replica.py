@@ -279,6 +279,7 @@ class Replica(ReplicaState):
                     self.published.move(empty, pinned, stamp.now)
                     if version < to:
                         self.published.forget_older()
+                        self.published.held.end_all()
             if disk.late(self.settings.flush_seconds) or version - disk.flushed >= self.settings.flush_versions:
                 disk.flush()
         if report.under_way:
@@ -376,7 +377,7 @@ class Replica(ReplicaState):
         if self.published.version is not None and self.published.version >= version:
             return
         if self._log_reader.newest_known < version and self._log_reader.commit(version) is None:
-            raise VersionNotAvailable.of(self.task, version, self.published.range, "the log has no such version")
+            self._refuse_behind(version, "the log has no such version")
         while not self.published.wait_for(version, 0):
             # A thread that moves the replica may take long; this reader waits no longer than `wait`.
             if self._advancing.acquire(blocking=False):
@@ -384,9 +385,14 @@ class Replica(ReplicaState):
                     self.catch_up(version)
                 finally:
                     self._advancing.release()
-                if self.published.version is None or self.published.version < version:
-                    raise VersionNotAvailable.of(self.task, version, self.published.range, "it is being restored")
+                self._refuse_behind(version, "it is being restored")
                 continue
             left = deadline - self._clock.monotonic()
             if not self.published.wait_for(version, min(_LOOK, left)) and left <= 0:
-                raise VersionNotAvailable.of(self.task, version, self.published.range, "it is still catching up")
+                self._refuse_behind(version, "it is still catching up")
+
+    def _refuse_behind(self, version: Version, why: str) -> None:
+        """Refuses a version, unless the replica has come to it meanwhile: another thread may move it at any time."""
+        held = self.published.range
+        if held is None or held[1] < version:
+            raise VersionNotAvailable.of(self.task, version, held, why)

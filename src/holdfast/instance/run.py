@@ -5,6 +5,7 @@ starts; a lookup goes to the bucket, compares fingerprints, then keys. Rows are 
 the oldest first, so the coldest half of a run is its first half.
 """
 
+import itertools
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -295,6 +296,10 @@ def first_wins(
     heads = [next(source, None) for source in sources]
     choose = max if reverse else min
     while keys := [head[0] for head in heads if head is not None]:
+        if len(keys) == 1:  # mostly from the start
+            last = next(place for place, head in enumerate(heads) if head is not None)
+            yield from itertools.chain([head for head in heads if head is not None], sources[last])
+            return
         key = choose(keys)
         chosen: tuple[bytes, bytes | None] | None = None
         for place, head in enumerate(heads):

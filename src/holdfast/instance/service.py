@@ -3,7 +3,7 @@
     do_exchange   keys in, values out, or ranges in, entries out, at exactly the requested version; one message for a
                   task's whole batch
     do_get        a range at a version
-    do_action     get, count, status, committed, due, events, app_state, generation, stop
+    do_action     get, count, hold, release, status, committed, due, events, app_state, generation, stop
 
 Nothing is decided here: a call is authenticated, finds its replica, takes a read view, reads and sends. The keys of an
 exchange are read completely before the first value is sent, since two sides that both write first would wait for each
@@ -42,7 +42,8 @@ else:
 
 _LOG = logging.getLogger(__name__)
 _SEND_ROWS = 65_536
-_SCAN_ROWS = 8_192
+_FIRST_SCAN_ROWS, _SCAN_ROWS = 128, 8_192
+"""The rows of the first batch of a scan, and of the largest: most readers want a few entries, and some want all."""
 _READS = 3
 _SAME_RELEASE = "Use the client of the same release."
 VALUES = pa.schema([pa.field("value", pa.binary())])
@@ -117,9 +118,15 @@ class StateService(_ServerBase):
             ask = _decoded(ticket.ticket, messages.Scan)
             view = self._view(ask)
             clocks = msgspec.json.encode((view.now.wall, view.now.event))
-            metadata = {messages.VERSION_METADATA: str(view.version).encode(), messages.CLOCKS_METADATA: clocks}
+            metadata = {
+                messages.VERSION_METADATA: str(view.version).encode(),
+                messages.CLOCKS_METADATA: clocks,
+                messages.SERVED_METADATA: msgspec.json.encode(self._instance.served(TaskId.parse(ask.task))),
+            }
             schema = ENTRIES.with_metadata(metadata)
-            return flight.GeneratorStream(schema, self._scanned(view, ask, schema))
+            whole = ask.limit is None and not ask.reverse
+            batches = self._columns(view, ask, schema) if whole else self._scanned(view, ask, schema)
+            return flight.GeneratorStream(schema, batches)
 
     def do_action(self, context: flight.ServerCallContext, action: flight.Action) -> Iterator[flight.Result]:
         self._callers.check(context)
@@ -136,6 +143,14 @@ class StateService(_ServerBase):
             case "count":
                 ask = _decoded(body, messages.Count)
                 return self._read(ask, lambda view: view.approximate_count(ask.store))
+            case "hold":
+                hold = _decoded(body, messages.HoldVersion)
+                with self._view(hold) as view:
+                    replica = instance.replica(TaskId.parse(hold.task))
+                    return messages.HeldVersion(hold.task, *replica.published.hold(view, hold.terms))
+            case "release":
+                held = _decoded(body, messages.HeldVersion)
+                instance.replica(TaskId.parse(held.task)).published.held.release(held.hold)
             case "status":
                 return instance.status()
             case "committed":
@@ -196,16 +211,29 @@ class StateService(_ServerBase):
         with _encoding_errors(), self._reading(ask, view):
             entries = view.scan(ask.store, ask.start, ask.stop, reverse=ask.reverse)
             with contextlib.closing(entries):
-                limited = islice(entries, ask.limit)
-                while block := list(islice(limited, _SCAN_ROWS)):
+                limited, rows = islice(entries, ask.limit), _FIRST_SCAN_ROWS
+                while block := list(islice(limited, rows)):
+                    rows = min(_SCAN_ROWS, 4 * rows)
                     keys, values = zip(*block, strict=True)
                     yield pa.record_batch([pa.array(keys, pa.binary()), pa.array(values, pa.binary())], schema=schema)
+
+    def _columns(self, view: ReadView, ask: messages.Scan, schema: pa.Schema) -> Generator[pa.RecordBatch, None, None]:
+        with (
+            _encoding_errors(),
+            self._reading(ask, view),
+            contextlib.closing(view.columns(ask.store, ask.start, ask.stop)) as blocks,
+        ):
+            for block in blocks:
+                yield pa.record_batch(list(block), schema=schema)
 
     def _get(self, ask: messages.GetOne) -> messages.GotOne:
         def got(view: ReadView) -> messages.GotOne:
             value = view.get(ask.store, ask.key)
-            return messages.GotOne(view.version, value, view.now.wall, view.now.event)
+            served = self._instance.served(TaskId.parse(ask.task))
+            return messages.GotOne(view.version, value, view.now.wall, view.now.event, *served)
 
+        if (hosted := self._instance.hosted_task(TaskId.parse(ask.task))) is not None:
+            hosted.count_lookup(ask.store, ask.key)
         return self._read(ask, got)
 
 

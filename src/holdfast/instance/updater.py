@@ -165,13 +165,17 @@ class ReplicaUpdater:
             return self._turn_ended.wait_for(lambda: self.ready, timeout)
 
     def step(self, now: float) -> float:
-        """Sends the replicas that are behind on their way. Returns the seconds until there is more to do."""
+        """Brings replicas that are behind on their way, and ends old holds. Returns the seconds until the next step."""
         with self._lock:
             self._look = False
         target = self._newest()
         if target is not None:
             self._target = target
             self._follow(target)
+        with self._lock:
+            replicas = [progress.replica for progress in self._tasks.values()]
+        for replica in replicas:
+            replica.published.held.end_old()
         with self._lock:
             if target is not None:
                 ready = [p for p in self._tasks.values() if not p.busy and now >= p.retry_at]

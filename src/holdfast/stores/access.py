@@ -4,10 +4,10 @@ A store reads and writes through these protocols. In a task the bytes are its ov
 query a read view of a replica, in a test a dictionary.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import islice
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 
 import pyarrow as pa
 from sortedcontainers import SortedDict
@@ -46,6 +46,20 @@ class ReadableBytes(Protocol):
 
     def approximate_count(self) -> int:
         """About how many keys are stored, those of indexes and notes included."""
+
+
+class ColumnBlock(NamedTuple):
+    """Entries in the order of their keys, as columns."""
+
+    keys: pa.BinaryArray
+    values: pa.BinaryArray
+
+
+class ColumnBytes(ReadableBytes, Protocol):
+    """One store's bytes, in order, which are also read as columns."""
+
+    def columns(self, start: bytes, stop: bytes | None) -> Generator[ColumnBlock, None, None]:
+        """Entries with start <= key < stop in the order of the keys, in blocks of bounded size, none of them empty."""
 
 
 class StoreColumns(Protocol):
@@ -99,6 +113,11 @@ class DictBytes:
     def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
         keys = self.entries.irange(start, stop, inclusive=(True, False), reverse=reverse)
         return iter([(key, self.entries[key]) for key in keys])
+
+    def columns(self, start: bytes, stop: bytes | None) -> Generator[ColumnBlock, None, None]:
+        if rows := list(self.scan(start, stop)):
+            keys, values = zip(*rows, strict=True)
+            yield ColumnBlock(pa.array(keys, pa.binary()), pa.array(values, pa.binary()))
 
     def approximate_count(self) -> int:
         return len(self.entries)

@@ -86,14 +86,14 @@ def _zipped(columns: Iterator[tuple[list[A], list[B]]], current: list[list[Any]]
 
 
 FIRST_ROWS, ROWS = 64, 512
-"""How many entries are decoded at a time, first and later: a dozen at once cost little more than one alone."""
+"""How many entries are decoded at a time, first and at most: a dozen at once cost little more than one alone."""
 
 
 def batches(rows: Iterator[T]) -> Iterator[list[T]]:
     """The rows in lists. The rows are closed after the last one, or when the batches are closed.
 
     >>> [len(batch) for batch in batches(iter(range(600)))]
-    [64, 512, 24]
+    [64, 128, 256, 152]
     """
     size = FIRST_ROWS
     try:
@@ -101,7 +101,7 @@ def batches(rows: Iterator[T]) -> Iterator[list[T]]:
             yield batch
             if len(batch) < size:
                 return
-            size = ROWS
+            size = min(ROWS, 2 * size)
     finally:
         close(rows)
 
