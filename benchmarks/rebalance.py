@@ -1,8 +1,9 @@
 """A rebalance under load: a fourth instance joins a group of three, while an app works through its input at full speed.
 
 The instances run as servers on this machine, with one standby per task. `dip` is by how much fewer records per second
-the app takes from the moment the fourth one is started until no task moves any more, compared with the time before. On
-few cores the fourth process itself takes a part of them from Spark.
+the app takes from the moment the fourth one is started until no task moves any more, compared with the time before; the
+first minute is not counted, in which the JVM compiles its code. On few cores the fourth process itself takes a part of
+them from Spark.
 """
 
 import argparse
@@ -71,9 +72,9 @@ class Group:
             time.sleep(0.2)
 
 
-def run(folder: Path, before: float) -> tuple[list[tuple[float, float]], float, float]:
+def run(folder: Path, warm: float, before: float) -> tuple[list[tuple[float, float]], float, float]:
     """Per batch its end and its records per second; when the fourth instance was started, and when it was settled."""
-    spark = spark_session()
+    spark = spark_session(**{"spark.sql.streaming.numRecentProgressUpdates": "1000"})
     settings = hf.Settings(
         base_dir=str(folder / "driver"),
         partitions=8,
@@ -90,7 +91,7 @@ def run(folder: Path, before: float) -> tuple[list[tuple[float, float]], float, 
         running.enter_context(app)
         group = Group(folder)
         group.wait_until_settled("c")
-        time.sleep(before)
+        time.sleep(warm + before)
         joined = time.time()
         running.enter_context(server(folder, "d"))
         settled = group.wait_until_settled("d")
@@ -111,11 +112,11 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="a shorter run")
     quick = parser.parse_args().quick
     logging.getLogger().setLevel(logging.ERROR)
+    batches, warm, before = (200, 15.0, 15.0) if quick else (700, 60.0, 40.0)
     with scratch("rebalance") as folder:
-        batches = 200 if quick else 500
         write_batches(folder / "data", "uniform", keys_in_all=KEYS, records=RECORDS, batches=batches)
-        found, joined, settled = run(folder, before=15.0 if quick else 40.0)
-    earlier = [each for each in found if joined - (15 if quick else 40) < each[0] < joined]
+        found, joined, settled = run(folder, warm, before)
+    earlier = [each for each in found if joined - before < each[0] < joined]
     during = [each for each in found if joined <= each[0] <= max(settled, joined + 5)]
     rows = [
         ("before", len(earlier), mean(earlier)),

@@ -1,5 +1,6 @@
 """When a snapshot is due: by size, by ratio, by age."""
 
+import random
 from datetime import timedelta
 
 import pytest
@@ -21,7 +22,7 @@ MIB = 1 << 20
     ("versions", "tail", "snapshot", "minutes", "due"),
     [
         (0, 0, None, 99, False),  # no new version
-        (1, 10 * MIB, None, 1, False),  # the first snapshot waits for size or age
+        (1, 10 * MIB, None, 1, False),  # nobody knows yet what a snapshot would cost
         (1, 256 * MIB, None, 0, True),
         (1, 1, None, 10, True),
         (3, 20 * MIB, 10 * MIB, 0, True),
@@ -56,6 +57,22 @@ def test_an_app_that_is_restarted_often_still_takes_snapshots(place: Place) -> N
         replica.close()
     assert [minute for minute, _ in saved] == [10, 20, 30]
     assert app.log.snapshots.versions(TASK)[-1] == Version(31)
+
+
+@pytest.mark.parametrize("overwrites", [True, False])
+def test_the_first_snapshot_is_saved_when_the_tail_outweighs_the_state(place: Place, overwrites: bool) -> None:
+    """Otherwise a replica that is restored in the first ten minutes of an app would replay every version there was."""
+    app = AppLog(new_url())
+    replica = place.replica(app)
+    snapshotter = Snapshotter(replica, app.log, SnapshotSettings())
+    dice = random.Random(7)
+    for number in range(12):
+        keys = range(4) if overwrites else range(4 * number, 4 * number + 4)
+        replica.catch_up(app.commit({TASK: {"counts": {key_of(key): dice.randbytes(64 << 10) for key in keys}}}))
+    assert not snapshotter.step(), "all versions are still in memory"
+    replica.flush_overlay()
+    replica.tidy()
+    assert snapshotter.step() is overwrites
 
 
 def test_a_damaged_manifest_does_not_stop_the_snapshots(place: Place) -> None:

@@ -2,8 +2,9 @@
 
 A snapshot is a flush of the overlay, a RocksDB checkpoint (hard links), and then an upload in the background. It is
 worth its upload when reading the tail (the segments after the last snapshot) costs more than reading the snapshot: that
-is the ratio. Size and age limit the tail where the ratio alone would let it grow. Age also applies to a task that
-changed nothing, since cleaning stops at the oldest snapshot of any task.
+is the ratio. Before the first snapshot, what the replica has on disk and in memory stands for its size. Size and age
+limit the tail where the ratio alone would let it grow. Age also applies to a task that changed nothing, since cleaning
+stops at the oldest snapshot of any task.
 """
 
 import logging
@@ -50,11 +51,15 @@ class Snapshotter:
         if not self._limits.enabled or not self._replica.published.version:
             return False
         last = self._saved or self._found()
+        tail_bytes = self._replica.applied_bytes - last.applied_bytes
+        size = last.bytes
+        if size is None and tail_bytes >= _SMALLEST_TAIL:
+            size = self._replica.disk_bytes() + self._replica.memory_bytes()
         due = is_due(
             self._limits,
             tail_versions=self._replica.published.version - last.version,
-            tail_bytes=self._replica.applied_bytes - last.applied_bytes,
-            snapshot_bytes=last.bytes,
+            tail_bytes=tail_bytes,
+            snapshot_bytes=size,
             since=timedelta(seconds=self._clock.monotonic() - last.at),
         )
         if due:
@@ -114,7 +119,8 @@ def is_due(
     """Whether a snapshot should be saved now.
 
     `tail_versions` and `tail_bytes` are the versions and the bytes of segments that the replica has applied since its
-    last snapshot, `snapshot_bytes` is the size of that snapshot (None without one), and `since` the time since it.
+    last snapshot, `snapshot_bytes` is the size of that snapshot or, before the first one, of the state, if it is known;
+    `since` is the time since the last one.
 
     >>> is_due(SnapshotSettings(), tail_versions=3, tail_bytes=30 << 20, snapshot_bytes=10 << 20, since=timedelta(0))
     True
