@@ -14,6 +14,7 @@ from holdfast.log.commits import SparkBatch
 from holdfast.pipeline.checkpoint_repair import Found, Repair, plan_repair
 from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.protocol import NewCheckpoint, OtherOffsets
+from holdfast.pipeline.spark import LOCAL_CHECKPOINT
 from holdfast.states import AppState
 from tests.apps import finish, game, points_app, write
 
@@ -167,3 +168,18 @@ def test_spark_continues_from_a_checkpoint_that_was_written_from_the_log_alone(
     run(until=3)
     assert min(seen) == 3 and seen[3] == [6, 7]
     assert checkpoint.query_id() == recorded.query
+
+
+@pytest.mark.spark
+def test_a_checkpoint_in_a_local_folder_is_written_by_few_programs(spark: SparkSession, tmp_path: Path) -> None:
+    write(tmp_path / "input", 1, [game("alice", 1)])
+    with points_app(spark, tmp_path) as app:
+        app.process_all_available()
+        query = app.query._jsq.streamingQuery()
+        source = query.sources().apply(0)
+        files = source.getClass().getDeclaredField("metadataLog")
+        files.setAccessible(True)
+        logs = [query.offsetLog(), query.commitLog(), files.get(source)]
+        managers = {str(each.fileManager().getClass().getName()) for each in logs}
+        assert managers == {LOCAL_CHECKPOINT["spark.sql.streaming.checkpointFileManagerClass"]}
+        assert all(spark.conf.get(option, None) is None for option in LOCAL_CHECKPOINT)

@@ -23,7 +23,7 @@ from holdfast.pipeline.offsets import Checkpoint
 from holdfast.pipeline.planners import BatchTasks
 from holdfast.pipeline.remote_state import StateLocations
 from holdfast.pipeline.results import SKIPPED, USER, labelled_counts
-from holdfast.pipeline.spark import polling_every
+from holdfast.pipeline.spark import query_options, with_options
 from holdfast.pipeline.spark_errors import FailedInQuery
 from holdfast.retry import retrying
 from holdfast.settings.model import Settings
@@ -49,6 +49,10 @@ _of_user = metrics.counter("holdfast_user_count", "What processors counted with 
 _skipped = metrics.counter("holdfast_skipped_records", "Records that failed and were skipped.", ["processor"])
 _newest = metrics.gauge("holdfast_newest_version", "The newest version this driver knows of.")
 _batch_seconds = metrics.histogram("holdfast_batch_seconds", "From Spark's call to the commit.")
+
+
+_LOOK_SECONDS = 0.005
+"""Between two looks at a query that is being started."""
 
 
 class QueryEnded(HoldfastError):
@@ -241,14 +245,20 @@ class RunningQuery:
 def start_query(name: str, frame: DataFrame, batches: BatchRunner) -> StreamingQuery:
     """Starts Spark's query of an app, whose batches become versions."""
     batch = batches.settings.batch
-    with polling_every(frame.sparkSession, batch.poll_interval):
-        return (
+    options = query_options(batch.poll_interval, local_checkpoint=batches.checkpoint.is_local)
+    with with_options(frame.sparkSession, options):
+        query = (
             frame.writeStream.queryName(name)
             .option("checkpointLocation", batches.settings.checkpoint(name))
             .trigger(processingTime=f"{batch.commit_interval // timedelta(milliseconds=1)} milliseconds")
             .foreachBatch(batches.run)
             .start()
         )
+        # Sources read the session's options in Spark's own thread.
+        while query.isActive and str(query.status["message"]).startswith("Initializing"):
+            if batches.ending.wait(_LOOK_SECONDS):
+                break
+    return query
 
 
 def count_commit(commit: Commit, dead_letters: object) -> None:

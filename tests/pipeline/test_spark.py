@@ -5,15 +5,16 @@ from datetime import timedelta
 import pytest
 from pyspark.sql import SparkSession
 
-from holdfast.pipeline.spark import polling_every
+from holdfast.pipeline.spark import query_options, with_options
 
 pytestmark = pytest.mark.spark
 
 DELAY = "spark.sql.streaming.pollingDelay"
+OPTIONS = query_options(timedelta(milliseconds=100), local_checkpoint=True)
 
 
 def test_the_delay_between_two_looks_is_set_for_the_start_of_a_query_alone(spark: SparkSession) -> None:
-    with polling_every(spark, timedelta(milliseconds=100)):
+    with with_options(spark, OPTIONS):
         assert spark.conf.get(DELAY) == "100ms"
     assert spark.conf.get(DELAY, None) is None
 
@@ -21,7 +22,7 @@ def test_the_delay_between_two_looks_is_set_for_the_start_of_a_query_alone(spark
 def test_a_delay_that_the_user_has_set_stays(spark: SparkSession) -> None:
     spark.conf.set(DELAY, "7ms")
     try:
-        with polling_every(spark, timedelta(milliseconds=100)):
+        with with_options(spark, OPTIONS):
             assert spark.conf.get(DELAY) == "7ms"
         assert spark.conf.get(DELAY) == "7ms"
     finally:

@@ -124,6 +124,11 @@ class Checkpoint:
     def delete(self, name: str) -> None:
         self._system.delete(self._path(name), False)
 
+    @property
+    def is_local(self) -> bool:
+        """Whether it is on the local file system."""
+        return self._folder is not None
+
     @cached_property
     def _folder(self) -> Path | None:
         """The folder, if it is on the local file system."""

@@ -43,6 +43,16 @@ _LIMITS = {
 
 _POLLING = "spark.sql.streaming.pollingDelay"
 
+LOCAL_CHECKPOINT = {
+    # Each entry of a checkpoint in a local folder is a file. Hadoop's `FileContext`, which Spark uses by default,
+    # starts ten programs per file (`readlink`, `chmod`), its `FileSystem` two: 55 and 15 ms (decision 0048).
+    "spark.sql.streaming.checkpointFileManagerClass": (
+        "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
+    ),
+    # A second file per entry, with a checksum. Hadoop writes and checks one already.
+    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
+}
+
 
 class AppNameTaken(HoldfastError):
     """Another app with the same id runs on the Spark session."""
@@ -83,20 +93,26 @@ def limited_reader(session: SparkSession, format: str, settings: BatchSettings) 
     return reader.option(option, value) if option and value is not None else reader
 
 
-@contextlib.contextmanager
-def polling_every(session: SparkSession, interval: timedelta) -> Iterator[None]:
-    """How often a query that is started meanwhile looks for records after it found none; a user's own value stays.
+def query_options(interval: timedelta, *, local_checkpoint: bool) -> dict[str, str]:
+    """Options of a session while the app's query is started on it.
 
-    With Spark's default of 10 ms a quiet app keeps a third of a core busy (docs/tuning.md).
+    With Spark's default of 10 ms between two looks a quiet app keeps a third of a core busy (docs/tuning.md).
     """
-    if session.conf.get(_POLLING, None) is not None:
-        yield
-        return
-    session.conf.set(_POLLING, f"{interval // timedelta(milliseconds=1)}ms")
+    options = {_POLLING: f"{interval // timedelta(milliseconds=1)}ms"}
+    return options | LOCAL_CHECKPOINT if local_checkpoint else options
+
+
+@contextlib.contextmanager
+def with_options(session: SparkSession, options: Mapping[str, str]) -> Iterator[None]:
+    """Sets options of a session for a while. What the user has set stays."""
+    own = {name: value for name, value in options.items() if session.conf.get(name, None) is None}
+    for name, value in own.items():
+        session.conf.set(name, value)
     try:
         yield
     finally:
-        session.conf.unset(_POLLING)
+        for name in own:
+            session.conf.unset(name)
 
 
 def check_session(session: SparkSession) -> None:
