@@ -26,9 +26,11 @@ class Client:
     def __init__(self, address: str) -> None:
         self.address = address
         self.reads: list[tuple[Any, ...]] = []
+        self.given: list[float] = []
         self.ends: list[float] = []
 
     def within(self, seconds: float) -> "Client":
+        self.given.append(seconds)
         self.ends.append(time.monotonic() + seconds)
         return self
 
@@ -92,9 +94,8 @@ def test_all_attempts_of_a_read_end_by_its_deadline(clients: dict[str, Client]) 
 
 def test_a_replica_that_hangs_leaves_time_for_the_next_one(clients: dict[str, Client]) -> None:
     assert state_before(locations("unreachable", "reachable"), TASK, Version(8)).get("counts", KEYS) == KEYS
-    (first,) = clients["unreachable"].ends
-    (second,) = clients["reachable"].ends
-    assert second - first > 0.1, "the first one may only use half of 0.3 s"
+    assert 0 < clients["unreachable"].given[0] <= 0.15, "the first one may only use half of 0.3 s"
+    assert len(clients["reachable"].given) == 1
 
 
 def test_tasks_that_read_one_other_task_begin_with_different_replicas(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,9 @@ class Unanswering:
 
     def add(self, address: str, *, waited: float) -> None:
         """Notes that an instance didn't answer a reader that has waited this many seconds for it."""
-        self._until[address] = self._clock.monotonic() + max(AVOIDED_SECONDS, _WAITS * waited)
+        now = self._clock.monotonic()
+        avoided = {each: until for each, until in self._until.items() if until > now}  # none that is gone for long
+        self._until = {**avoided, address: now + max(AVOIDED_SECONDS, _WAITS * waited)}
 
     def last(self, addresses: Sequence[str]) -> list[str]:
         """The addresses in their order, with those of these instances at the end."""

@@ -4,10 +4,10 @@ A worker process keeps its connections from one task to the next, and knows whic
 asked last for a while.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import timedelta
-from functools import cache
+from functools import lru_cache
 from typing import TypeVar
 
 import pyarrow as pa
@@ -50,7 +50,15 @@ class StateLocations:
 
 _READ_RETRY = RetrySettings(first="50ms", longest="1s")
 _FIRST_SECONDS = 2.0
-"""How long a replica may take while another one wasn't asked yet: that one answers at once if this one is frozen."""
+"""How long a replica may take while another one may answer sooner: that one answers at once if this one is frozen."""
+_SECONDS_PER_KEY = 5e-6
+"""How much longer it may take for each key or range that it is asked for. A key takes 1 to 2 us."""
+_TIMED_OUT = 0.8
+"""The share of its time after which a replica that failed counts as one that didn't answer. Replicas that have to catch
+up give up at 0.9."""
+_CONNECTIONS = 64
+"""How many instances a worker process stays connected with: those that it has read from last, since others may have
+left the group. A connection is closed when it is dropped."""
 _MOVED_SECONDS = 5.0
 """How long an instance may say that it doesn't host a task: one that was just started hosts it in a moment."""
 
@@ -63,7 +71,7 @@ def state_before(locations: StateLocations, task: TaskId, version: Version) -> T
 
 @dataclass(frozen=True)
 class RemoteState(TaskState):
-    """A task's stores at a version. A read has one deadline for all its attempts, and each asks the next replica."""
+    """A task's stores at a version. A read has one deadline for all its attempts (see `_Turns`)."""
 
     locations: StateLocations
     task: TaskId
@@ -75,7 +83,7 @@ class RemoteState(TaskState):
         return RemoteState(self.locations, task, self.version, self.task.partition)
 
     def get(self, store: str, keys: pa.BinaryArray) -> pa.BinaryArray:
-        return self._ask(lambda client: client.get_many(self.task, store, self.version, keys))
+        return self._ask(lambda client: client.get_many(self.task, store, self.version, keys), len(keys))
 
     def scan(self, store: str, start: bytes, stop: bytes | None, *, reverse: bool = False, limit: int) -> pa.Table:
         found = self._ask(lambda client: client.scan(self.task, store, self.version, start, stop, reverse, limit))
@@ -84,36 +92,33 @@ class RemoteState(TaskState):
     def scan_many(self, store: str, ranges: Ranges) -> pa.Table:
         if not len(ranges):
             return NO_ENTRIES
-        found = self._ask(lambda client: client.scan_many(self.task, store, self.version, ranges))
+        found = self._ask(lambda client: client.scan_many(self.task, store, self.version, ranges), len(ranges))
         return pa.table([found["key"], found["value"]], schema=STATE_SCHEMA)
 
     def approximate_count(self, store: str) -> int:
         return self._ask(lambda client: client.approximate_count(self.task, store, self.version))
 
-    def _ask(self, call: Callable[[StateClient], T]) -> T:
+    def _ask(self, call: Callable[[StateClient], T], keys: int = 0) -> T:
         locations = self.locations
         hosts = locations.replicas[str(self.task)]
         addresses = _unanswering.last([*hosts[self.first % len(hosts) :], *hosts[: self.first % len(hosts)]])
         begun = SYSTEM_CLOCK.monotonic()
-        until = begun + locations.deadline.total_seconds()
-        attempt = 0
+        turns = _Turns(addresses, begun + locations.deadline.total_seconds(), _FIRST_SECONDS + keys * _SECONDS_PER_KEY)
 
         def ask() -> T:
-            nonlocal attempt
-            address, began = addresses[attempt % len(addresses)], SYSTEM_CLOCK.monotonic()
-            # A replica that hangs leaves time for those that were not asked yet, and costs little while there are any.
-            unasked = len(addresses) - attempt - 1
-            seconds = min(_FIRST_SECONDS, (until - began) / (unasked + 1)) if unasked > 0 else until - began
-            attempt += 1
+            address, began = turns.next(), SYSTEM_CLOCK.monotonic()
             try:
-                return call(_client(address, log=locations.log_id, credentials=locations.credentials).within(seconds))
+                client = _client(address, log=locations.log_id, credentials=locations.credentials)
+                return call(client.within(turns.seconds(address, began)))
             except InstanceUnavailable:
                 _unanswering.add(address, waited=SYSTEM_CLOCK.monotonic() - began)
                 raise
             except NotAuthenticated as error:
-                if unasked <= 0:
+                if turns.all_were_asked:
                     raise
                 raise InstanceUnavailable(str(error)) from error  # the next replica may accept this process
+            finally:
+                turns.took(address, SYSTEM_CLOCK.monotonic() - began)
 
         def may_pass(error: HoldfastError) -> bool:
             # The task has moved: another attempt of the batch gets its new place, which this one doesn't know.
@@ -121,11 +126,53 @@ class RemoteState(TaskState):
             return is_retryable(error) and not moved
 
         def pause(seconds: float) -> None:
-            if attempt >= len(addresses):  # those that were not asked yet are asked at once
+            if turns.all_were_asked:  # those that were not asked yet are asked at once
                 SYSTEM_CLOCK.sleep(seconds)
+                turns.paused(seconds)
 
         return retrying(ask, _READ_RETRY, deadline=self.locations.deadline, sleep=pause, may_pass=may_pass)
 
 
-_client = cache(StateClient)
+class _Turns:
+    """Which replica a read asks next, and for how long.
+
+    The one that has taken the least time so far is next: one that refuses is soon asked again, and one that is frozen
+    is not. A replica has a limit while another one may answer sooner. The limit doubles each time it runs out, so that
+    a slow replica answers in the end, if the others can't.
+    """
+
+    def __init__(self, addresses: Sequence[str], until: float, first: float) -> None:
+        self._until = until
+        self._first = first
+        self._spent = dict.fromkeys(addresses, 0.0)
+        self._limits = dict.fromkeys(addresses, first)
+        self._asked: list[str] = []
+
+    @property
+    def all_were_asked(self) -> bool:
+        return self._spent.keys() <= set(self._asked)
+
+    def next(self) -> str:
+        unasked = [address for address in self._spent if address not in self._asked]
+        address = unasked[0] if unasked else min(self._spent, key=self._spent.__getitem__)
+        self._asked.append(address)
+        return address
+
+    def seconds(self, address: str, now: float) -> float:
+        left = self._until - now
+        if all(limit > self._first for other, limit in self._limits.items() if other != address):
+            return left  # none of the others has answered in time
+        return min(self._limits[address], left / len(self._spent))
+
+    def took(self, address: str, seconds: float) -> None:
+        self._spent[address] += seconds
+        if seconds >= _TIMED_OUT * self._limits[address]:
+            self._limits[address] *= 2
+
+    def paused(self, seconds: float) -> None:
+        """A pause counts for the replica that was asked before."""
+        self._spent[self._asked[-1]] += seconds
+
+
+_client = lru_cache(_CONNECTIONS)(StateClient)
 _unanswering = Unanswering()
