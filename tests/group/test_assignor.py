@@ -205,6 +205,24 @@ def test_a_member_that_returns_within_its_session_causes_no_data_move(group: Gro
     assert {task: set(place.members) for task, place in group.places.items()} == hosts
 
 
+def test_a_member_with_the_only_task_that_is_read_gets_no_other_one_when_it_returns() -> None:
+    """It reports its load before it has caught up, and the others carry nothing that would outweigh it."""
+    tasks = tasks_of(4)
+    loads = {each.task: float(each.task.partition == 3) for each in tasks}
+    group = Group(tasks, Rules(warmups=1, acceptable_lag=10), sizes=dict.fromkeys(loads, 0), loads=loads)
+    for id in "ab":
+        group.join(id)
+    group.settle(limit(group))
+    moved, places, hot = group.moved, group.places, group.places[TaskId(0, 3)].active
+    assert [place.active for place in places.values()].count(hot) == 1
+    group.crash(hot)
+    for _ in range(RESTORE_ROUNDS):
+        group.round()
+    group.give_back(hot)
+    group.settle(limit(group))
+    assert (group.moved, group.places) == (moved, places)
+
+
 @given(groups(tags=False, standbys=0))
 def test_a_member_that_joins_moves_no_more_than_its_share(group: Group) -> None:
     """The share of one of n + 1, one task, and the tenth of a share that balancing leaves."""
@@ -309,6 +327,27 @@ def test_a_silent_members_task_goes_to_its_caught_up_standby_at_once() -> None:
     place, why = placed(before, member("a", caught_up(), Presence.AWAY), member("b", caught_up()), standbys=1)
     assert place == Place(active="b", standbys=("a",))
     assert why == "active on b: caught up at version 100, a is away; standby on a: away, caught up at version 100"
+
+
+def test_a_silent_member_counts_in_the_mean_until_its_session_ends() -> None:
+    """Otherwise its silence alone would make others differ too much: here 5 from 2, where the mean is 8 or 3.5."""
+    wanted, hosts = tasks_of(8), "aaaaaccb"
+    before = {each.task: Place(active=hosts[each.task.partition]) for each in wanted}
+    heavy = Hosted(version=100, running=True, bytes=1 << 30, load=1_000.0)
+    light = Hosted(version=100, running=True, load=0.0)
+
+    def members(b: Presence) -> list[Candidate]:
+        return [
+            Candidate(
+                id=id,
+                presence=b if id == "b" else Presence.HERE,
+                replicas={task: heavy if id == "b" else light for task, place in before.items() if place.active == id},
+            )
+            for id in "abc"
+        ]
+
+    for presence in (Presence.HERE, Presence.AWAY):
+        assert assign(wanted, members(presence), before, Version(100), Rules()).places == before
 
 
 def test_a_leaving_member_hands_over_in_three_steps() -> None:

@@ -17,7 +17,9 @@ class Presence(Enum):
 
     HERE = "here"
     LEAVING = "leaving"
-    """It keeps what it has until another replica can take over, and gets nothing new."""
+    """An operator drains it: it keeps what it has until another replica can take over, and gets nothing new."""
+    STOPPING = "stopping"
+    """It ends in a moment and may be back: its active tasks go to others, and what else it has is kept for it."""
     AWAY = "away"
     """It doesn't answer, but its session has not ended: what it has is kept for it, and it isn't asked first."""
 

@@ -118,13 +118,13 @@ class Draft:
         return [id for id in spot.replicas if self.is_ready(spot, id)]
 
     def lasting(self, spot: Spot) -> list[str]:
-        """The replicas on members that don't leave."""
+        """The replicas on members that aren't drained."""
         return [id for id in spot.replicas if self.presence[id] is not Presence.LEAVING]
 
     def wanted(self, spot: Spot) -> int:
         """How many replicas it should have: as many as the rules say, if there are as many members."""
-        away = sum(self.presence[id] is Presence.AWAY for id in spot.replicas)
-        members = len(self.here) + away
+        kept = sum(self.presence[id] in (Presence.AWAY, Presence.STOPPING) for id in spot.replicas)
+        members = len(self.here) + kept
         return members if spot.everywhere else min(1 + self.rules.standbys, members)
 
     # What a member carries

@@ -1,8 +1,8 @@
 """Moving replicas: which are warmed up elsewhere, a few at a time, so that tasks can move there.
 
-Three reasons, in this order: a member leaves; the replicas of a task could be spread better over the tags; a member
-carries too much (`roles.starts`). A member that is being filled goes on getting replicas until it has its share
-(`roles.improves`), and gives none away meanwhile. Tasks without any data move at once.
+Three reasons, in this order: a member is drained, or ends and nobody else has its task; the replicas of a task could be
+spread better over the tags; a member carries too much (`roles.starts`). A member that is being filled goes on getting
+replicas until it has its share (`roles.improves`), and gives none away meanwhile. Tasks without any data move at once.
 """
 
 from collections.abc import Iterator
@@ -34,18 +34,31 @@ class _Moves:
         waiting = [
             spot
             for spot in draft.spots
-            if len(lasting := draft.lasting(spot)) < len(spot.replicas)
-            and len(lasting) + len(spot.warming) < draft.wanted(spot)
+            if self._loses_active(spot)
+            or (
+                len(lasting := draft.lasting(spot)) < len(spot.replicas)
+                and len(lasting) + len(spot.warming) < draft.wanted(spot)
+            )
         ]
         # Active ones first, and small ones before large ones: they are done sooner.
         waiting.sort(key=lambda spot: (spot.active in draft.lasting(spot), spot.weight.hold))
         for spot in waiting:
             if self._may_start(spot) and (id := self._picker.pick(spot)) is not None:
-                leaving = next(id for id in spot.replicas if draft.presence[id] is Presence.LEAVING)
+                goes = Presence.STOPPING if self._loses_active(spot) else Presence.LEAVING
+                leaving = next(id for id in spot.replicas if draft.presence[id] is goes)
                 if spot.is_empty:
                     draft.replace(spot, leaving, id)
                 else:
                     self._warm(spot, id, f"so that it can take over from {leaving}, which leaves")
+
+    def _loses_active(self, spot: Spot) -> bool:
+        """Whether its active replica ends in a moment, and nobody who is here could take over."""
+        draft = self._draft
+        return (
+            spot.active is not None
+            and draft.presence[spot.active] is Presence.STOPPING
+            and not any(draft.is_here(id) for id in (*spot.replicas, *spot.warming))
+        )
 
     def spread(self) -> None:
         draft = self._draft
@@ -84,8 +97,7 @@ class _Moves:
         draft = self._draft
         if self._room <= 0 and not any(spot.is_empty for spot in draft.spots):
             return
-        loads, hosted = self._goal()
-        mean = sum(loads.values()) / len(loads)
+        loads, hosted, mean = self._goal()
         filled = set(draft.filled)
         while (move := self._next_move(loads, hosted, mean, filled)) is not None:
             spot, old, new = move
@@ -101,10 +113,14 @@ class _Moves:
             loads[new] += share
             filled.add(new)
 
-    def _goal(self) -> tuple[dict[str, float], dict[str, list[Spot]]]:
-        """What each member will carry when the moves under way are done, and the replicas that could move from it."""
+    def _goal(self) -> tuple[dict[str, float], dict[str, list[Spot]], float]:
+        """What each member will carry when the moves under way are done, and the replicas that could move from it.
+
+        The mean is over all members that stay. One that is silent counts with what it has: if it returns, nothing has
+        changed, so nothing may have moved meanwhile.
+        """
         draft = self._draft
-        loads = dict.fromkeys(draft.here, 0.0)
+        loads = {id: 0.0 for id, presence in draft.presence.items() if presence is not Presence.LEAVING}
         hosted: dict[str, list[Spot]] = {id: [] for id in draft.here}
         for spot in draft.spots:
             goal = [*draft.lasting(spot), *spot.warming]
@@ -116,9 +132,10 @@ class _Moves:
                     loads[id] += draft.share(spot, active=id == active)
             if self._is_movable(spot):
                 for id in goal:
-                    if id in loads:
+                    if id in hosted:
                         hosted[id].append(spot)
-        return loads, hosted
+        mean = sum(loads.values()) / len(loads)
+        return {id: loads[id] for id in hosted}, hosted, mean
 
     def _is_movable(self, spot: Spot) -> bool:
         """Whether a move can begin: the task is where it should be now, and the replica that is read is caught up."""

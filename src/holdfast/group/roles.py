@@ -42,7 +42,7 @@ def _hand_over(draft: Draft, spot: Spot) -> None:
     now = spot.active
     if now is not None and draft.is_close(spot, now) and draft.is_here(now):
         return
-    leaves = now is not None and draft.presence[now] is Presence.LEAVING
+    leaves = now is not None and draft.presence[now] in (Presence.LEAVING, Presence.STOPPING)
     if now is not None and leaves and draft.is_close(spot, now):
         able = draft.ready(spot)  # there is no hurry: it answers until then
     else:

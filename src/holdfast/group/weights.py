@@ -62,15 +62,21 @@ def _size(by_member: Mapping[str, Hosted]) -> float:
 
 
 def _load(by_member: Mapping[str, Hosted], presence: Mapping[str, Presence]) -> float | None:
-    """Reads of all replicas together: they go elsewhere with the active role. Those of a silent member are old news.
+    """Reads of all replicas together: they go elsewhere with the active role.
 
-    None if a replica that is read hasn't been measured for long enough.
+    What is said by a replica that doesn't answer, on a silent member or while it catches up, is old. It counts only if
+    no other one is read: otherwise a member that returns would seem to have lost its load, and would be given tasks.
+
+    None if a replica that is read hasn't been measured for long enough, or nobody has measured anything.
     """
-    answering = [hosted for id, hosted in by_member.items() if presence[id] is not Presence.AWAY and hosted.running]
-    if any(hosted.load is None for hosted in answering):
+    answering = {id for id, hosted in by_member.items() if presence[id] is not Presence.AWAY and hosted.running}
+    if any(by_member[id].load is None for id in answering):
         return None
-    silent = [_sane(hosted.load) for id, hosted in by_member.items() if presence[id] is Presence.AWAY and hosted.load]
-    return math.fsum(_sane(hosted.load) for hosted in answering if hosted.load) or max(silent, default=0.0)
+    read = math.fsum(_sane(by_member[id].load or 0.0) for id in answering)
+    old = [_sane(hosted.load) for id, hosted in by_member.items() if id not in answering and hosted.load is not None]
+    if by_member and not answering and not old:
+        return None
+    return read or max(old, default=0.0)
 
 
 def _ratio(load: float | None, mean: float) -> float:
