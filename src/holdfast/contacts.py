@@ -3,6 +3,9 @@
 Each contact has two threads: one sends what is new (a version, a generation, the app's state), the other one asks for
 events and waits for them. So a member that hangs keeps no other one waiting, and the end of a process is noticed at
 once, because it breaks the connection that waits for events.
+
+A process that hangs breaks nothing. It is noticed because the calls that ask for events aren't answered: several in a
+row, for as long as `patience_of` says. One slow call says nothing, and neither does a driver that slept itself.
 """
 
 from __future__ import annotations
@@ -11,6 +14,9 @@ import logging
 import threading
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+
+import msgspec
+from pyarrow.flight import FlightTimedOutError
 
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group.generations import Address
@@ -29,6 +35,19 @@ STATUS_SECONDS = 2.0
 """How long an instance may take to say how far it is, where others may have its tasks too."""
 _RETRY = RetrySettings(first="200ms", longest="1s")
 _EVENT_WAIT = 1.0
+_UNANSWERED = 3
+"""So many calls in a row, the first to the last, have to remain unanswered."""
+_LONGEST_PATIENCE = 5.0
+_SHORTEST_PATIENCE = 1.5
+
+
+def patience_of(session_timeout: float) -> float:
+    """How many seconds a member may answer nothing before it is reported: half a session, and 5 at most.
+
+    >>> patience_of(10.0), patience_of(60.0), patience_of(0.2)
+    (5.0, 5.0, 1.5)
+    """
+    return max(_SHORTEST_PATIENCE, min(_LONGEST_PATIENCE, session_timeout / 2))
 
 
 @dataclass(frozen=True)
@@ -58,14 +77,18 @@ class Contact:
         *,
         on_event: Callable[[RestoreEvent], None],
         on_lost: Callable[[str], None],
+        on_hangs: Callable[[str], None],
         on_back: Callable[[str], None],
         alert: Callable[[BaseException], None],
+        patience: float = _LONGEST_PATIENCE,
         since: int = 0,
     ) -> None:
         self.id = id
         self.address = address
         self._on_event = on_event
         self._on_lost = on_lost
+        self._on_hangs = on_hangs
+        self._patience = patience
         self._on_back = on_back
         self._lost = False
         self._alert = alert
@@ -124,20 +147,29 @@ class Contact:
 
     def _read_events(self) -> None:
         """Passes the instance's events on to the listeners in the driver."""
-        since, life, failures = self._since, None, 0
-        with StateClient(self.address.flight, CALL_SECONDS, credentials=self._credentials) as client:
+        since, life, failures, unanswered = self._since, None, 0, 0
+        each = self._patience / _UNANSWERED
+        wait = min(_EVENT_WAIT, each / 2)
+        with StateClient(self.address.flight, each - wait, credentials=self._credentials) as client:
             while not self._closed:
                 try:
-                    page = client.events(since, wait=_EVENT_WAIT, life=life)
+                    page = client.events(since, wait=wait, life=life)
                 except Exception as error:  # noqa: BLE001  see _note
                     failures += 1
+                    unanswered = unanswered + 1 if isinstance(error.__cause__, FlightTimedOutError) else 0
                     self._note(error, "doesn't say what happens")
+                    if unanswered >= _UNANSWERED and not self._closed:
+                        self._lost = True
+                        self._on_hangs(self.id)
                     self._wait(backoff(failures, _RETRY), lambda: False)
                     continue
-                since, life, failures = page.next, page.life, 0
+                since, life, failures, unanswered = page.next, page.life, 0, 0
                 self._reached()
                 for numbered in page.events:
-                    self._take(numbered.event)
+                    try:
+                        self._take(numbered.event)
+                    except Exception:  # as in _note: this thread has to go on
+                        logger.exception("an event of instance %s wasn't passed on: %s", self.id, numbered.event)
 
     def _note(self, error: Exception, what: str) -> None:
         """A thread that ended by an error would leave the end of the process unnoticed, so any error is noted."""
@@ -155,7 +187,7 @@ class Contact:
     def _take(self, event: Event) -> None:
         match event:
             case RestoreEvent():
-                self._on_event(event)
+                self._on_event(msgspec.structs.replace(event, instance=self.id))
             case ProblemEvent(severity="error", category=ErrorCategory.DATA):
                 self._alert(InstanceProblem(f"instance {self.id}: {event.message}"))
             case ProblemEvent():

@@ -13,13 +13,13 @@ from concurrent.futures import Future, ThreadPoolExecutor, as_completed
 from dataclasses import replace
 
 from holdfast.clock import SYSTEM_CLOCK
-from holdfast.contacts import CALL_SECONDS, STATUS_SECONDS, Contact, News
+from holdfast.contacts import CALL_SECONDS, STATUS_SECONDS, Contact, News, patience_of
 from holdfast.coordinating import DriverCoordinator
 from holdfast.embedded import EmbeddedProcesses
 from holdfast.errors import ErrorCategory, HoldfastError, Interrupted
 from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import Needs
-from holdfast.group.generations import Generation
+from holdfast.group.generations import Address, Generation
 from holdfast.group.rebalances import RebalanceEvent, RebalancePhase, moves, rebalances
 from holdfast.instance.config import Phase
 from holdfast.instance.credentials import Credentials, NotAuthenticated
@@ -36,9 +36,13 @@ from holdfast.words import NOTHING, TaskId, Version
 logger = logging.getLogger(__name__)
 
 _LOOK = 0.02
+_LONGEST_LOOK = 0.5
 _SETTLE_LOOK = 0.1
 _WAITING_SECONDS = 30.0
 """How often an app that waits for instances says so."""
+_PATIENCE_SECONDS = 5.0
+"""Until it says so for the first time: instances that wait for the log join within a moment."""
+_NAMED = 5
 _CALLS = 16
 
 
@@ -56,6 +60,7 @@ class GroupInstances:
         on_rebalance: Callable[[RebalanceEvent], None] = lambda event: None,
         alert: Callable[[BaseException], None] = logger.error,
         stopped: Callable[[], bool] = lambda: False,
+        check_leads: Callable[[], None] = lambda: None,
     ) -> None:
         self._app = app
         self._settings = settings
@@ -67,7 +72,8 @@ class GroupInstances:
         self._alert = alert
         self._stopped = stopped
         storage = open_storage(settings.log_url(app), settings.log.options, fsync=False, retry=settings.retry)
-        self._coordinator = DriverCoordinator(storage, Log.identify(storage), settings, self._on_generation)
+        log = Log.identify(storage)
+        self._coordinator = DriverCoordinator(storage, log, settings, self._on_generation, check_leads, alert)
         self._processes: EmbeddedProcesses | None = None
         self._tasks: list[Wanted] = []
         self._news = News(app_state=AppStateMessage(str(AppState.RESTORING)))
@@ -77,7 +83,8 @@ class GroupInstances:
         self._changing = threading.RLock()
         self._calls = ThreadPoolExecutor(_CALLS, thread_name_prefix="holdfast-asks")
         self._gave_up: InstanceFailed | None = None
-        self._refusals: dict[str, NotAuthenticated] = {}
+        self._errors: dict[str, HoldfastError] = {}
+        """Why members can't be asked, since they last answered."""
         self._rebalances: list[tuple[RebalanceEvent, float]] = []
         """Those under way, with their begin by the monotonic clock."""
         self._closed = threading.Event()
@@ -127,20 +134,30 @@ class GroupInstances:
                     self._contacts.pop(id).close()
             for id, address in after.members.items():
                 if id not in self._contacts:
-                    self._contacts[id] = Contact(
-                        id,
-                        address,
-                        self._news,
-                        self.credentials,
-                        on_event=self._on_event,
-                        on_back=self._coordinator.started,
-                        on_lost=lambda id, incarnation=address.incarnation: self._coordinator.lost(id, incarnation),  # type: ignore[misc]
-                        alert=self._alert,
-                        since=0 if self._processes is not None else -1,
-                    )
+                    self._make_contact(id, address)
             self._tell_all()
             if rebalances(before, after):
                 self._begin_rebalance(before, after)
+
+    def _make_contact(self, id: str, address: Address) -> None:
+        try:
+            self._contacts[id] = Contact(
+                id,
+                address,
+                self._news,
+                self.credentials,
+                on_event=self._on_event,
+                on_back=self._coordinator.started,
+                on_lost=lambda id: self._coordinator.lost(id, address.incarnation),
+                on_hangs=lambda id: self._coordinator.hangs(id, address.incarnation),
+                patience=patience_of(self._settings.group.session_timeout.total_seconds()),
+                alert=self._alert,
+                since=0 if self._processes is not None else -1,
+            )
+        except HoldfastError as error:  # its address is wrong; the other members must not suffer from that
+            logger.warning("instance %s can't be called: %s", id, error)
+            self._errors[id] = error
+            self._coordinator.lost(id, address.incarnation)
 
     def _begin_rebalance(self, before: Generation | None, after: Generation) -> None:
         event = RebalanceEvent(
@@ -165,6 +182,7 @@ class GroupInstances:
         assert generation is not None
         actives = {place.active for place in generation.tasks.values()}
         found = {(id, task.task) for id, task in self._hosted(generation, actives) if task.phase is Phase.RUNNING}
+        found |= self._coordinator.running(generation)  # one that this driver can't call may run all the same
         with self._changing:  # also around the reports: the start of the next one comes after them
             if generation is not self._generation or self._closed.is_set():
                 return False
@@ -199,13 +217,15 @@ class GroupInstances:
                 if (contact := self._contacts.get(id)) is not None:
                     asked[self._calls.submit(contact.status)] = id
         for answer in as_completed(asked):
+            id = asked[answer]
             try:
-                yield asked[answer], answer.result()
+                status = answer.result()
+                self._errors.pop(id, None)
+                yield id, status
             except HoldfastError as error:
-                logger.debug("instance %s doesn't answer: %s", asked[answer], error)
-                if isinstance(error, NotAuthenticated):
-                    self._refusals[asked[answer]] = error
-                yield asked[answer], None
+                logger.debug("instance %s doesn't answer: %s", id, error)
+                self._errors[id] = error
+                yield id, None
 
     def _hosted(self, generation: Generation, ids: Iterable[str]) -> Iterable[tuple[str, TaskStatus]]:
         """The tasks of the members that host those of this generation, as the answers come."""
@@ -216,28 +236,42 @@ class GroupInstances:
 
     def wait_until_ready(self, version: Version) -> None:
         self._newest = max(self._newest, version)
-        said = -_WAITING_SECONDS
+        began = SYSTEM_CLOCK.monotonic()
+        said = began - _WAITING_SECONDS + _PATIENCE_SECONDS
         while True:
             missing = self._not_ready(version)
             if not missing:
                 return
             if (failure := self._gave_up or self._refused_by_all()) is not None:
                 raise failure
-            if self._generation is None and SYSTEM_CLOCK.monotonic() - said >= _WAITING_SECONDS:
+            if SYSTEM_CLOCK.monotonic() - said >= _WAITING_SECONDS:
                 said = SYSTEM_CLOCK.monotonic()
-                logger.warning(
-                    "app %s waits for instances: none has joined. Start them: holdfast instance --app %s --log %s",
-                    self._app,
-                    self._app,
-                    self._settings.log_url(self._app),
-                )
-            self._pause(_LOOK)
+                self._say_waiting(missing)
+            self._pause_since(began)
+
+    def _say_waiting(self, missing: Collection[str]) -> None:
+        members = None if self._generation is None else self._generation.members
+        if members is None:
+            start = f"holdfast instance --app {self._app} --log {self._settings.log_url(self._app)}"
+            logger.warning("app %s waits for instances: none has joined. Start them: %s", self._app, start)
+            return
+        errors = [f"instance {id}: {error}" for id, error in sorted(self._errors.items()) if id in members]
+        logger.log(
+            logging.WARNING if errors else logging.INFO,
+            "app %s waits for %d of its %d tasks (%s), which no instance can read yet. %s",
+            self._app,
+            len(missing),
+            len(self._tasks),
+            ", ".join(sorted(missing)[:_NAMED]) + (" ..." if len(missing) > _NAMED else ""),
+            " ".join(errors) or "All instances answer, and restore them.",
+        )
 
     def _refused_by_all(self) -> NotAuthenticated | None:
         """Why nobody can be asked; None while a member may still answer."""
         members = {} if self._generation is None else self._generation.members
-        refused = [self._refusals.get(id) for id in members]
-        return refused[0] if refused and None not in refused else None
+        errors = [self._errors.get(id) for id in members]
+        refusals = [error for error in errors if isinstance(error, NotAuthenticated)]
+        return refusals[0] if refusals and len(refusals) == len(errors) else None
 
     def _not_ready(self, version: Version) -> set[str]:
         """The tasks of which no replica can be read at the version. Raises for one that fails again and again."""
@@ -260,10 +294,11 @@ class GroupInstances:
         return missing
 
     def wait_until_visible(self, version: Version) -> None:
+        began = SYSTEM_CLOCK.monotonic()
         while not self._is_visible(version):
             if self._gave_up is not None:
                 raise self._gave_up
-            self._pause(_LOOK)
+            self._pause_since(began)
 
     def _is_visible(self, version: Version) -> bool:
         if not self._tasks:
@@ -340,6 +375,11 @@ class GroupInstances:
             contact.tell(self._news)
 
     # The end
+
+    def _pause_since(self, began: float) -> None:
+        """Every look asks all members: one that waits for long looks less often, and waits at most a 20th longer."""
+        waited = SYSTEM_CLOCK.monotonic() - began
+        self._pause(min(_LONGEST_LOOK, max(_LOOK, waited / 20)))
 
     def _pause(self, seconds: float) -> None:
         if self._closed.wait(seconds) or self._stopped():

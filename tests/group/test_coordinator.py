@@ -2,6 +2,7 @@
 
 import itertools
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 import pytest
 
@@ -12,7 +13,7 @@ from holdfast.group.judge import Judge
 from holdfast.log import names, wishes
 from holdfast.log.objects import Storage
 from holdfast.words import TaskId, Version
-from tests.group.making import LOG, member, new_storage, put
+from tests.group.making import LOG, Hosted, member, new_storage, put
 
 TASK = TaskId(0, 0)
 
@@ -50,7 +51,10 @@ class Group:
             self.beat[id] += 1
             put(self.storage, member(id, self.beat[id]))
         needs = Needs(app_file=1, tasks=[Wanted(task=TASK)], newest=Version(1))
-        return self.coordinator.step(self.now, needs)
+        self.coordinator.look(self.now)
+        found = self.coordinator.propose(needs)
+        self.coordinator.tidy(self.now)
+        return found
 
 
 def members_of(generation: Generation | None) -> list[str]:
@@ -62,6 +66,27 @@ def test_a_member_counts_once_its_heartbeat_changed() -> None:
     assert group.second("a", "b") is None
     assert members_of(group.second("a")) == ["a"]
     assert members_of(group.second("a", "b")) == ["a", "b"]
+
+
+def test_a_replica_that_claims_a_version_far_ahead_of_the_app_is_not_counted_and_named_once(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    group = Group("a")
+    told: list[Sequence[Candidate]] = []
+
+    def listening(tasks: Sequence[Wanted], members: Sequence[Candidate], *others: Any) -> Assigned:
+        told.append(members)
+        return on_the_first(tasks, members, *others)
+
+    group.coordinator._assign = listening
+    for beat in range(1, 4):
+        put(group.storage, member("forged", beat, tasks={"0_0": Hosted(version=2**50, running=True)}))
+        put(group.storage, member("true", beat, tasks={"0_0": Hosted(version=2, running=True)}))
+        group.second()
+    replicas = {each.id: each.replicas for each in told[-1]}
+    assert replicas["forged"] == {} and replicas["true"][TASK].version == 2
+    (warning,) = [record.getMessage() for record in caplog.records]
+    assert "instance 'forged'" in warning and str(2**50) in warning and "Restart" in warning
 
 
 def test_a_silent_member_keeps_its_task_until_its_session_ends() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from holdfast.errors import StorageUnavailable
 from holdfast.group import generations
-from holdfast.group.generations import Generation, Generations, Place, last_in_sequence
+from holdfast.group.generations import Generation, Generations, Place, sequence
 from holdfast.log import documents, names
 from holdfast.log.objects import Put, Storage
 from tests.group.making import LOG, new_storage
@@ -162,4 +162,13 @@ def test_who_slept_and_proposes_a_cleaned_number_joins_the_others(monkeypatch: p
 
 @given(st.integers(1, 50), st.integers(1, 20), st.sets(st.integers(100, 10_000), max_size=1))
 def test_the_sequence_is_found_beside_numbers_that_stand_alone(first: int, length: int, alone: set[int]) -> None:
-    assert last_in_sequence([*alone, *range(first, first + length)]) == first + length - 1
+    numbers = [*range(first, first + length)]
+    assert sequence([*alone, *numbers]) == numbers
+
+
+@given(st.integers(1, 500), st.integers(12, 40), st.data())
+def test_numbers_that_are_lost_do_not_end_the_sequence(first: int, length: int, data: st.DataObject) -> None:
+    lost = data.draw(st.integers(first, first + length - 1))
+    count = data.draw(st.integers(1, generations.LOST))
+    left = [number for number in range(first, first + length) if not lost <= number < lost + count]
+    assert sequence(left) == left

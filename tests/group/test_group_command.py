@@ -43,6 +43,7 @@ class Cluster:
         self.url = str(folder / "log")
         self.hosted: dict[str, Mapping[str, Hosted]] = {}
         self.memberships: dict[str, Membership] = {}
+        self.generation = 0
 
     def join(self, id: str, **tasks: Hosted) -> None:
         self.hosted[id] = {name.removeprefix("t"): hosted for name, hosted in tasks.items()}
@@ -50,7 +51,7 @@ class Cluster:
             log=self.log.id, id=id, incarnation=1, process=f"p-{id}", beat=0, address=f"grpc://{id}:7070", host="h",
             tags={"zone": id},
         )  # fmt: skip
-        status = lambda: Status(state=MemberState.JOINED, generation=1, tasks=self.hosted[id])  # noqa: E731
+        status = lambda: Status(state=MemberState.JOINED, generation=self.generation, tasks=self.hosted[id])  # noqa: E731
         self.memberships[id] = Membership.join(self.storage, member, status, lambda holder: False)
 
     def coordinate(self, rules: Rules) -> None:
@@ -59,7 +60,9 @@ class Cluster:
         tasks = [Wanted(task=task) for task in self.log.app.tasks()]
         needs = Needs(app_file=1, tasks=tasks, newest=Version(20))
         for now in (0.0, 1.0):
-            coordinator.step(now, needs)
+            coordinator.look(now)
+            if coordinator.propose(needs) is not None:
+                self.generation = 1
             self.beat()
 
     def beat(self, *ids: str) -> None:

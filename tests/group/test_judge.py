@@ -36,12 +36,16 @@ def test_a_judge_that_slept_gives_nobody_up() -> None:
     assert judge.standing("a") is Standing.GONE
 
 
-def test_a_member_that_left_is_gone_at_once_and_back_with_its_next_start() -> None:
+def test_a_member_that_left_is_not_asked_but_waited_for_until_its_session_ends() -> None:
     judge = Judge(INTERVAL, TIMEOUT)
     judge.look(0, beats(a=1))
-    judge.look(1, {"a": member("a", 2, state=MemberState.LEFT)})
+    left = {"a": member("a", 2, state=MemberState.LEFT)}
+    judge.look(1, left)
+    assert judge.standing("a") is Standing.SUSPECTED
+    for now in range(2, 3 + int(TIMEOUT)):
+        judge.look(now, left)
     assert judge.standing("a") is Standing.GONE
-    judge.look(2, {"a": member("a", 1, incarnation=2)})
+    judge.look(now + 1, {"a": member("a", 1, incarnation=2)})
     assert judge.standing("a") is Standing.LIVE
 
 

@@ -20,7 +20,7 @@ def _document(text: str) -> bytes:
 
 def _with(**fields: str) -> bytes:
     values = {"format": "1", "log": f'"{LOG}"', "id": '"a"', "incarnation": "1", "process": '"p"', "beat": "2"}
-    values = values | {"address": '""'} | fields
+    values = values | {"address": '"grpc://a:1"'} | fields
     return _document("{" + ",".join(f'"{name}":{value}' for name, value in values.items()) + "}")
 
 
@@ -39,6 +39,7 @@ FORGED = {
     "not UTF-8": b'{"checksum":"' + documents.checksum(b'"format":1,"log":"\xff"}').encode() + b'",'
     b'"format":1,"log":"\xff"}',
     "too deep": _with(host="[" * 50_000 + "]" * 50_000),
+    "an address that nobody can call": _with(address='"grpc://a:99999"'),
     "a format to come": _with(format="99"),
     "too large": _with(host='"' + "x" * members.LARGEST + '"'),
 }

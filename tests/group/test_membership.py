@@ -2,7 +2,7 @@
 
 import pytest
 
-from holdfast.group.members import MemberState
+from holdfast.group.members import Hosted, MemberState
 from holdfast.group.membership import IdInUse, Membership, Replaced, Status
 from holdfast.log import documents, names
 from holdfast.log.objects import Storage
@@ -40,6 +40,14 @@ def test_the_next_start_is_a_new_incarnation_and_the_former_process_stops() -> N
     successor.step()
 
 
+def test_a_step_that_is_still_under_way_does_not_overwrite_that_a_member_has_left() -> None:
+    storage = new_storage()
+    leaving = joined(storage, "first")
+    leaving.leave()
+    leaving.step()
+    assert stored(storage).state is MemberState.LEFT
+
+
 def test_a_zombies_late_heartbeat_stops_nobody() -> None:
     storage = new_storage()
     zombie = joined(storage, "first")
@@ -71,3 +79,27 @@ def test_a_heartbeat_that_cant_be_believed_keeps_nobody_from_its_id(data: bytes)
     storage.replace(names.member("a"), data)
     own.step()
     assert stored(storage).process == "own"
+
+
+def test_the_loads_of_the_process_before_count_until_they_are_measured_again() -> None:
+    storage = new_storage()
+    measured = Hosted(version=7, running=True, load=50.0)
+    put(storage, member("a", tasks={"0_0": measured, "0_1": measured, "0_2": measured}))
+    now: dict[str, float | None] = {"0_0": None, "0_1": None, "0_3": None}
+
+    def hosts() -> Status:
+        tasks = {task: Hosted(version=8, running=False, load=load) for task, load in now.items()}
+        return Status(state=MemberState.JOINED, generation=0, tasks=tasks)
+
+    own = Membership.join(storage, member("a", 0, process="own"), hosts, lambda holder: False)
+    assert loads(storage) == {"0_0": 50.0, "0_1": 50.0, "0_3": None}
+    now = {"0_0": 20.0, "0_1": None}
+    own.step()
+    assert loads(storage) == {"0_0": 20.0, "0_1": 50.0}
+    now = {"0_0": None, "0_1": None}
+    own.step()
+    assert loads(storage) == {"0_0": None, "0_1": 50.0}, "a task that was measured here has forgotten the load before"
+
+
+def loads(storage: Storage) -> dict[str, float | None]:
+    return {task: hosted.load for task, hosted in stored(storage).tasks.items()}

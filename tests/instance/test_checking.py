@@ -293,6 +293,7 @@ def test_the_driver_passes_a_difference_to_the_alert_hook(tmp_path: Path) -> Non
             NO_CREDENTIALS,
             on_event=lambda event: None,
             on_lost=lambda id: None,
+            on_hangs=lambda id: None,
             on_back=lambda id: None,
             alert=alerts.append,
         )

@@ -278,16 +278,16 @@ def test_a_scan_that_finds_damage_rebuilds_its_own_task_only(
 ) -> None:
     home = tmp_path / "0_1"  # looks like the folder of the other task
     found = [DamagedState(home / "state" / "0_0" / "data", "a test")]
-    intact = ReadView.scan
+    intact = ReadView.columns
 
-    def scan(view: ReadView, *place: Any, **how: Any) -> Any:
+    def columns(view: ReadView, *place: Any) -> Any:
         if found:
             raise found.pop()
-        return intact(view, *place, **how)
+        return intact(view, *place)
 
     with running(config_of(app, home, tasks={"0_0": Role.ACTIVE, "0_1": Role.ACTIVE})) as instance:
         assert instance.wait_ready(30)
-        monkeypatch.setattr(ReadView, "scan", scan)
+        monkeypatch.setattr(ReadView, "columns", columns)
         with StateClient(instance.address, 30.0) as client:
             with pytest.raises(InstanceUnavailable, match="It is being rebuilt"):
                 client.scan(TASK, "counts", app.version)
@@ -397,7 +397,7 @@ def test_events_are_asked_for_less_often_the_longer_an_instance_does_not_answer(
 
     monkeypatch.setattr(contacts, "StateClient", lambda *_, **__: nullcontext(SimpleNamespace(events=events)))
     contact.address, contact._since, contact._closed = Address(incarnation=1, flight="grpc://127.0.0.1:1"), 0, False
-    contact.id, contact._credentials, contact._lost = "one", NO_CREDENTIALS, False
+    contact.id, contact._credentials, contact._lost, contact._patience = "one", NO_CREDENTIALS, False, 5.0
     contact._wait = wait  # type: ignore[assignment, method-assign]
     contact._read_events()
     assert all(most / 2 <= wait <= most for wait, most in zip(waits, (0.2, 0.4, 0.2), strict=True))

@@ -7,10 +7,12 @@
                      roles.py, moving.py, explaining.py; own_assignor.py loads and checks a user's own
     coordinator.py   proposes the next generation; run by the driver, or without one by a member
     membership.py    the side of an instance: heartbeats out, generations in
+    member_steps.py, driver_steps.py   all that a member and the driver do, without threads and sockets
     overview.py      what `holdfast group` shows
     driver_heartbeat.py   whether a driver lives
     rebalances.py    what a generation moves, as events
     pace.py, rules.py     how often heartbeats are written; settings and app files for the coordinator
+    side_by_side.py       calls that wait for the network
 
 Nothing here is about correctness: any replica may serve any version that it has reached (invariant 6). All I/O goes
 through the storage of the log, and all time comes in as an argument, so that one thread can run a whole group.

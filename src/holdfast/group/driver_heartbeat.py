@@ -27,7 +27,10 @@ class DriverHeartbeat:
 
     def end(self) -> None:
         """Says that this driver has ended, unless another one has started since."""
-        found = read(self._storage, self._said.log)
+        try:
+            found = read(self._storage, self._said.log)
+        except (DamagedObject, documents.UnknownFormat):
+            found = None  # replaced by this driver's own
         if found is None or found.process == self._said.process:
             self._write(MemberState.LEFT)
 
@@ -37,28 +40,44 @@ class DriverHeartbeat:
 
 
 class DriverWatch:
-    """The side of a member: whether a driver lives."""
+    """The side of a member: whether a driver lives.
+
+    As with members, the last heartbeat that could be believed counts while there is none: a driver isn't gone because
+    someone overwrote or deleted its heartbeat, but because it was silent for a session.
+    """
 
     def __init__(self, storage: Storage, log: str, interval: float, timeout: float) -> None:
         self._storage = storage
         self._log = log
         self._judge = Judge(interval, timeout)
+        self._believed: Member | None = None
 
-    def is_gone(self, now: float) -> bool:
+    def is_gone(self, now: float, pace: float = 0.0) -> bool:
         """Whether there surely is no driver. One that was never seen to live is waited for as long as any other."""
-        found = read(self._storage, self._log)
-        self._judge.look(now, {} if found is None else {DRIVER: found})
-        return self._judge.standing(DRIVER) is Standing.GONE
+        try:
+            self._believed = read(self._storage, self._log) or self._believed
+        except (DamagedObject, documents.UnknownFormat):
+            self._believed = self._believed or _unreadable(self._log)
+        self._judge.look(now, {} if self._believed is None else {DRIVER: self._believed}, pace)
+        ended = self._believed is not None and self._believed.state is MemberState.LEFT
+        return ended or self._judge.standing(DRIVER) is Standing.GONE
+
+
+def _unreadable(log: str) -> Member:
+    """A driver of which only a heartbeat that can't be believed was seen so far."""
+    return Member(log=log, id=DRIVER, incarnation=0, process="", beat=0, address="")
 
 
 def read(storage: Storage, log: str) -> Member | None:
-    """The last heartbeat of a driver; None if there is none that can be believed."""
+    """The last heartbeat of a driver; None if there is none. Raises DamagedObject for one that can't be believed."""
     name = names.DRIVER_HEARTBEAT
     try:
         data = storage.get_range(name, 0, LARGEST + 1)
-        if len(data) > LARGEST:
-            return None
-        found = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
-    except (ObjectMissing, DamagedObject, documents.UnknownFormat):
+    except ObjectMissing:
         return None
-    return found if (found.log, found.id) == (log, DRIVER) else None
+    if len(data) > LARGEST:
+        raise documents.damaged(name, storage.place, f"it has more than {LARGEST} bytes")
+    found = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
+    if (found.log, found.id) != (log, DRIVER):
+        raise documents.damaged(name, storage.place, f"it holds (log, id) {(found.log, found.id)}")
+    return found

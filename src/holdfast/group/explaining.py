@@ -22,7 +22,7 @@ def _stays(draft: Draft, spot: Spot) -> str:
     active = str(spot.active)
     if draft.presence[active] is Presence.AWAY:
         return "it is silent, no other replica is caught up, and its session has not ended"
-    if draft.presence[active] is Presence.LEAVING:
+    if draft.presence[active] in (Presence.LEAVING, Presence.STOPPING):
         return "it leaves, and keeps the task until another replica is caught up"
     if draft.is_close(spot, active):
         return f"it was there before and is caught up at version {spot.reports[active].version}"

@@ -4,8 +4,8 @@ The newest generation is the one in effect. It names its predecessor by a random
 what it names, tasks and queries find replicas by it, and it decides nothing else.
 
 Anyone who can write to the log can write such an object, so one that can't be believed is skipped, with a warning: its
-number is used, and the next coordinator takes the number after it. A reader that slept while its next generations were
-cleaned finds out by a look at all of them, which it takes now and then.
+number is used, and the next coordinator takes the number after it. Now and then a reader looks at all generations there
+are, and what is listed counts: its next ones may have been cleaned while it slept, or an object may be lost.
 """
 
 import logging
@@ -15,7 +15,7 @@ from contextlib import suppress
 import msgspec
 
 from holdfast.errors import DamagedObject
-from holdfast.group.members import check_tasks
+from holdfast.group.members import Count, can_be_called, check_tasks
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Put, Storage
 
@@ -26,6 +26,8 @@ KEPT = 100
 """How many generations are kept."""
 LARGEST = 64 << 20
 """The bytes of a generation that are read at most. One with 10,000 tasks and a sentence for each has about 3 MiB."""
+LOST = 10
+"""As many generations in a row may be lost. A number that is further ahead of all others is not one of them."""
 _FULL_LOOKS = 30
 """How many looks for the next generation apart all of them are listed."""
 
@@ -47,7 +49,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 class Address(msgspec.Struct, frozen=True, kw_only=True):
     """How a member is reached."""
 
-    incarnation: int
+    incarnation: Count
     flight: str
     rest: str | None = None
     tags: dict[str, str] = {}
@@ -56,19 +58,19 @@ class Address(msgspec.Struct, frozen=True, kw_only=True):
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """The settings that tasks are placed by. They are those of the driver, also while a member coordinates."""
 
-    standbys: int = 0
+    standbys: Count = 0
     spread_by: tuple[str, ...] = ()
     """The tags over which the replicas of a task are spread, most important first."""
-    acceptable_lag: int = 10
+    acceptable_lag: Count = 10
     """How many versions a replica may be behind the newest one and still counts as caught up."""
-    warmups: int = 2
+    warmups: Count = 2
     """How many additional replicas may be restored at a time, so that tasks can move to them."""
 
 
 class Generation(msgspec.Struct, frozen=True, kw_only=True):
     format: int = msgspec.field(default_factory=lambda: FORMAT)
     log: str
-    number: int
+    number: Count
     id: str
     """Random: tells one's own put from another one's under the same number."""
     before: str
@@ -76,7 +78,7 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     proposer: str
     reason: str
     """Why it was made, for people."""
-    app_file: int
+    app_file: Count
     """The number of the app file that the tasks are from."""
     rules: Rules = Rules()
     members: dict[str, Address]
@@ -85,10 +87,11 @@ class Generation(msgspec.Struct, frozen=True, kw_only=True):
     """Per task, why it is where it is."""
 
     def replicas(self, task: str) -> tuple[str, ...]:
-        """The addresses of a task's replicas, the active one first, without members that have no address."""
+        """The addresses of a task's replicas, the active one first, without members that can't be called."""
         place = self.tasks.get(task)
-        ids = () if place is None else place.members
-        return tuple(self.members[id].flight for id in ids if id in self.members)
+        ids = () if place is None else dict.fromkeys(place.members)
+        found = (self.members[id].flight for id in ids if id in self.members)
+        return tuple(address for address in found if can_be_called(address))
 
     def hosted_by(self, id: str) -> dict[str, Place]:
         return {task: place for task, place in self.tasks.items() if id in place.members}
@@ -104,20 +107,32 @@ class Generations:
         self.next_number = 1
         """The number that the next generation gets: the first one that isn't used."""
         self._looks = 0
+        self._looks_behind = 0
+        """How many looks at all of them in a row have found only older ones than the newest known one."""
+        self._cleaned: int | None = None
+        """The next number at the time of the last cleaning."""
+        self._warned: dict[int, str] = {}
 
     def follow(self) -> Generation | None:
         """The newest generation there is."""
         if self._looks % _FULL_LOOKS == 0:
-            self._jump(last_in_sequence(self._numbers()))
+            self._look_at_all()
         while self._take(self.next_number):
             pass
         self._looks += 1
         return self.newest
 
     def look_again(self) -> Generation | None:
-        """Like `follow`, and also finds the newest one if the next ones were cleaned meanwhile."""
+        """Like `follow`, and looks at all of them: the next ones may have been cleaned or lost."""
         self._looks = 0
         return self.follow()
+
+    def is_stored(self, generation: Generation) -> bool:
+        return self._storage.exists(names.generation(generation.number))
+
+    def skip_to(self, number: int) -> None:
+        """The next generation gets this number at least: those before it are used, though nobody can read them."""
+        self.next_number = max(self.next_number, number)
 
     def propose(self, generation: Generation) -> bool:
         """Creates the next generation; whether it is this one."""
@@ -125,32 +140,47 @@ class Generations:
         put = self._storage.create(names.generation(generation.number), documents.encode(generation))
         if put is Put.EXISTS:
             self._take(generation.number)
-        elif before is not None and not self._storage.exists(names.generation(before.number)):
-            # This process slept, and created a number that was cleaned. Nobody else looks there.
+        elif before is not None and not self.is_stored(before):
+            # This process slept, and created a number that was cleaned, where nobody else looks; or `before` is lost.
             self.look_again()
         else:
             self.newest, self.next_number = generation, generation.number + 1
+            while self._take(self.next_number):
+                pass  # it was a number that had been lost
         return self.newest is not None and self.newest.id == generation.id
+
+    @property
+    def is_clean_due(self) -> bool:
+        """Whether old ones should be deleted: at the first look, and when there are twice as many as are kept."""
+        return self._cleaned is None or self.next_number - self._cleaned > KEPT
 
     def clean(self) -> None:
         """Deletes all but the newest ones before the next number."""
         old = [number for number in self._numbers() if number < self.next_number - KEPT]
         self._storage.delete(map(names.generation, old))
+        self._cleaned = self.next_number
 
     def _numbers(self) -> list[int]:
         listed = self._storage.list_flat(names.GENERATIONS)
         return [number for name in listed if (number := names.number_of(name)) is not None]
 
-    def _jump(self, last: int) -> None:
-        """Goes on after the listed ones, if they are ahead. The newest of them that can be believed counts."""
+    def _look_at_all(self) -> None:
+        """Goes on after the newest one that is stored and can be believed, also if it isn't the one known so far."""
+        numbers = sequence(self._numbers())
         found = None
-        for number in range(last, max(self.next_number - 1, last - KEPT), -1):
+        for number in reversed(numbers[-KEPT:]):
             with suppress(ObjectMissing):
                 found = self._read(number)
             if found is not None:
                 break
-        self.newest = found or self.newest
-        self.next_number = max(self.next_number, last + 1)  # after all reads: if one fails, the next look starts over
+        known = 0 if self.newest is None else self.newest.number
+        self._looks_behind = self._looks_behind + 1 if found is not None and found.number < known else 0
+        # The one known so far is lost. A coordinator sees that members host it, and soon makes a newer one. If nobody
+        # does, what is stored counts, as for everyone who reads it from now on.
+        if found is not None and (found.number >= known or self._looks_behind > 1):
+            self.newest, self.next_number = found, found.number + 1
+        elif numbers:
+            self.next_number = max(self.next_number, numbers[-1] + 1)
 
     def _take(self, number: int) -> bool:
         """Whether the number is used; its generation is the newest one, if it can be believed."""
@@ -174,24 +204,26 @@ class Generations:
                 raise documents.damaged(name, place, f"it holds (log, number) {(found.log, found.number)}")
             check_tasks(found.tasks, name, place)
         except (DamagedObject, documents.UnknownFormat) as error:
-            logger.warning("a generation is skipped: %s", error)
+            if self._warned.get(number) != str(error):
+                self._warned[number] = str(error)
+                logger.warning("a generation is skipped: %s", error)
             return None
         return found
 
 
-def last_in_sequence(numbers: Iterable[int]) -> int:
-    """The last number of the longest sequence without a gap; 0 without any.
+def sequence(numbers: Iterable[int]) -> list[int]:
+    """The longest sequence among these numbers, in order. A few that are missing don't end it.
 
     Numbers are created one after the other and deleted from the oldest on. One that stands alone far ahead isn't part
     of the sequence that the others follow: it was not made by a coordinator.
 
-    >>> last_in_sequence([7, 8, 9, 4000]), last_in_sequence([]), last_in_sequence([1, 3, 4])
-    (9, 0, 4)
+    >>> sequence([9, 7, 8, 4000]), sequence([]), sequence([1, 3, 4])
+    ([7, 8, 9], [], [1, 3, 4])
     """
-    best, length, before, run = 0, 0, None, 0
+    best: list[int] = []
+    run: list[int] = []
     for number in sorted(numbers):
-        run = run + 1 if before is not None and number == before + 1 else 1
-        if run > length:
-            best, length = number, run
-        before = number
+        run = [*run, number] if run and number - run[-1] <= LOST + 1 else [number]
+        if len(run) > len(best):
+            best = run
     return best

@@ -19,9 +19,10 @@ class Standing(Enum):
     """Its heartbeat was there and hasn't changed since: the instance may have ended long ago."""
     LIVE = "live"
     SUSPECTED = "suspected"
-    """It refused a connection, or the like. It may be back before its session ends. Heartbeats alone don't clear it."""
+    """It has left, refused a connection, or hangs. It may be back before its session ends. Heartbeats alone don't
+    clear it."""
     GONE = "gone"
-    """It has left, or was silent for longer than the session timeout."""
+    """It was silent for longer than the session timeout."""
 
 
 @dataclass
@@ -53,9 +54,9 @@ class Judge:
         self._last_look: float | None = None
         self._looking_since: float | None = None
 
-    def look(self, now: float, members: Mapping[str, Member]) -> None:
-        """Takes note of all heartbeats there are now."""
-        slept = self._last_look is not None and now - self._last_look > self._gap
+    def look(self, now: float, members: Mapping[str, Member], pace: float = 0.0) -> None:
+        """Takes note of all heartbeats there are now. `pace` is the time between two looks, if it is longer now."""
+        slept = self._last_look is not None and now - self._last_look > max(self._gap, 2 * pace)
         self._last_look = now
         if slept or self._looking_since is None:
             self._looking_since = now
@@ -70,7 +71,7 @@ class Judge:
 
     @property
     def _gap(self) -> float:
-        """A longer time between two looks means that this process wasn't looking."""
+        """A longer time between two looks means that this process wasn't looking. So do two looks that are missing."""
         return max(3 * self._interval, self._timeout / 2)
 
     def _look_at(self, now: float, member: Member, slept: bool) -> None:
@@ -87,8 +88,8 @@ class Judge:
             seen.since = now
         elif now - seen.since >= self._timeout:
             seen.standing = Standing.GONE
-        if member.state is MemberState.LEFT:
-            seen.standing = Standing.GONE
+        if member.state is MemberState.LEFT and seen.standing is Standing.LIVE:
+            seen.standing = Standing.SUSPECTED  # it may be restarted, and then it has its replicas as before
 
     def vouch(self, id: str) -> None:
         """Someone has just talked to this member."""
@@ -96,9 +97,18 @@ class Judge:
             seen.standing = Standing.LIVE
 
     def suspect(self, id: str) -> None:
-        """A connection to this member was refused or reset. It counts until the member was reached or started again."""
+        """This member can't be reached, or hangs. It counts until the member was reached or started again."""
         if (seen := self._seen.get(id)) is not None and seen.standing is Standing.LIVE:
             seen.standing = Standing.SUSPECTED
+
+    def silent_for(self, id: str, now: float) -> float:
+        """For how many seconds this process has looked and seen no change of a member's heartbeat."""
+        seen = self._seen.get(id)
+        return 0.0 if seen is None else now - seen.since
+
+    def gone_for(self, id: str, now: float) -> float:
+        """For how many seconds this process has seen no change of a member that is gone; 0 for one that isn't."""
+        return self.silent_for(id, now) if self.standing(id) is Standing.GONE else 0.0
 
     def standing(self, id: str) -> Standing:
         seen = self._seen.get(id)

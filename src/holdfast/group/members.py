@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from holdfast.errors import DamagedObject, ErrorCategory, HoldfastError
+from holdfast.group.side_by_side import Map, side_by_side
 from holdfast.log import documents, names
 from holdfast.log.objects import ObjectMissing, Storage
 from holdfast.words import BadTaskName, TaskId
@@ -24,9 +25,11 @@ logger = logging.getLogger(__name__)
 FORMAT = 1
 LARGEST = 4 << 20
 """The bytes of a heartbeat that are read at most. One with 10,000 tasks has about 1 MiB."""
-Count = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+LARGEST_COUNT = 2**53
+Count = Annotated[int, msgspec.Meta(ge=0, le=LARGEST_COUNT)]
 """A number that every reader can count on: JSON has larger ones, and what is made from them could not be written."""
 Rate = Annotated[float, msgspec.Meta(ge=0, le=1e15)]
+_ADDRESS = re.compile(r"grpc(\+tls|\+tcp)?://[!-.0-~]+:([0-9]{1,5})")
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 
 
@@ -45,9 +48,9 @@ class MemberState(StrEnum):
 
     JOINED = "joined"
     LEAVING = "leaving"
-    """It hands its tasks over: it keeps what it has until another replica is there, and gets nothing new."""
+    """It hands its active tasks over and gets nothing new. Its replicas are kept for it."""
     LEFT = "left"
-    """It has ended, and nothing of it has to be waited for."""
+    """It has ended. It may be started again within its session: until then its replicas are kept for it."""
 
 
 class Hosted(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,11 +73,13 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     log: str
     id: str
     incarnation: Count
-    """Counts the starts under this id. A process that finds a higher one under its own id stops."""
+    """Grows with each start under this id. A process that finds a higher one under its own id stops."""
     process: str
     """A random id of the process, which tells apart two that chose the same incarnation."""
     beat: Count
     """Counts the heartbeats of the incarnation."""
+    pace: Rate = 0.0
+    """The seconds until the next one, at most; 0 if it isn't known. Only people are told what follows from it."""
     address: str
     """Where tasks, the driver and other instances reach it, such as `grpc://10.0.0.7:7070`."""
     rest: str | None = None
@@ -99,6 +104,16 @@ def check_id(id: str) -> str:
     if not _ID.fullmatch(id):
         raise BadInstanceId(id)
     return id
+
+
+def can_be_called(address: str) -> bool:
+    """Whether this is an address of an instance. Whether anyone listens there is another matter.
+
+    >>> can_be_called("grpc://10.0.0.7:7070"), can_be_called("grpc+tls://[::1]:1"), can_be_called("nonsense")
+    (True, True, False)
+    """
+    found = _ADDRESS.fullmatch(address)
+    return found is not None and 0 < int(found[2]) < 1 << 16
 
 
 def check_tasks(tasks: Iterable[str], name: str, place: str) -> None:
@@ -128,16 +143,22 @@ def read(storage: Storage, log: str, id: str) -> Member | None:
     member = documents.decode(data, Member, name=name, place=storage.place, known=FORMAT)
     if (member.log, member.id) != (log, id):
         raise documents.damaged(name, storage.place, f"it holds (log, id) {(member.log, member.id)}")
+    if not can_be_called(member.address):
+        raise documents.damaged(name, storage.place, f"it says that the instance is at {member.address[:80]!r}")
     check_tasks(member.tasks, name, storage.place)
     return member
 
 
 class Members:
-    """The heartbeats of all members, read again and again. What can't be believed is ignored and warned about once."""
+    """The heartbeats of all members, read again and again. What can't be believed is ignored and warned about once.
 
-    def __init__(self, storage: Storage, log: str) -> None:
+    They are read side by side: one after the other, those of 100 members take longer than a session on object storage.
+    """
+
+    def __init__(self, storage: Storage, log: str, each: Map = side_by_side) -> None:
         self._storage = storage
         self._log = log
+        self._each = each
         self._warned: dict[str, str] = {}
         self._believed: Mapping[str, Member] = {}
         self.draining: frozenset[str] = frozenset()
@@ -145,23 +166,32 @@ class Members:
 
     def read(self) -> Mapping[str, Member]:
         """By id. Raises if the storage doesn't answer."""
+        listed = list(self._storage.list_flat(names.MEMBERS))
+        heartbeats = [name for name in listed if names.drained(name) is None]
         found: dict[str, Member] = {}
-        draining: set[str] = set()
-        for name in self._storage.list_flat(names.MEMBERS):
-            if (drained := names.drained(name)) is not None:
-                draining.add(drained)
-                continue
-            id = names.member_of(name)
-            try:
-                if id is None or not _ID.fullmatch(id):
-                    raise documents.damaged(name, self._storage.place, "its name is not that of a member")
-                if (member := read(self._storage, self._log, id)) is not None:
-                    found[id] = member
-            except (DamagedObject, documents.UnknownFormat) as error:
-                if self._warned.get(name) != str(error):
-                    self._warned[name] = str(error)
-                    logger.warning("a member is ignored: %s", error)
+        for name, read in zip(heartbeats, self._each(self._read, heartbeats), strict=True):
+            if isinstance(read, Member):
+                found[read.id] = read
+            elif read is not None:
+                self._warn(name, read)
+                id = names.member_of(name)
                 if id is not None and id in self._believed:
                     found[id] = self._believed[id]
-        self._believed, self.draining = found, frozenset(draining)
+        self._believed = found
+        self.draining = frozenset(id for name in listed if (id := names.drained(name)) is not None)
         return found
+
+    def _read(self, name: str) -> Member | HoldfastError | None:
+        """A heartbeat, or why it can't be believed; None if it has just been deleted."""
+        id = names.member_of(name)
+        if id is None or not _ID.fullmatch(id):
+            return documents.damaged(name, self._storage.place, "its name is not that of a member")
+        try:
+            return read(self._storage, self._log, id)
+        except (DamagedObject, documents.UnknownFormat) as error:
+            return error
+
+    def _warn(self, name: str, error: HoldfastError) -> None:
+        if self._warned.get(name) != str(error):
+            self._warned[name] = str(error)
+            logger.warning("a member is ignored: %s", error)

@@ -1,9 +1,14 @@
 """Membership: the side of an instance in its group. Heartbeats go out, generations come in.
 
-A start under an id is a new incarnation of it. A process that finds a higher incarnation under its own id, or another
-process with the same one that was there first, has been replaced and stops.
+A start under an id is a new incarnation of it, above that of the last heartbeat under the id and above the number of
+the newest generation: the heartbeat may have been deleted since (see `Coordinator.tidy`). A process that finds a higher
+incarnation under its own id, or another process with the same one that was there first, has been replaced and stops.
+
+A load takes minutes to be measured. Until then the last one that was measured under the id counts, so a member that
+returns doesn't seem to have lost its load, and nothing is moved to it.
 """
 
+import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
@@ -34,6 +39,7 @@ class Status:
     state: MemberState
     generation: int
     tasks: Mapping[str, Hosted]
+    pace: float = 0.0
 
 
 class Membership:
@@ -43,7 +49,11 @@ class Membership:
         self._storage = storage
         self._member = member
         self._status = status
+        self._former: Mapping[str, Hosted] = {}
+        """What the process before said about tasks whose load this one hasn't measured yet."""
         self._generations = Generations(storage, member.log)
+        self._writing = threading.Lock()
+        self._has_left = False
 
     @property
     def member(self) -> Member:
@@ -57,7 +67,7 @@ class Membership:
         status: Callable[[], Status],
         answers: Callable[[Member], bool],
     ) -> "Membership":
-        """Takes the id of `member`, with the next incarnation. `answers` asks the process that has it whether it runs.
+        """Takes the id of `member`, with a higher incarnation. `answers` asks the process that has it whether it runs.
 
         Raises IdInUse if it does.
         """
@@ -65,43 +75,68 @@ class Membership:
             holder = members.read(storage, member.log, member.id)
         except (DamagedObject, UnknownFormat):
             holder = None  # replaced by this process's own
-        if holder is not None:
-            if holder.state is not MemberState.LEFT and answers(holder):
-                raise IdInUse(
-                    f"{holder} answers at {holder.address} and has the id {member.id!r} in this group. Stop it, or "
-                    "start this instance with another --id."
-                )
-            member = msgspec.structs.replace(member, incarnation=holder.incarnation + 1)
+        if holder is not None and holder.state is not MemberState.LEFT and answers(holder):
+            raise IdInUse(
+                f"{holder} answers at {holder.address} and has the id {member.id!r} in this group. Stop it, or "
+                "start this instance with another --id."
+            )
         joined = cls(storage, member, status)
+        joined._former = {} if holder is None else holder.tasks
+        joined._start_above(0 if holder is None else holder.incarnation)
         joined.beat()
         return joined
 
-    def newest(self) -> Generation | None:
-        """The newest generation there is."""
-        return self._generations.follow()
+    def _start_above(self, held: int) -> None:
+        # After the heartbeat was read: whoever has deleted it since knew a generation of a number not below it.
+        self._generations.follow()
+        above = max(held, self._generations.next_number - 1)
+        self._member = msgspec.structs.replace(self._member, incarnation=min(above + 1, members.LARGEST_COUNT))
 
-    def step(self) -> Generation | None:
+    def newest(self, at_least: int = 0) -> Generation | None:
+        """The newest generation there is. Looks more closely if it should have this number at least."""
+        found = self._generations.follow()
+        if at_least > (0 if found is None else found.number):
+            found = self._generations.look_again()
+        return found
+
+    def step(self, at_least: int = 0) -> Generation | None:
         """Writes a heartbeat and returns the newest generation. Raises Replaced when this process has to stop."""
         self._check_own()
         self.beat()
-        return self._generations.follow()
+        return self.newest(at_least)
 
     def beat(self) -> None:
+        """Writes a heartbeat, unless this instance has left: its steps may still be under way then."""
         status = self._status()
-        self._member = msgspec.structs.replace(
-            self._member,
-            beat=self._member.beat + 1,
-            state=status.state,
-            generation=status.generation,
-            tasks=dict(status.tasks),
-        )
-        members.write(self._storage, self._member)
+        with self._writing:
+            if self._has_left:
+                return
+            self._member = msgspec.structs.replace(
+                self._member,
+                beat=self._member.beat + 1,
+                pace=status.pace,
+                state=status.state,
+                generation=status.generation,
+                tasks=self._with_former_loads(status.tasks),
+            )
+            members.write(self._storage, self._member)
+
+    def _with_former_loads(self, tasks: Mapping[str, Hosted]) -> dict[str, Hosted]:
+        unmeasured = {task for task, hosted in tasks.items() if hosted.load is None}
+        self._former = {task: hosted for task, hosted in self._former.items() if task in unmeasured}
+        loads = {task: hosted.load for task, hosted in self._former.items()}
+        return {
+            task: msgspec.structs.replace(hosted, load=loads[task]) if task in loads else hosted
+            for task, hosted in tasks.items()
+        }
 
     def leave(self) -> None:
-        """Says that this instance has ended, so that nothing waits for it."""
+        """Says that this instance has ended, so that nobody asks it."""
         self._check_own()
-        left = msgspec.structs.replace(self._member, beat=self._member.beat + 1, state=MemberState.LEFT, tasks={})
-        members.write(self._storage, left)
+        with self._writing:
+            self._has_left = True
+            left = msgspec.structs.replace(self._member, beat=self._member.beat + 1, state=MemberState.LEFT, tasks={})
+            members.write(self._storage, left)
 
     def _check_own(self) -> None:
         own = self._member

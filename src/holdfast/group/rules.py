@@ -1,6 +1,7 @@
 """The settings of a group and the app file, as the coordinator needs them."""
 
 import logging
+from collections.abc import Callable
 
 from holdfast.errors import HoldfastError
 from holdfast.group.candidates import Assign, Wanted
@@ -19,16 +20,17 @@ def rules_of(group: GroupSettings, standbys: int, acceptable_lag: int) -> Rules:
     return Rules(standbys=standbys, spread_by=tags, acceptable_lag=acceptable_lag, warmups=group.warmups)
 
 
-def assignor_of(group: GroupSettings) -> Assign:
-    """The built-in assignor, or the user's own, whose wrong answers are each warned about once."""
-    warned: set[str] = set()
+def assignor_of(group: GroupSettings, alert: Callable[[HoldfastError], None] = logger.warning) -> Assign:
+    """The built-in assignor, or the user's own. Its first wrong answer is an alert; others that differ are logged."""
+    last = ""
 
-    def warn(error: HoldfastError) -> None:
-        if str(error) not in warned:
-            warned.add(str(error))
-            logger.warning("%s", error)
+    def say(error: HoldfastError) -> None:
+        nonlocal last
+        if str(error) != last:
+            (logger.warning if last else alert)(error)
+            last = str(error)
 
-    return load_assign(group.assignor, warn)
+    return load_assign(group.assignor, say)
 
 
 def everywhere(app: AppSpec) -> list[TaskId]:

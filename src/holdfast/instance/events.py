@@ -33,6 +33,7 @@ class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
     `start_version` is where it started; 0 means in full. `end_version` is the target version (start) or the version
     reached (batch, end, suspended). `count` is the number of entries of this step and `total` the number so far. While
     a snapshot is being loaded, `bytes_done` of `bytes_total` are here; `bytes_kept` of those were on disk before.
+    `instance` has the replica; the driver fills it in.
     """
 
     phase: RestorePhase
@@ -45,6 +46,7 @@ class RestoreEvent(msgspec.Struct, frozen=True, tag="restore"):
     bytes_done: int = 0
     bytes_total: int = 0
     bytes_kept: int = 0
+    instance: str = ""
 
 
 class ProblemEvent(msgspec.Struct, frozen=True, tag="problem"):

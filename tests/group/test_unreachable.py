@@ -1,0 +1,128 @@
+"""Members that beat, and that the driver can't call."""
+
+import itertools
+import logging
+import socket
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from holdfast import group_instances
+from holdfast.errors import Interrupted
+from holdfast.group import members
+from holdfast.group.generations import Generations
+from holdfast.group.members import Hosted, Member
+from holdfast.group.rebalances import RebalancePhase
+from holdfast.instance.group_host import InstanceHost
+from holdfast.instance.instance import Instance
+from holdfast.log.storage import open_storage
+from holdfast.settings.group import GroupSettings
+from tests.cluster.processes import free_port
+from tests.group.servers import Server
+from tests.group.test_servers import GAME, Game, game, joined
+from tests.instance.processes import until
+from tests.query.instances import Driver, config
+
+
+def beating(app: Game, address: str) -> Callable[[], None]:
+    """Writes the next heartbeat of a member `b` that says it runs all tasks of the newest generation."""
+    log = app.driver.log
+    storage = open_storage(log.storage.place, fsync=False)
+    generations = Generations(storage, log.id)
+    last = Member(log=log.id, id="b", incarnation=1, process="p", beat=0, address=address)
+
+    def beat() -> None:
+        nonlocal last
+        newest = generations.look_again()
+        last = Member(
+            log=log.id,
+            id="b",
+            incarnation=1,
+            process="p",
+            beat=last.beat + 1,
+            address=address,
+            generation=0 if newest is None else newest.number,
+            tasks={str(task): Hosted(version=app.driver.version, running=True) for task in GAME.tasks()},
+        )
+        members.write(storage, last)
+
+    return beat
+
+
+def test_a_member_that_the_driver_has_no_way_to_call_is_suspected(tmp_path: Path) -> None:
+    with game(tmp_path) as app, Server(tmp_path, "a") as a:
+        joined(a)
+        app.start()
+        beat = beating(app, "grpc+tls://127.0.0.1:1")
+
+        def is_suspected() -> bool:
+            beat()
+            return "b" in app.instances._coordinator.suspected
+
+        until(is_suspected, "nobody can call b without TLS")
+        assert {*app.actives().values()} == {a.address}
+
+
+def test_an_app_that_waits_says_for_which_tasks_and_why(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(group_instances, "_PATIENCE_SECONDS", 0.0)
+    monkeypatch.setattr(group_instances, "_WAITING_SECONDS", 0.1)
+    address = f"grpc://127.0.0.1:{free_port()}"
+    with ThreadPoolExecutor(1) as thread, caplog.at_level(logging.WARNING), game(tmp_path) as app:
+        started, beat = thread.submit(app.start), beating(app, address)
+
+        def is_said() -> bool:
+            beat()
+            return (
+                f"4 of its 4 tasks (0_0, 0_1, 0_2, 0_3), which no instance can read yet. instance b: the instance "
+                f"at {address} can't be reached" in caplog.text
+            )
+
+        until(is_said, "the driver has tried to call b")
+        app.instances.stop(30.0)
+        with pytest.raises(Interrupted):
+            started.result(60)
+
+
+def test_a_rebalance_ends_if_heartbeats_alone_say_that_all_tasks_run(tmp_path: Path) -> None:
+    with game(tmp_path) as app:
+        app.instances.assign(GAME.tasks())
+        beat = beating(app, f"grpc://127.0.0.1:{free_port()}")
+
+        def has_ended() -> bool:
+            beat()
+            return any(event.phase is RebalancePhase.COMPLETED for event in app.rebalances)
+
+        until(has_ended, "b has taken its tasks, as it says")
+
+
+@pytest.mark.parametrize("beats", [True, False])
+def test_a_holder_of_an_id_that_does_not_answer_runs_if_its_heartbeat_moves(tmp_path: Path, beats: bool) -> None:
+    log = Driver(str(tmp_path / "log"), GAME).log
+    group = GroupSettings(heartbeat_interval="200ms")
+    instance = Instance(msgspec.structs.replace(config(tmp_path, "a", ()), group=group))
+    stopped = threading.Event()
+    with ThreadPoolExecutor(1) as thread, socket.create_server(("127.0.0.1", 0)) as mute:
+        address = f"grpc://127.0.0.1:{mute.getsockname()[1]}"  # connections are accepted, and nothing is said
+        holder = Member(log=log.id, id="a", incarnation=1, process="p", beat=0, address=address)
+        members.write(log.storage, holder)
+
+        def beat() -> None:
+            for number in itertools.count(1):
+                if stopped.wait(0.05):
+                    return
+                members.write(log.storage, msgspec.structs.replace(holder, beat=number))
+
+        beating = thread.submit(beat) if beats else None
+        try:
+            assert InstanceHost(instance).is_running(holder) is beats
+        finally:
+            stopped.set()
+            instance.stop()
+        if beating is not None:
+            beating.result(60)
