@@ -116,8 +116,9 @@ def explain(
     file: FileOption = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
-    """Print why each task is where it is."""
-    generation = GroupReader(Target(app, log, file).with_outer(context)).generation()
+    """Print why each task is where it is: what the assignor said when it placed it, and what is there now."""
+    found = GroupReader(Target(app, log, file).with_outer(context)).look_for_one_interval()
+    generation = found.generation
     why = {} if generation is None else _reasons(generation)
     if task is not None and task not in why:
         raise UnknownTask(
@@ -125,14 +126,15 @@ def explain(
             "task prints all of them."
         )
     chosen = why if task is None else {task: why[task]}
+    now = {name: _now(name, found.replicas) for name in chosen}
     if as_json:
-        typer.echo(json.dumps(chosen, indent=2))
+        typer.echo(json.dumps({name: {"why": chosen[name], "now": now[name]} for name in chosen}, indent=2))
     elif generation is None:
         typer.echo(_NO_GENERATION)
     else:
         typer.echo(f"generation {generation.number}, by {_clean(generation.proposer)}: {_clean(generation.reason)}")
         for name, sentence in chosen.items():
-            typer.echo(f"{name}  {_clean(sentence)}")
+            typer.echo(f"{name}  {_clean(sentence)}\n     now: {_clean(now[name])}")
 
 
 _NO_GENERATION = "No generation yet: no task has a place. The driver of the app makes the first one."
@@ -144,6 +146,17 @@ def _reasons(generation: "Generation") -> dict[str, str]:
 
     ordered = sorted(generation.tasks, key=TaskId.parse)
     return {task: generation.why.get(task, "no reason was recorded") for task in ordered}
+
+
+def _now(task: str, replicas: "Sequence[ReplicaRow]") -> str:
+    """What is there of a task, by the newest heartbeats: a generation may be old, and nothing has to move since."""
+    parts = []
+    for row in replicas:
+        if row.task == task:
+            how_far = "" if row.version is None else f" at version {row.version}"
+            behind = f", {row.lag} behind" if row.lag else ""
+            parts.append(f"{row.role} on {row.member}: {row.state}{how_far}{behind}")
+    return "; ".join(parts)
 
 
 class GroupReader:
@@ -160,7 +173,7 @@ class GroupReader:
         self._large, self._restore_rate, self._clock = large, restore_rate, clock
         self._members = Members(self._log.storage, self._log.id)
         self._generations = Generations(self._log.storage, self._log.id)
-        self._watch = Watch()
+        self._watch = Watch(self._interval)
 
     def generation(self) -> "Generation | None":
         return self._generations.look_again()
@@ -199,8 +212,7 @@ class GroupReader:
     def look_for_one_interval(self) -> "Overview":
         """Looks until every member has changed its heartbeat, or should have."""
         found, all_alive = self.look()
-        # With more than ten members the interval of each is longer, in proportion.
-        end = self._clock.monotonic() + 1.5 * self._interval * max(1.0, len(found.members) / 10)
+        end = self._clock.monotonic() + self._watch.patience
         while not all_alive and self._clock.monotonic() < end:
             self.pause()
             found, all_alive = self.look()
@@ -274,12 +286,14 @@ def _add(table: Table, *cells: object, style: str = "") -> None:
 
 
 def _members(rows: "Sequence[MemberRow]") -> Table:
-    table = _table("member", "state", "heartbeat", "active", "standby", "warming", "size", "reads/s", "tags", "address")
+    columns = "member", "state", "heartbeat", "active", "standby", "warming", "size", "reads/s", "tags"
+    table = _table(*columns, "address", "REST")
     for row in rows:
         counts = row.active, row.standby, row.warming
         style = "" if row.state == "joined" else "yellow"
         measured = shown_size(row.bytes), f"{row.load:,.0f}"
-        _add(table, row.id, row.state, row.beat, *counts, *measured, row.tags or "-", row.address, style=style)
+        where = row.tags or "-", row.address, row.rest or "-"
+        _add(table, row.id, row.state, row.beat, *counts, *measured, *where, style=style)
     return table
 
 

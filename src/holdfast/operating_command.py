@@ -19,8 +19,15 @@ if TYPE_CHECKING:
 commands = group
 """`holdfast group` with what is added here."""
 _LOOK_SECONDS = 0.2
+_INTERVAL = 2.0
 
 Note = Annotated[str, typer.Option(help="Why, for those who look at the group.", show_default=False)]
+
+
+class NobodyTakesOver(HoldfastError):
+    """No other instance could host the tasks of one that is drained."""
+
+    category = ErrorCategory.INVALID
 
 
 class UnknownMember(HoldfastError):
@@ -73,6 +80,7 @@ def drain(
 
     opened, _ = Target(app, log, file).with_outer(context).opened()
     if undo:
+        _check_known(opened, id)
         wishes.withdraw(opened.storage, names.drain(id))
         typer.echo(f"{id} may host tasks again.")
         return
@@ -93,7 +101,8 @@ def drain(
 def _check_known(log: "Log", id: str) -> None:
     from holdfast.group.members import Members
 
-    known = Members(log.storage, log.id).read()
+    members = Members(log.storage, log.id)
+    known = {*members.read(), *members.draining}
     if id not in known:
         raise UnknownMember(
             f"No instance {id!r} has joined the group in {log.storage.place}. {did_you_mean(id, known)}"
@@ -102,10 +111,16 @@ def _check_known(log: "Log", id: str) -> None:
 
 
 def wait_until_empty(log: "Log", id: str, console: Console | None = None, clock: Clock = SYSTEM_CLOCK) -> None:
-    """Shows how many replicas an instance still has to hand over, until there is none."""
-    from holdfast.group.generations import Generations
+    """Shows how many replicas an instance still has to hand over, until there is none.
 
-    generations = Generations(log.storage, log.id)
+    Raises NobodyTakesOver if no other instance is there, or none of them was seen to beat.
+    """
+    from holdfast.group.generations import Generations
+    from holdfast.group.members import Members, MemberState
+    from holdfast.group.overview import Watch
+
+    generations, members, watch = Generations(log.storage, log.id), Members(log.storage, log.id), Watch(_INTERVAL)
+    began = clock.monotonic()
     columns = TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn()
     with Progress(*columns, console=console) as progress:
         shown = progress.add_task(f"replicas that {id} has handed over", total=None)
@@ -117,4 +132,22 @@ def wait_until_empty(log: "Log", id: str, console: Console | None = None, clock:
             progress.update(shown, total=most, completed=most - left)
             if left == 0:
                 return
+            now, found = clock.monotonic(), members.read()
+            watch.look(now, found)
+            others = {
+                other
+                for other, member in found.items()
+                if other not in members.draining and member.state is MemberState.JOINED
+            }
+            silent = now - began >= watch.patience and not any(watch.beat(other, now).alive for other in others)
+            if not others or silent:
+                raise NobodyTakesOver(_stuck(id, left, sorted(others)))
             clock.sleep(_LOOK_SECONDS)
+
+
+def _stuck(id: str, left: int, silent: list[str]) -> str:
+    why = f"{', '.join(silent)} wrote no heartbeat" if silent else "all others have left, or are drained too"
+    return (
+        f"{id} has {left} replicas, and no other instance could host them: {why}. Start one, and they are handed over; "
+        f"or have {id} host them again, with `holdfast group drain {id} --undo`."
+    )

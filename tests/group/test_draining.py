@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from holdfast.cli import app as command
 from holdfast.group.generations import Generations
 from holdfast.log.storage import open_storage
-from holdfast.operating_command import UnknownMember
+from holdfast.operating_command import NobodyTakesOver, UnknownMember
 from tests.group.servers import Server
 from tests.group.test_group_command import Cluster, a_group, cluster, run
 from tests.group.test_servers import KEYS, Game, game, joined
@@ -91,3 +91,19 @@ def test_an_unknown_instance_is_refused_with_the_nearest_name(cluster: Cluster) 
     with pytest.raises(UnknownMember, match=r"No instance 'game_1' has joined the group in .*game-1") as refused:
         raise run(cluster, "drain", "game_1").exception or AssertionError("it wasn't refused")
     assert "`holdfast group` prints all of them." in str(refused.value)
+
+
+def test_a_drain_that_nobody_could_take_over_ends_with_the_reason(cluster: Cluster) -> None:
+    cluster.pace = 0.2
+    a_group(cluster)
+    with cluster.beating("b"), pytest.raises(NobodyTakesOver, match=r"b has \d replicas.*: a wrote no heartbeat"):
+        raise run(cluster, "drain", "b").exception or AssertionError("it was handed over")
+    run(cluster, "drain", "a", "--no-wait")
+    with pytest.raises(NobodyTakesOver, match="all others have left, or are drained too"):
+        raise run(cluster, "drain", "b").exception or AssertionError("it was handed over")
+
+
+def test_a_mistyped_id_is_refused_also_where_a_drain_is_undone(cluster: Cluster) -> None:
+    cluster.join("game-1")
+    with pytest.raises(UnknownMember, match="game-1"):
+        raise run(cluster, "drain", "game_1", "--undo").exception or AssertionError("it wasn't refused")

@@ -19,10 +19,11 @@ from holdfast.group import members
 from holdfast.group.assignor import assign
 from holdfast.group.candidates import Wanted
 from holdfast.group.coordinator import Coordinator, Needs
-from holdfast.group.generations import Rules
+from holdfast.group.generations import Generation, Rules
 from holdfast.group.judge import Judge
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.group.membership import Membership, Status
+from holdfast.group.overview import Watch
 from holdfast.group_command import GroupReader, Target, keep_looking
 from holdfast.log import names
 from holdfast.log.log import Log
@@ -44,26 +45,30 @@ class Cluster:
         self.hosted: dict[str, Mapping[str, Hosted]] = {}
         self.memberships: dict[str, Membership] = {}
         self.generation = 0
+        self.pace = 0.0
 
     def join(self, id: str, **tasks: Hosted) -> None:
         self.hosted[id] = {name.removeprefix("t"): hosted for name, hosted in tasks.items()}
         member = Member(
             log=self.log.id, id=id, incarnation=1, process=f"p-{id}", beat=0, address=f"grpc://{id}:7070", host="h",
-            tags={"zone": id},
+            tags={"zone": id}, rest=f"http://{id}:8080",
         )  # fmt: skip
-        status = lambda: Status(state=MemberState.JOINED, generation=self.generation, tasks=self.hosted[id])  # noqa: E731
+        status = lambda: Status(  # noqa: E731
+            state=MemberState.JOINED, generation=self.generation, tasks=self.hosted[id], pace=self.pace
+        )
         self.memberships[id] = Membership.join(self.storage, member, status, lambda holder: False)
 
-    def coordinate(self, rules: Rules) -> None:
+    def coordinate(self, rules: Rules) -> Generation:
         judge = Judge(1.0, 10.0)
         coordinator = Coordinator(self.storage, self.log.id, "driver", judge, assign, rules, self.log.new_id)
         tasks = [Wanted(task=task) for task in self.log.app.tasks()]
         needs = Needs(app_file=1, tasks=tasks, newest=Version(20))
         for now in (0.0, 1.0):
             coordinator.look(now)
-            if coordinator.propose(needs) is not None:
-                self.generation = 1
+            if (proposed := coordinator.propose(needs)) is not None:
+                self.generation, found = 1, proposed
             self.beat()
+        return found
 
     def beat(self, *ids: str) -> None:
         for id in ids or self.memberships:
@@ -114,7 +119,7 @@ def test_members_and_tasks_are_shown_with_what_they_have(cluster: Cluster) -> No
     assert done.exit_code == 0, done.output
     assert "at version 20, generation 1 by driver (the first assignment, to a, b" in done.output
     (a,) = [row for row in rows(done.output) if row[:2] == ["a", "joined"]]
-    assert a[3:] == ["s", "ago", "1", "0", "0", "3.00", "GiB", "90", "zone=a", "grpc://a:7070"]
+    assert a[3:] == ["s", "ago", "1", "0", "0", "3.00", "GiB", "90", "zone=a", "grpc://a:7070", "http://a:8080"]
     assert ["0_0", "active", "a", "running", "20", "0", "3.00", "GiB", "90"] in rows(done.output)
     assert ["0_1", "active", "b", "restoring", "5", "15", "1.00", "GiB", "30"] in rows(done.output)
 
@@ -138,14 +143,46 @@ def test_a_large_state_without_a_standby_is_one_warning(cluster: Cluster) -> Non
     assert "warning" not in quiet.output
 
 
+def test_a_standby_that_is_missing_is_a_warning_whatever_the_size(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP__HEARTBEAT_INTERVAL", "200ms")
+    small = Hosted(version=20, running=True, bytes=1 << 20)
+    cluster.join("a", t0_0=small, t0_1=small)
+    cluster.join("b", t0_0=small, t0_1=small)
+    cluster.coordinate(Rules(standbys=1))
+    with cluster.beating():
+        assert "warning" not in run(cluster).output
+    with cluster.beating("a"):  # the other one is silent
+        (warning,) = [line for line in run(cluster).output.splitlines() if line.startswith("warning")]
+    assert "tasks on a without a standby: 1, 1.00 MiB together. If a is lost with its disk, " in warning
+    assert "about 0 s, at 50.00 MiB/s of restore. Start more instances: standbys = 1 needs 2." in warning
+
+
+def test_standbys_that_others_will_restore_need_no_more_instances(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOLDFAST_GROUP__HEARTBEAT_INTERVAL", "200ms")
+    small = Hosted(version=20, running=True, bytes=1 << 20)
+    for id in "abc":
+        cluster.join(id, t0_0=small, t0_1=small)
+    placed = cluster.coordinate(Rules(standbys=1))
+    gone = placed.tasks["0_0"].standbys[0]
+    with cluster.beating(*sorted({"a", "b", "c"} - {gone})):
+        (warning,) = [line for line in run(cluster).output.splitlines() if line.startswith("warning")]
+    assert f"{gone} may be back; if not, other instances restore" in warning
+
+
 def test_a_member_whose_heartbeat_does_not_change_is_silent(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_GROUP__HEARTBEAT_INTERVAL", "200ms")
     a_group(cluster)
     with cluster.beating("a"):
         done = run(cluster, "--json")
-    found = {row["id"]: row for row in json.loads(done.output)["members"]}
+    shown = json.loads(done.output)
+    found = {row["id"]: row for row in shown["members"]}
     assert (found["a"]["state"], found["a"]["beat"]["alive"]) == ("joined", True)
     assert (found["b"]["state"], found["b"]["beat"]["alive"]) == ("silent", False)
+    assert {row["member"]: row["state"] for row in shown["replicas"]} == {"a": "running", "b": "silent"}
 
 
 def test_json_has_everything(cluster: Cluster) -> None:
@@ -164,12 +201,25 @@ def test_json_has_everything(cluster: Cluster) -> None:
 
 def test_explain_prints_why_each_task_is_where_it_is(cluster: Cluster) -> None:
     a_group(cluster)
-    done = run(cluster, "explain")
+    with cluster.beating():
+        done = run(cluster, "explain")
+        one = CliRunner().invoke(command, ["group", "explain", "0_1", "--app", "scores", "--log", cluster.url])
     assert done.output.startswith("generation 1, by driver: the first assignment, to a, b")
     assert "0_0  active on a: caught up at version 20" in done.output
-    one = CliRunner().invoke(command, ["group", "explain", "0_1", "--app", "scores", "--log", cluster.url])
     assert "0_1  active on b: " in one.output
     assert "0_0" not in one.output
+
+
+def test_explain_also_says_what_has_become_of_the_replicas_since(cluster: Cluster) -> None:
+    a_group(cluster)
+    with cluster.beating():
+        before = json.loads(run(cluster, "explain", "0_1", "--json").output)["0_1"]
+        cluster.hosted["b"] = {"0_1": Hosted(version=20, running=True)}
+        cluster.beat("b")
+        done = run(cluster, "explain", "0_1")
+    assert before["now"] == "active on b: restoring at version 5, 15 behind"
+    assert before["why"] in done.output, "the generation is the same"
+    assert "now: active on b: running at version 20\n" in done.output
 
 
 def test_a_task_that_does_not_exist_is_an_error(cluster: Cluster) -> None:
@@ -206,29 +256,61 @@ def test_without_the_id_of_the_app_the_command_says_what_is_missing(cluster: Clu
 
 
 class Looks(ManualClock):
-    """Between two looks the members beat; after three, someone presses Ctrl-C."""
+    """Between two looks a member beats, the first few times; after the last look, someone presses Ctrl-C."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: Cluster, *, looks: int, beats: int) -> None:
         super().__init__()
         self.cluster = cluster
-        self.count = 0
+        self.left, self.beats = looks, beats
 
     def sleep(self, seconds: float) -> None:
         super().sleep(seconds)
-        self.cluster.beat("a")
-        self.count += 1
-        if self.count == 3:
+        if self.beats:
+            self.cluster.beat("a")
+            self.beats -= 1
+        self.left -= 1
+        if not self.left:
             raise KeyboardInterrupt
+
+
+def watched(cluster: Cluster, monkeypatch: pytest.MonkeyPatch, *, looks: int, beats: int) -> list[str]:
+    """What `--watch` shows at each look."""
+    screen = io.StringIO()
+    terminal = Console(file=screen, force_terminal=True, color_system=None, width=200)
+    monkeypatch.setattr(group_command, "_console", lambda: terminal)
+    clock = Looks(cluster, looks=looks, beats=beats)
+    keep_looking(GroupReader(Target("scores", cluster.url, None), large=GIB, restore_rate=GIB, clock=clock))
+    assert clock.left == 0
+    return screen.getvalue().split(" at version ")[1:]
 
 
 def test_watch_keeps_looking_until_ctrl_c(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     a_group(cluster)
-    screen = io.StringIO()
-    terminal = Console(file=screen, force_terminal=True, width=200)
-    monkeypatch.setattr(group_command, "_console", lambda: terminal)
-    clock = Looks(cluster)
-    keep_looking(GroupReader(Target("scores", cluster.url, None), large=GIB, restore_rate=GIB, clock=clock))
-    assert clock.count == 3
-    assert "none for 0.0 s" in screen.getvalue(), "the first look"
-    assert "0.0 s ago" in screen.getvalue(), "a has changed since"
-    assert "none for 0.2 s" in screen.getvalue(), "b hasn't"
+    first, *_, last = watched(cluster, monkeypatch, looks=3, beats=3)
+    assert first.count("not seen yet") == 2
+    assert last.count("0.0 s ago") == 1, "a has changed since"
+    assert last.count("not seen yet") == 1, "b hasn't"
+
+
+def test_watch_shows_a_member_as_silent_only_when_it_should_have_beaten(
+    cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It looks ten times per interval, and waits for one interval and a half."""
+    a_group(cluster)
+    shown = watched(cluster, monkeypatch, looks=40, beats=20)
+    silent = [[line.split()[0] for line in each.splitlines() if "none for" in line] for each in shown]
+    assert silent[:15] == [[]] * 15
+    assert silent[16:34] == [["b"]] * 18
+    assert silent[36:40] == [["a", "b"]] * 4, "a has beaten for two intervals, and then no more"
+    assert "silent" not in "".join(shown[:15])
+
+
+def test_a_member_is_silent_by_its_own_interval_and_not_by_that_of_the_one_who_looks() -> None:
+    def beat(number: int, pace: float) -> dict[str, Member]:
+        return {"a": Member(log="l", id="a", incarnation=1, process="p", beat=number, address="grpc://a:1", pace=pace)}
+
+    slow, absurd = Watch(interval=0.2), Watch(interval=0.2)
+    slow.look(0.0, beat(1, 3.0))
+    assert not slow.beat("a", 4.0).silent and slow.beat("a", 4.6).silent
+    absurd.look(0.0, beat(1, 1e12))
+    assert absurd.patience == 90.0

@@ -1,7 +1,10 @@
 """Small parts of an instance: the next step, events, the task's directory, progress bars."""
 
 import io
+import sys
 import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 
@@ -115,6 +118,33 @@ def test_bars_show_versions_and_bytes() -> None:
         assert percentages() == []
     assert "restoring 0_1/scores" in screen.getvalue()
     assert "50 bytes of 200 bytes of a snapshot (20 bytes were on disk)" in screen.getvalue()
+
+
+@pytest.fixture
+def often_switched() -> Iterator[None]:
+    """Threads take turns after a microsecond, not after 5 ms."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("often_switched")
+def test_two_instances_that_restore_one_task_have_a_bar_each_and_may_report_at_once() -> None:
+    def restore(instance: str) -> None:
+        for phase in (RestorePhase.START, RestorePhase.BATCH, RestorePhase.END) * 50:
+            bars.show(RestoreEvent(phase, "0_1", "scores", NOTHING, 10, 0, 0, instance=instance))
+
+    with (
+        closing(RestoreBars(Console(file=io.StringIO(), force_terminal=True))) as bars,
+        ThreadPoolExecutor(4) as threads,
+    ):
+        for instance in ("a", "b"):
+            bars.show(RestoreEvent(RestorePhase.START, "0_1", "scores", NOTHING, 10, 0, 0, instance=instance))
+        assert len(bars._bars.tasks) == 2
+        for done in [threads.submit(restore, instance) for instance in ("a", "b", "a", "b")]:
+            done.result()
+        assert bars._bars.tasks == []
 
 
 def test_without_a_terminal_nothing_is_drawn() -> None:

@@ -1,17 +1,19 @@
 """An overview of a group for people: members, replicas, skew, and what is at risk. Pure: made of what was read.
 
-Whether a member is alive is what the one who looks has seen itself (`Watch`): a heartbeat that changed. No timestamp of
-another machine is compared.
+Whether a member is alive is what the one who looks has seen itself (`Watch`): a heartbeat that changed. Until it should
+have changed, the member counts as what it says it is. No timestamp of another machine is compared.
 """
 
 from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from holdfast.group.generations import Generation, Place
 from holdfast.group.members import Hosted, Member, MemberState
 from holdfast.settings.units import shown_size
 from holdfast.words import TaskId, Version
 
+_SLOWEST = 60.0
+"""The seconds between two heartbeats that anyone waits for: what a member says may be forged."""
 HEAVIEST = 3
 """How many tasks and keys are named as the heaviest."""
 
@@ -24,37 +26,51 @@ class Beat:
     """Whether it has changed since the first look."""
     seconds: float
     """Since it changed, or since the first look."""
+    silent: bool
+    """Whether it should have changed since."""
 
     def __str__(self) -> str:
-        return f"{self.seconds:.1f} s ago" if self.alive else f"none for {self.seconds:.1f} s"
+        if self.silent:
+            return f"none for {self.seconds:.1f} s"
+        return f"{self.seconds:.1f} s ago" if self.alive else "not seen yet"
 
 
 class Watch:
-    """Looks at heartbeats again and again.
+    """Looks at heartbeats again and again. `interval` is the time between two of a member that doesn't say it.
 
-    >>> watch = Watch()
+    >>> watch = Watch(interval=2.0)
     >>> beat = lambda n: {"a": Member(log="l", id="a", incarnation=1, process="p", beat=n, address="grpc://a:1")}
-    >>> watch.look(0.0, beat(1)); watch.look(2.0, beat(2)); str(watch.beat("a", 2.5))
-    '0.5 s ago'
-    >>> watch.is_alive(beat(2))
-    True
+    >>> watch.look(0.0, beat(1)); str(watch.beat("a", 1.0))
+    'not seen yet'
+    >>> watch.look(2.0, beat(2)); str(watch.beat("a", 2.5)), watch.is_alive(beat(2))
+    ('0.5 s ago', True)
+    >>> watch.look(6.0, beat(2)); str(watch.beat("a", 6.0))
+    'none for 4.0 s'
     """
 
-    def __init__(self) -> None:
+    def __init__(self, interval: float) -> None:
+        self._interval = interval
         self._seen: dict[str, tuple[tuple[int, str, int], float, bool]] = {}
+        self._pace: dict[str, float] = {}
 
     def look(self, now: float, members: Mapping[str, Member]) -> None:
         for id, member in members.items():
             identity = member.incarnation, member.process, member.beat
             seen = self._seen.get(id)
+            self._pace[id] = min(member.pace or self._interval, _SLOWEST)
             if seen is None:
                 self._seen[id] = identity, now, False
             elif seen[0] != identity:
                 self._seen[id] = identity, now, True
 
+    @property
+    def patience(self) -> float:
+        """The seconds after which each heartbeat should have changed."""
+        return 1.5 * max(self._pace.values(), default=self._interval)
+
     def beat(self, id: str, now: float) -> Beat:
         _, since, alive = self._seen[id]
-        return Beat(alive, now - since)
+        return Beat(alive, now - since, silent=now - since >= 1.5 * self._pace[id])
 
     def is_alive(self, members: Mapping[str, Member]) -> bool:
         """Whether all of them were seen to beat, but for those that have left."""
@@ -68,6 +84,8 @@ class MemberRow:
     beat: Beat
     host: str
     address: str
+    rest: str
+    """Where it answers queries; empty if it doesn't."""
     tags: str
     generation: int
     active: int
@@ -132,11 +150,15 @@ def overview(
 ) -> Overview:
     """`large` is the size of a state that should have a standby; `restore_rate` is in bytes per second."""
     places = {} if generation is None else generation.tasks
-    replicas = [row for task in sorted(places, key=_in_order) for row in _replicas(task, places[task], members, newest)]
+    silent = {id for id, member in members.items() if member.state is not MemberState.LEFT and beats[id].silent}
+    ordered = sorted(places, key=_in_order)
+    replicas = [row for task in ordered for row in _replicas(task, places[task], members, silent, newest)]
     rows = [_member(members[id], beats[id], replicas, draining=id in draining) for id in sorted(members)]
     hosting = [row for row in rows if row.active + row.standby + row.warming]
     skews = [_skew("size", hosting, replicas), _skew("load", hosting, replicas)] if hosting else []
-    warning = _without_standby(places, replicas, large, restore_rate)
+    wanted = 0 if generation is None else generation.rules.standbys
+    here = {id for id, member in members.items() if member.state is MemberState.JOINED} - silent
+    warning = _without_standby(replicas, wanted, large, restore_rate, _remedy(wanted, len(here), sorted(silent)))
     return Overview(newest, generation, rows, replicas, skews, [] if warning is None else [warning])
 
 
@@ -144,12 +166,16 @@ def _in_order(task: str) -> TaskId:
     return TaskId.parse(task)
 
 
-def _replicas(task: str, place: Place, members: Mapping[str, Member], newest: Version) -> Iterable[ReplicaRow]:
+def _replicas(
+    task: str, place: Place, members: Mapping[str, Member], silent: Container[str], newest: Version
+) -> Iterable[ReplicaRow]:
     roles = (("active", (place.active,)), ("standby", place.standbys), ("warming", place.warming))
     for role, ids in roles:
         for id in ids:
             hosted = members[id].tasks.get(task) if id in members else None
-            yield _replica(task, role, id, hosted, newest)
+            row = _replica(task, role, id, hosted, newest)
+            # What it said last is the most that is known: it may have ended, and its disk may be lost.
+            yield replace(row, state="silent") if id in silent else row
 
 
 def _replica(task: str, role: str, id: str, hosted: Hosted | None, newest: Version) -> ReplicaRow:
@@ -163,14 +189,15 @@ def _replica(task: str, role: str, id: str, hosted: Hosted | None, newest: Versi
 def _member(member: Member, beat: Beat, replicas: Sequence[ReplicaRow], *, draining: bool) -> MemberRow:
     own = [row for row in replicas if row.member == member.id]
     state = str(member.state)
-    if member.state is MemberState.JOINED and (draining or not beat.alive):
-        state = "draining" if beat.alive else "silent"
+    if member.state is MemberState.JOINED and (draining or beat.silent):
+        state = "silent" if beat.silent else "draining"
     return MemberRow(
         id=member.id,
         state=state,
         beat=beat,
         host=member.host,
         address=member.address,
+        rest=member.rest or "",
         tags=",".join(f"{tag}={value}" for tag, value in sorted(member.tags.items())),
         generation=member.generation,
         active=sum(row.role == "active" for row in own),
@@ -196,22 +223,34 @@ def _named(row: ReplicaRow) -> str:
     return f"{row.task} ({shown_size(row.bytes)}, {row.load:,.0f} reads/s{keys})"
 
 
+def _remedy(wanted: int, here: int, silent: Sequence[str]) -> str:
+    """What to do where tasks have no standby."""
+    if not wanted:
+        return "Set standbys = 1 or more."
+    if here <= wanted:
+        return f"Start more instances: standbys = {wanted} needs {wanted + 1}."
+    if silent:
+        return f"{', '.join(silent)} may be back; if not, other instances restore them after group.session_timeout."
+    return "Other instances restore them: look again in a moment."
+
+
 def _without_standby(
-    places: Mapping[str, Place], replicas: Sequence[ReplicaRow], large: int, restore_rate: int
+    replicas: Sequence[ReplicaRow], wanted: int, large: int, restore_rate: int, remedy: str
 ) -> str | None:
-    """The member whose loss would take longest to restore, if that is much."""
+    """The member whose loss would take longest to restore, if that is much, or if there should be standbys."""
+    standing_by = {row.task for row in replicas if row.role == "standby" and row.state != "silent"}
     lonely: dict[str, list[ReplicaRow]] = {}
     for row in replicas:
-        if row.role == "active" and not places[row.task].standbys:
+        if row.role == "active" and row.task not in standing_by:
             lonely.setdefault(row.member, []).append(row)
     sizes = {id: sum(row.bytes for row in rows) for id, rows in lonely.items()}
     worst = max(sizes, key=lambda id: (sizes[id], id), default=None)
-    if worst is None or sizes[worst] < large:
+    if worst is None or (sizes[worst] < large and not wanted):
         return None
     return (
         f"tasks on {worst} without a standby: {len(lonely[worst])}, {shown_size(sizes[worst])} together. If {worst} is "
         f"lost with its disk, they can't be read for about {duration(sizes[worst] / restore_rate)}, at "
-        f"{shown_size(restore_rate)}/s of restore. Set standbys = 1 or more."
+        f"{shown_size(restore_rate)}/s of restore. {remedy}"
     )
 
 
