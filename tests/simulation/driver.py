@@ -16,7 +16,9 @@ from holdfast.chance import new_id
 from holdfast.errors import ErrorCategory, HoldfastError, StorageUnavailable
 from holdfast.group.coordinator import Coordinator
 from holdfast.group.driver_heartbeat import DRIVER, DriverHeartbeat
-from holdfast.group.judge import Judge
+from holdfast.group.driver_steps import DriverSteps
+from holdfast.group.generations import Generation
+from holdfast.group.rules import needs_of
 from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.cleaning import Cleaner
 from holdfast.log.commits import Commit
@@ -31,10 +33,9 @@ from holdfast.pipeline.sinks.runner import Feed, SinkRunner
 from holdfast.topology.outputs import ForwardedRows
 from holdfast.topology.sink import Rows
 from holdfast.words import NOTHING, TaskId, Version
-from tests.simulation.instance import Instance
 from tests.simulation.model import COUNTS, FIRSTS, Record, Violation, batch_of, positions_of
 from tests.simulation.processes import Process
-from tests.simulation.watching import INTERVAL, TIMEOUT, Watch
+from tests.simulation.watching import FORGET_AFTER, INTERVAL, TIMEOUT, Watch, WatchedJudge
 
 if TYPE_CHECKING:
     from tests.simulation.world import World
@@ -78,6 +79,9 @@ class DriverProcess(Process):
     def __init__(self, world: "World", number: int) -> None:
         super().__init__(world, f"driver#{number}")
         self.watch = Watch(self.name)
+        self.coordinator: Coordinator | None = None
+        self.unanswered: set[str] = set()
+        """The addresses at which nobody answered the last call."""
         self.batch = 0
 
     @property
@@ -109,12 +113,26 @@ class DriverProcess(Process):
             clock=self.clock,
             check_leads=self.leadership.check,
         )
-        self.judge = Judge(INTERVAL, TIMEOUT)
         self.coordinator = Coordinator(
-            self.storage, self.log.id, DRIVER, self.judge, world.assign, world.rules, lambda: new_id(random)
+            self.storage,
+            self.log.id,
+            DRIVER,
+            WatchedJudge(self.watch),
+            world.assign,
+            world.rules,
+            lambda: new_id(random),
+            check_leads=self.leadership.check,
+            forget_after=FORGET_AFTER,
+            each=map,
         )
-        self.heartbeat = DriverHeartbeat(
-            self.storage, self.log.id, process=self.leadership.driver.id, host="simulated", pid=0
+        self.steps = DriverSteps(
+            self.coordinator,
+            DriverHeartbeat(self.storage, self.log.id, process=self.leadership.driver.id, host="simulated", pid=0),
+            self.clock,
+            interval=INTERVAL,
+            timeout=TIMEOUT,
+            ask=lambda members: [world.is_running(member) for member in members],
+            on_generation=self._on_generation,
         )
         self.batch = world.checkpoint.next_batch
         self.loop("batch", 1.0, self.run_batch)
@@ -135,15 +153,21 @@ class DriverProcess(Process):
             self._guarded(self._process)
 
     def coordinate(self) -> None:
-        self.heartbeat.beat()
         newest = self.driver.newest
         at = NOTHING if newest is None else Version(newest.version)
-        self.world.coordinated(self, self.coordinator, self.watch, lambda: self.world.needs(self.log, at), lambda: True)
+        self._call_again()
+        self._guarded(lambda: self.steps.step(lambda: needs_of(self.log.app, at)))
+
+    def _on_generation(self, generation: Generation) -> None:
+        self.world.tell(generation)
+
+    def end(self) -> None:
+        """It is told to stop between two batches."""
+        self.steps.end()
+        self.stop()
 
     def clean(self) -> None:
         self._guarded(self.cleaner.clean)
-        if not self.dead:
-            self.coordinator.generations.clean()
 
     def check(self) -> None:
         self._guarded(self.leadership.check)
@@ -167,9 +191,13 @@ class DriverProcess(Process):
         """`holdfast checkpoint repair`: the checkpoint gets the position that the log has."""
         checkpoint, newest = self.world.checkpoint, self.world.model.commits[self.world.model.newest]
         assert newest.spark is not None
-        checkpoint.offsets = {n: each for n, each in checkpoint.offsets.items() if n < newest.spark.batch}
-        checkpoint.offsets[newest.spark.batch] = positions_of(newest.spark)
-        checkpoint.done = {n for n in checkpoint.done if n < newest.spark.batch}
+        batch, (start, end) = newest.spark.batch, positions_of(newest.spark)
+        checkpoint.offsets = {n: each for n, each in checkpoint.offsets.items() if n < batch}
+        checkpoint.done = {n for n in checkpoint.done if n < batch}
+        if batch and batch - 1 not in checkpoint.offsets:  # it was lost too
+            checkpoint.offsets[batch - 1] = start, start
+            checkpoint.done.add(batch - 1)
+        checkpoint.offsets[batch] = start, end
 
     def _process(self) -> None:
         checkpoint, number = self.world.checkpoint, self.batch
@@ -232,30 +260,39 @@ class DriverProcess(Process):
         """As `RemoteState` does it: the next replica if one doesn't answer."""
         if version == NOTHING:
             return dict.fromkeys(keys)
-        generation = self.coordinator.generations.newest
+        generation = self.steps.generation
         error: HoldfastError = InstanceUnavailable(f"task {task} has no replica that answers. Try again.")
         for address in generation.replicas(str(task)) if generation else ():
             found = self.world.at_address(address)
-            if not isinstance(found, Instance) or not found.answers:
-                if found is None or found.dead:
-                    self._refused(address)
+            if found is None or not found.answers:
+                self._unanswered(address, self.steps.lost if found is None or found.dead else self.steps.hangs)
                 continue
             try:
                 values = self.world.ask(found, partial(found.read, task, store, keys, version))
             except HoldfastError as other:
                 error = other
                 continue
-            if not self.dead:
-                self.judge.vouch(found.id)
-                self.watch.vouched.add(found.id)
+            if address in self.unanswered:
+                self.unanswered.discard(address)
+                self.steps.started(found.id)
             return dict(zip(keys, values, strict=True))
         raise error
 
-    def _refused(self, address: str) -> None:
-        generation = self.coordinator.generations.newest
+    def _unanswered(self, address: str, report: Callable[[str, int], bool]) -> None:
+        """As a contact does: the member is reported as lost or hanging, and the next step follows at once."""
+        self.unanswered.add(address)
+        generation = self.steps.generation
         for id, member in generation.members.items() if generation else ():
-            if member.flight == address:
-                self.judge.suspect(id)
+            if member.flight == address and report(id, member.incarnation):
+                self.due_now("coordinate")
+
+    def _call_again(self) -> None:
+        """As contacts do, which call every member: one that answers again is reported, also if it has no task."""
+        for address in sorted(self.unanswered):
+            found = self.world.at_address(address)
+            if found is not None and found.answers:
+                self.unanswered.discard(address)
+                self.steps.started(found.id)
 
     def _notify(self, commit: Commit) -> None:
         self.world.notify(Version(commit.version))

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 import msgspec
 import pyarrow as pa
 
-from holdfast.group.generations import Generation, Generations
 from holdfast.instance.read_views import ReadView, VersionNotAvailable
 from holdfast.instance.replica import Replica
 from holdfast.log import names
 from holdfast.log.commits import Commit
 from holdfast.words import NOTHING, TaskId, Version
 from tests.simulation.driver import DriverProcess
+from tests.simulation.group_invariants import GroupInvariants
 from tests.simulation.instance import Instance
 from tests.simulation.model import STORES, State, Violation
 from tests.simulation.processes import Process
@@ -21,7 +21,6 @@ if TYPE_CHECKING:
     from tests.simulation.world import World
 
 _COMMITS = msgspec.json.Decoder(Commit)
-_GENERATIONS = msgspec.json.Decoder(Generation)
 
 
 class Invariants:
@@ -36,11 +35,7 @@ class Invariants:
         self._cleaned = False
         self.delivered_to = NOTHING
         """The newest version that the sink got."""
-        self.generation: Generation | None = None
-        self._generations: dict[int, str] = {}
-        """By number, the id of each generation."""
-        self._stray: set[str] = set()
-        """The ids of those that were created under a cleaned number."""
+        self.group = GroupInvariants(world)
 
     # Objects
 
@@ -50,7 +45,13 @@ class Invariants:
         elif name.startswith(names.LEADERS):
             self._led_since[names.number_of(name) or 0] = self._world.step_number
         elif name.startswith(names.GENERATIONS):
-            self._generation(_GENERATIONS.decode(data))
+            if (driver := self._acting_driver()) is not None:
+                self._check_leads(driver, f"creates {name}")
+            self.group.generation_created(data, self._acting())
+        elif name.startswith(names.MEMBERS):
+            self.group.member_stored(name)
+        elif name == names.DRIVER_HEARTBEAT:
+            self.group.driver_beats(data)
 
     def _commit(self, commit: Commit) -> None:
         self._world.say(f"version {commit.version} of epoch {commit.writer.epoch}")
@@ -58,28 +59,15 @@ class Invariants:
         if (driver := self._acting_driver()) is not None and driver.epoch == commit.writer.epoch:
             self._check_leads(driver, f"commits version {commit.version}")
 
-    def _generation(self, generation: Generation) -> None:
-        self._world.say(f"generation {generation.number}: {generation.reason}")
-        before = self.generation
-        if before is not None and generation.number < before.number:
-            # A coordinator that slept created a number that was cleaned. It must not believe in it.
-            self._stray.add(generation.id)
-            return
-        if before is not None and (generation.number == before.number or generation.before != before.id):
-            raise Violation(f"generation {generation.number} doesn't follow generation {before.number}")
-        self.generation = generation
-        self._generations[generation.number] = generation.id
-        process = self._acting()
-        if isinstance(process, Instance | DriverProcess):
-            process.watch.check_generation(before, generation)
-
-    def deleted(self, name: str) -> None:
+    def deleted(self, name: str, data: bytes) -> None:
         """Whoever deletes leads, and leaves what restores and sinks need."""
         model = self._world.model
         if (driver := self._acting_driver()) is not None:
             self._check_leads(driver, f"deletes {name}")
         version = names.version_of(name) or NOTHING
-        if name.startswith(names.COMMITS):
+        if name.startswith(names.MEMBERS):
+            self.group.member_deleted(name, data, self._acting())
+        elif name.startswith(names.COMMITS):
             self._cleaned = True
             if version >= model.newest - 1 and version in model.commits and version > NOTHING:
                 raise Violation(f"{name} was deleted, and {model.newest} is the newest version")
@@ -143,15 +131,6 @@ class Invariants:
             raise Violation(f"the sink got {rows} in version {version}; it has {model.rows[version]}")
         self.delivered_to = max(self.delivered_to, version)
 
-    # The group
-
-    def check_proposed(self, process: Process, generations: Generations) -> None:
-        newest = generations.newest
-        if newest is None or process.dead:
-            return
-        if newest.id in self._stray or self._generations.get(newest.number) != newest.id:
-            raise Violation(f"{process} believes in a generation {newest.number} that isn't the stored one")
-
     # After every step
 
     def check(self) -> None:
@@ -163,7 +142,7 @@ class Invariants:
 
     def check_instance(self, instance: Instance) -> None:
         """What readers could see of an instance now, if that is new; also in the middle of its step."""
-        for task, replica in instance.replicas.items():
+        for task, replica in instance.opened.items():
             newest = replica.published._newest
             if newest is not None and self._checked.get(id(replica)) is not newest:
                 self._checked[id(replica)] = newest

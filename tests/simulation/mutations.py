@@ -10,10 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 from unittest import mock
 
+import msgspec
+
 from holdfast.errors import StorageUnavailable
 from holdfast.group.coordinator import Coordinator
+from holdfast.group.driver_heartbeat import DriverWatch
 from holdfast.group.generations import Generation, Generations
 from holdfast.group.judge import Judge, Standing
+from holdfast.group.member_steps import MemberSteps
 from holdfast.group.members import Member
 from holdfast.group.membership import Membership
 from holdfast.instance import log_reader
@@ -267,36 +271,74 @@ def _takes_any_id() -> Patches:
     return [(Membership, "join", classmethod(unasked))]
 
 
+def _reads_nobody_leaves() -> Patches:
+    return [(MemberSteps, "_staying", lambda self, coordinator, generation: True)]
+
+
+def _missing_is_gone() -> Patches:
+    def look(self: Coordinator, now: float, pace: float = 0.0) -> None:
+        self.members = self._members.read()
+        self.judge.look(now, self.members, pace)
+
+    return [(Coordinator, "look", look)]
+
+
+def _counts_starts_only() -> Patches:
+    def above(self: Membership, held: int) -> None:
+        self._member = msgspec.structs.replace(self._member, incarnation=held + 1)
+
+    return [(Membership, "_start_above", above)]
+
+
+def _proposes_unasked() -> Patches:
+    made = Coordinator.__init__
+
+    def unasked(self: Coordinator, *what: Any, **settings: Any) -> None:
+        made(self, *what, **(settings | {"check_leads": lambda: None}))
+
+    return [(Coordinator, "__init__", unasked)]
+
+
 def _same(target: object, name: str, value: Any) -> Callable[[], Patches]:
     return lambda: [(target, name, value)]
 
 
 MUTATIONS = [
-    Mutation("a commit replaces another one", 35, _overwriting_commit),
-    Mutation("a commit that fails is assumed to exist", 86, _unconfirmed_commit),
-    Mutation("exists counts as won", 39, _same(Log, "_check_won", lambda self, commit: None)),
-    Mutation("a commit needs no neighbour", 49, _same(CommitChain, "follows", lambda self, version: True)),
+    Mutation("a commit replaces another one", 14, _overwriting_commit),
+    Mutation("a commit that fails is assumed to exist", 36, _unconfirmed_commit),
+    Mutation("exists counts as won", 35, _same(Log, "_check_won", lambda self, commit: None)),
+    Mutation("a commit needs no neighbour", 39, _same(CommitChain, "follows", lambda self, version: True)),
     Mutation("cleaning passes the snapshots", 0, _cleaned_past_snapshots),
-    Mutation("cleaning keeps one commit", 28, _cleaned_past_newest),
-    Mutation("cleaning deletes what a slow driver writes", 0, _orphans_of_slow_drivers),
-    Mutation("cleaning deletes segments first", 14, _segments_before_commits),
+    Mutation("cleaning keeps one commit", 47, _cleaned_past_newest),
+    Mutation("cleaning deletes what a slow driver writes", 3, _orphans_of_slow_drivers),
+    Mutation("cleaning deletes segments first", 0, _segments_before_commits),
     Mutation("an outdated driver doesn't look", 0, _same(Leadership, "check", lambda self: None)),
-    Mutation("a batch is computed again", 2, _batch_computed_again),
-    Mutation("a restart forgets what sinks lack", 2, _sinks_start_at_the_newest),
-    Mutation("the mark comes before the data", 35, _mark_before_data),
-    Mutation("half a version is served", 177, _half_a_version),
-    Mutation("a family that lost its writes is complete", 101, _forgets_unflushed_families),
-    Mutation("a task reads the newest version", 12, _reads_the_newest),
-    Mutation("a restore skips a version", 14, _restore_skips),
+    Mutation("a batch is computed again", 0, _batch_computed_again),
+    Mutation("a restart forgets what sinks lack", 5, _sinks_start_at_the_newest),
+    Mutation("the mark comes before the data", 47, _mark_before_data),
+    Mutation("half a version is served", 335, _half_a_version),
+    Mutation("a family that lost its writes is complete", 49, _forgets_unflushed_families),
+    Mutation("a task reads the newest version", 4, _reads_the_newest),
+    Mutation("a restore skips a version", 0, _restore_skips),
     Mutation("a flush keeps the former view", 0, _flush_keeps_the_view),
-    Mutation("a reader goes back in time", 14, _goes_back_in_time),
-    Mutation("a replica that failed is not tried again", 2, _suspended_for_good),
-    Mutation("a judge counts time in which it slept", 4, _counts_sleep),
+    Mutation("a reader goes back in time", 106, _goes_back_in_time),
+    Mutation("a replica that failed is not tried again", 0, _suspended_for_good),
+    Mutation("a judge counts time in which it slept", 5, _counts_sleep),
     Mutation("a judge trusts an old heartbeat", 0, _trusts_old_heartbeats),
     Mutation("an absent member loses its tasks", 0, _drops_the_absent),
-    Mutation("nobody is given up", 34, _never_gives_up),
-    Mutation("a coordinator believes in its own generation", 4, _own_generation),
-    Mutation("a generation replaces another one", 35, _same_number_again),
+    Mutation("nobody is given up", 5, _never_gives_up),
+    Mutation("a coordinator believes in its own generation", 156, _own_generation),
+    Mutation("a generation replaces another one", 119, _same_number_again),
     Mutation("a second process takes the id", 2, _takes_any_id),
-    Mutation("a replaced process goes on", 39, _same(Membership, "_check_own", lambda self: None)),
+    Mutation("a replaced process goes on", 52, _same(Membership, "_check_own", lambda self: None)),
+    Mutation("a drain waits for those who leave too", 36, _reads_nobody_leaves),
+    Mutation("a drain waits for nobody", 36, _same(MemberSteps, "has_handed_over", lambda self: True)),
+    Mutation("an operator's drain is not seen", 16, _same(Coordinator, "draining", frozenset())),
+    Mutation("a member without a heartbeat is gone at once", 36, _missing_is_gone),
+    Mutation("a heartbeat is deleted too early", 2, _same(Judge, "gone_for", lambda self, id, now: float("inf"))),
+    Mutation("a heartbeat is deleted that was not judged", 813, _same(Coordinator, "_is_stored", lambda *_: True)),
+    Mutation("incarnations count starts only", 45, _counts_starts_only),
+    Mutation("an outdated driver proposes", 11, _proposes_unasked),
+    Mutation("the number of a lost generation is used again", 33, _same(Coordinator, "_newest_hosted", lambda *_: 0)),
+    Mutation("a member coordinates beside a driver", 0, _same(DriverWatch, "is_gone", lambda self, now, pace: True)),
 ]

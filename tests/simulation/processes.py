@@ -74,6 +74,12 @@ class Process:
     def loop(self, name: str, every: float, step: Callable[[], None]) -> None:
         self.loops.append(Loop(name, every, step, self.world.now + self.world.random.uniform(0, every)))
 
+    def due_now(self, name: str) -> None:
+        """Has a loop run as soon as the scheduler can."""
+        for loop in self.loops:
+            if loop.name == name:
+                loop.due = self.world.now
+
     def start(self) -> None:
         """The first step."""
 

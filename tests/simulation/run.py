@@ -51,7 +51,7 @@ def run(seed: int, tell: Callable[[str], None] | None = None) -> Outcome:
     logging.disable(logging.CRITICAL)
     try:
         with world.running():
-            for _ in range(world.random.choice((30, 60, 140))):
+            for _ in range(world.random.choice((30, 50, 120))):
                 world.step()
             settle(world)
     except Exception as error:
@@ -66,6 +66,7 @@ def settle(world: World) -> None:
     """No more faults: the group settles, makes versions, and every replica has them."""
     world.say("calm")
     world.weather, world.outage_until = CALM, 0.0
+    world.chaos.end_drains()
     for process in world.processes:
         process.paused_until = 0.0
     goal, until = world.model.newest + 2, world.now + _SETTLES_WITHIN
@@ -80,7 +81,7 @@ def settle(world: World) -> None:
 
 def unsettled(world: World) -> str:
     """What is still missing; empty if nothing is."""
-    newest, generation = world.model.newest, world.invariants.generation
+    newest, generation = world.model.newest, world.invariants.group.newest
     if generation is None:
         return "there is no generation"
     if world.invariants.delivered_to != newest:
@@ -91,11 +92,16 @@ def unsettled(world: World) -> str:
     if len(world.drivers) != 1:
         return f"there are {len(world.drivers)} drivers"
     by_id = {each.id: each for each in world.instances}
+    drained = world.chaos.drained
     for task in world.model.tasks:
-        place = generation.tasks[str(task)]
-        wanted = min(world.rules.standbys, world.members - 1)
-        if len(place.standbys) != wanted or place.warming:
-            return f"{task} has standbys {place.standbys} and warms up {place.warming}; {wanted} are possible"
+        if (place := generation.tasks.get(str(task))) is None:
+            return f"{task} has no place"
+        wanted = min(world.rules.standbys, world.members - len(drained) - 1)
+        if len(place.standbys) != wanted or place.warming or drained & {*place.members}:
+            return (
+                f"{task} is on {place.active}, has standbys {place.standbys} and warms up {place.warming}; {wanted} "
+                f"are possible, and drained are {sorted(drained)}"
+            )
         for id in place.members:
             if (missing := _missing(by_id.get(id), task, newest)) is not None:
                 return f"{task} on {id} {missing}"
@@ -103,9 +109,9 @@ def unsettled(world: World) -> str:
 
 
 def _missing(instance: Instance | None, task: TaskId, newest: Version) -> str | None:
-    if instance is None or task not in instance.replicas:
+    if instance is None or task not in instance.opened:
         return "isn't there"
     if instance.progress[task].phase is not Phase.RUNNING:
         return f"is {instance.progress[task].phase}: {instance.progress[task].error}"
-    found = instance.replicas[task].published.version
+    found = instance.opened[task].published.version
     return None if found == newest else f"is at {found}, and the newest is {newest}"

@@ -45,7 +45,7 @@ class Objects:
     stored: dict[str, bytes] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
     created: Callable[[str, bytes], None] = lambda name, data: None
-    deleted: Callable[[str], None] = lambda name: None
+    deleted: Callable[[str, bytes], None] = lambda name, data: None
 
     def create(self, name: str, data: bytes) -> Put:
         if name in self.stored:
@@ -75,9 +75,14 @@ class Objects:
         return self.names[first:last]
 
     def delete(self, name: str) -> None:
-        if self.stored.pop(name, None) is not None:
+        if (data := self.lose(name)) is not None:
+            self.deleted(name, data)
+
+    def lose(self, name: str) -> bytes | None:
+        """Someone else deletes an object."""
+        if (data := self.stored.pop(name, None)) is not None:
             del self.names[bisect.bisect_left(self.names, name)]
-            self.deleted(name)
+        return data
 
 
 class ProcessStorage:

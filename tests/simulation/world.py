@@ -8,6 +8,7 @@ from collections import Counter, deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from unittest import mock
@@ -19,11 +20,10 @@ from holdfast.chance import Random
 from holdfast.errors import ErrorCategory, HoldfastError
 from holdfast.group import generations
 from holdfast.group.assignor import assign
-from holdfast.group.candidates import Assign, Wanted
-from holdfast.group.coordinator import Coordinator, Needs
-from holdfast.group.generations import Rules
+from holdfast.group.candidates import Assign
+from holdfast.group.generations import Generation, Rules
+from holdfast.group.members import Member
 from holdfast.instance.messages import InstanceUnavailable
-from holdfast.log.log import Log
 from holdfast.log.objects import Put
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
@@ -37,7 +37,6 @@ from tests.simulation.invariants import Invariants
 from tests.simulation.model import STORES, Model, records_of
 from tests.simulation.processes import Crash, Loop, Process
 from tests.simulation.storage import Fault, Objects, ProcessStorage
-from tests.simulation.watching import Watch
 from tests.simulation.weather import CALM, Weather
 
 T = TypeVar("T")
@@ -243,17 +242,7 @@ class World:
 
     def notify(self, version: Version) -> None:
         for instance in self.instances:
-            if self.random.random() >= self.weather.lost_notices:
-                self.at(
-                    self.random.uniform(0, 1), f"notice of {version} for {instance}", self._noticed(instance, version)
-                )
-
-    def _noticed(self, instance: Instance, version: Version) -> Callable[[], None]:
-        def notice() -> None:
-            if instance.answers and instance.loops:
-                self.enter(instance, lambda: instance.committed(version))
-
-        return notice
+            self._send(instance, f"version {version}", partial(instance.committed, version))
 
     def step(self) -> None:
         """Something that is due happens, and the invariants are checked."""
@@ -285,28 +274,31 @@ class World:
             loop.step()
         else:
             self.enter(process, loop.step)
+            self.invariants.group.check_proposed(process)
 
     # The group
 
-    def needs(self, log: Log, newest: Version) -> Needs:
-        return Needs(app_file=log.app.number, tasks=[Wanted(task=task) for task in log.app.tasks()], newest=newest)
+    def is_running(self, member: Member) -> bool:
+        """Whether the process that wrote a heartbeat answers, as others find out over the network."""
+        found = self.at_address(member.address)
+        return found is not None and found.answers and (found.id, found.process) == (member.id, member.process)
 
-    def coordinated(
-        self,
-        process: Process,
-        coordinator: Coordinator,
-        watch: Watch,
-        needs: Callable[[], Needs],
-        coordinates: Callable[[], bool],
-    ) -> None:
-        """One look of a coordinator and, if it is its turn, its proposal; both are checked."""
-        now = process.clock.monotonic()
-        coordinator.look(now)
-        watch.looks(now, coordinator.members)
-        watch.check_judge(coordinator.judge)
-        if coordinates():
-            coordinator.propose(needs())
-            self.invariants.check_proposed(process, coordinator.generations)
+    def tell(self, generation: Generation, but: Process | None = None) -> None:
+        """A coordinator tells members of a generation."""
+        for id, address in sorted(generation.members.items()):
+            instance = self.at_address(address.flight)
+            if instance is not None and instance is not but and instance.id == id:
+                self._send(instance, f"generation {generation.number}", partial(instance.hear, generation.number))
+
+    def _send(self, instance: Instance, what: str, hear: Callable[[], None]) -> None:
+        """A notice, which may be lost or late."""
+
+        def arrive() -> None:
+            if instance.answers and instance.loops:
+                self.enter(instance, hear)
+
+        if self.random.random() >= self.weather.lost_notices:
+            self.at(self.random.uniform(0, 1), f"notice of {what} for {instance}", arrive)
 
     def delivered(self, driver: DriverProcess, version: Version, rows: dict[bytes, int]) -> None:
         self.invariants.delivered(driver, version, rows)
