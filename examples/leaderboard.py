@@ -63,7 +63,7 @@ def main() -> None:
             for title in ("Chess", "Go"):
                 best = ask(app, f"top3/keys/{title}")["value"]
                 print(f"{title}:", ", ".join(f"{row['name']} {row['points']}" for row in best))
-            (found,) = ask(app, 'top3-scores/rank/["Chess","cleo"]')["rank"]
+            (found,) = ask(app, 'top3/rank/["Chess","cleo"]')["rank"]
             print(f"cleo has rank {found['rank']} in Chess")
 
 

@@ -43,11 +43,14 @@ def test_the_best_rows_follow_the_table(spark: SparkSession, tmp_path: Path) -> 
         assert entries_of(app, "champions") == {0: [champion("bob", 4)], 1: [champion("cleo", 10)]}
         assert [rank(app, "best", "all", player) for player in ("cleo", "bob", "ann")] == [1, 2, None]
         assert rank(app, "champions", 1, "ann") == 2
+        status, top = get(app, "/v1/stores/champions/top/1?limit=5")
+        assert status == 200, top
+        assert [(row["rank"], row["value"]["player"]) for row in top["top"]] == [(1, "cleo"), (2, "ann")]
     assert [row["_deleted"] for row in memory.rows()] == [False, False], "one row per version"
 
 
 def rank(app: hf.App, name: str, *row: object) -> int | None:
-    status, found = get(app, f"/v1/stores/{name}-scores/rank/{quote(json.dumps(row))}")
+    status, found = get(app, f"/v1/stores/{name}/rank/{quote(json.dumps(row))}")
     assert status == 200, found
     places: list[int] = [each["rank"] for each in found["rank"]]
     return places[0] if places else None

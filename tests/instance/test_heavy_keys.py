@@ -1,4 +1,4 @@
-"""The heaviest keys of a task are found among its bulk reads, and named in the heartbeats of its instance."""
+"""The heaviest keys of a task are found among its reads, and named in the heartbeats of its instance."""
 
 import random
 from collections.abc import Sequence
@@ -12,15 +12,20 @@ from holdfast.group.members import Members
 from holdfast.instance import heavy_keys
 from holdfast.instance.client import StateClient
 from holdfast.instance.group_member import GroupMember
-from holdfast.instance.heavy_keys import ENOUGH, LONGEST, NAMED, PERIOD, HeavyKeys, key_as_text
+from holdfast.instance.heavy_keys import ENOUGH, LONGEST, LOOKUPS, NAMED, PERIOD, HeavyKeys, key_as_text
 from holdfast.instance.instance import Instance
 from holdfast.log.storage import open_storage
+from holdfast.query.task_readers import TaskReaders
 from holdfast.stores.formats.keys import encode_key
+from holdfast.stores.formats.partition import partition_of
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
+from holdfast.words import TaskId
 from tests.instance.app_log import TASK, AppLog, key_of
 from tests.instance.processes import until
 from tests.instance.test_process import NO_SNAPSHOTS, config_of
+from tests.query.instances import Driver, config
+from tests.query.test_standbys import GAME, KEYS, STORE, running
 
 SPEC = StoreSpec(name="scores", key=Schema.of(player="string"), codec="rows/1", engine="memory")
 OTHER = msgspec.structs.replace(SPEC, name="other")
@@ -131,3 +136,26 @@ def test_an_instance_names_them_in_its_heartbeats(tmp_path: Path, monkeypatch: p
 def seen(members: Members) -> tuple[str, ...]:
     found = members.read()["one"].tasks.get(str(TASK))
     return () if found is None else found.heavy
+
+
+def test_lookups_of_single_keys_count_too(tmp_path: Path) -> None:
+    """Every 64th, by the instance that has the replica, whether it was asked itself or by another one."""
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(STORE, {(n,): n for n in KEYS})
+    hosting = Instance(config(tmp_path, "game-0", GAME.tasks()))
+    with running(hosting):
+        task = TaskId(0, partition_of(STORE.key, (7,), GAME.partitions))
+        hosted = hosting.hosted_task(task)
+        assert hosted is not None
+        hosted.heavy.heaviest(0.0, hosted.replica.specs)
+        own = TaskReaders(hosting)(task)
+        assert own is not None
+        key = encode_key(STORE.key, [7])
+        with StateClient(hosting.address, 30.0) as client:
+            for _ in range(LOOKUPS):
+                client.get_one(task, STORE.name, key)
+        assert hosted.reads == LOOKUPS
+        for _ in range(LOOKUPS * ENOUGH):
+            own.get(STORE.name, key)
+        assert hosted.reads == LOOKUPS * (ENOUGH + 1)
+        assert hosted.heavy.heaviest(PERIOD, hosted.replica.specs) == ("7 (100%)",)

@@ -3,18 +3,21 @@
 An app's first event time may come late and be long before its wall clock, from another stream or a later release.
 """
 
-from functools import partial
+from contextlib import nullcontext
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from holdfast.instance.config import Role
 from holdfast.instance.read_views import StoreBytes
 from holdfast.log.appfile import AppChanged
+from holdfast.query.opening import OpenPart, StorePart
 from holdfast.query.queries import Asked, Kinds
-from holdfast.query.task_reader import TaskStore
+from holdfast.query.task_reader import ANY_REPLICA, Served, TaskStore
 from holdfast.stores.access import Now
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 from tests.instance.test_limits_change import KINDS, Clock, Code, Instance, written
 
 START, STEP = 1_000_000, 1_000
@@ -74,8 +77,11 @@ def test_relative_times_in_a_query_are_measured_by_the_stores_clock(tmp_path: Pa
         instance.catch_up(code.commit(now_of(number), written(code.store, START + STEP * number)))
     kinds = Kinds([code.spec])
     asked = Asked(kinds, code.spec, kinds.query(code.spec, "windows"), "ann", {"from": "-2s"})
-    read = asked.reader(partial(instance.specs.at, "kept"), 10)
     with instance.replica.read_view() as view:
         bytes_: Any = StoreBytes(view, "kept")
-        found = read(TaskStore(view.version, view.now, bytes_))
-    assert [item["start"] for item in found] == [START + STEP * number for number in (21, 22, 23)]
+        not_held: Any = None
+        store = TaskStore(view.version, view.now, bytes_, Served(Role.ACTIVE, "game-0"), lambda terms: not_held)
+        reader: Any = SimpleNamespace(local=True, at=lambda *place: nullcontext(store))
+        part = OpenPart(StorePart("kept", TaskId(0, 0)), reader, None, ANY_REPLICA)
+        found = list(asked.placed(instance.specs.at("kept", view.version), part))
+    assert [each.item["start"] for each in found] == [START + STEP * number for number in (21, 22, 23)]

@@ -1,20 +1,24 @@
 """Fake tasks whose entries a test writes, and REST on them."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 
 import httpx2
 import msgspec
 
 from holdfast.clock import ManualClock
 from holdfast.errors import HoldfastError
+from holdfast.instance.config import Role
 from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import Commit
 from holdfast.query.health import AppStateInfo
 from holdfast.query.reader import StoreReader
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
-from holdfast.query.task_reader import KeyRead, TaskStore
+from holdfast.query.task_reader import ANY_REPLICA, KeyRead, ReadNeeds, Served, TaskStore, too_old
+from holdfast.settings.rest import RestSettings
 from holdfast.stores.access import DictBytes, Now
 from holdfast.stores.formats.cells import Cell, pack
 from holdfast.stores.formats.keys import encode_key
@@ -56,6 +60,10 @@ class FakeTask:
         self.error: HoldfastError | None = None
         self.versions: dict[int, dict[str, dict[bytes, bytes]]] = {0: {}}
         self.now = Now(wall=0)
+        self.served = Served(Role.ACTIVE, "game-0")
+        self.catch_up: Callable[[Version], None] = lambda version: None
+        """What happens while a reader waits for a version."""
+        self.holds = 0
 
     def write(self, version: int, store: str, changes: Mapping[bytes, bytes | None] = {}, *, keep: int = 3) -> None:
         """Adds a version: the last one with these changes. Only the last `keep` versions stay readable."""
@@ -70,20 +78,36 @@ class FakeTask:
         for old in sorted(self.versions)[:-keep]:
             del self.versions[old]
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
-        at, stores = self._at(version)
-        return KeyRead(at, stores.get(store, {}).get(key), self.now)
+    @property
+    def newest(self) -> Version:
+        return Version(max(self.versions))
+
+    def is_behind(self, version: Version, needs: ReadNeeds) -> bool:
+        return False
+
+    def get(self, store: str, key: bytes, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> KeyRead:
+        at, stores = self._at(version, needs)
+        return KeyRead(at, stores.get(store, {}).get(key), self.now, self.served)
 
     @contextmanager
-    def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
-        at, stores = self._at(version)
+    def at(self, store: str, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> Iterator[TaskStore]:
+        at, stores = self._at(version, needs)
         bytes_ = DictBytes()
         bytes_.entries.update(stores.get(store, {}))
-        yield TaskStore(at, self.now, bytes_)
+        yield TaskStore(at, self.now, bytes_, self.served, lambda terms: self._hold(at))
 
-    def _at(self, version: Version | None) -> tuple[Version, dict[str, dict[bytes, bytes]]]:
+    def _hold(self, version: Version) -> "FakeHold":
+        self.holds += 1
+        return FakeHold(version, self)
+
+    def _at(self, version: Version | None, needs: ReadNeeds) -> tuple[Version, dict[str, dict[bytes, bytes]]]:
         if self.error is not None:
             raise self.error
+        wanted = needs.at_least if version is None else version
+        if needs is not ANY_REPLICA and wanted > self.newest:
+            self.catch_up(wanted)
+        if needs is not ANY_REPLICA and wanted > self.newest:
+            raise too_old(self.task, self.newest, wanted)
         at = max(self.versions) if version is None else version
         if at not in self.versions:
             available = (Version(min(self.versions)), Version(max(self.versions)))
@@ -91,11 +115,30 @@ class FakeTask:
         return Version(at), self.versions[at]
 
 
+@dataclass
+class FakeHold:
+    """A version that is held in name alone: a test removes versions itself."""
+
+    version: Version
+    task: FakeTask
+
+    def at(self, store: str) -> AbstractContextManager[TaskStore]:
+        return self.task.at(store, self.version)
+
+    def release(self) -> None:
+        self.task.holds -= 1
+
+
 class Files:
     """The app files of an app whose code never changes."""
 
     def __init__(self, app: AppSpec) -> None:
         self.app = app
+
+    newest_known = Version(0)
+
+    def commit(self, version: Version) -> Commit | None:
+        return None
 
     def look_at_app(self) -> None:
         pass
@@ -107,11 +150,17 @@ class Files:
 class World:
     """An app whose tasks are all fakes."""
 
-    def __init__(self, app: AppSpec = APP, *, remote: Sequence[TaskId] = ()) -> None:
+    def __init__(
+        self, app: AppSpec = APP, *, remote: Sequence[TaskId] = (), max_page: int = RestSettings.max_page
+    ) -> None:
         self.app = app
         self.tasks = {task: FakeTask(task, local=task not in remote) for task in app.tasks()}
         self.clock = ManualClock(Millis(1_000))
-        self.reader = StoreReader(Files(app), self.tasks.get, self.clock)
+        self.log = Files(app)
+        self.reader = StoreReader(self.log, self.find, self.clock, max_page=max_page)
+
+    def find(self, task: TaskId, needs: ReadNeeds = ANY_REPLICA, /) -> FakeTask | None:
+        return self.tasks.get(task)
 
     def task_of(self, store: StoreSpec, key: Sequence[object]) -> TaskId:
         return TaskId(self.app.number_of(store.name), partition_of(store.key, key, self.app.partitions))
@@ -125,6 +174,7 @@ class World:
                 if self.task_of(store, key) == task
             }
             fake.write(version, store.name, own)
+        self.log.newest_known = Version(version)
 
 
 def payload(store: StoreSpec, value: object) -> bytes:

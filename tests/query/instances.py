@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import httpx2
+import msgspec
 
 from holdfast.instance.config import InstanceConfig, Role
 from holdfast.instance.instance import Instance
@@ -55,8 +56,12 @@ class Driver:
         segments: dict[str, tuple[SegmentRef, ...]] = {}
         for task, cells in by_task.items():
             sealed = seal([(STATE, store.name, changes(dict(sorted(cells.items()))))])
-            segments[str(task)] = (self.log.write_segment(task, version, sealed, inline_limit=self._inline_limit),)
-        self._newest = next_commit(self.log, self._newest, segments)
+            ref = self.log.write_segment(
+                task, version, sealed, inline_limit=self._inline_limit, volatile=not store.durable
+            )
+            segments[str(task)] = (ref,)
+        durable, volatile = (segments, {}) if store.durable else ({}, segments)
+        self._newest = next_commit(self.log, self._newest, durable, volatile=volatile)
         self.log.create_commit(self._newest)
         return version
 
@@ -91,7 +96,7 @@ class Group:
     rests: list[RestService]
     client: httpx2.Client
 
-    def get(self, path: str, at: int = 0, **params: str) -> httpx2.Response:
+    def get(self, path: str, at: int = 0, /, **params: str) -> httpx2.Response:
         return self.client.get(self.rests[at].url + path, params=params or None)
 
     def settle(self) -> None:
@@ -116,8 +121,24 @@ def started(folder: Path, app: AppSpec) -> Iterator[Group]:
         know_each_other(instances)
         rests = [RestService(instance) for instance in instances]
         for service in rests:
+            service.start()
             stack.callback(service.stop)
         yield Group(driver, instances, rests, stack.enter_context(httpx2.Client(timeout=20)))
+
+
+@contextmanager
+def serving(folder: Path, app: AppSpec, rest: RestSettings) -> Iterator[tuple[Driver, Instance, RestService]]:
+    """One instance with all tasks, whose REST has these settings."""
+    driver = Driver(str(folder / "log"), app)
+    instance = Instance(msgspec.structs.replace(config(folder, "game-0", app.tasks()), rest=rest))
+    with ExitStack() as stack:
+        instance.start()
+        stack.callback(instance.stop)
+        service = RestService(instance)
+        service.start()
+        stack.callback(service.stop)
+        assert instance.wait_ready(30)
+        yield driver, instance, service
 
 
 def know_each_other(instances: Sequence[Instance]) -> None:

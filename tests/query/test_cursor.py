@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
 
-GOLDEN = "AZWmc2NvcmVzxAIBYcQDAW0AxAQBYm9iKtseKxY"
+GOLDEN = "Apemc2NvcmVzxAIBYcQDAW0AxAQBYm9iKsLANYuUpg"
 
 cursors = st.builds(
     Cursor,
@@ -15,6 +15,7 @@ cursors = st.builds(
     stop=st.none() | st.binary(),
     after=st.binary(),
     version=st.integers(0, 2**63 - 1),
+    reverse=st.booleans(),
 )
 
 
@@ -46,6 +47,6 @@ def test_any_other_text_is_refused(text: str) -> None:
         decode_cursor(text)
 
 
-def test_the_next_page_starts_right_after_the_last_key() -> None:
-    cursor = Cursor("s", b"", None, b"\x01b", 1)
-    assert b"\x01b" < cursor.next_start <= b"\x01b\x00"
+def test_the_next_page_continues_right_after_the_last_key() -> None:
+    assert Cursor("s", b"\x01", b"\x01z", b"\x01b", 1).rest == (b"\x01b\x00", b"\x01z")
+    assert Cursor("s", b"\x01", b"\x01z", b"\x01b", 1, reverse=True).rest == (b"\x01", b"\x01b")

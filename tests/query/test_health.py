@@ -47,16 +47,16 @@ def client(instance: Instance) -> Iterator[httpx2.Client]:
 def test_an_instance_is_live_although_it_is_not_ready(client: httpx2.Client, instance: Instance) -> None:
     instance.state = msgspec.structs.replace(STATE, tasks=(LATE,))
     response = client.get("/health/live")
-    assert (response.status_code, response.json()) == (200, {"status": "live", "version": 7})
+    assert (response.status_code, response.json()) == (200, {"status": "live", "app": "game", "version": 7})
 
 
 def test_ready_reports_what_is_missing(client: httpx2.Client, instance: Instance) -> None:
-    assert client.get("/health/ready").json() == {"status": "ready", "version": 7}
+    assert client.get("/health/ready").json() == {"status": "ready", "app": "game", "version": 7}
     instance.state = msgspec.structs.replace(STATE, tasks=(LATE, msgspec.structs.replace(LATE, task="0_2", ready=True)))
     response = client.get("/health/ready")
     assert (response.status_code, response.headers["retry-after"]) == (503, "1")
     body = response.json()
-    assert (body["error"], body["message"]) == ("not_ready", "Task 0_1 is restoring: version 3 of 9 (no disk).")
+    assert (body["error"], body["message"]) == ("not_ready", "Task 0_1 is restoring: version 3 of 9.")
     assert (body["version"], bool(body["what_to_do"])) == (7, True)
 
 

@@ -24,6 +24,7 @@ from holdfast.stores.kinds.window import WindowStore
 from holdfast.stores.spec import VERSIONED, RowValues, StoreSpec
 from holdfast.words import TaskId, Version
 from tests.log.making import app_spec, subtopologies_of
+from tests.query import fake_tasks
 from tests.query.fake_tasks import World, served
 from tests.stores.making import columns_of
 
@@ -130,14 +131,12 @@ def test_a_timestamped_value_is_shown_with_its_time(rest: httpx2.Client) -> None
     assert (found["value"], found["timestamp"]) == ("Oslo", START)
 
 
-class Files:
+class Files(fake_tasks.Files):
     """The app's newest file, and the earlier one for versions up to `last`."""
 
     def __init__(self, before: AppSpec, app: AppSpec, last: int) -> None:
-        self.before, self.app, self.last = before, app, last
-
-    def look_at_app(self) -> None:
-        pass
+        super().__init__(app)
+        self.before, self.last = before, last
 
     def app_of(self, version: Version) -> AppSpec:
         return self.before if version <= self.last else self.app
@@ -149,7 +148,7 @@ def test_a_version_is_shown_with_the_retention_of_its_own_app_file(world: World)
     changed: dict[str, Any] = {"plays": short, "visits": short, "prices": short, "sliced": {"ttl_ms": 60_000}}
     later = tuple(msgspec.structs.replace(spec, **changed.get(spec.name, {})) for spec in SPECS)
     files = Files(APP, msgspec.structs.replace(APP, stores=later, number=2), last=20)
-    reader = StoreReader(files, world.tasks.get)
+    reader = StoreReader(files, world.find)
     at(world, 5)
 
     def counts(version: int) -> list[int]:
@@ -172,8 +171,11 @@ def test_windows_of_a_key(rest: httpx2.Client, world: World) -> None:
         {"start": START - 20_000, "end": START - 10_000, "value": {"n": 3}},
         {"start": START - 10_000, "end": START, "value": {"n": 4}},
     ]
-    where = {"version": 20, "consistent": True, "tasks": [str(world.task_of(WINDOWS.spec(), ("ann",)))]}
-    assert body == {"store": "plays", "key": "ann", "windows": windows, "more": False, **where}
+    now = world.tasks[TaskId(0, 0)].now
+    where = {"version": 20, "committed": now.wall, "event_time": now.event, "consistent": True, "role": "active"}
+    tasks = [str(world.task_of(WINDOWS.spec(), ("ann",)))]
+    found = {"store": "plays", "key": "ann", "windows": windows, "more": False, "tasks": tasks}
+    assert body == {**found, **where, "instances": ["game-0"]}
     assert [each["value"]["n"] for each in rest.get("/plays/windows/ann?from=-30s").json()["windows"]] == [4, 5]
     assert [each["value"]["n"] for each in rest.get("/plays/windows/ann").json()["windows"]] == [1, 2, 3, 4, 5]
     cut = rest.get("/plays/windows/ann?limit=2").json()

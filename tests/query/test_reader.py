@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.errors import HoldfastError
 from holdfast.query.reader import LastError, StoreReader
 from holdfast.query.store_specs import UnknownStore
-from holdfast.query.task_reader import NotReady
+from holdfast.query.task_reader import ANY_REPLICA, NotReady
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import decode_key, encode_key
 from holdfast.words import Millis, TaskId, Version
@@ -46,7 +46,7 @@ def test_an_unknown_store_is_an_error_with_the_existing_ones() -> None:
 
 
 def test_a_task_that_no_instance_hosts_is_not_ready() -> None:
-    reader = StoreReader(Files(APP), lambda task: None)
+    reader = StoreReader(Files(APP), lambda task, needs=ANY_REPLICA: None)
     with pytest.raises(NotReady, match="No instance is known to hold task 1_"):
         reader.get(reader.find("numbers", (7,)))
 
@@ -56,7 +56,7 @@ def test_a_range_merges_all_partitions_in_key_order(remote: tuple[TaskId, ...]) 
     world = _filled(remote=remote)
     page = world.reader.range("numbers", FIRST_KEY, None, limit=25)
     assert [decode_key(NUMBERS.key, key) for key, _ in page.entries] == [(n,) for n in range(25)]
-    assert (page.version, page.consistent, page.more) == (1, True, True)
+    assert (page.source.version, page.source.consistent, page.more) == (1, True, True)
 
 
 def test_the_last_page_has_no_more_entries() -> None:
@@ -69,7 +69,7 @@ def test_replicas_that_are_ahead_answer_at_the_version_that_all_have() -> None:
     ahead = world.tasks[TaskId(1, 0)]
     ahead.write(2, "numbers", dict.fromkeys(ahead.versions[1]["numbers"]))  # version 2 deletes its entries
     page = world.reader.range("numbers", FIRST_KEY, None, limit=100)
-    assert (page.version, page.consistent, len(page.entries)) == (1, True, 40)
+    assert (page.source.version, page.source.consistent, len(page.entries)) == (1, True, 40)
 
 
 def test_an_answer_without_a_common_version_is_not_consistent() -> None:
@@ -78,7 +78,7 @@ def test_an_answer_without_a_common_version_is_not_consistent() -> None:
     for version in range(2, 6):
         ahead.write(version, "numbers", dict.fromkeys(ahead.versions[max(ahead.versions)]["numbers"]))
     page = world.reader.range("numbers", FIRST_KEY, None, limit=100)
-    assert (page.version, page.consistent) == (1, False)
+    assert (page.source.version, page.source.consistent) == (1, False)
     assert 0 < len(page.entries) < 40
 
 
@@ -86,11 +86,11 @@ def test_a_given_version_is_read_while_available_and_then_the_newest() -> None:
     world = _filled(1)
     world.commit(2, NUMBERS, {(3,): None})
     at_1 = world.reader.range("numbers", FIRST_KEY, None, limit=100, version=Version(1))
-    assert (at_1.version, len(at_1.entries)) == (1, 40)
+    assert (at_1.source.version, len(at_1.entries)) == (1, 40)
     for version in range(3, 8):
         world.commit(version, NUMBERS, {})
     later = world.reader.range("numbers", FIRST_KEY, None, limit=100, version=Version(1))
-    assert (later.version, later.consistent, len(later.entries)) == (7, True, 39)
+    assert (later.source.version, later.source.consistent, len(later.entries)) == (7, True, 39)
 
 
 def test_a_probe_reads_each_partition_and_reports_failures() -> None:

@@ -2,6 +2,7 @@
 
 import datetime as dt
 import math
+import threading
 from collections.abc import Iterator
 from decimal import Decimal
 from typing import Any
@@ -12,10 +13,13 @@ import pytest
 
 from holdfast import metrics
 from holdfast.query.health import AppStateInfo, TaskInfo
+from holdfast.query.reader import StoreReader
 from holdfast.query.rest import create_app
 from holdfast.query.server import serve
-from holdfast.query.task_reader import NotReady
-from tests.query.fake_tasks import LEVELS, NUMBERS, SCORES, World, served
+from holdfast.query.task_reader import ANY_REPLICA, KeyRead, NotReady, ReadNeeds, Restoring
+from holdfast.stores.access import Now
+from holdfast.words import TaskId, Version
+from tests.query.fake_tasks import LEVELS, NUMBERS, SCORES, FakeTask, World, served
 
 STATE = AppStateInfo(
     app="game",
@@ -36,6 +40,8 @@ def world() -> World:
     world.commit(1, SCORES, {("alice",): ALICE, ("bob/ü ?",): (None, -math.inf, None, None, None), ("",): ALICE})
     world.commit(2, LEVELS, {("alice", n): {"n": n, "raw": b"hello"} for n in range(-2, 3)} | {("bob", 0): [1.5, None]})
     world.commit(3, NUMBERS, {(n,): n * n for n in range(150)})
+    for task in world.tasks.values():
+        task.now = Now(wall=1_700, event=1_600)
     return world
 
 
@@ -64,7 +70,11 @@ def test_a_row_is_an_object_of_its_columns(rest: httpx2.Client, world: World) ->
         "key": "alice",
         "value": {"points": 12, "best": "NaN", "money": "3.50", "day": "2026-01-31"},
         "version": 3,
+        "committed": 1_700,
+        "event_time": 1_600,
         "task": str(world.task_of(SCORES, ("alice",))),
+        "role": "active",
+        "instance": "game-0",
     }
 
 
@@ -87,6 +97,9 @@ def test_a_missing_key_is_404_with_the_version(rest: httpx2.Client) -> None:
     assert body["key"] == "carol"
     assert body["message"] == "Store 'scores' has no key 'carol' at version 3."
     assert body["what_to_do"].endswith("/v1/stores/scores/range?limit=10")
+    there = rest.get("/v1/stores/scores/keys/alice").json()
+    source = ("version", "committed", "event_time", "role", "instance")
+    assert {name: body[name] for name in source} == {name: there[name] for name in source}
 
 
 @pytest.mark.parametrize("path", ["/v1/stores/scroes/keys/a", "/v1/stores/scroes/range"])
@@ -115,7 +128,11 @@ def test_a_range_is_in_key_order_and_includes_both_ends(rest: httpx2.Client) -> 
     assert body == {
         "store": "numbers",
         "version": 3,
+        "committed": 1_700,
+        "event_time": 1_600,
         "consistent": True,
+        "role": "active",
+        "instances": ["game-0"],
         "entries": [{"key": n, "value": n * n} for n in range(140, 144)],
         "cursor": None,
     }
@@ -161,7 +178,7 @@ def test_a_cursor_is_valid_for_its_own_range_only(rest: httpx2.Client) -> None:
 @pytest.mark.parametrize("query", ["form=1", "from=1&from=2", "from=%FF", "limit=1&x"])
 def test_an_unknown_parameter_is_refused(rest: httpx2.Client, query: str) -> None:
     body = _problem(rest.get(f"/v1/stores/numbers/range?{query}"), 400, "bad_parameter")
-    assert "from, to, limit, cursor" in body["what_to_do"] or "twice" in body["message"]
+    assert "from, to, prefix, reverse, limit, cursor" in body["what_to_do"] or "twice" in body["message"]
     assert ("Percent-encode" in body["what_to_do"]) == ("%" in query)
 
 
@@ -195,11 +212,18 @@ def test_the_state(rest: httpx2.Client) -> None:
 
 
 @pytest.mark.parametrize("path", ["/", "/v1", "/v1/stores/", "/v1/stores/scores", "/v2/stores", "/v1/stores/a/b"])
-def test_an_unknown_path_is_404_with_the_existing_ones(rest: httpx2.Client, path: str) -> None:
+def test_an_unknown_path_is_404_with_the_page_of_all_and_a_few_similar_ones(rest: httpx2.Client, path: str) -> None:
     what = _problem(rest.get(path), 404, "no_such_path")["what_to_do"]
-    assert all(
-        each in what for each in ("/v1/stores/{store}/keys/{key}", "windows", "sessions", "history", "rewriting")
-    )
+    assert what.startswith("/v1/docs shows all paths") and len(what) < 400
+    if path.startswith("/v1/stores/"):
+        assert "Similar ones are /v1/stores" in what
+
+
+@pytest.mark.parametrize("query", ["windows", "sessions"])
+def test_windows_of_an_app_without_any_are_refused_with_the_paths_of_the_store(rest: httpx2.Client, query: str) -> None:
+    for path in (f"/v1/stores/scores/{query}", f"/v1/stores/scores/{query}/alice"):
+        what = _problem(rest.get(path), 400, "wrong_kind")["what_to_do"]
+        assert "/v1/stores/scores/keys/{key}" in what
 
 
 def test_a_missing_key_before_the_first_version_says_so() -> None:
@@ -232,6 +256,46 @@ def test_a_cursor_continues_at_a_newer_version_and_says_so() -> None:
         assert (moved["version"], moved["moved_on"]) == (8, True)
 
 
+@pytest.mark.parametrize(
+    ("given", "version"),
+    [
+        ({}, 1),
+        ({"at": "latest"}, 1),
+        ({"at_least": "1"}, 1),
+        ({"max_lag": "2"}, 1),
+        ({"at_least": "2"}, 3),
+        ({"max_lag": "1"}, 3),
+        ({"at": "2"}, 2),
+    ],
+)
+def test_a_cursor_is_read_at_its_version_if_the_request_allows_it(given: dict[str, str], version: int) -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): 1 for n in range(10)})
+    with served(world.reader) as client:
+        cursor = client.get("/numbers/range?limit=4").json()["cursor"]
+        for later in (2, 3):
+            world.commit(later, NUMBERS, {(n,): later for n in range(10)})
+        page = client.get("/numbers/range", params={**given, "cursor": cursor}).json()
+    assert ({entry["value"] for entry in page["entries"]}, page["version"]) == ({version}, version)
+    assert page["moved_on"] is (version != 1)
+
+
+def test_a_cursor_leaves_the_active_replica_required() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): 1 for n in range(10)})
+    asked: list[bool] = []
+
+    def find(task: TaskId, needs: ReadNeeds = ANY_REPLICA, /) -> FakeTask | None:
+        asked.append(needs.active)
+        return world.find(task)
+
+    with served(StoreReader(world.log, find, world.clock)) as client:
+        cursor = client.get("/numbers/range?limit=4").json()["cursor"]
+        asked.clear()
+        assert client.get("/numbers/range", params={"require": "active", "cursor": cursor}).json()["version"] == 1
+    assert set(asked) == {True}
+
+
 def test_a_task_that_is_not_ready_is_503_with_retry_after() -> None:
     world = World()
     for task in world.tasks.values():
@@ -241,6 +305,33 @@ def test_a_task_that_is_not_ready_is_503_with_retry_after() -> None:
             response = client.get(f"/numbers/{path}")
             assert "version 3 of 9" in _problem(response, 503, "not_ready")["message"]
             assert response.headers["retry-after"] == "1"
+
+
+def test_a_task_that_moves_away_during_a_lookup_is_read_elsewhere_on_a_thread() -> None:
+    """Another instance may take seconds to answer, and the event loop must answer others meanwhile."""
+    world = World()
+    world.commit(1, NUMBERS, {(7,): 49})
+    id = world.task_of(NUMBERS, (7,))
+    threads: list[str] = []
+
+    class Here(FakeTask):
+        def get(self, *_: object) -> KeyRead:
+            world.tasks[id] = elsewhere
+            raise Restoring(id, "", 0, 1)
+
+    class Elsewhere(FakeTask):
+        def get(
+            self, store: str, key: bytes, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA
+        ) -> KeyRead:
+            threads.append(threading.current_thread().name)
+            return super().get(store, key, version, needs)
+
+    elsewhere = Elsewhere(id, local=False)
+    elsewhere.versions = world.tasks[id].versions
+    world.tasks[id] = Here(id)
+    with served(world.reader) as client:
+        assert client.get("/numbers/keys/7?fields=any").json()["value"] == 49
+    assert threads and "holdfast-rest" not in threads, "that is the name of the event loop's thread"
 
 
 def test_an_unreadable_value_is_named_and_the_others_are_shown() -> None:
@@ -275,3 +366,15 @@ def test_requests_are_counted_by_path_and_status(rest: httpx2.Client) -> None:
     before = metrics.value("holdfast_rest_requests_total", **labels)
     rest.get("/v1/stores/scores/keys/nobody")
     assert metrics.value("holdfast_rest_requests_total", **labels) == before + 1
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1%2Fstores/scores/keys/a", "/v1/stores/scores%2Fkeys%2Fa", "/v1/stores/scores%2Fkeys/x/y"]
+)
+def test_an_encoded_slash_before_the_key_is_refused(rest: httpx2.Client, path: str) -> None:
+    _problem(rest.get(path), 400, "bad_request")
+
+
+def test_json_that_is_nested_deeply_is_refused(rest: httpx2.Client) -> None:
+    _problem(rest.post("/v1/stores/scores/keys", content="[" * 100_000), 400, "bad_body")
+    assert rest.get(f"/v1/stores/levels/keys/{'[' * 10_000}").status_code == 400

@@ -22,9 +22,9 @@ from holdfast.stores.layouts.base import REWRITE_NOTE
 from holdfast.stores.layouts.rewriter import RewriteProgress, note_of
 from holdfast.stores.schema.history import merged
 from holdfast.stores.spec import RowValues, StoreSpec
-from holdfast.words import TaskId, Version
+from holdfast.words import TaskId
 from tests.log.making import app_spec, subtopologies_of
-from tests.query.fake_tasks import World, served
+from tests.query.fake_tasks import Files, World, served
 from tests.query.instances import Driver, Group, started
 from tests.stores.schemas import First, Gained, Named, Renamed, Tenths, history, spec_of, typed
 
@@ -180,11 +180,11 @@ def test_older_instances_show_what_newer_code_writes_and_the_reverse(group: Grou
     assert (known["value"], known["schema"]) == ("{player: str, score: float, tags?: list[str]}", 2)
 
 
-class File:
+class File(Files):
     """The app's file: the known one, and the one in storage."""
 
     def __init__(self, app: AppSpec, written: AppSpec) -> None:
-        self.app = app
+        super().__init__(app)
         self.written = written
         self.looks = 0
 
@@ -192,15 +192,12 @@ class File:
         self.looks += 1
         self.app = self.written
 
-    def app_of(self, version: Version) -> AppSpec:
-        return self.app
-
 
 def test_an_unknown_schema_number_makes_a_reader_load_the_app_file_once() -> None:
     wide = merged(NARROW, WIDE)
     before, after = app_of(NARROW, First), app_of(wide, First)
     world, file = World(before), File(before, after)
-    reader = StoreReader(file, world.tasks.get)
+    reader = StoreReader(file, world.find)
     key = ("ann",)
     world.commit(1, wide, {key: (4, 2.5)})
     fake = world.tasks[world.task_of(wide, key)]

@@ -2,7 +2,8 @@
 
 import os
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -15,9 +16,13 @@ import pytest
 from holdfast.group_instances import GroupInstances
 from holdfast.instance.client import StateClient
 from holdfast.instance.instance import Instance
+from holdfast.instance.messages import InstanceUnavailable
 from holdfast.log.appfile import AppSpec
 from holdfast.pipeline.remote_state import RemoteState, StateLocations
+from holdfast.query.peer_tasks import PeerBytes
 from holdfast.query.service import RestService
+from holdfast.query.task_reader import ANY_REPLICA, ReadNeeds
+from holdfast.query.task_readers import TaskReaders
 from holdfast.settings.sections import RetrySettings
 from holdfast.words import Version
 from tests.apps import settings
@@ -39,7 +44,7 @@ class Replicas:
     active: Process
     rest: RestService
     client: httpx2.Client
-    addresses: Mapping[str, tuple[str, ...]]
+    asked: Instance
 
     def values(self) -> list[int]:
         """Every value, each by a lookup of its own."""
@@ -70,8 +75,9 @@ def replicas(tmp_path: Path) -> Iterator[Replicas]:
         stack.callback(asked.stop)
         asked.peers = {str(task): addresses for task in GAME.tasks()}
         rest = RestService(asked)
+        rest.start()
         stack.callback(rest.stop)
-        yield Replicas(driver, active, rest, stack.enter_context(httpx2.Client(timeout=20)), asked.peers)
+        yield Replicas(driver, active, rest, stack.enter_context(httpx2.Client(timeout=20)), asked)
 
 
 def test_a_killed_instance_fails_no_query(replicas: Replicas) -> None:
@@ -88,6 +94,31 @@ def test_a_frozen_instance_fails_no_query(replicas: Replicas) -> None:
         os.kill(replicas.active.pid, signal.SIGCONT)
 
 
+def test_an_instance_that_freezes_in_the_middle_of_a_scan_interrupts_it(tmp_path: Path) -> None:
+    driver, task = Driver(str(tmp_path / "log"), GAME), GAME.tasks()[0]
+    driver.commit_cells(STORE, {task: {b"%0200d" % n: b"" for n in range(100_000)}})  # more than is sent unasked
+    with process(config(tmp_path, "game-0", GAME.tasks())) as active, active.listening() as client:
+        until(lambda: client.status().ready, "the replica is restored")
+        store = PeerBytes(client, task, "numbers", driver.version)
+        blocks = store.columns(b"", None)
+        assert len(next(blocks).keys)
+        os.kill(active.pid, signal.SIGSTOP)
+        try:
+            with pytest.raises(InstanceUnavailable, match="sent nothing of a scan"):
+                for _ in blocks:
+                    pass
+            with pytest.raises(InstanceUnavailable, match="sent nothing of a scan"):
+                next(store.columns(b"", None))  # which has not even begun
+        finally:
+            os.kill(active.pid, signal.SIGCONT)
+
+
+def test_an_address_that_cannot_be_called_fails_no_query(replicas: Replicas) -> None:
+    asked = replicas.asked
+    asked.peers = {task: ("grpc+tls://127.0.0.1:1", "grpc://%:1", *places) for task, places in asked.peers.items()}
+    assert replicas.values() == replicas.range() == [*KEYS]
+
+
 def test_tasks_ask_a_frozen_instance_once(replicas: Replicas) -> None:
     """The first read waits half of its time for it, the next ones don't."""
     locations = StateLocations(
@@ -96,7 +127,7 @@ def test_tasks_ask_a_frozen_instance_once(replicas: Replicas) -> None:
         app_file=1,
         log_options={},
         fsync=False,
-        replicas=replicas.addresses,
+        replicas=replicas.asked.peers,
         deadline=timedelta(seconds=20),
         retry=RetrySettings(),
     )
@@ -135,12 +166,41 @@ def test_a_standby_that_is_behind_catches_up_before_it_answers(tmp_path: Path) -
         driver.commit(STORE, {(n,): 2 for n in KEYS})
         active.committed(driver.version)
         rest = RestService(asked)
+        rest.start()
         url = f"{rest.url}/v1/stores/numbers/keys/7"
         until(lambda: httpx2.get(url).json()["version"] == 2, "the active replica is at version 2")
         assert {hosted.replica.version for hosted in behind.hosted()} == {1}
         active.stop()
         assert httpx2.get(url).json()["version"] == 2
         rest.stop()
+
+
+def test_a_replica_here_that_is_behind_catches_up_if_no_other_answers(tmp_path: Path) -> None:
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(STORE, {(n,): 1 for n in KEYS})
+    active = Instance(config(tmp_path, "game-0", GAME.tasks()))
+    late = msgspec.structs.replace(config(tmp_path, "game-1", (), standbys=GAME.tasks()), poll_seconds=3600.0)
+    behind = Instance(late)
+    task = GAME.tasks()[0]
+    with running(active, behind):
+        active.committed(driver.commit(STORE, {(n,): 2 for n in KEYS}))
+        until(lambda: active.replica(task).published.version == 2, "the active replica is at version 2")
+        readers = TaskReaders(behind)
+
+        def version(needs: ReadNeeds = ANY_REPLICA) -> tuple[int, int]:
+            reader = readers(task, needs)
+            assert reader is not None
+            with reader.at(STORE.name) as found:
+                return reader.get(STORE.name, b"").version, found.version
+
+        assert version(ReadNeeds(at_least=Version(2))) == (2, 2), "the active one has answered"
+        assert behind.replica(task).version == 1
+        active.stop()
+        with ThreadPoolExecutor(1) as clients:
+            answer = clients.submit(version)
+            behind.committed(driver.version)
+            assert answer.result() == (2, 2)
+        readers.close()
 
 
 def test_an_instance_reads_its_own_standby(tmp_path: Path) -> None:
@@ -151,6 +211,7 @@ def test_an_instance_reads_its_own_standby(tmp_path: Path) -> None:
     with running(active, own):
         active.stop()
         rest = RestService(own)
+        rest.start()
         assert httpx2.get(f"{rest.url}/v1/stores/numbers/keys/7").json()["value"] == 7
         rest.stop()
 

@@ -1,6 +1,6 @@
 """Cursors: where the next page of a range starts.
 
-A cursor has the last key of a page and the version of the page. The next page starts right after that key, at the same
+A cursor has the last key of a page and the version of the page. The next page goes on right after that key, at the same
 version while the replicas can serve it and at the newest otherwise. So a cursor never expires: no entry comes twice,
 and no entry that existed all the time is left out. Clients treat it as opaque text. It has its format number and a
 checksum, since a cursor that lost a letter must not silently start somewhere else.
@@ -9,12 +9,13 @@ checksum, since a cursor that lost a letter must not silently start somewhere el
 import base64
 import binascii
 import zlib
+from typing import Any
 
 import msgspec
 
 from holdfast.errors import ErrorCategory, HoldfastError
 
-FORMAT = 1
+FORMAT = 2
 
 
 class BadCursor(HoldfastError):
@@ -31,11 +32,14 @@ class Cursor(msgspec.Struct, frozen=True, array_like=True):
     stop: bytes | None
     after: bytes
     version: int
+    reverse: bool = False
+    order: Any = None
+    """Of a query for all keys: the position of the last item among those of its key."""
 
     @property
-    def next_start(self) -> bytes:
-        """The smallest key greater than the last one seen."""
-        return self.after + b"\x00"
+    def rest(self) -> tuple[bytes, bytes | None]:
+        """The range that is left: what comes after the last key seen, or in reverse before it."""
+        return (self.start, self.after) if self.reverse else (self.after + b"\x00", self.stop)
 
 
 def encode_cursor(cursor: Cursor) -> str:

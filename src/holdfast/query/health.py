@@ -7,13 +7,14 @@ look for the cause.
 
 import asyncio
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
 
 from holdfast import metrics
+from holdfast.query.operations import Call, Operation
 from holdfast.query.problems import Problem, json_response
 from holdfast.query.reader import LastError, StoreReader
 
@@ -61,37 +62,60 @@ class StoreHealth(msgspec.Struct, frozen=True):
     last_error: LastError | None
 
 
-def health_routes(reader: StoreReader, state: Callable[[], AppStateInfo]) -> list[Route]:
-    """The routes of /health and /metrics."""
+class Health(msgspec.Struct, frozen=True):
+    """The answer of /health/live and /health/ready."""
 
-    async def live(request: Request) -> Response:
-        return json_response({"status": "live", "version": state().version})
+    status: Literal["live", "ready"]
+    app: str
+    version: int
 
-    async def ready(request: Request) -> Response:
+
+class StoresHealth(msgspec.Struct, frozen=True):
+    """The answer of /health/stores."""
+
+    status: Literal["available"]
+    version: int
+    stores: tuple[StoreHealth, ...]
+
+
+def health_operations(reader: StoreReader, state: Callable[[], AppStateInfo]) -> list[Operation]:
+    """The operations of /health and /metrics."""
+
+    async def live(call: Call) -> Response:
+        now = state()
+        return json_response(Health("live", now.app, now.version))
+
+    async def ready(call: Call) -> Response:
         now = state()
         if reasons := [_not_ready(task, now.committed) for task in now.tasks if not task.ready]:
             what = "Ask again after the time in Retry-After; /v1/state shows how far each task is."
             raise Problem(503, "not_ready", " ".join(reasons), what, {"version": now.version})
-        return json_response({"status": "ready", "version": now.version})
+        return json_response(Health("ready", now.app, now.version))
 
-    async def stores(request: Request) -> Response:
-        healths = await asyncio.to_thread(lambda: [health_of(reader, spec.name) for spec in reader.specs.all()])
-        body = {"version": state().version, "stores": healths}
+    async def stores(call: Call) -> Response:
+        found = await asyncio.to_thread(lambda: [health_of(reader, spec.name) for spec in reader.specs.all()])
+        healths, version = tuple(found), state().version
         if missing := [health.store for health in healths if not health.available]:
             what = "See `unavailable` of each store for its partitions and their errors."
-            raise Problem(503, "stores_unavailable", f"{', '.join(missing)} can't be read in full.", what, body)
-        return json_response({"status": "available", **body})
+            more = {"version": version, "stores": healths}
+            raise Problem(503, "stores_unavailable", f"{', '.join(missing)} can't be read in full.", what, more)
+        return json_response(StoresHealth("available", version, healths))
 
-    async def metrics_text(request: Request) -> Response:
-        text, content_type = metrics.expose(request.headers.get("accept", ""))
-        return Response(text, headers={"Content-Type": content_type})
+    async def all_metrics(call: Call) -> Response:
+        return await metrics_text(call.request)
 
     return [
-        Route("/health/live", live),
-        Route("/health/ready", ready),
-        Route("/health/stores", stores),
-        Route("/metrics", metrics_text),
+        Operation("get_live", "/health/live", "Whether the process answers.", live, Health),
+        Operation("get_ready", "/health/ready", "Whether its tasks have caught up.", ready, Health, errors=(503,)),
+        Operation("get_stores_health", "/health/stores", "Reads each store.", stores, StoresHealth, errors=(503,)),
+        Operation("get_metrics", "/metrics", "For Prometheus.", all_metrics, None, media="text/plain"),
     ]
+
+
+async def metrics_text(request: Request) -> Response:
+    """All metrics of this process."""
+    text, content_type = metrics.expose(request.headers.get("accept", ""))
+    return Response(text, headers={"Content-Type": content_type})
 
 
 def health_of(reader: StoreReader, store: str) -> StoreHealth:
@@ -109,5 +133,5 @@ def health_of(reader: StoreReader, store: str) -> StoreHealth:
 
 
 def _not_ready(task: TaskInfo, newest: int) -> str:
-    why = f" ({task.error})" if task.error else ""
-    return f"Task {task.task} is {task.phase}: version {task.version} of {newest}{why}."
+    # Everyone may ask this, so the error of a task, which can name files and hosts, is in /v1/state only.
+    return f"Task {task.task} is {task.phase}: version {task.version} of {newest}."

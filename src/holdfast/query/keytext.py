@@ -12,8 +12,9 @@ import datetime as dt
 import math
 import re
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from decimal import Decimal
+from functools import partial
 
 import msgspec
 
@@ -70,8 +71,11 @@ def example(schema: Schema) -> str:
 
     >>> example(Schema.of(player="string", level="int"))
     '["alice",42]'
+    >>> example(Schema.of(_all="string", player="string"))
+    '["all","alice"]'
     """
-    values = [_EXAMPLES.get(field.type, "alice") for field in schema.fields]
+    # The group of a leaderboard of all rows has one key.
+    values = ["all" if field.name == "_all" else _EXAMPLES.get(field.type, "alice") for field in schema.fields]
     return _text(values[0] if len(values) == 1 else values)
 
 
@@ -84,11 +88,10 @@ def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object,
     ('alice', 7)
     """
     if len(schema.fields) == 1:
-        field = schema.fields[0]
-        return (_parse(schema, field, text, text),)
+        return key_parser(schema)(text)
     try:
         parts = msgspec.json.decode(text.encode())
-    except (msgspec.DecodeError, UnicodeEncodeError):
+    except (msgspec.DecodeError, UnicodeEncodeError, RecursionError):
         raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.") from None
     if not isinstance(parts, list):
         raise BadKeyText(schema, f"{text[:200]!r} is not a JSON array.")
@@ -99,6 +102,33 @@ def parse_key(schema: Schema, text: str, *, whole: bool = True) -> tuple[object,
         _parse(schema, field, _component_text(schema, field, part), part)
         for field, part in zip(schema.fields, parts, strict=False)
     )
+
+
+def key_parser(schema: Schema) -> Callable[[str], tuple[object, ...]]:
+    """`parse_key` for whole keys of one schema."""
+    if len(schema.fields) > 1:
+        return partial(parse_key, schema)
+    (field,) = schema.fields
+    parse = _parser(field)
+
+    def parsed(text: str) -> tuple[object, ...]:
+        try:
+            return (parse(text),)
+        except (ValueError, OverflowError, binascii.Error):
+            raise _misfit(schema, field, text) from None
+
+    return parsed
+
+
+def parse_json_key(schema: Schema, key: object) -> tuple[object, ...]:
+    """The key's values, read from JSON as `render_key` writes it.
+
+    >>> parse_json_key(Schema.of(player="string", level="int"), ["alice", 7])
+    ('alice', 7)
+    """
+    if len(schema.fields) > 1:
+        return parse_key(schema, msgspec.json.encode(key).decode())
+    return (_parse(schema, schema.fields[0], _component_text(schema, schema.fields[0], key), key),)
 
 
 def render_key(schema: Schema, values: Sequence[object]) -> object:
@@ -175,9 +205,13 @@ def _component_text(schema: Schema, field: Field, part: object) -> str:
 
 def _parse(schema: Schema, field: Field, text: str, shown: object) -> object:
     try:
-        return _PARSERS[field.type](text) if field.type in _PARSERS else _parse_int(text, _INTS[field.type])
+        return _parser(field)(text)
     except (ValueError, OverflowError, binascii.Error):
         raise _misfit(schema, field, shown) from None
+
+
+def _parser(field: Field) -> Callable[[str], object]:
+    return _PARSERS.get(field.type) or partial(_parse_int, bits=_INTS[field.type])
 
 
 def _misfit(schema: Schema, field: Field, shown: object) -> BadKeyText:
@@ -240,7 +274,7 @@ def _parse_timestamp_ntz(text: str) -> dt.datetime:
     return value
 
 
-_PARSERS = {
+_PARSERS: dict[str, Callable[[str], object]] = {
     "string": _parse_string,
     "binary": _parse_bytes,
     "float": _parse_float,

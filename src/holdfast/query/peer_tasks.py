@@ -5,8 +5,11 @@ only the first reader waits for it. Replicas are updated independently, so a sta
 has answered before; it is then asked for that version, and catches up first.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+import logging
+from collections.abc import Callable, Generator, Iterator, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import TypeVar
 
 import pyarrow as pa
@@ -14,52 +17,110 @@ import pyarrow as pa
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
-from holdfast.instance.config import Phase
+from holdfast.instance.config import Phase, Role
 from holdfast.instance.credentials import NotAuthenticated
-from holdfast.instance.messages import InstanceUnavailable
+from holdfast.instance.held_versions import HoldTerms
+from holdfast.instance.messages import HeldVersion, InstanceUnavailable, InstanceUnreachable
 from holdfast.instance.unanswering import Unanswering
-from holdfast.query.reader import Entry
-from holdfast.query.task_reader import KeyRead, MonotonicReads, NotReady, ReadInterrupted, TaskStore
+from holdfast.query.task_reader import (
+    ANY_REPLICA,
+    KeyRead,
+    MonotonicReads,
+    NotFresh,
+    ReadInterrupted,
+    ReadNeeds,
+    Restoring,
+    Served,
+    TaskStore,
+)
 from holdfast.retry import is_retryable
-from holdfast.stores.access import Now
+from holdfast.stores.access import ColumnBlock, Now
 from holdfast.words import TaskId, Version
 
-T = TypeVar("T")
+log = logging.getLogger(__name__)
 
-_FIRST_PAGE, _LARGEST_PAGE = 128, 8_192
+T = TypeVar("T")
+R = TypeVar("R", KeyRead, TaskStore)
 
 PEER_DEADLINE_SECONDS = 2.0
 """How long all replicas of a task together may take to answer: a client is waiting."""
 
 
+Failed = Callable[[InstanceUnavailable], HoldfastError]
+"""Notes that an instance has gone away in the middle of a read, and returns the error for its reader."""
+
+
+def _as_it_is(error: InstanceUnavailable) -> HoldfastError:
+    return error
+
+
 class PeerBytes:
     """A store of a task on another instance, at one version."""
 
-    def __init__(self, client: StateClient, task: TaskId, store: str, version: Version) -> None:
+    def __init__(
+        self, client: StateClient, task: TaskId, store: str, version: Version, failed: Failed = _as_it_is
+    ) -> None:
         self._client = client
         self._place = task, store, version
+        self._failed = failed
 
     def get(self, key: bytes) -> bytes | None:
         return self.get_many([key])[0]
 
     def get_many(self, keys: Sequence[bytes]) -> list[bytes | None]:
-        found: list[bytes | None] = self._client.get_many(*self._place, pa.array(keys, pa.binary())).to_pylist()
-        return found
+        with self._reading():
+            found: list[bytes | None] = self._client.get_many(*self._place, pa.array(keys, pa.binary())).to_pylist()
+            return found
 
-    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[Entry]:
-        """Reads page by page, each larger than the last: most readers want a few entries, and some want all."""
-        rows = _FIRST_PAGE
-        while True:
-            page = self._client.scan(*self._place, start, stop, reverse, rows)
-            yield from zip(page.keys.to_pylist(), page.values.to_pylist(), strict=True)
-            if len(page.keys) < rows:
-                return
-            last: bytes = page.keys[-1].as_py()
-            start, stop = (start, last) if reverse else (last + b"\x00", stop)
-            rows = min(_LARGEST_PAGE, 4 * rows)
+    def scan(self, start: bytes, stop: bytes | None, *, reverse: bool = False) -> Iterator[tuple[bytes, bytes]]:
+        for keys, values in self._blocks(start, stop, reverse):
+            yield from zip(keys.to_pylist(), values.to_pylist(), strict=True)
+
+    def columns(self, start: bytes, stop: bytes | None) -> Generator[ColumnBlock, None, None]:
+        return self._blocks(start, stop, False)
+
+    def _blocks(self, start: bytes, stop: bytes | None, reverse: bool) -> Generator[ColumnBlock, None, None]:
+        with closing(self._client.columns(*self._place, start, stop, reverse)) as blocks:
+            while True:
+                with self._reading():
+                    block = next(blocks, None)
+                if block is None:
+                    return
+                yield block
 
     def approximate_count(self) -> int:
-        return self._client.approximate_count(*self._place)
+        with self._reading():
+            return self._client.approximate_count(*self._place)
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except InstanceUnavailable as error:
+            raise self._failed(error) from error
+
+
+@dataclass(frozen=True)
+class PeerHold:
+    """A version that another instance holds."""
+
+    task: "PeerTask"
+    client: StateClient
+    held: HeldVersion
+
+    @property
+    def version(self) -> Version:
+        return Version(self.held.version)
+
+    @contextmanager
+    def at(self, store: str) -> Iterator[TaskStore]:
+        yield self.task.opened(self.client, store, self.version)
+
+    def release(self) -> None:
+        try:
+            self.client.release(self.held)
+        except HoldfastError as error:  # it ends by itself later
+            log.info("a hold of task %s at %s was not released: %s", self.held.task, self.client.address, error)
 
 
 class PeerTask:
@@ -69,56 +130,73 @@ class PeerTask:
 
     def __init__(
         self,
-        clients: Mapping[str, StateClient],
+        addresses: Sequence[str],
+        connect: Callable[[str], StateClient],
         task: TaskId,
         newest: Callable[[], Version],
         reads: MonotonicReads,
         unanswering: Unanswering,
     ) -> None:
-        self._clients = clients
+        self.addresses = tuple(addresses)
+        self._connect = connect
+        self._clients: dict[str, StateClient] = {}
         self._task = task
         self._newest = newest
         self._reads = reads
         self._unanswering = unanswering
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
+    @property
+    def newest(self) -> Version:
+        return self._reads.seen
+
+    def is_behind(self, version: Version, needs: ReadNeeds) -> bool:
+        return False
+
+    def get(self, store: str, key: bytes, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> KeyRead:
         def read(client: StateClient, at: Version | None) -> KeyRead:
             got = client.get_one(self._task, store, key, at)
-            return KeyRead(Version(got.version), got.value, Now(got.wall, got.event))
+            served = Served(got.role, got.instance)
+            return KeyRead(Version(got.version), got.value, Now(got.wall, got.event), served)
 
-        return self._first_answer(lambda client: self._read(client, version, read, lambda found: found.version))
+        return self._first_answer(needs, lambda client: self._read(client, version, needs, read))
 
     @contextmanager
-    def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
+    def at(self, store: str, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> Iterator[TaskStore]:
         def open_(client: StateClient, at: Version | None) -> TaskStore:
-            opening = client.scan(self._task, store, at, limit=0)  # which version there is, and its clocks
-            own = self._clients[client.address]  # each later call has the whole time
-            return TaskStore(opening.version, opening.now, PeerBytes(own, self._task, store, opening.version))
+            return self.opened(client, store, at)
 
-        def opened(client: StateClient) -> tuple[StateClient, TaskStore]:
-            return client, self._read(client, version, open_, lambda found: found.version)
+        yield self._first_answer(needs, lambda client: self._read(client, version, needs, open_))
 
-        client, found = self._first_answer(opened)
+    def opened(self, client: StateClient, store: str, at: Version | None) -> TaskStore:
+        """A store as one replica has it."""
+        opening = client.scan(self._task, store, at, limit=0)  # which version there is, and its clocks
+        own = self._client(client.address)  # each later call has the whole time
+        bytes_ = PeerBytes(own, self._task, store, opening.version, partial(self._interrupted, own))
+        served = Served(opening.role, opening.instance)
+        return TaskStore(opening.version, opening.now, bytes_, served, partial(self._hold, own, store, opening.version))
+
+    def _interrupted(self, client: StateClient, error: InstanceUnavailable) -> HoldfastError:
+        self._unanswering.add(client.address, waited=0.0)
+        return error if len(self.addresses) == 1 else ReadInterrupted(str(error))
+
+    def _hold(self, client: StateClient, store: str, version: Version, terms: HoldTerms) -> PeerHold:
         try:
-            yield found
-        except InstanceUnavailable as error:
-            self._unanswering.add(client.address, waited=0.0)
-            if len(self._clients) == 1:
-                raise
-            raise ReadInterrupted(str(error)) from error
+            return PeerHold(self, client, client.hold(self._task, store, version, terms))
+        except InstanceUnreachable as error:
+            raise self._interrupted(client, error) from error
 
-    def _first_answer(self, read: Callable[[StateClient], T]) -> T:
+    def _first_answer(self, needs: ReadNeeds, read: Callable[[StateClient], T]) -> T:
         """What the first replica answers that can. If none can, the error of one that was reached comes first."""
-        until = SYSTEM_CLOCK.monotonic() + PEER_DEADLINE_SECONDS
+        until = max(needs.until, SYSTEM_CLOCK.monotonic() + PEER_DEADLINE_SECONDS)
         failed: list[HoldfastError] = []
-        for place, address in enumerate(self._unanswering.last([*self._clients])):
+        for place, address in enumerate(self._unanswering.last(self.addresses)):
             began = SYSTEM_CLOCK.monotonic()
             # A replica that hangs leaves time for those that were not asked yet.
-            seconds = (until - began) / (len(self._clients) - place)
+            seconds = (until - began) / (len(self.addresses) - place)
             try:
-                return read(self._clients[address].within(seconds))
+                return read(self._client(address).within(seconds))
             except HoldfastError as error:
-                # One that refuses this process is no reason not to ask the others.
+                # If one refuses this process, the others are asked all the same.
                 if not is_retryable(error) and not isinstance(error, NotAuthenticated):
                     raise
                 if isinstance(error, InstanceUnavailable):
@@ -126,22 +204,34 @@ class PeerTask:
                 failed.append(error)
         raise min(failed, key=lambda error: isinstance(error, InstanceUnavailable))
 
+    def _client(self, address: str) -> StateClient:
+        """Raises if a member says that it has an address by which this process can't call it."""
+        return self._clients.get(address) or self._clients.setdefault(address, self._connect(address))
+
     def _read(
         self,
         client: StateClient,
         version: Version | None,
-        read: Callable[[StateClient, Version | None], T],
-        version_of: Callable[[T], Version],
-    ) -> T:
+        needs: ReadNeeds,
+        read: Callable[[StateClient, Version | None], R],
+    ) -> R:
         """One read of one replica: at the version, or at its newest one, which is none that is older than one seen."""
         if version is not None:
-            return read(client, version)
+            return self._checked(read(client, version), needs)
         seen = self._reads.seen
-        found = read(client, None)
-        if version_of(found) < seen:
-            found = read(client, seen)  # another replica has answered with it: this one catches up
-        self._check_running(client, version_of(found))
-        self._reads.record(version_of(found), seen)
+        found = self._checked(read(client, None), needs)
+        if found.version < (wanted := max(seen, needs.at_least)):
+            found = read(client, wanted)  # it is committed: the replica catches up
+        self._check_running(client, found.version)
+        self._reads.record(found.version, seen)
+        return found
+
+    def _checked(self, found: R, needs: ReadNeeds) -> R:
+        if needs.active and found.served.role is not Role.ACTIVE:
+            raise NotFresh(
+                f"Instance {found.served.instance!r} has a standby of task {self._task}, and the active replica "
+                "doesn't answer. Ask again in a moment, or without require=active."
+            )
         return found
 
     def _check_running(self, client: StateClient, version: Version) -> None:
@@ -150,7 +240,4 @@ class PeerTask:
         if version < self._newest():
             for task in client.status().tasks:
                 if task.task == str(self._task) and task.phase is not Phase.RUNNING:
-                    raise NotReady(
-                        f"task {self._task} is being restored at {client.address}: version {task.version}. Ask again "
-                        "in a moment."
-                    )
+                    raise Restoring(self._task, f" at {client.address}", task.version, self._newest())

@@ -3,9 +3,13 @@
 Every answer that isn't a success has a JSON body with three members: `error`, a short name that doesn't change and that
 programs may compare; `message`, the fact for people; `what_to_do`. Some have more, such as the names of all stores. The
 status says who has to act: 4xx the client, 503 nobody (ask again, with Retry-After), 500 the operator.
+
+The texts of other parts may name files, hosts and the place of the log. They are for operators, so they go into the
+instance's log (`report`), and the answer says so.
 """
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -16,26 +20,18 @@ from starlette.responses import Response
 
 from holdfast.errors import RESTORE_AGAIN, BadKey, ErrorCategory, HoldfastError
 from holdfast.instance.credentials import NotAuthenticated
+from holdfast.instance.held_versions import TooManyHolds
+from holdfast.instance.read_views import VersionNotAvailable
 from holdfast.query.cursor import BadCursor
+from holdfast.query.grants import visible
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
+from holdfast.query.task_reader import NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
+from holdfast.words import NOTHING
 
 log = logging.getLogger(__name__)
 
 RETRY_AFTER_SECONDS = 1
-
-PATHS = (
-    "/v1/stores",
-    "/v1/stores/{store}/keys/{key}",
-    "/v1/stores/{store}/range?from=&to=&limit=&cursor=",
-    "/v1/stores/{store}/{windows, sessions, history or your own query}/{key}?from=&to=&limit=",
-    "/v1/stores/{store}/rewriting",
-    "/v1/state",
-    "/health/live",
-    "/health/ready",
-    "/health/stores",
-    "/metrics",
-)
 
 
 @dataclass
@@ -58,7 +54,11 @@ class Problem(Exception):
 
 
 def json_response(body: object, status: int = 200, headers: dict[str, str] | None = None) -> Response:
-    return Response(msgspec.json.encode(body), status, headers, media_type="application/json")
+    return json_bytes(msgspec.json.encode(body), status, headers)
+
+
+def json_bytes(body: bytes, status: int = 200, headers: dict[str, str] | None = None) -> Response:
+    return Response(body, status, headers, media_type="application/json")
 
 
 def problem_of(error: Exception) -> Problem:
@@ -71,7 +71,7 @@ def problem_of(error: Exception) -> Problem:
         case Problem():
             return error
         case BadKeyText():
-            more = {"schema": error.schema, "example": error.example}
+            more: dict[str, Any] = {"schema": error.schema, "example": error.example}
             return Problem(400, "bad_key", error.fact, error.what_to_do, more)
         case BadKey():
             return Problem(400, "bad_key", str(error), "Give a key that a store can hold.")
@@ -80,31 +80,78 @@ def problem_of(error: Exception) -> Problem:
         case UnknownStore():
             what = "Ask for one of them." if error.stores else "Give the pipeline a store with .store(name)."
             return Problem(404, "unknown_store", str(error), what, {"stores": error.stores})
+        case VersionGone():
+            what = "Ask for a version that is held, or with at=latest."
+            return Problem(410, "version_gone", str(error), what, {"oldest": error.oldest, "newest": error.newest})
+        case NotFresh():
+            what = "Ask again after the time in Retry-After, or for less: the parameters say how fresh it has to be."
+            return Problem(
+                503, "not_fresh_enough", str(error), what, {"version": error.version, "wanted": error.wanted}
+            )
+        case Restoring():
+            return _restoring(str(error), error.version, error.newest)
+        case VersionNotAvailable(asked=None):
+            return _restoring(str(error), NOTHING if error.held is None else error.held[1], None)
+        case NotHere():
+            what = "Ask again after the time in Retry-After. /v1/state of each instance shows its tasks."
+            return Problem(503, "not_here", str(error), what)
+        case TooManyHolds():
+            what = "Ask again after the time in Retry-After; docs/sql.md says what holds a version, and for how long."
+            return Problem(503, "too_many_holds", str(error), what)
+        case TooLarge():
+            return Problem(413, "too_large", str(error), "Ask for fewer keys at a time, or for one.")
         case HoldfastError() if error.category in (ErrorCategory.RETRY, ErrorCategory.CLOSED):
             what = (
                 "Ask again after the time in Retry-After, or ask another instance. /health/ready says when it is ready."
             )
-            return Problem(503, "not_ready", str(error), what)
+            fact = str(error) if isinstance(error, NotReady) else "This can't be read now; the instance's log says why."
+            return Problem(503, "not_ready", fact, what)
         case HoldfastError() if error.category is ErrorCategory.DATA:
-            return Problem(500, "damaged_data", str(error), f"Nothing you sent is at fault. {RESTORE_AGAIN}")
+            fact = "Stored data can't be read; the instance's log says which, and why."
+            return Problem(500, "damaged_data", fact, f"Nothing you sent is at fault. {RESTORE_AGAIN}")
         case NotAuthenticated():
             what = "Nothing you sent is at fault. The instance's log says what differs; docs/security.md how to set it."
             return Problem(500, "not_authenticated", "Another instance of the app doesn't accept this one.", what)
         case HTTPException(status_code=404):
-            return Problem(404, "no_such_path", "There is nothing at this path.", f"The paths are {', '.join(PATHS)}.")
+            return no_such_path()
         case HTTPException(status_code=405):
-            return Problem(405, "method_not_allowed", "Stores are read here, not written.", "Use GET.")
+            allowed = (error.headers or {}).get("Allow", "GET").removesuffix(", HEAD").removeprefix("HEAD, ")
+            return Problem(405, "method_not_allowed", "This path is asked in another way.", f"Use {allowed}.")
         case HTTPException():
             return Problem(error.status_code, "bad_request", error.detail, "Change the request.")
     what = "This is a fault of Holdfast. Please report it with the instance's log, which has the details."
     return Problem(500, "internal", "The request failed inside the instance.", what)
 
 
+def _restoring(fact: str, version: int, newest: int | None) -> Problem:
+    more: dict[str, Any] = {"version": version}
+    if newest:
+        more |= {"of": newest, "progress": round(min(1.0, version / newest), 4)}
+    what = "Ask again after the time in Retry-After, or ask another instance. /v1/state shows how far each task is."
+    return Problem(503, "restoring", fact, what, more)
+
+
+def no_such_path(near: Sequence[str] = ()) -> Problem:
+    """The answer for a path that nothing is at; `near` are some that are similar."""
+    similar = f" Similar ones are {', '.join(near)}." if near else ""
+    what = f"/v1/docs shows all paths, and /v1/openapi.json has them.{similar}"
+    return Problem(404, "no_such_path", "There is nothing at this path.", what)
+
+
+def report(error: Exception, problem: Problem, doing: str) -> None:
+    """Has the log say what the answer doesn't."""
+    if problem.status == 500:
+        log.error("%s failed", doing, exc_info=error)
+    elif problem.error == "not_ready" and not isinstance(error, Problem | NotReady):
+        log.warning("%s was not answered: %s", doing, error)
+
+
 async def answer_problem(request: Request, error: Exception) -> Response:
     """Starlette's exception handler for everything."""
+    if isinstance(error, UnknownStore):
+        error = error.among(visible(request.scope, error.stores))
     problem = problem_of(error)
-    if problem.status == 500:
-        log.error("%s %s failed", request.method, request.url.path, exc_info=error)
+    report(error, problem, f"{request.method} {request.url.path}")
     response = problem.response()
     if isinstance(error, HTTPException) and error.headers:
         response.headers.update(error.headers)

@@ -6,20 +6,24 @@ an error that names the paths to use.
 """
 
 import datetime as dt
-import heapq
-import itertools
 import logging
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from typing import Any
+from operator import attrgetter
+from typing import Any, ClassVar, NamedTuple
 
 import msgspec
 
 from holdfast.errors import HoldfastError, SettingsError, TopologyError
 from holdfast.query.keytext import BadKeyText, parse_key
+from holdfast.query.opening import OpenPart, OpenStores
+from holdfast.query.paging import MergedPage, PageLimits, read_page
 from holdfast.query.problems import Problem
 from holdfast.query.render import answered, to_json
-from holdfast.query.task_reader import TaskPart, TaskStore
+from holdfast.query.store_specs import StoreSpecs
+from holdfast.query.wanted import while_wanted
+from holdfast.query.wanted_bytes import WantedBytes
 from holdfast.settings.units import parse_duration
 from holdfast.stores.access import Now, ReadableBytes
 from holdfast.stores.formats.keys import key_schema
@@ -27,9 +31,10 @@ from holdfast.stores.formats.types import Schema
 from holdfast.stores.kinds import store_class
 from holdfast.stores.kinds.base import Store, View, millis
 from holdfast.stores.kinds.queries import TIME, Item, Query
+from holdfast.stores.kinds.scores import SCORES
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import StoreSpec, TypedValues
-from holdfast.words import Version
+from holdfast.words import TaskId, Version
 
 log = logging.getLogger(__name__)
 
@@ -68,10 +73,33 @@ class Kinds:
         except TopologyError:
             return view(msgspec.structs.replace(spec, codec="bytes/1", value=TypedValues()), bytes_, now)
 
-    def names(self) -> set[str]:
-        """The names of all queries there are."""
-        found = [each for each in self._imported.values() if isinstance(each, type)]
-        return {query.name for each in found for query in each.QUERIES}
+    def queries(self) -> dict[str, list[Query]]:
+        """All queries that the kinds declare, by name."""
+        found: dict[str, list[Query]] = {}
+        for each in self._imported.values():
+            for query in each.QUERIES if isinstance(each, type) else ():
+                if query not in found.setdefault(query.name, []):
+                    found[query.name].append(query)
+        return found
+
+    def with_query(self, specs: StoreSpecs, name: str) -> list[str]:
+        """The names of the stores that answer a query."""
+        kinds = {spec.name: self._import(spec) for spec in specs.all()}
+        found = [store for store, kind in kinds.items() if isinstance(kind, type) and _has(kind, name)]
+        return sorted({*found, *(store.removesuffix(SCORES) for store in found)} & set(kinds))
+
+    def answering(self, specs: StoreSpecs, store: str, name: str) -> StoreSpec:
+        """The store that answers a query: the one that is named, or the scores of a leaderboard of that name."""
+        spec, others = specs[store], {each.name: each for each in specs.all()}
+        scores = others.get(store + SCORES)
+        if scores is not None and not _has(self._class_of(spec), name) and _has(self._class_of(scores), name):
+            return scores
+        return spec
+
+    def by_key(self, specs: StoreSpecs) -> list[str]:
+        """The names of the stores whose entries are stored under their own keys."""
+        kinds = {spec.name: self._import(spec) for spec in specs.all()}
+        return [store for store, kind in kinds.items() if isinstance(kind, type) and kind.BY_KEY]
 
     def _import(self, spec: StoreSpec) -> type[Store[Any, Any]] | TopologyError:
         if spec.kind not in self._imported:
@@ -88,8 +116,8 @@ class Kinds:
             raise Problem(
                 500,
                 "kind_not_found",
-                f"Store {spec.name!r} is of the app's own kind {spec.kind}, which this instance can't import: "
-                f"{found.__cause__ or found}.",
+                f"Store {spec.name!r} is of the app's own kind {spec.kind}, which this instance can't import; its "
+                "log says why.",
                 f"Make the module {spec.kind.partition(':')[0]} importable where this instance runs, and restart it.",
                 {"kind": spec.kind},
             )
@@ -107,12 +135,33 @@ class Kinds:
         return Problem(400, "wrong_kind", fact, what + hint, {"kind": spec.kind})
 
 
-class Asked:
-    """A query with the key and the parameters of a request, to be answered by each task."""
+def _has(kind: type[Store[Any, Any]], name: str) -> bool:
+    return any(query.name == name for query in kind.QUERIES)
 
-    def __init__(self, kinds: Kinds, spec: StoreSpec, query: Query, key_text: str, given: Mapping[str, str]) -> None:
-        self.key_schema = spec.key if query.key is None else key_schema(query.key)
-        self.key = parse_key(self.key_schema, key_text)
+
+Source = Callable[[View[Any, Any], Mapping[str, Any]], Iterable[Item]]
+"""The items that a query yields, of the view of a task and with its parameters."""
+
+
+class Placed(NamedTuple):
+    """An item of a task as it is shown, and where it is among all items."""
+
+    position: Any
+    item: Item
+    size: int
+    task: TaskId
+
+
+_POSITION, _SIZE = attrgetter("position"), attrgetter("size")
+
+
+class AskedQuery(ABC):
+    """A query with the parameters of a request, to be answered by each task."""
+
+    WHOLE_POSITIONS: ClassVar[bool]
+    """Whether all items at one position are on one page."""
+
+    def __init__(self, kinds: Kinds, spec: StoreSpec, query: Query, given: Mapping[str, str]) -> None:
         self._kinds, self._query, self._spec = kinds, query, spec
         self._times: dict[str, tuple[str, str]] = {}
         self._values: dict[str, Any] = {}
@@ -127,48 +176,50 @@ class Asked:
             else:
                 self._values[argument] = _parameter(name, type_, text)
 
-    def reader(self, spec_at: Callable[[Version], StoreSpec], limit: int) -> Callable[[TaskStore], Sequence[Item]]:
-        """How each task is read. `spec_at` gives the store's spec as it was at a version."""
-        return lambda store: self.items(spec_at(store.version), store, limit)
+    def page(
+        self, opened: OpenStores, spec_at: Callable[[Version], StoreSpec], limits: PageLimits
+    ) -> MergedPage[Placed]:
+        """The items of all tasks in order. `spec_at` gives the store's spec as it was at a version."""
 
-    def items(self, spec: StoreSpec, store: TaskStore, limit: int) -> list[Item]:
-        """The items of one task: up to `limit`, and one more to find out whether there are others."""
-        now = layout_of(spec).clock(store.now)
-        times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
-        view = self._kinds.view(spec, store.bytes, store.now)
-        key = self.key[0] if len(self.key) == 1 else self.key
-        with self._users_code(), closing(self._read(view, key, {**self._values, **times})) as found:
-            items = [_rendered(item, spec) for item in itertools.islice(found, limit + 1)]
-            if self._is_users_own:
-                msgspec.json.encode(items)  # an item that isn't JSON is an error of the query, not of the answer
-            return items
+        def rows(part: OpenPart) -> Generator[Placed, None, None]:
+            with part.reading():
+                yield from self.placed(spec_at(part.store.version), part)
 
-    def merged(self, parts: Sequence[TaskPart[Item]]) -> list[Item]:
-        """The items of all tasks, in the query's order.
-
-        A processor may write under another key than its record's, so several tasks may have items of one key. Each
-        item then has its `task`.
-        """
-        found = [part for part in parts if part.entries]
-        if len(found) == 1:
-            return list(found[0].entries)
-        marked = ([{**item, "task": str(part.task)} for item in part.entries] for part in found)
         with self._users_code():
-            return list(heapq.merge(*marked, key=self._query.order))
+            return read_page(opened, rows, limits, position=_POSITION, size=_SIZE, whole=self.WHOLE_POSITIONS)
+
+    def placed(self, spec: StoreSpec, part: OpenPart) -> Generator[Placed, None, None]:
+        """The items of one task."""
+        now = layout_of(spec).clock(part.store.now)
+        times = {argument: _time(name, text, now) for argument, (name, text) in self._times.items()}
+        view = self._kinds.view(spec, WantedBytes(part), part.store.now)
+        with self._users_code(), closing(_yielded(self._source(spec), view, {**self._values, **times})) as found:
+            for item in while_wanted(found):
+                yield self._placed(item, spec, part.place.task)
+
+    @abstractmethod
+    def _source(self, spec: StoreSpec) -> Source:
+        """The query, as it is asked."""
+
+    @abstractmethod
+    def _placed(self, item: Item, spec: StoreSpec, task: TaskId) -> Placed:
+        """An item as it is shown, and where it is."""
+
+    def _shown(self, item: Item, spec: StoreSpec) -> tuple[Item, int]:
+        """An item in JSON, and its size. One that can't be JSON is an error of the query, not of the answer."""
+        shown = _rendered(item, spec)
+        return shown, len(msgspec.json.encode(shown))
 
     @property
     def _is_users_own(self) -> bool:
         return ":" in self._spec.kind
-
-    def _read(self, view: View[Any, Any], key: Any, given: Mapping[str, Any]) -> Generator[Item, None, None]:
-        yield from self._query.items(view, key, **given)
 
     @contextmanager
     def _users_code(self) -> Iterator[None]:
         """A user's own query may raise anything: the answer then names the function to fix."""
         try:
             yield
-        except (HoldfastError, Problem):
+        except (HoldfastError, Problem, GeneratorExit):
             raise
         except BaseException as error:
             if not self._is_users_own:
@@ -180,6 +231,39 @@ class Asked:
                 f"Fix {self._query.items.__module__}.{self._query.items.__qualname__}; the instance's log has the "
                 "trace.",
             ) from error
+
+
+class Asked(AskedQuery):
+    """A query about one key."""
+
+    WHOLE_POSITIONS = False
+
+    def __init__(self, kinds: Kinds, spec: StoreSpec, query: Query, key_text: str, given: Mapping[str, str]) -> None:
+        self.key_schema = spec.key if query.key is None else key_schema(query.key)
+        self.key = parse_key(self.key_schema, key_text)
+        super().__init__(kinds, spec, query, given)
+
+    def _source(self, spec: StoreSpec) -> Source:
+        key = self.key[0] if len(self.key) == 1 else self.key
+        return lambda view, given: self._query.items(view, key, **given)
+
+    def _placed(self, item: Item, spec: StoreSpec, task: TaskId) -> Placed:
+        shown, size = self._shown(item, spec)
+        return Placed(self._query.order(shown), shown, size, task)
+
+    def items(self, page: MergedPage[Placed]) -> list[Item]:
+        """The items of a page.
+
+        A processor may write under another key than its record's, so several tasks may have items of one key. Each
+        item then has its `task`.
+        """
+        if len(page.tasks) == 1:
+            return [each.item for each in page.entries]
+        return [{**each.item, "task": str(each.task)} for each in page.entries]
+
+
+def _yielded(source: Source, view: View[Any, Any], given: Mapping[str, Any]) -> Generator[Item, None, None]:
+    yield from source(view, given)
 
 
 def _rendered(item: Item, spec: StoreSpec) -> Item:
@@ -206,7 +290,10 @@ def _time(name: str, text: str, now: int) -> int:
     try:
         return parse_time(text, now)
     except (ValueError, OverflowError, SettingsError):
-        what = "Give milliseconds since 1970, an ISO time with a zone such as 2026-01-31T12:00:00Z, or -1h."
+        what = (
+            "Give milliseconds since 1970, an ISO time with a zone such as 2026-01-31T12:00:00Z (in a URL a + is "
+            "written %2B), or -1h."
+        )
         raise Problem(400, "bad_time", f"{name}={text[:100]!r} is not a time with a time zone.", what) from None
 
 

@@ -1,64 +1,42 @@
-"""Strict reading of requests: the key in the path and the parameters of the query string.
+"""Strict reading of what a request says about keys: the key in the path, bounds of ranges, cursors."""
 
-An unknown parameter is rejected: the answer would be to another question.
-"""
-
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
-from urllib.parse import parse_qsl, unquote_to_bytes
+from urllib.parse import unquote_to_bytes
 
 from starlette.requests import Request
 
-from holdfast.query.cursor import BadCursor, Cursor, decode_cursor
+from holdfast.query.cursor import BadCursor, Cursor, decode_cursor, encode_cursor
 from holdfast.query.keytext import BadKeyText, parse_key
 from holdfast.query.problems import Problem
 from holdfast.stores.engines.base import FIRST_KEY
 from holdfast.stores.formats.keys import encode_key, prefix_range
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.spec import StoreSpec
-
-DEFAULT_LIMIT = 100
-MAX_LIMIT = 10_000
+from holdfast.words import Version
 
 
 def key_in_path(request: Request, key: Schema) -> str:
     """The key's text from the path as sent: decoded here, since servers silently replace bytes that aren't UTF-8."""
-    sent: bytes = request.scope["raw_path"].partition(b"?")[0].split(b"/", 5)[5]  # /v1/stores/{store}/{query}/{key}
+    *places, sent = request.scope["raw_path"].partition(b"?")[0].split(b"/", 5)  # /v1/stores/{store}/{query}/{key}
+    if len(places) != 5 or any(b"/" in unquote_to_bytes(place) for place in places):
+        # The route was found by the decoded path, in which the key would begin somewhere else.
+        fact = f"{request.scope['raw_path'].decode('latin-1')[:200]!r} has a percent-encoded slash before the key."
+        raise Problem(400, "bad_request", fact, "Encode slashes in keys only.")
     try:
         return unquote_to_bytes(sent).decode()
     except UnicodeDecodeError:
         raise BadKeyText(key, f"{sent.decode('latin-1')[:200]!r} is not percent-encoded UTF-8.") from None
 
 
-def parameters(request: Request, allowed: Sequence[str]) -> dict[str, str]:
-    """The query's parameters, each given once and each one of those that are allowed."""
-    what = f"The parameters here are {', '.join(allowed)}." if allowed else "This path takes no parameters."
-    try:
-        pairs = parse_qsl(request.scope["query_string"].decode(), keep_blank_values=True, errors="strict")
-    except ValueError:
-        fact = "The query string is not percent-encoded UTF-8."
-        raise Problem(
-            400, "bad_parameter", fact, f"Percent-encode text as UTF-8, such as %C3%A9 for é. {what}"
-        ) from None
-    given = dict(pairs)
-    if unknown := [name for name in given if name not in allowed]:
-        raise Problem(400, "bad_parameter", f"There is no parameter {unknown[0][:100]!r} here.", what)
-    if len(given) < len(pairs):
-        raise Problem(400, "bad_parameter", "A parameter is given twice.", "Give each once.")
-    return given
-
-
-def limit_of(text: str | None) -> int:
-    if text is None:
-        return DEFAULT_LIMIT
-    if not (text.isascii() and text.isdigit() and len(text) <= 6 and 1 <= int(text) <= MAX_LIMIT):
-        what = f"Give a number from 1 to {MAX_LIMIT}. Further entries: continue with the cursor, or with a later from."
-        raise Problem(400, "bad_limit", f"limit={text[:100]!r} is not a limit.", what)
-    return int(text)
-
-
 def bounds_of(spec: StoreSpec, given: Mapping[str, Any]) -> tuple[bytes, bytes | None]:
     """The range in stored keys. `from` and `to` are both included, as in Kafka Streams."""
+    if "prefix" in given:
+        if "from" in given or "to" in given:
+            what = "Give prefix=, or from= and to=."
+            raise Problem(400, "bad_parameter", "prefix= is given beside from= or to=.", what)
+        return prefix_range(spec.key, parse_key(spec.key, given["prefix"], whole=False))
     start = _span(spec, given["from"])[0] if "from" in given else FIRST_KEY
     stop = _span(spec, given["to"])[1] if "to" in given else None
     return start, stop
@@ -73,11 +51,47 @@ def _span(spec: StoreSpec, text: str) -> tuple[bytes, bytes | None]:
     return key, key + b"\x00"  # no key is between a key and the same key with a zero byte
 
 
-def cursor_of(spec: StoreSpec, text: str, start: bytes | None, stop: bytes | None) -> Cursor:
-    """The cursor, if it belongs to this range. `from` and `to` may be left out beside it, but not changed."""
-    cursor = decode_cursor(text)
+def cursor_of(spec: StoreSpec, given: Mapping[str, Any]) -> Cursor | None:
+    """The cursor of a request, if it belongs to this range. The range may be left out beside it, but not changed."""
+    if "cursor" not in given:
+        return None
+    cursor = decode_cursor(given["cursor"])
     if cursor.store != spec.name:
         raise BadCursor(f"The cursor belongs to store {cursor.store!r}, not to {spec.name!r}.")
-    if (start is not None and start != cursor.start) or (stop is not None and stop != cursor.stop):
+    start, stop = bounds_of(spec, given)
+    starts, stops = "from" in given or "prefix" in given, "to" in given or "prefix" in given
+    if (starts and start != cursor.start) or (stops and stop != cursor.stop):
         raise BadCursor("The cursor belongs to another range: from or to differ from those of its first page.")
+    if given.get("reverse", cursor.reverse) != cursor.reverse:
+        raise BadCursor("The cursor belongs to a range in the other direction: reverse differs from its first page.")
     return cursor
+
+
+@dataclass(frozen=True)
+class Range:
+    """A range of a request: all of it, and what is left of it after a cursor."""
+
+    start: bytes
+    stop: bytes | None
+    reverse: bool
+    cursor: Cursor | None
+
+    @property
+    def rest(self) -> tuple[bytes, bytes | None]:
+        return (self.start, self.stop) if self.cursor is None else self.cursor.rest
+
+    @property
+    def version(self) -> Version | None:
+        """The version of the page before."""
+        return None if self.cursor is None else Version(self.cursor.version)
+
+    def after(self, store: str, key: bytes, version: Version) -> str:
+        """The cursor of the page after this key."""
+        return encode_cursor(Cursor(store, self.start, self.stop, key, version, self.reverse))
+
+
+def range_of(spec: StoreSpec, given: Mapping[str, Any]) -> Range:
+    cursor = cursor_of(spec, given)
+    if cursor is not None:
+        return Range(cursor.start, cursor.stop, cursor.reverse, cursor)
+    return Range(*bounds_of(spec, given), given.get("reverse", False), None)

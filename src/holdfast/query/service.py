@@ -6,31 +6,39 @@ The companion is stopped before the instance, so no request gets a replica that 
 from collections.abc import Mapping
 
 from holdfast.instance.instance import Instance
+from holdfast.instance.messages import AppStateMessage
 from holdfast.query.health import AppStateInfo, TaskInfo
 from holdfast.query.reader import StoreReader
 from holdfast.query.rest import create_app
-from holdfast.query.server import serve
+from holdfast.query.routing import places_of
+from holdfast.query.server import bind
 from holdfast.query.task_readers import TaskReaders
 from holdfast.states import AppState
 from holdfast.words import NOTHING
 
 
 class RestService:
-    """REST while the instance runs. Once constructed it listens, on the address in the instance's configuration."""
+    """REST while the instance runs, on the address in its configuration. Requests wait until it is started."""
 
     def __init__(self, instance: Instance) -> None:
         rest = instance.config.rest
+        self.url = ""  # until it is known, a few microseconds after the first request may have come
         self._tasks = TaskReaders(instance)
-        self.reader = StoreReader(instance.source, self._tasks)
-        app = create_app(self.reader, lambda: state_of(instance))
-        self._server = serve(app, rest)
+        self.reader = StoreReader(instance.source, self._tasks, max_page=rest.max_page)
+        app = create_app(
+            self.reader,
+            lambda: state_of(instance),
+            places=lambda: places_of(instance, self.url),
+            settings=rest,
+        )
+        self._server = bind(app, rest)
         self.url = self._server.url
 
     def addresses(self) -> Mapping[str, str]:
         return {"rest": self.url}
 
     def start(self) -> None:
-        """It answers already."""
+        self._server.start()
 
     def stop(self) -> None:
         """Returns within two seconds, whatever requests are running."""
@@ -40,8 +48,8 @@ class RestService:
 
 
 def state_of(instance: Instance) -> AppStateInfo:
-    """What /v1/state answers. Until the driver has sent the app's state, it is that of this instance."""
-    sent, ready = instance.app_state, instance.ready
+    """What /v1/state answers: the app's state as its driver has sent it, or why that isn't known."""
+    sent, ready = _app_state(instance), instance.ready
     tasks = tuple(
         TaskInfo(
             task=str(hosted.replica.task),
@@ -55,10 +63,19 @@ def state_of(instance: Instance) -> AppStateInfo:
     return AppStateInfo(
         app=instance.log.app.id,
         instance=instance.config.name,
-        state=sent.state if sent is not None else str(AppState.RUNNING if ready else AppState.RESTORING),
+        state=sent.state,
         version=min((hosted.replica.published.version or NOTHING for hosted in instance.hosted()), default=NOTHING),
         committed=instance.source.newest_known,
         ready=ready,
         tasks=tasks,
-        cause=None if sent is None else sent.cause,
+        cause=sent.cause,
     )
+
+
+def _app_state(instance: Instance) -> AppStateMessage:
+    sent = instance.app_state
+    if instance.driver_gone and (sent is None or sent.state != str(AppState.ERROR)):
+        return AppStateMessage(
+            "no_driver", "The app's driver has ended. Answers stay at this version until it is back."
+        )
+    return sent or AppStateMessage("unknown", "The app's driver hasn't said anything to this instance yet.")

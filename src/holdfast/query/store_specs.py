@@ -28,8 +28,13 @@ class UnknownStore(HoldfastError):
 
     def __init__(self, store: str, app: str, stores: list[str]) -> None:
         self.stores = stores
+        self._what = store, app
         there = f"It has {', '.join(stores)}" if stores else "It has no stores"
         super().__init__(f"{app!r} has no store {store!r}. {there}.")
+
+    def among(self, stores: list[str]) -> "UnknownStore":
+        """The same for someone who may know of these stores."""
+        return UnknownStore(*self._what, stores)
 
 
 class KnownApps(Protocol):

@@ -7,16 +7,34 @@ happened to its replica in between, and whichever replica answers.
 
 import logging
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
 
+from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.instance.client import StateClient
+from holdfast.instance.config import Role
+from holdfast.instance.held_versions import Hold, HoldTerms
 from holdfast.instance.instance import HostedTask, Instance
-from holdfast.instance.read_views import ReadView, StoreBytes
+from holdfast.instance.read_views import PublishedVersions, ReadView, StoreBytes
 from holdfast.instance.unanswering import Unanswering
 from holdfast.query.peer_tasks import PEER_DEADLINE_SECONDS, PeerTask
-from holdfast.query.task_reader import KeyRead, MonotonicReads, NotReady, TaskReader, TaskStore
+from holdfast.query.task_reader import (
+    ANY_REPLICA,
+    KeyRead,
+    MonotonicReads,
+    NotFresh,
+    NotReady,
+    ReadNeeds,
+    Restoring,
+    Served,
+    TaskReader,
+    TaskStore,
+    too_old,
+)
+from holdfast.retry import is_retryable
 from holdfast.stores.engines.base import DamagedState
 from holdfast.words import NOTHING, TaskId, Version
 
@@ -34,19 +52,51 @@ class LocalTask:
         self._replica = hosted.replica
         self.reads = reads
         self._rebuild = threading.Lock()
+        self._served = {role: Served(role, instance.config.name) for role in Role}
 
-    def get(self, store: str, key: bytes, version: Version | None = None) -> KeyRead:
-        with self._view(store, version) as view:
-            return KeyRead(view.version, view.get(store, key), view.now)
+    @property
+    def newest(self) -> Version:
+        return self._replica.published.version or NOTHING
 
-    @contextmanager
-    def at(self, store: str, version: Version | None = None) -> Iterator[TaskStore]:
-        with self._view(store, version) as view:
-            yield TaskStore(view.version, view.now, StoreBytes(view, store))
+    def is_behind(self, version: Version, needs: ReadNeeds) -> bool:
+        waits = self.hosted.caught_up and (not needs.active or self.hosted.role is Role.ACTIVE)
+        return waits and self.newest < version
 
-    @contextmanager
-    def _view(self, store: str, version: Version | None) -> Iterator[ReadView]:
+    def get(self, store: str, key: bytes, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> KeyRead:
+        # As in `_view`, without the 1 us of a context manager: a lookup of one key is the most frequent request.
         self._check_readable(store)
+        self.hosted.count_lookup(store, key)
+        if needs is not ANY_REPLICA:
+            self._wait(version, needs)
+        seen = self.reads.seen
+        if version is None and (newest := self._replica.published.newest) is not None:
+            value, known = newest.overlay.get(store, key)
+            if known:  # so no pinned view is needed, which would take 2 us
+                self.reads.record(newest.version, seen)
+                return KeyRead(newest.version, value, newest.now, self._served[self.hosted.role])
+        with self._replica.published.read_view(version) as view:
+            if version is None:
+                self.reads.record(view.version, seen)
+            try:
+                return KeyRead(view.version, view.get(store, key), view.now, self._served[self.hosted.role])
+            except DamagedState as error:
+                raise self._rebuilding(error) from error
+
+    @contextmanager
+    def at(self, store: str, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> Iterator[TaskStore]:
+        with self._view(store, version, needs) as view:
+            served = self._served[self.hosted.role]
+            yield TaskStore(view.version, view.now, StoreBytes(view, store), served, partial(self._hold, view))
+
+    def _hold(self, view: ReadView, terms: HoldTerms) -> "LocalHold":
+        published = self._replica.published
+        return LocalHold(self, published, published.hold(view, terms))
+
+    @contextmanager
+    def _view(self, store: str, version: Version | None, needs: ReadNeeds) -> Iterator[ReadView]:
+        self._check_readable(store)
+        if needs is not ANY_REPLICA:
+            self._wait(version, needs)
         seen = self.reads.seen
         try:
             with self._replica.published.read_view(version) as view:
@@ -63,16 +113,27 @@ class LocalTask:
                 "task. Restart the app."
             )
         if not self.hosted.caught_up:
-            raise NotReady(
-                f"task {self._replica.task} is being restored: version {self._replica.version} of "
-                f"{self._instance.source.newest_known}. Ask again in a moment; /v1/state shows how far it is."
+            raise Restoring(self._replica.task, "", self._replica.version, self._instance.source.newest_known)
+
+    def _wait(self, version: Version | None, needs: ReadNeeds) -> None:
+        """Waits until the replica is as fresh as the request needs it."""
+        task = self._replica.task
+        if needs.active and self.hosted.role is not Role.ACTIVE:
+            raise NotFresh(
+                f"The replica of task {task} here is a standby, and its active one doesn't answer. Ask again in a "
+                "moment, or without require=active."
             )
+        wanted = needs.at_least if version is None else version
+        if not self._replica.published.wait_for(wanted, needs.until - SYSTEM_CLOCK.monotonic()):
+            raise too_old(task, self.newest, wanted)
 
     def _rebuilding(self, error: DamagedState) -> NotReady:
         """Starts to rebuild the replica, on a thread: its updater may be busy, and this may be the event loop."""
         if self._rebuild.acquire(blocking=False):
             threading.Thread(target=self._have_rebuilt, args=(error,), name="rebuild", daemon=True).start()
-        return NotReady(f"{error} The instance has started to do so. Ask again in a moment.")
+        return NotReady(
+            f"the state of task {self._replica.task} is damaged and is being rebuilt. Ask again in a moment."
+        )
 
     def _have_rebuilt(self, error: DamagedState) -> None:
         try:
@@ -81,6 +142,66 @@ class LocalTask:
             log.warning("task %s can't be rebuilt yet: %s", self._replica.task, failure)
         finally:
             self._rebuild.release()
+
+
+@dataclass(frozen=True)
+class LocalHold:
+    """A version that a replica of this process holds."""
+
+    task: LocalTask
+    published: PublishedVersions
+    hold: Hold
+
+    @property
+    def version(self) -> Version:
+        return self.hold.version
+
+    def at(self, store: str) -> AbstractContextManager[TaskStore]:
+        return self.task.at(store, self.version)
+
+    def release(self) -> None:
+        self.published.held.release(self.hold)
+
+
+class OthersFirst:
+    """A task whose replica here is behind, or past the version: others answer, and if none of them can, it does."""
+
+    local = False
+
+    def __init__(self, others: PeerTask, here: LocalTask) -> None:
+        self._others = others
+        self._here = here
+
+    @property
+    def newest(self) -> Version:
+        return self._others.newest
+
+    def is_behind(self, version: Version, needs: ReadNeeds) -> bool:
+        return False  # the others are asked first
+
+    def get(self, store: str, key: bytes, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> KeyRead:
+        try:
+            return self._others.get(store, key, version, needs)
+        except HoldfastError as error:
+            return self._instead(error).get(store, key, version, self._waiting(needs))
+
+    @contextmanager
+    def at(self, store: str, version: Version | None = None, needs: ReadNeeds = ANY_REPLICA) -> Iterator[TaskStore]:
+        with ExitStack() as opened:
+            try:
+                found = opened.enter_context(self._others.at(store, version, needs))
+            except HoldfastError as error:
+                found = opened.enter_context(self._instead(error).at(store, version, self._waiting(needs)))
+            yield found
+
+    def _instead(self, error: HoldfastError) -> LocalTask:
+        if not (is_retryable(error) and self._here.hosted.caught_up):
+            raise error
+        return self._here
+
+    def _waiting(self, needs: ReadNeeds) -> ReadNeeds:
+        until = max(needs.until, SYSTEM_CLOCK.monotonic() + PEER_DEADLINE_SECONDS)
+        return replace(needs, at_least=max(needs.at_least, self._here.reads.seen), until=until)
 
 
 class TaskReaders:
@@ -92,19 +213,30 @@ class TaskReaders:
         self._local: dict[TaskId, LocalTask] = {}
         self._lock = threading.Lock()
         self._clients: dict[str, StateClient] = {}
-        self._peers: dict[tuple[TaskId, tuple[str, ...]], PeerTask] = {}
+        self._peers: dict[TaskId, PeerTask] = {}
+        self._known: Mapping[str, tuple[str, ...]] = {}
+        """The places of all tasks at the last look."""
         self._unanswering = Unanswering()
 
-    def __call__(self, task: TaskId) -> TaskReader | None:
+    def __call__(self, task: TaskId, needs: ReadNeeds = ANY_REPLICA, /) -> TaskReader | None:
         """The reader of a task; None while no instance is known to host it."""
         hosted = self._instance.hosted_task(task)
         reads = self._reads.get(task) or self._reads.setdefault(task, MonotonicReads(task))
-        if hosted is not None and hosted.caught_up and (hosted.replica.published.version or NOTHING) >= reads.seen:
+        if (
+            hosted is not None
+            and hosted.caught_up
+            and (hosted.replica.published.version or NOTHING) >= max(reads.seen, needs.at_least)
+            and (not needs.active or hosted.role is Role.ACTIVE)
+            and (needs.exact is None or hosted.replica.published.has(needs.exact))
+        ):
             return self._here(task, hosted, reads)
         others = tuple(each for each in self._instance.peers.get(str(task), ()) if each != self._instance.address)
-        if others:
-            return self._elsewhere(task, others, reads)
-        return None if hosted is None else self._here(task, hosted, reads)
+        if hosted is None:
+            self._local.pop(task, None)  # it was dropped, and so is its state
+        if not others:
+            return None if hosted is None else self._here(task, hosted, reads)
+        elsewhere = self._elsewhere(task, others, reads)
+        return elsewhere if hosted is None else OthersFirst(elsewhere, self._here(task, hosted, reads))
 
     def _here(self, task: TaskId, hosted: HostedTask, reads: MonotonicReads) -> LocalTask:
         local = self._local.get(task)
@@ -114,20 +246,31 @@ class TaskReaders:
 
     def _elsewhere(self, task: TaskId, addresses: tuple[str, ...], reads: MonotonicReads) -> PeerTask:
         with self._lock:
-            if (task, addresses) not in self._peers:
-                clients = {address: self._client(address) for address in addresses}
+            self._forget_former()
+            peer = self._peers.get(task)
+            if peer is None or peer.addresses != addresses:
                 source = self._instance.source
-                self._peers[task, addresses] = PeerTask(
-                    clients, task, lambda: source.newest_known, reads, self._unanswering
-                )
-            return self._peers[task, addresses]
+                peer = PeerTask(addresses, self._client, task, lambda: source.newest_known, reads, self._unanswering)
+                self._peers[task] = peer
+            return peer
+
+    def _forget_former(self) -> None:
+        """Drops connections to instances that have no task any more. Each is closed when its last reader is done."""
+        peers = self._instance.peers
+        if peers is self._known:
+            return
+        self._known = peers
+        named = {address for addresses in peers.values() for address in addresses}
+        self._clients = {address: client for address, client in self._clients.items() if address in named}
+        self._peers = {task: peer for task, peer in self._peers.items() if named.issuperset(peer.addresses)}
 
     def _client(self, address: str) -> StateClient:
-        if address not in self._clients:
-            self._clients[address] = StateClient(
-                address, PEER_DEADLINE_SECONDS, self._instance.log.id, self._instance.credentials
-            )
-        return self._clients[address]
+        with self._lock:
+            if address not in self._clients:
+                self._clients[address] = StateClient(
+                    address, PEER_DEADLINE_SECONDS, self._instance.log.id, self._instance.credentials
+                )
+            return self._clients[address]
 
     def close(self) -> None:
         with self._lock:

@@ -19,7 +19,7 @@ import msgspec
 from holdfast.errors import TopologyError, did_you_mean
 from holdfast.stores.formats.types import Field, Schema
 from holdfast.stores.kinds.keyvalue import KeyValueStore
-from holdfast.stores.kinds.scores import ScoreStore
+from holdfast.stores.kinds.scores import RANKING, SCORES, ScoreStore
 from holdfast.stores.kinds.timestamped import TimestampedKeyValueStore
 from holdfast.stores.layouts.registry import layout_of
 from holdfast.stores.spec import KEY_VALUE
@@ -110,8 +110,8 @@ def ranking_of(name: str, n: int, columns: Columns) -> type[Processor]:
 
     class Top(Processor):
         best: Any = TimestampedKeyValueStore(name, key=group_key, value=list[dict[str, Any]], late="last")
-        scores: Any = ScoreStore(f"{name}-scores", key=row_key, value=kind, group=width, other_key=True)
-        ranking: Any = KeyValueStore(f"{name}-ranking", key=score_key, value=dict[str, Any], other_key=True)
+        scores: Any = ScoreStore(name + SCORES, key=row_key, value=kind, group=width, other_key=True)
+        ranking: Any = KeyValueStore(name + RANKING, key=score_key, value=dict[str, Any], other_key=True)
 
         def init(self, ctx: Context) -> None:
             self.changed: dict[tuple[Any, ...], int] = {}

@@ -62,6 +62,7 @@ PLAIN_TYPES = (int, str, float, bool, bytes)
 _EPOCH = dt.datetime(1970, 1, 1, tzinfo=dt.UTC)
 _MILLISECOND = dt.timedelta(milliseconds=1)
 _SIGN = 1 << 63
+_ALL = (1 << 63) - 1
 
 
 class NotBound(HoldfastError):
@@ -169,6 +170,10 @@ class View(Generic[K, V]):
         """How many entries there are: up to 1,000 exactly, beyond that by the estimate of the engine."""
         some = self._count_some(FEW)
         return some.entries if some.entries < FEW else max(FEW, self._layout.estimate(self._bytes, some))
+
+    def count(self) -> int:
+        """How many entries there are, counted one by one."""
+        return self._count_some(_ALL).entries
 
     def _count_some(self, most: int) -> Counted:
         """Counts the first entries, up to `most`."""

@@ -1,15 +1,20 @@
 """The scores of a leaderboard's rows: a key-value store that knows the rank of a row in its group.
 
-A key is the group's columns, then the row's. `GET /v1/stores/{store}/rank/{key}` reads all scores of the group.
+A key is the group's columns, then the row's. `GET /v1/stores/{store}/rank/{key}` reads all scores of the group. It is
+asked by the name of the leaderboard, or by that of this store.
 """
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Final
 
 from holdfast.stores.kinds.base import K, V, View
 from holdfast.stores.kinds.keyvalue import KeyValueStore, ReadOnlyKeyValueStore
 from holdfast.stores.kinds.queries import Item, Query
 from holdfast.stores.spec import StoreSpec
+
+SCORES: Final = "-scores"
+RANKING: Final = "-ranking"
+"""How the two other stores of a leaderboard are named: its own name, and one of these."""
 
 
 class ReadOnlyScoreStore(ReadOnlyKeyValueStore[K, V]):

@@ -97,6 +97,14 @@ def _sessions(view: ReadOnlySessionStore[Any, Any], key: Any, *, from_: int | No
             yield {"start": session.start, "end": session.end, "value": value}
 
 
+def _all_sessions(
+    view: ReadOnlySessionStore[Any, Any], first: Any, last: Any, *, from_: int | None, to: int | None
+) -> Iterator[Item]:
+    with view.find_keys(first, last, from_, to) as sessions:
+        for (key, start, end), value in sessions:
+            yield {"key": key, "start": start, "end": end, "value": value}
+
+
 class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     """One value per key and session.
 
@@ -113,7 +121,13 @@ class SessionStore(TimedStore[K, V], ReadOnlySessionStore[K, V]):
     KIND: ClassVar[str | None] = SESSION
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlySessionStore
     QUERIES: ClassVar[tuple[Query, ...]] = (
-        Query("sessions", _sessions, optional={"from_": TIME, "to": TIME}, order=itemgetter("end", "start")),
+        Query(
+            "sessions",
+            _sessions,
+            optional={"from_": TIME, "to": TIME},
+            order=itemgetter("end", "start"),
+            all_keys=_all_sessions,
+        ),
     )
 
     @overload

@@ -124,6 +124,14 @@ def _windows(view: ReadOnlyWindowStore[Any, Any], key: Any, *, from_: int | None
             yield {"start": start, "end": start + size, "value": value}
 
 
+def _all_windows(
+    view: ReadOnlyWindowStore[Any, Any], first: Any, last: Any, *, from_: int | None, to: int | None
+) -> Iterator[Item]:
+    with view.fetch_keys(first, last, from_, to) as windows:
+        for (key, start, end), value in windows:
+            yield {"key": key, "start": start, "end": end, "value": value}
+
+
 class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
     """One value per key and window start.
 
@@ -137,7 +145,13 @@ class WindowStore(TimedStore[K, V], ReadOnlyWindowStore[K, V]):
     KIND: ClassVar[str | None] = WINDOW
     VIEW: ClassVar[type[View[Any, Any]]] = ReadOnlyWindowStore
     QUERIES: ClassVar[tuple[Query, ...]] = (
-        Query("windows", _windows, optional={"from_": TIME, "to": TIME}, order=itemgetter("start")),
+        Query(
+            "windows",
+            _windows,
+            optional={"from_": TIME, "to": TIME},
+            order=itemgetter("start"),
+            all_keys=_all_windows,
+        ),
     )
 
     @overload

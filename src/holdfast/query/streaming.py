@@ -1,0 +1,104 @@
+"""Answers in pieces, made on threads while they are sent.
+
+The pieces come from a generator, which holds what it reads (read views, streams of other instances). It is closed when
+the last piece is sent, and as soon as the client has left or the instance stops: the piece that is being made is the
+last one. At most one piece is in memory per answer; the next is made when the connection has taken it.
+
+A piece is sent only if the client may still ask for it. If not, the generator gets the refusal as an error where it
+stands, and may send a last piece that says so. If it doesn't, the answer is cut off: its connection ends before it.
+"""
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import AsyncIterator, Generator, Mapping
+
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.types import Receive, Scope, Send
+
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.query.grants import check_admitted
+from holdfast.query.problems import Problem
+from holdfast.query.server import STREAMED
+
+
+class _Pieces:
+    """A generator that one thread uses at a time, whichever it is."""
+
+    def __init__(self, made: Generator[bytes, None, None]) -> None:
+        self._made = made
+        self._using = threading.Lock()
+
+    def next(self) -> bytes | None:
+        with self._using:
+            return next(self._made, None)
+
+    def last(self, refusal: Problem) -> bytes:
+        """The piece that says why there are no more. Raises the refusal where the format has none."""
+        with self._using:
+            return self._made.throw(refusal)
+
+    def close(self) -> None:
+        with self._using:
+            self._made.close()
+
+
+class _Cut(HoldfastError):
+    """The answer is not sent to its end."""
+
+    category = ErrorCategory.CLOSED
+
+
+class _Streamed(StreamingResponse):
+    """Closes the pieces when it has ended, also if it was refused before the first one was sent."""
+
+    def __init__(
+        self, pieces: _Pieces, sent: AsyncIterator[bytes], media: str, headers: Mapping[str, str] | None
+    ) -> None:
+        super().__init__(sent, media_type=media, headers=headers)
+        self._pieces = pieces
+
+    async def stream_response(self, send: Send) -> None:
+        with contextlib.suppress(_Cut):  # without its last message, the server closes the connection
+            await super().stream_response(send)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            # Not awaited: a request that was cancelled can't wait, and another thread may be making a piece.
+            asyncio.get_running_loop().run_in_executor(None, self._pieces.close)
+
+
+async def streamed(
+    request: Request, made: Generator[bytes, None, None], media: str, headers: Mapping[str, str] | None = None
+) -> Response:
+    """The pieces as an answer. The first one is made here: an error in it is answered as any other.
+
+    `headers` are looked at after that, so the generator may fill them.
+    """
+    pieces = _Pieces(made)
+    first = await asyncio.to_thread(pieces.next)
+
+    async def sent() -> AsyncIterator[bytes]:
+        piece = first
+        while piece is not None:
+            try:
+                check_admitted(request.scope)
+            except Problem as refusal:
+                yield await _last(pieces, refusal)
+                return
+            if piece:
+                yield piece
+            piece = await asyncio.to_thread(pieces.next)
+
+    request.scope[STREAMED] = True
+    return _Streamed(pieces, sent(), media, headers)
+
+
+async def _last(pieces: _Pieces, refusal: Problem) -> bytes:
+    try:
+        return await asyncio.to_thread(pieces.last, refusal)
+    except Problem:
+        raise _Cut from None
