@@ -18,6 +18,7 @@ from starlette.types import ASGIApp
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.query.health import AppStateInfo, health_operations
+from holdfast.query.key_answers import KEYS_PATH, KeyAnswers, KeysFirst
 from holdfast.query.kind_endpoints import KindEndpoints
 from holdfast.query.leaderboard_endpoints import LeaderboardEndpoints
 from holdfast.query.measuring import REQUESTS
@@ -44,9 +45,10 @@ def create_app(
     state: Callable[[], AppStateInfo],
     *,
     places: Callable[[], Places] = lambda: NOWHERE,
+    quick: bool = True,
     settings: RestSettings = _DEFAULTS,
 ) -> ASGIApp:
-    """The ASGI application."""
+    """The ASGI application. Without `quick`, the endpoints answer every request; only tests need that."""
     kinds, showing = Kinds(reader.specs.all()), Showing(reader.specs)
     operations = operations_of(reader, state, kinds, showing, places=places)
     app = Starlette(
@@ -57,7 +59,9 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # a key may end with a slash
-    return app
+    keys = KeyAnswers(reader, kinds, showing.renderer)
+    quickly = KeysFirst(keys, app, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
+    return quickly if quick else app
 
 
 def operations_of(
