@@ -21,6 +21,7 @@ from holdfast.query.health import AppStateInfo, health_operations
 from holdfast.query.key_answers import KEYS_PATH, KeyAnswers, KeysFirst
 from holdfast.query.kind_endpoints import KindEndpoints
 from holdfast.query.leaderboard_endpoints import LeaderboardEndpoints
+from holdfast.query.limits import Limited
 from holdfast.query.measuring import REQUESTS
 from holdfast.query.operations import Operation
 from holdfast.query.problems import Problem, answer_problem, no_such_path, problem_of
@@ -59,9 +60,9 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # a key may end with a slash
-    keys = KeyAnswers(reader, kinds, showing.renderer)
-    quickly = KeysFirst(keys, app, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
-    return quickly if quick else app
+    limited, keys = Limited(app, settings), KeyAnswers(reader, kinds, showing.renderer)
+    quickly = KeysFirst(keys, limited, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
+    return quickly if quick else limited
 
 
 def operations_of(
