@@ -1,9 +1,11 @@
 """Apps whose instances ask who calls them, on real Spark with two instances."""
 
+import ssl
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import httpx2
 import pytest
 from pyspark.sql import SparkSession
 
@@ -45,6 +47,7 @@ def command_lines(instances: GroupInstances) -> bytes:
 
 
 @pytest.mark.spark
+@pytest.mark.usefixtures("without_forks")
 @pytest.mark.parametrize("secure", [with_a_token, with_certificates])
 def test_an_app_whose_instances_ask_who_calls(
     secure: Callable[[Path], hf.SecuritySettings],
@@ -82,9 +85,44 @@ def test_an_app_does_not_wait_for_instances_that_it_cannot_trust(spark: SparkSes
         points_app(spark, tmp_path, security=security).start()
 
 
+@pytest.mark.spark
+def test_an_app_whose_rest_asks_who_calls(
+    spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    write(tmp_path / "input", 0, [game(player) for player in PLAYERS])
+    authority = Authority(tmp_path / "ca")
+    files, tokens = authority.issue(), tmp_path / "tokens"
+    tokens.write_text(f"dashboard {TOKEN}-reader read:points\nprometheus {TOKEN}-scraper admin\n")
+    rest = hf.RestSettings(
+        port=0, tokens_file=str(tokens), tls_cert_file=files.tls_cert_file, tls_key_file=files.tls_key_file
+    )
+    context = ssl.create_default_context(cafile=authority.file)
+    with points_app(spark, tmp_path, instances=2, rest=rest) as app, httpx2.Client(verify=context) as client:
+        app.process_all_available()
+        client.headers["Authorization"] = f"Bearer {TOKEN}-reader"
+        for address in app.addresses:  # each asks the other one for half of the keys
+            for player in PLAYERS:
+                found = client.get(f"{address}/v1/stores/points/keys/{player}")
+                assert (found.status_code, found.json()["value"]["games"]) == (200, 1), found.text
+            assert client.get(f"{address}/v1/state").status_code == 403
+        assert app.metrics_address is not None and app.metrics_address.startswith("https://")
+        assert client.get(app.metrics_address).status_code == 403
+        client.headers["Authorization"] = f"Bearer {TOKEN}-scraper"
+        assert 'holdfast_app{app="points"} 1.0' in client.get(app.metrics_address).text
+        assert client.get(f"{app.address}/metrics").status_code == 200
+        del client.headers["Authorization"]
+        assert client.get(f"{app.address}/health/ready").status_code == 200
+        assert client.get(app.metrics_address).status_code == 401
+        tokens.write_text(f"dashboard {TOKEN}-renewed read:points\n")
+        client.headers["Authorization"] = f"Bearer {TOKEN}-renewed"
+        until(lambda: client.get(f"{app.address}/v1/stores").status_code == 200, "the changed file was read")
+    assert "hush" not in "".join(capfd.readouterr())
+
+
 def test_rest_for_other_machines_has_to_be_wanted(tmp_path: Path) -> None:
     open_rest = hf.RestSettings(host="0.0.0.0", port=0)
-    with pytest.raises(Unprotected, match="REST would listen on '0.0.0.0'.*rest.insecure"):
+    with pytest.raises(Unprotected, match="REST would listen on '0.0.0.0'.*rest.tokens_file"):
         check_places("game", settings(tmp_path, rest=open_rest), [TaskId(0, 0)])
     check_places("game", settings(tmp_path, rest=replace(open_rest, insecure=True)), [TaskId(0, 0)])
+    check_places("game", settings(tmp_path, rest=replace(open_rest, tokens="a b c")), [TaskId(0, 0)])
     check_places("game", settings(tmp_path, rest=replace(open_rest, enabled=False)), [TaskId(0, 0)])

@@ -53,9 +53,7 @@ class Callers(_Factory):
     def __init__(self, tokens: Sequence[bytes], clock: Clock = SYSTEM_CLOCK) -> None:
         super().__init__()
         self._tokens = tuple(tokens)
-        self._clock = clock
-        self._lock = threading.Lock()
-        self._warned: dict[str, float] = {}
+        self._named = NamedOnce(clock)
 
     def start_call(self, info: flight.CallInfo, headers: Mapping[str, Sequence[str | bytes]]) -> _Call:
         if info.method not in _METHODS:  # pyarrow's own answer to these has a stack trace
@@ -80,16 +78,30 @@ class Callers(_Factory):
 
     def _warn(self, address: str) -> None:
         """One warning per address and minute: whoever calls without a token may do so all the time."""
+        if self._named.first(address):
+            _LOG.warning(
+                "refused a call from %s: it has no token that is in security.token_file of this instance. If it is one "
+                "of the app, give it the same file. More calls from there are counted, and named once per minute.",
+                address,
+            )
+
+
+class NamedOnce:
+    """Which addresses the log has named within the last minute, so that nobody can fill it."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._named: dict[str, float] = {}
+
+    def first(self, address: str) -> bool:
+        """Whether the address is to be named now."""
         now = self._clock.monotonic()
         with self._lock:
-            if now - self._warned.get(address, -_WARN_SECONDS) < _WARN_SECONDS:
-                return
-            self._warned = {each: at for each, at in self._warned.items() if now - at < _WARN_SECONDS}
-            if len(self._warned) >= _ADDRESSES:
-                return
-            self._warned[address] = now
-        _LOG.warning(
-            "refused a call from %s: it has no token that is in security.token_file of this instance. If it is one of "
-            "the app, give it the same file. More calls from there are counted, and named once per minute.",
-            address,
-        )
+            if now - self._named.get(address, -_WARN_SECONDS) < _WARN_SECONDS:
+                return False
+            self._named = {each: at for each, at in self._named.items() if now - at < _WARN_SECONDS}
+            if len(self._named) >= _ADDRESSES:
+                return False
+            self._named[address] = now
+        return True

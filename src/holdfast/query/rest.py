@@ -17,6 +17,7 @@ from starlette.types import ASGIApp
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
+from holdfast.query.access import guarded
 from holdfast.query.health import AppStateInfo, health_operations
 from holdfast.query.key_answers import KEYS_PATH, KeyAnswers, KeysFirst
 from holdfast.query.kind_endpoints import KindEndpoints
@@ -62,7 +63,7 @@ def create_app(
     app.router.redirect_slashes = False  # a key may end with a slash
     limited, keys = Limited(app, settings), KeyAnswers(reader, kinds, showing.renderer)
     quickly = KeysFirst(keys, limited, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
-    return quickly if quick else limited
+    return guarded(quickly if quick else limited, settings)
 
 
 def operations_of(
