@@ -224,6 +224,7 @@ def test_windows_of_an_app_without_any_are_refused_with_the_paths_of_the_store(r
     for path in (f"/v1/stores/scores/{query}", f"/v1/stores/scores/{query}/alice"):
         what = _problem(rest.get(path), 400, "wrong_kind")["what_to_do"]
         assert "/v1/stores/scores/keys/{key}" in what
+    assert f"/v1/stores/{{store}}/{query}" not in rest.get("/v1/openapi.json").json()["paths"]
 
 
 def test_a_missing_key_before_the_first_version_says_so() -> None:

@@ -13,11 +13,12 @@ from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
-from starlette.types import ASGIApp
+from starlette.types import ASGIApp, Scope
 
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.query.access import guarded
+from holdfast.query.documents import document_operations
 from holdfast.query.health import AppStateInfo, health_operations
 from holdfast.query.key_answers import KEYS_PATH, KeyAnswers, KeysFirst
 from holdfast.query.kind_endpoints import KindEndpoints
@@ -25,6 +26,7 @@ from holdfast.query.leaderboard_endpoints import LeaderboardEndpoints
 from holdfast.query.limits import Limited
 from holdfast.query.measuring import REQUESTS
 from holdfast.query.operations import Operation
+from holdfast.query.own_documents import OwnDocument
 from holdfast.query.problems import Problem, answer_problem, no_such_path, problem_of
 from holdfast.query.queries import Kinds
 from holdfast.query.range_endpoints import RangeEndpoints
@@ -52,7 +54,14 @@ def create_app(
 ) -> ASGIApp:
     """The ASGI application. Without `quick`, the endpoints answer every request; only tests need that."""
     kinds, showing = Kinds(reader.specs.all()), Showing(reader.specs)
-    operations = operations_of(reader, state, kinds, showing, places=places)
+    operations = operations_of(
+        reader,
+        state,
+        kinds,
+        showing,
+        places=places,
+        own_document=lambda scope: OwnDocument({}, {}),
+    )
     app = Starlette(
         routes=[_route(operation) for operation in operations],
         exception_handlers={
@@ -73,9 +82,10 @@ def operations_of(
     showing: Showing,
     *,
     places: Callable[[], Places],
+    own_document: Callable[[Scope], OwnDocument],
 ) -> list[Operation]:
     """All operations, in the order in which a path is compared with theirs."""
-    return [
+    operations = [
         *StoreEndpoints(reader, state, kinds, showing).operations(),
         *RangeEndpoints(reader, kinds, showing).operations(),
         *LeaderboardEndpoints(reader, showing).operations(),
@@ -83,6 +93,7 @@ def operations_of(
         *routing_operations(reader, state, places),
         *health_operations(reader, state),
     ]
+    return [*operations, *document_operations(reader, operations, own_document)]
 
 
 def _nothing_there(operations: Sequence[Operation]) -> Callable[[Request, Exception], Awaitable[Response]]:
