@@ -27,6 +27,7 @@ from holdfast.query.grants import visible
 from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
 from holdfast.query.task_reader import NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
+from holdfast.query.value_columns import NotAsColumns
 from holdfast.words import NOTHING
 
 log = logging.getLogger(__name__)
@@ -100,6 +101,9 @@ def problem_of(error: Exception) -> Problem:
             return Problem(503, "too_many_holds", str(error), what)
         case TooLarge():
             return Problem(413, "too_large", str(error), "Ask for fewer keys at a time, or for one.")
+        case NotAsColumns():
+            what = "Change the request, or ask the store by its own queries."
+            return Problem(400, "not_as_columns", str(error), what)
         case HoldfastError() if error.category in (ErrorCategory.RETRY, ErrorCategory.CLOSED):
             what = (
                 "Ask again after the time in Retry-After, or ask another instance. /health/ready says when it is ready."

@@ -18,6 +18,8 @@ from starlette.types import ASGIApp, Scope
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.query.access import guarded
+from holdfast.query.arrow import ArrowEndpoints
+from holdfast.query.columns import ColumnReader
 from holdfast.query.documents import document_operations
 from holdfast.query.health import AppStateInfo, health_operations
 from holdfast.query.key_answers import KEYS_PATH, KeyAnswers, KeysFirst
@@ -85,10 +87,12 @@ def operations_of(
     own_document: Callable[[Scope], OwnDocument],
 ) -> list[Operation]:
     """All operations, in the order in which a path is compared with theirs."""
+    columns = ColumnReader(reader)
     operations = [
         *StoreEndpoints(reader, state, kinds, showing).operations(),
         *RangeEndpoints(reader, kinds, showing).operations(),
         *LeaderboardEndpoints(reader, showing).operations(),
+        *ArrowEndpoints(columns).operations(),
         *KindEndpoints(reader, kinds).operations(),
         *routing_operations(reader, state, places),
         *health_operations(reader, state),

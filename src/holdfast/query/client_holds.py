@@ -1,0 +1,54 @@
+"""Holds that clients have made over REST, by an id that only their client knows, so that they can be released.
+
+They are kept by the instance that was asked, until their time has passed. Replicas end them by themselves.
+"""
+
+from dataclasses import dataclass
+from typing import Final
+
+from holdfast.chance import new_id
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.instance.held_versions import TooManyHolds
+from holdfast.query.columns import HeldStores
+
+MOST: Final = 1_000
+"""Holds of clients per instance. Each takes about a kilobyte; versions are counted by their replicas."""
+
+
+@dataclass(frozen=True)
+class _ClientHold:
+    store: str
+    held: HeldStores
+    until: float
+
+
+class ClientHolds:
+    """The holds of clients at one instance. Used on its event loop alone."""
+
+    def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._clock = clock
+        self._holds: dict[str, _ClientHold] = {}
+
+    def check(self) -> None:
+        """Raises if there is no room for another one."""
+        now = self._clock.monotonic()
+        self._holds = {id: hold for id, hold in self._holds.items() if hold.until > now}
+        if len(self._holds) >= MOST:
+            raise TooManyHolds(
+                f"Clients have {MOST:,} holds at this instance, as many as it keeps. Release some (DELETE "
+                "/v1/stores/STORE/hold/HOLD), or hold versions for fewer seconds."
+            )
+
+    def add(self, store: str, held: HeldStores, seconds: float) -> str:
+        """The id of a new hold."""
+        id = new_id()
+        self._holds[id] = _ClientHold(store, held, self._clock.monotonic() + seconds)
+        return id
+
+    def take(self, store: str, id: str) -> HeldStores | None:
+        """The stores of a hold that is to be released; None if it has ended, or was never made here."""
+        found = self._holds.get(id)
+        if found is None or found.store != store or found.until <= self._clock.monotonic():
+            return None
+        del self._holds[id]
+        return found.held

@@ -1,0 +1,405 @@
+"""How fresh an answer is: what a request may demand, and what replicas that aren't as fresh answer."""
+
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+import pytest
+
+from holdfast import metrics
+from holdfast.clock import ManualClock
+from holdfast.instance.instance import Instance
+from holdfast.log.appfile import AppSpec
+from holdfast.log.commits import Commit
+from holdfast.query.freshness import ANY, LATEST, Freshness, freshness_of, needs_of, newest_at
+from holdfast.query.problems import Problem
+from holdfast.query.service import RestService
+from holdfast.query.task_reader import ANY_REPLICA, NotFresh, ReadNeeds, VersionGone
+from holdfast.stores.engines.base import FIRST_KEY
+from holdfast.words import Millis, TaskId, Version
+from tests.instance.processes import until
+from tests.log.making import subtopologies_of
+from tests.query.fake_tasks import LEVELS, NUMBERS, FakeTask, World, served
+from tests.query.instances import Driver, Group, config, know_each_other, started
+
+STORE = msgspec.structs.replace(NUMBERS, engine="rocksdb")
+GAME = AppSpec(id="game", partitions=2, stores=(STORE,), subtopologies=subtopologies_of({"numbers": 0}))
+KEYS = range(12)
+
+
+class Versions:
+    """Versions that were committed at these times."""
+
+    def __init__(self, walls: list[int]) -> None:
+        self._walls = walls
+
+    @property
+    def newest_known(self) -> Version:
+        return Version(len(self._walls))
+
+    def commit(self, version: Version) -> Commit | None:
+        clocks: dict[str, Any] = {"wall": self._walls[version - 1], "event": None, "sources": {}}
+        writer = {"id": "d", "host": "h", "pid": 1, "epoch": 1}
+        members = {"version": version, "id": "c", "previous": None, "log": "l", "app": 1, "clocks": clocks}
+        return msgspec.convert({**members, "spark": None, "segments": {}, "counts": {}, "writer": writer}, Commit)
+
+
+def test_a_request_that_says_nothing_takes_what_the_nearest_replica_has() -> None:
+    assert freshness_of({}) is ANY
+    assert needs_of(ANY, Versions([1, 2]), ManualClock(Millis(0))) is ANY_REPLICA
+
+
+@pytest.mark.parametrize(("time", "version"), [(0, 0), (99, 0), (100, 1), (250, 2), (299, 2), (300, 3), (10_000, 3)])
+def test_the_version_that_was_the_newest_at_a_time(time: int, version: int) -> None:
+    assert newest_at(time, Versions([100, 200, 300])) == version
+
+
+@pytest.mark.parametrize(
+    ("given", "at_least"),
+    [
+        ({"max_lag": "0"}, 3),
+        ({"max_lag": "2"}, 1),
+        ({"max_lag": "9"}, 0),
+        ({"max_lag": "100ms"}, 3),
+        ({"max_lag": "150ms"}, 2),
+        ({"max_lag": "1h"}, 0),
+        ({"at_least": "2", "max_lag": "2"}, 2),
+        ({"at_least": "2", "max_lag": "0"}, 3),
+    ],
+)
+def test_what_a_request_demands_is_the_oldest_version_that_will_do(given: dict[str, str], at_least: int) -> None:
+    clock = ManualClock(Millis(400))
+    assert needs_of(freshness_of(given), Versions([100, 200, 300]), clock).at_least == at_least
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"require": "standby"},
+        {"max_lag": "-1"},
+        {"max_lag": "soon"},
+        {"at_least": "latest"},
+        {"at": "-1"},
+        {"at": "newest"},
+        {"at": "1" * 19},
+        {"wait": "31s"},
+        {"wait": "2"},
+    ],
+)
+def test_what_cannot_be_used_is_refused(given: dict[str, str]) -> None:
+    with pytest.raises(Problem, match=next(iter(given))) as caught:
+        freshness_of(given)
+    assert (caught.value.status, caught.value.error) == (400, "bad_parameter")
+
+
+def test_latest_never_mixes_versions() -> None:
+    """One task is ahead by more versions than replicas keep, so that no version is common to all."""
+    world = World()
+    world.commit(1, NUMBERS, {(n,): 1 for n in range(40)})
+    ahead = world.tasks[TaskId(1, 0)]
+    for version in range(2, 7):
+        ahead.write(version, "numbers", {})
+    assert not world.reader.range("numbers", FIRST_KEY, None, limit=100).source.consistent
+    with pytest.raises(NotFresh, match="version 6 or a later one"):
+        world.reader.range("numbers", FIRST_KEY, None, limit=100, freshness=Freshness(at=LATEST))
+    for task in world.tasks.values():
+        task.catch_up = lambda version, task=task: task.write(version, "numbers", {})  # type: ignore[misc]
+    page = world.reader.range("numbers", FIRST_KEY, None, limit=100, freshness=Freshness(at=LATEST))
+    assert (page.source.version, page.source.consistent, len(page.entries)) == (6, True, 40)
+
+
+def test_latest_tries_a_newer_version_when_a_replica_has_moved_past_the_first() -> None:
+    """The replica elsewhere is ahead of those here, whose newest version it no longer has."""
+    world = World(remote=[TaskId(1, 0)])
+    world.commit(1, NUMBERS, {(n,): 1 for n in range(40)})
+    for version in range(2, 7):
+        world.tasks[TaskId(1, 0)].write(version, "numbers", {})
+    for task in world.tasks.values():
+        task.catch_up = lambda version, task=task: task.write(version, "numbers", {})  # type: ignore[misc]
+    page = world.reader.range("numbers", FIRST_KEY, None, limit=100, freshness=Freshness(at=LATEST))
+    assert (page.source.version, page.source.consistent, len(page.entries)) == (6, True, 40)
+
+
+def test_several_stores_are_opened_at_one_version() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): 1 for n in range(10)})
+    world.commit(2, LEVELS, {("a", n): 1 for n in range(10)})
+    world.tasks[TaskId(0, 1)].write(3, "levels", {})
+    for task in world.tasks.values():
+        task.catch_up = lambda version, task=task: task.write(version, "numbers", {})  # type: ignore[misc]
+    places = world.reader.places_of("numbers", "levels")
+    with world.reader.opened(places, Freshness(at=LATEST)) as opened:
+        assert {part.store.version for part in opened.parts} == {3}
+        assert [part.place for part in opened.parts] == places
+
+
+def test_a_named_version_is_read_or_gone() -> None:
+    world = World()
+    for version in range(1, 8):
+        world.commit(version, NUMBERS, {(7,): version})
+    with served(world.reader) as client:
+        for path in ("keys/7?at=6", "range?at=6"):
+            answer = client.get(f"/numbers/{path}").json()
+            assert (answer["version"], (answer.get("entries") or [answer])[0]["value"]) == (6, 6)
+        for path in ("keys/7?at=3", "range?at=3"):
+            gone = client.get(f"/numbers/{path}")
+            assert (gone.status_code, gone.json()["error"]) == (410, "version_gone")
+            assert (gone.json()["oldest"], gone.json()["newest"]) == (5, 7)
+        for path in ("keys/7?at=9&wait=0s", "range?at=9&wait=0s", "keys/7?at_least=9&wait=0s"):
+            early = client.get(f"/numbers/{path}")
+            assert (early.status_code, early.json()["error"]) == (503, "not_fresh_enough")
+            assert (early.json()["version"], early.json()["wanted"]) == (7, 9)
+
+
+def test_a_replica_that_is_too_old_says_how_old_it_is() -> None:
+    world = World()
+    world.commit(4, NUMBERS, {(7,): 1})
+    world.log.newest_known = Version(9)
+    with served(world.reader) as client:
+        for path in ("keys/7?max_lag=2", "range?max_lag=2"):
+            refused = client.get(f"/numbers/{path}")
+            assert (refused.status_code, refused.json()["error"]) == (503, "not_fresh_enough")
+            assert (refused.json()["version"], refused.json()["wanted"]) == (4, 7)
+            assert refused.headers["retry-after"] == "1"
+        assert client.get("/numbers/keys/7?max_lag=5").json()["version"] == 4
+
+
+def test_partial_answers_are_marked_and_only_given_when_asked_for() -> None:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): n for n in range(40)})
+    world.tasks[TaskId(1, 2)].error = NotFresh("task 1_2 is elsewhere.")
+    with served(world.reader) as client:
+        assert client.get("/numbers/range").status_code == 503
+        answer = client.get("/numbers/range?partial=true").json()
+        assert answer["missing"] == {"1_2": "task 1_2 is elsewhere."}
+        assert 0 < len(answer["entries"]) < 40
+        for task in world.tasks.values():
+            task.error = NotFresh("nothing is here.")
+        assert client.get("/numbers/range?partial=true").status_code == 503
+
+
+@pytest.fixture
+def group(tmp_path: Path) -> Iterator[Group]:
+    with started(tmp_path, GAME) as group:
+        yield group
+
+
+def _get(group: Group, path: str, at: int = 0, /, **params: str) -> dict[str, Any]:
+    response = group.get(f"/v1/stores/numbers/{path}", at, **params)
+    assert response.status_code == 200, response.text
+    body: dict[str, Any] = response.json()
+    return body
+
+
+def test_an_answer_says_who_gave_it_and_when_its_version_was_committed(group: Group) -> None:
+    group.driver.commit(STORE, {(n,): n for n in KEYS})
+    group.settle()
+    commit = group.driver.log.commit(Version(1))
+    assert commit is not None
+    seen = set()
+    for n in KEYS:
+        answer = _get(group, f"keys/{n}")
+        assert (answer["committed"], answer["event_time"]) == (commit.clocks.wall, commit.clocks.event)
+        assert answer["role"] == "active"
+        seen.add((answer["task"], answer["instance"]))
+    assert seen == {("0_0", "game-0"), ("0_1", "game-1")}
+    page = _get(group, "range")
+    assert (page["committed"], page["instances"]) == (commit.clocks.wall, ["game-0", "game-1"])
+
+
+def test_read_your_writes(group: Group) -> None:
+    """Whoever knows that a version is committed sees it, on every instance, as soon as they hear of it."""
+    for version in range(1, 20):
+        group.driver.commit(STORE, {(n,): version for n in KEYS})
+        group.instances[version % 2].committed(Version(version))
+        for at in range(2):
+            assert _get(group, "keys/7", at, at_least=str(version), wait="20s")["value"] == version
+            values = {
+                entry["value"] for entry in _get(group, "range", at, at_least=str(version), wait="20s")["entries"]
+            }
+            assert values == {version}
+
+
+def test_latest_is_one_version_of_all_instances_while_versions_come(group: Group) -> None:
+    group.driver.commit(STORE, {(n,): 1 for n in KEYS})
+    group.settle()
+    for version in range(2, 40):
+        group.driver.commit(STORE, {(n,): version for n in KEYS})
+        group.instances[version % 2].committed(Version(version))
+        for at in range(2):
+            page = _get(group, "range", at, at="latest", wait="20s")
+            assert page["consistent"]
+            assert {entry["value"] for entry in page["entries"]} == {page["version"]}
+
+
+def test_a_version_that_replicas_no_longer_hold_is_gone_on_every_instance(group: Group) -> None:
+    for version in range(1, 9):
+        group.driver.commit(STORE, {(n,): version for n in KEYS})
+        group.settle()
+    for at in range(2):
+        for path in ("range", "keys/0", "keys/1", "keys/2", "keys/3"):
+            gone = group.get(f"/v1/stores/numbers/{path}", at, at="2")
+            assert (gone.status_code, gone.json()["error"]) == (410, "version_gone"), gone.text
+            held = group.get(f"/v1/stores/numbers/{path}", at, at="7").json()
+            assert (held.get("entries") or [held])[0]["value"] == 7
+
+
+@contextmanager
+def _standbys(folder: Path) -> Iterator[tuple[Driver, Instance, Instance, RestService]]:
+    """An active replica of each task, a standby that hears of no version by itself, and REST on the standby."""
+    driver = Driver(str(folder / "log"), GAME)
+    driver.commit(STORE, {(n,): 1 for n in KEYS})
+    active = Instance(config(folder, "game-0", GAME.tasks()))
+    late = msgspec.structs.replace(config(folder, "game-1", (), standbys=GAME.tasks()), poll_seconds=3600.0)
+    behind = Instance(late)
+    for instance in (active, behind):
+        instance.start()
+        assert instance.wait_ready(30)
+    know_each_other([active, behind])
+    rest = RestService(behind)
+    rest.start()
+    try:
+        yield driver, active, behind, rest
+    finally:
+        rest.stop()
+        behind.stop()
+        active.stop()
+
+
+def test_a_standby_answers_unless_the_active_one_is_required(tmp_path: Path) -> None:
+    with _standbys(tmp_path) as (driver, active, _, rest):
+        driver.commit(STORE, {(n,): 2 for n in KEYS})
+        active.committed(Version(2))
+        until(lambda: {hosted.replica.version for hosted in active.hosted()} == {2}, "the active ones are at 2")
+        for path in ("keys/7", "range"):
+            url = f"{rest.url}/v1/stores/numbers/{path}"
+            here = httpx2.get(url).json()
+            assert (here["version"], here["role"]) == (1, "standby")
+            there = httpx2.get(url, params={"require": "active"}).json()
+            assert (there["version"], there["role"]) == (2, "active")
+        active.stop()
+        refused = httpx2.get(f"{rest.url}/v1/stores/numbers/keys/7", params={"require": "active"})
+        assert refused.status_code == 503
+
+
+def test_a_standby_that_is_behind_asks_the_active_one_for_a_version(tmp_path: Path) -> None:
+    with _standbys(tmp_path) as (driver, active, behind, rest):
+        driver.commit(STORE, {(n,): 2 for n in KEYS})
+        active.committed(Version(2))
+        behind.source.learn(Version(2))  # it knows of the version, and its replicas don't have it
+        for path in ("keys/7", "range"):
+            answer = httpx2.get(f"{rest.url}/v1/stores/numbers/{path}", params={"at_least": "2", "wait": "20s"}).json()
+            assert (answer["version"], answer["role"]) == (2, "active")
+
+
+@pytest.mark.parametrize(("path", "status"), [("keys/7", 200), ("keys/99", 404), ("range", 200)])
+def test_a_version_that_another_replica_holds_is_read_there(tmp_path: Path, path: str, status: int) -> None:
+    """A key that its own task doesn't have is looked for in the other tasks, at the same version."""
+    with _standbys(tmp_path) as (driver, active, behind, rest):
+        holder = RestService(active)
+        holder.start()
+        try:
+            assert httpx2.post(f"{holder.url}/v1/stores/numbers/hold").json()["version"] == 1
+            for version in range(2, 9):
+                driver.commit(STORE, {(n,): version for n in KEYS})
+                for instance in (active, behind):
+                    instance.committed(Version(version))
+            replicas = [hosted.replica for instance in (active, behind) for hosted in instance.hosted()]
+            until(lambda: all(replica.published.version == 8 for replica in replicas), "all are at version 8")
+            found = httpx2.get(f"{rest.url}/v1/stores/numbers/{path}", params={"at": "1"})
+            assert (found.status_code, found.json()["version"]) == (status, 1), found.text
+            gone = httpx2.get(f"{rest.url}/v1/stores/numbers/{path}", params={"at": "2"})
+            assert (gone.status_code, gone.json()["error"]) == (410, "version_gone")
+        finally:
+            holder.stop()
+
+
+def test_requests_that_wait_for_a_version_take_no_thread(tmp_path: Path) -> None:
+    """Whoever takes what there is gets an answer while far more requests wait than there are threads."""
+    driver = Driver(str(tmp_path / "log"), GAME)
+    driver.commit(STORE, {(n,): 1 for n in KEYS})
+    instance = Instance(msgspec.structs.replace(config(tmp_path, "game-0", GAME.tasks()), poll_seconds=3600.0))
+    instance.start()
+    rest = RestService(instance)
+    rest.start()
+    url = f"{rest.url}/v1/stores/numbers"
+    paths = ["keys/7", "keys?key=7", "range", "scan", "count", "arrow"]
+    demands = ["at_least=2", "at=2", "max_lag=0", "max_lag=0s"]
+
+    def get(path: str, demand: str) -> httpx2.Response:
+        return httpx2.get(f"{url}/{path}{'&' if '?' in path else '?'}{demand}&wait=30s", timeout=60)
+
+    try:
+        assert instance.wait_ready(30)
+        driver.commit(STORE, {(n,): 2 for n in KEYS})
+        instance.source.learn(Version(2))  # it knows of the version, and its replicas don't have it
+        with ThreadPoolExecutor(len(paths) * len(demands)) as threads:
+            waiting = [threads.submit(get, path, demand) for path in paths for demand in demands]
+            until(lambda: metrics.value("holdfast_rest_requests_under_way") == len(waiting), "all are under way")
+            for path in ("range", "count", "scan"):
+                assert httpx2.get(f"{url}/{path}", timeout=10).status_code == 200
+            assert not any(each.done() for each in waiting)
+            instance.committed(Version(2))
+            answers = [each.result(60) for each in waiting]
+        assert [answer.status_code for answer in answers] == [200] * len(answers)
+        assert {answer.json()["version"] for answer in answers[: len(demands)]} == {2}
+    finally:
+        rest.stop()
+        instance.stop()
+
+
+@pytest.mark.parametrize("path", ["keys/7", "range"])
+def test_a_request_waits_as_long_as_it_says_all_in_all(path: str) -> None:
+    """Once for the commit and once for the replicas would be twice as long."""
+    world = World()
+    world.commit(1, NUMBERS, {(7,): 1})
+    world.log.newest_known = Version(2)
+    needs: list[ReadNeeds] = []
+
+    class Behind(FakeTask):
+        def is_behind(self, version: Version, needs: ReadNeeds) -> bool:
+            world.clock.advance(seconds=1)
+            return self.newest < version
+
+        def _at(self, version: Version | None, asked: ReadNeeds) -> tuple[Version, dict[str, dict[bytes, bytes]]]:
+            needs.append(asked)
+            return super()._at(version, asked)
+
+    for id, fake in world.tasks.items():
+        world.tasks[id] = Behind(id)
+        world.tasks[id].versions = fake.versions
+    with served(world.reader) as client:
+        refused = client.get(f"/numbers/{path}?at_least=2&wait=5s")
+    assert (refused.status_code, refused.json()["error"]) == (503, "not_fresh_enough")
+    assert {each.until for each in needs} == {world.clock.monotonic()}, "nothing was left"
+
+
+def test_a_restoring_task_says_how_far_it_is(tmp_path: Path) -> None:
+    driver = Driver(str(tmp_path / "log"), GAME, inline_limit=0)
+    driver.commit(STORE, {(n,): n for n in KEYS})
+    segments = {path: path.read_bytes() for path in (tmp_path / "log" / "segments").rglob("*.arrow")}
+    for path, whole in segments.items():
+        path.write_bytes(whole[:-20])  # so that no task can reach version 1
+    instance = Instance(config(tmp_path, "game-0", GAME.tasks()))
+    instance.start()
+    rest = RestService(instance)
+    rest.start()
+    try:
+        until(lambda: instance.source.newest_known == 1, "the version is known")
+        response = httpx2.get(f"{rest.url}/v1/stores/numbers/keys/7")
+        body = response.json()
+        assert (response.status_code, body["error"]) == (503, "restoring")
+        assert (body["version"], body["of"], body["progress"]) == (0, 1, 0.0)
+        assert response.headers["retry-after"] == "1"
+    finally:
+        rest.stop()
+        instance.stop()
+
+
+def test_gone_versions_have_the_range_that_is_left() -> None:
+    error = VersionGone(2, 5, 8)
+    assert "versions 5 to 8" in str(error)
