@@ -28,6 +28,7 @@ from holdfast.query.keytext import BadKeyText
 from holdfast.query.store_specs import UnknownStore
 from holdfast.query.task_reader import NotFresh, NotHere, NotReady, Restoring, TooLarge, VersionGone
 from holdfast.query.value_columns import NotAsColumns
+from holdfast.sql.errors import SqlBusy, SqlError, SqlMissing
 from holdfast.words import NOTHING
 
 log = logging.getLogger(__name__)
@@ -96,6 +97,9 @@ def problem_of(error: Exception) -> Problem:
         case NotHere():
             what = "Ask again after the time in Retry-After. /v1/state of each instance shows its tasks."
             return Problem(503, "not_here", str(error), what)
+        case SqlError():
+            status = 501 if isinstance(error, SqlMissing) else 503 if isinstance(error, SqlBusy) else 400
+            return Problem(status, error.error, str(error), "docs/sql.md has what a statement may do, and its limits.")
         case TooManyHolds():
             what = "Ask again after the time in Retry-After; docs/sql.md says what holds a version, and for how long."
             return Problem(503, "too_many_holds", str(error), what)

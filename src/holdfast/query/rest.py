@@ -36,8 +36,11 @@ from holdfast.query.reader import StoreReader
 from holdfast.query.routes import Places
 from holdfast.query.routing import NOWHERE, routing_operations
 from holdfast.query.showing import Showing
+from holdfast.query.sql import SqlEndpoint
 from holdfast.query.store_endpoints import StoreEndpoints
 from holdfast.settings.rest import RestSettings
+from holdfast.settings.sql import SqlSettings
+from holdfast.sql.workers import Workers
 
 _DEFAULTS = RestSettings()
 _LONGEST = 200
@@ -51,6 +54,7 @@ def create_app(
     state: Callable[[], AppStateInfo],
     *,
     places: Callable[[], Places] = lambda: NOWHERE,
+    workers: Workers | None = None,
     quick: bool = True,
     settings: RestSettings = _DEFAULTS,
 ) -> ASGIApp:
@@ -62,6 +66,7 @@ def create_app(
         kinds,
         showing,
         places=places,
+        workers=workers,
         own_document=lambda scope: OwnDocument({}, {}),
     )
     app = Starlette(
@@ -85,6 +90,7 @@ def operations_of(
     *,
     places: Callable[[], Places],
     own_document: Callable[[Scope], OwnDocument],
+    workers: Workers | None = None,
 ) -> list[Operation]:
     """All operations, in the order in which a path is compared with theirs."""
     columns = ColumnReader(reader)
@@ -93,6 +99,7 @@ def operations_of(
         *RangeEndpoints(reader, kinds, showing).operations(),
         *LeaderboardEndpoints(reader, showing).operations(),
         *ArrowEndpoints(columns).operations(),
+        *SqlEndpoint(columns, workers or Workers(SqlSettings())).operations(),
         *KindEndpoints(reader, kinds).operations(),
         *routing_operations(reader, state, places),
         *health_operations(reader, state),

@@ -13,6 +13,7 @@ from holdfast.query.rest import create_app
 from holdfast.query.routing import places_of
 from holdfast.query.server import bind
 from holdfast.query.task_readers import TaskReaders
+from holdfast.sql.workers import Workers
 from holdfast.states import AppState
 from holdfast.words import NOTHING
 
@@ -25,10 +26,12 @@ class RestService:
         self.url = ""  # until it is known, a few microseconds after the first request may have come
         self._tasks = TaskReaders(instance)
         self.reader = StoreReader(instance.source, self._tasks, max_page=rest.max_page)
+        self._workers = Workers(instance.config.sql)
         app = create_app(
             self.reader,
             lambda: state_of(instance),
             places=lambda: places_of(instance, self.url),
+            workers=self._workers,
             settings=rest,
         )
         self._server = bind(app, rest)
@@ -43,6 +46,7 @@ class RestService:
     def stop(self) -> None:
         """Returns within two seconds, whatever requests are running."""
         self._server.stop()
+        self._workers.close()
         self.reader.close()
         self._tasks.close()
 

@@ -1,0 +1,217 @@
+"""A worker: runs one statement after the other, each in a database of its own that has nothing but views of the stores.
+
+DuckDB is closed in three ways. Its configuration has no files, no network and no extensions, and is locked before the
+statement is seen. Only a single SELECT is run. And the process has limits of the system: on memory, on processor time
+per statement, on open files (a few more than it has) and on written ones (it can write nothing), and it dies with its
+instance. Its environment is empty. Nothing of the system keeps it from reading a file or opening a socket, as the user
+that the instance runs as: that rests on DuckDB's configuration alone.
+"""
+
+import ctypes
+import math
+import os
+import resource
+import signal
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Final
+
+import duckdb
+import pyarrow as pa
+
+from holdfast.sql.errors import SqlError, SqlMistake, SqlRefused, SqlTooLarge
+from holdfast.sql.messages import (
+    Channel,
+    Disconnected,
+    Done,
+    Kind,
+    Statement,
+    StatementFailed,
+    StoreScan,
+    decoded,
+    encoded,
+)
+from holdfast.sql.scans import TableSource, register
+
+_DIES_WITH_PARENT: Final = 1  # PR_SET_PDEATHSIG
+_OVERHEAD: Final = 3 << 30
+"""The address space of the process beside what DuckDB may use: libraries, stacks and arenas that are never touched."""
+_BATCH_ROWS: Final = 8_192
+_SLACK_SECONDS: Final = 2.0
+"""Processor time beside that of DuckDB's threads."""
+IDLE_SECONDS: Final = 60.0
+"""A worker without a statement ends after this long."""
+_CONFIG: Final = {
+    "enable_external_access": "false",
+    "autoinstall_known_extensions": "false",
+    "autoload_known_extensions": "false",
+    "allow_community_extensions": "false",
+    "allow_unsigned_extensions": "false",
+    "allow_persistent_secrets": "false",
+    "python_enable_replacements": "false",
+    "temp_directory": "",
+}
+
+
+def main() -> None:
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    _close_the_door(memory=int(sys.argv[2]))
+    try:
+        channel.send(Kind.READY)
+        while True:
+            channel.socket.settimeout(IDLE_SECONDS)
+            statement = decoded(channel.receive().body, Statement)
+            channel.socket.settimeout(None)
+            schemas = dict(_schema(channel.receive().body) for _ in range(statement.tables))
+            channel.send(Kind.BEGUN)
+            _limit_processor_time(statement)
+            _answer(channel, statement, schemas)
+    except (Disconnected, OSError):
+        os._exit(0)  # the instance has ended, or has no statement: nothing here needs to be closed
+
+
+def _answer(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema]) -> None:
+    try:
+        with _as_ours():
+            more = _run(channel, statement, schemas)
+    except SqlError as error:
+        channel.send(Kind.FAILED, encoded(StatementFailed(type(error).__name__, str(error))))
+    else:
+        channel.send(Kind.DONE, encoded(Done(more)))
+
+
+def _run(channel: Channel, statement: Statement, schemas: dict[str, pa.Schema]) -> bool:
+    """Sends the rows of a statement. Returns whether some were left out."""
+    limits = {"memory_limit": f"{statement.memory}B", "threads": str(statement.threads)}
+    with closing(duckdb.connect(":memory:", config={**_CONFIG, **limits})) as connection:
+        for name, schema in schemas.items():
+            register(connection, name, TableSource(name, schema, lambda scan: _opened(channel, scan)))
+        connection.execute("SET TimeZone = 'UTC'")
+        connection.execute("SET lock_configuration = true")
+        query = _only_select(connection, statement.sql)
+        # Not `execute`, which would hold the whole result before the first row is taken.
+        return _send_result(channel, connection.sql(query).to_arrow_reader(_BATCH_ROWS), statement)
+
+
+def _limit_processor_time(statement: Statement) -> None:
+    """Ends the process if the instance, which watches the time, is stopped or stuck."""
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    seconds = used.ru_utime + used.ru_stime + statement.seconds * statement.threads + _SLACK_SECONDS
+    resource.setrlimit(resource.RLIMIT_CPU, (math.ceil(seconds), resource.RLIM_INFINITY))
+
+
+def _only_select(connection: duckdb.DuckDBPyConnection, sql: str) -> duckdb.Statement:
+    statements = connection.extract_statements(sql)
+    if len(statements) != 1:
+        raise SqlRefused(f"The text has {len(statements)} statements. Send one SELECT at a time.")
+    if statements[0].type is not duckdb.StatementType.SELECT:
+        raise SqlRefused(
+            f"{statements[0].type.name} is not possible here: stores are read, not written, and settings are fixed. "
+            "Write one SELECT."
+        )
+    return statements[0]
+
+
+def _opened(channel: Channel, scan: StoreScan) -> pa.RecordBatchReader:
+    """The rows of a scan. DuckDB may open several; each has a socket of its own."""
+    ours, theirs = socket.socketpair()
+    with theirs:
+        channel.send(Kind.SCAN, encoded(scan), pass_on=theirs)
+    return pa.ipc.open_stream(ours.makefile("rb", buffering=1 << 16))
+
+
+def _send_result(channel: Channel, result: pa.RecordBatchReader, statement: Statement) -> bool:
+    sent = size = 0
+    with _frames(channel, result.schema) as writer:
+        for batch in result:
+            left = statement.rows - sent
+            if batch.num_rows > left:
+                writer.write_batch(batch.slice(0, left))
+                return True
+            sent, size = sent + batch.num_rows, size + batch.nbytes
+            if size > statement.result_bytes:
+                raise SqlTooLarge(
+                    f"The result has more than {statement.result_bytes:,} bytes, the limit. Select fewer columns or "
+                    "rows."
+                )
+            writer.write_batch(batch)
+    return False
+
+
+class _Rows:
+    """A file whose parts are sent as frames."""
+
+    closed = False
+
+    def __init__(self, channel: Channel) -> None:
+        self._channel = channel
+
+    def write(self, data: bytes) -> int:
+        self._channel.send(Kind.ROWS, bytes(data))
+        return len(data)
+
+    def flush(self) -> None:
+        pass
+
+
+@contextmanager
+def _frames(channel: Channel, schema: pa.Schema) -> Iterator[pa.ipc.RecordBatchStreamWriter]:
+    writer = pa.ipc.new_stream(_Rows(channel), schema)
+    yield writer
+    writer.close()
+
+
+@contextmanager
+def _as_ours() -> Iterator[None]:
+    """DuckDB's errors as ours. Those about files have paths of this machine in them, so they are not shown."""
+    try:
+        yield
+    except (duckdb.OutOfMemoryException, MemoryError) as error:
+        raise SqlTooLarge(
+            "The statement needs more memory than sql.memory allows. Select fewer columns or rows, or group by fewer "
+            "keys."
+        ) from error
+    except (duckdb.PermissionException, duckdb.IOException) as error:
+        raise SqlRefused("Files, the network and extensions can't be used here. Select from the stores.") from error
+    except (duckdb.InternalException, duckdb.FatalException) as error:
+        raise SqlMistake(f"DuckDB failed: {_first_line(error)}. Write the statement in another way.") from error
+    except duckdb.Error as error:
+        raise SqlMistake(_mistake(str(error)[:2_000])) from error
+
+
+def _mistake(text: str) -> str:
+    """What DuckDB says, which may end with a line that has only a caret."""
+    if 'syntax error at or near "-"' in text:
+        text += '\nA name with a - is written in double quotes: "by-shop".'
+    return f"{text}\n" if "\n" in text else text
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0][:300]
+
+
+def _schema(body: bytes) -> tuple[str, pa.Schema]:
+    name, _, data = body.partition(b"\x00")
+    return name.decode(), pa.ipc.read_schema(pa.py_buffer(data))
+
+
+def _close_the_door(memory: int) -> None:
+    """Limits of the system. They hold whatever a statement finds in DuckDB."""
+    ctypes.CDLL(None).prctl(_DIES_WITH_PARENT, signal.SIGKILL)
+    os.environ.clear()
+    os.nice(5)  # lookups come first
+    duckdb.connect(":memory:").close()  # loads what it needs while it can
+    opened = len(os.listdir("/proc/self/fd"))
+    for what, limit in (
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_FSIZE, 0),
+        (resource.RLIMIT_AS, memory + _OVERHEAD),
+        (resource.RLIMIT_NOFILE, opened + 64),
+    ):
+        resource.setrlimit(what, (limit, limit))
+
+
+if __name__ == "__main__":
+    main()
