@@ -8,7 +8,7 @@ checksum of every part is checked where it is read.
 import logging
 import threading
 from collections import OrderedDict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 
@@ -63,6 +63,8 @@ class LogReader:
     def __init__(self, log: Log, fetcher: FileFetcher | None = None) -> None:
         self.log = log
         self.fetcher = fetcher or FileFetcher()
+        self.on_newest: Callable[[], None] = lambda: None
+        """Called on any thread when there is a newer version."""
         self._commits: OrderedDict[Version, Commit] = OrderedDict()
         self._reads: dict[Version, Future[Commit | None]] = {}
         """Reads under way."""
@@ -150,7 +152,6 @@ class LogReader:
         with self._lock:
             if version in self._commits:
                 self._believed.add(version)
-            self._newest = max(self._newest, version)
         self._learned(commit)
         return commit
 
@@ -161,9 +162,13 @@ class LogReader:
         unless it is killed.
         """
         version = Version(commit.version)
-        if (following := self._read(Version(version + 1))) is not None:
+        known = self._newest  # before the look, after which another thread may learn of the next version
+        following = self._read(Version(version + 1))
+        if following is None and known > version:  # it was there: a read that had begun before may have missed it
+            following = self._read(Version(version + 1))
+        if following is not None:
             return following.previous == commit.id
-        return version >= self._newest and self.log.chain.follows(version)
+        return known <= version and self.log.chain.follows(version)
 
     def _read(self, version: Version) -> Commit | None:
         """A commit of the log, believed or not. If another thread is reading it, this one waits for the answer."""
@@ -208,8 +213,6 @@ class LogReader:
         found = self.log.newest(at_least=self._newest)
         if found is None:
             return NOTHING
-        with self._lock:
-            self._newest = max(self._newest, Version(found.version))
         self._learned(found)
         return Version(found.version)
 
@@ -221,6 +224,10 @@ class LogReader:
         with self._lock:
             first, last = self._spans.get(commit.app, (version, version))
             self._spans[commit.app] = min(first, version), max(last, version)
+            is_newer = version > self._newest
+            self._newest = max(self._newest, version)
+        if is_newer:
+            self.on_newest()
 
     def follow(self) -> Version:
         """The newest version, searched from the newest known one: one request to the log if there is nothing new."""

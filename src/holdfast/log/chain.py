@@ -74,6 +74,10 @@ class CommitChain:
         """The oldest commit by name. Rarely needed, since all commits are listed."""
         return min(self._listed(), default=NOTHING)
 
+    def kept(self) -> list[Version]:
+        """The versions of all commits there are, by name, the oldest first. Rarely needed, like `oldest`."""
+        return sorted(self._listed())
+
     def _newest_listed(self) -> Version:
         """The newest commit by name. Only for logs with few commits, since all of them are listed."""
         return max(self._listed(), default=NOTHING)

@@ -38,6 +38,7 @@ from holdfast.query.routing import NOWHERE, routing_operations
 from holdfast.query.showing import Showing
 from holdfast.query.sql import SqlEndpoint
 from holdfast.query.store_endpoints import StoreEndpoints
+from holdfast.query.watch import Watches
 from holdfast.settings.rest import RestSettings
 from holdfast.settings.sql import SqlSettings
 from holdfast.sql.workers import Workers
@@ -54,6 +55,7 @@ def create_app(
     state: Callable[[], AppStateInfo],
     *,
     places: Callable[[], Places] = lambda: NOWHERE,
+    watches: Watches | None = None,
     workers: Workers | None = None,
     quick: bool = True,
     settings: RestSettings = _DEFAULTS,
@@ -66,6 +68,7 @@ def create_app(
         kinds,
         showing,
         places=places,
+        watches=watches,
         workers=workers,
         own_document=lambda scope: OwnDocument({}, {}),
     )
@@ -89,6 +92,7 @@ def operations_of(
     showing: Showing,
     *,
     places: Callable[[], Places],
+    watches: Watches | None,
     own_document: Callable[[Scope], OwnDocument],
     workers: Workers | None = None,
 ) -> list[Operation]:
@@ -100,6 +104,7 @@ def operations_of(
         *LeaderboardEndpoints(reader, showing).operations(),
         *ArrowEndpoints(columns).operations(),
         *SqlEndpoint(columns, workers or Workers(SqlSettings())).operations(),
+        *(() if watches is None else watches.operations()),
         *KindEndpoints(reader, kinds).operations(),
         *routing_operations(reader, state, places),
         *health_operations(reader, state),

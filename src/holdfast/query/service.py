@@ -13,6 +13,7 @@ from holdfast.query.rest import create_app
 from holdfast.query.routing import places_of
 from holdfast.query.server import bind
 from holdfast.query.task_readers import TaskReaders
+from holdfast.query.watch import Watches
 from holdfast.sql.workers import Workers
 from holdfast.states import AppState
 from holdfast.words import NOTHING
@@ -26,11 +27,13 @@ class RestService:
         self.url = ""  # until it is known, a few microseconds after the first request may have come
         self._tasks = TaskReaders(instance)
         self.reader = StoreReader(instance.source, self._tasks, max_page=rest.max_page)
+        self.watches = Watches(instance.source, self.reader.specs)
         self._workers = Workers(instance.config.sql)
         app = create_app(
             self.reader,
             lambda: state_of(instance),
             places=lambda: places_of(instance, self.url),
+            watches=self.watches,
             workers=self._workers,
             settings=rest,
         )
@@ -45,7 +48,9 @@ class RestService:
 
     def stop(self) -> None:
         """Returns within two seconds, whatever requests are running."""
+        self.watches.end()
         self._server.stop()
+        self.watches.close()
         self._workers.close()
         self.reader.close()
         self._tasks.close()
