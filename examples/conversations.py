@@ -7,10 +7,13 @@
 - `conversations`: messages less than 2 hours apart are one conversation
 - `audit`: one entry per message, by its own id, kept for 30 days
 
+`conversation_endpoints.py` answers paths of its own from them.
+
 The key of the audit trail is not the key of the stream, so it is declared with `other_key=True`: an entry is in the
 partition of the user who sent the message.
 """
 
+import importlib
 import tempfile
 import urllib.request
 from datetime import UTC, datetime, timedelta
@@ -89,15 +92,24 @@ def build(spark: SparkSession, folder: Path, **settings: Any) -> hf.App:
     messages = spark.readStream.schema(columns).parquet(f"{folder}/messages")
     # A message that can't be processed is kept, and leaves nothing in any of the four stores.
     app.stream(messages, key="user", timestamp="at").process(Chat, on_error="dead_letter")
+    # Instances import endpoints by the name of their module, which the main program doesn't have.
+    endpoints = importlib.import_module("conversation_endpoints")
+    app.serve(endpoints.session, endpoints.windows, endpoints.audited)
     return app
 
 
-if __name__ == "__main__":
+def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         write_messages(Path(folder, "messages"))
         spark = SparkSession.builder.master("local[2]").getOrCreate()
         with build(spark, Path(folder)) as app:
             app.process_all_available()
-            for path in ("user-sessions/keys/ann", "conversations/sessions/ann", "audit/keys/m-3"):
-                with urllib.request.urlopen(f"{app.address}/v1/stores/{path}") as answer:
+            for path in ("users/ann/session", "metrics/ann/windows?hours=9", "audit/m-3"):
+                with urllib.request.urlopen(f"{app.address}/api/state/{path}") as answer:
                     print(path, answer.read().decode())
+            with urllib.request.urlopen(f"{app.address}/v1/stores/conversations/sessions/ann") as answer:
+                print("conversations", answer.read().decode())
+
+
+if __name__ == "__main__":
+    main()

@@ -69,6 +69,8 @@ if TYPE_CHECKING:
     from holdfast.topology.aggregates import sum as sum
     from holdfast.topology.aggregation import Table as Table
     from holdfast.topology.cogrouping import cogroup as cogroup
+    from holdfast.topology.endpoints import StoreViews as StoreViews
+    from holdfast.topology.endpoints import endpoint as endpoint
     from holdfast.topology.global_tables import GlobalTable as GlobalTable
     from holdfast.topology.join_windows import JoinWindow as JoinWindow
     from holdfast.topology.join_windows import join_window as join_window
@@ -140,6 +142,7 @@ _HOMES = {
     ),
     "holdfast.topology.aggregation": ("Table",),
     "holdfast.topology.cogrouping": ("cogroup",),
+    "holdfast.topology.endpoints": ("StoreViews", "endpoint"),
     "holdfast.topology.global_tables": ("GlobalTable",),
     "holdfast.topology.join_windows": ("JoinWindow", "join_window"),
     "holdfast.topology.joined": ("Joined",),

@@ -36,6 +36,7 @@ from holdfast.states import AlreadyStarted, AppPaused, AppState, AppStopped, Not
 from holdfast.stores.options import Length
 from holdfast.terminal import run_in_terminal
 from holdfast.topology.aggregation import Table
+from holdfast.topology.endpoints import OwnEndpoint, checked_endpoints
 from holdfast.topology.global_tables import GlobalTable, add_global_table, as_frame, check_sources, static_stream
 from holdfast.topology.opening import open_stream
 from holdfast.topology.outputs import DEAD_LETTERS
@@ -209,6 +210,10 @@ class App(Listened):
     def dead_letters(self, sink: Sink) -> None:
         """Sets the sink of records that can't be used. The default is JSON files in `<base_dir>/<app>/dead-letters`."""
         self._topology.add_sink(DEAD_LETTERS, sink, DEAD_LETTERS)
+
+    def serve(self, *endpoints: OwnEndpoint) -> None:
+        """Adds endpoints of your own to REST: functions that are decorated with `hf.endpoint`."""
+        self._topology.endpoints += checked_endpoints(endpoints)
 
     def describe(self, format: str = "text") -> str:
         """The app as text: its streams, stores, sinks and the places of its data.

@@ -32,6 +32,8 @@ def _lines(app: str, settings: Settings, topology: Topology) -> Iterator[str]:
                 what = node.source.partition(OF_STORE)[2]
                 of = f" of the changes in {what}" if isinstance(outputs[node.source], ChangedEntries) else f" of {what}"
                 yield f"    sink {node.name} ({node.sink.kind})" + (of if what else "")
+    for endpoint in topology.endpoints:
+        yield f"  endpoint GET {endpoint.path}: {endpoint.place} reads {', '.join(endpoint.reads)}"
 
 
 def _subtopology(each: SubTopology) -> Iterator[str]:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from holdfast.log import appfile, commits, documents
-from holdfast.log.appfile import AppSpec
+from holdfast.log.appfile import AppSpec, EndpointSpec
 from holdfast.log.commits import Clocks, Commit, SparkBatch, Writer
 from holdfast.log.identity import LogIdentity
 from holdfast.log.leadership import Leader
@@ -86,6 +86,9 @@ APP = AppSpec(
     subtopologies=subtopologies_of({"counts": 0}),
     used_numbers=1,
 )
+ENDPOINTS_APP = msgspec.structs.replace(
+    APP, endpoints=(EndpointSpec("/api/state/players/{name}", "game.endpoints:player", ("counts",)),)
+)
 IDENTITY = LogIdentity(id="l0g", app="scores")
 
 
@@ -110,6 +113,7 @@ def documents_of(type_: Any) -> Codec:
         ("positions-1", POSITIONS, documents_of(Positions)),
         ("leader-1", LEADER, documents_of(Leader)),
         ("app-1", APP, APPS),
+        ("app-1-endpoints", ENDPOINTS_APP, APPS),
         ("log-1", IDENTITY, documents_of(LogIdentity)),
     ],
 )

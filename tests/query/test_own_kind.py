@@ -13,11 +13,16 @@ import holdfast as hf
 from examples.count_min_sketch import CountMinSketch
 from holdfast.errors import TopologyError
 from holdfast.kinds import TIME, Item, Query, Store, View
-from holdfast.log.appfile import AppSpec
+from holdfast.log.appfile import AppSpec, EndpointSpec
+from holdfast.query.rest import create_app
+from holdfast.query.server import serve
+from holdfast.settings.sql import SqlSettings
+from holdfast.sql.workers import Workers
 from holdfast.stores.spec import differences
 from tests.instance.processes import until
 from tests.log.making import app_spec, subtopologies_of
-from tests.query.fake_tasks import World, served
+from tests.query import own_functions
+from tests.query.fake_tasks import STATE, World, served
 from tests.query.instances import Driver, config, process
 
 WORDS = CountMinSketch("words", width=128)
@@ -70,6 +75,34 @@ def test_a_real_instance_answers_what_the_kind_declares(tmp_path: Path) -> None:
                 assert (gone.status_code, gone.json()["error"]) == (500, "kind_not_found")
                 assert "can't import; its log says why." in gone.json()["message"]
                 assert "Make the module nowhere.at.all importable" in gone.json()["what_to_do"]
+
+
+def test_an_endpoint_combines_what_the_partitions_of_an_own_kind_answer() -> None:
+    """A method of the kind is never answered by one partition, as if it were all of them."""
+    spec = EndpointSpec(own_functions.words.path, own_functions.words.place, ("words",))
+    world = World(msgspec.structs.replace(APP, endpoints=(spec,)))
+    for number, task in enumerate(APP.tasks(), start=1):
+        written = hf.DictBytes()
+        WORDS.bind(written, hf.Now(wall=0)).add("book", "hold", number)
+        world.tasks[task].write(1, "words", written.entries)
+    with served(world.reader) as client:
+        url = str(client.base_url.join("/api/words/hold"))
+        assert client.get(url).json() == 1 + 2
+        refused = client.get(url, params={"each": "false"})
+        assert (refused.status_code, refused.json()["error"]) == (500, "endpoint_failed")
+        assert "view.estimate(...) for view in stores['words'].partitions" in refused.json()["message"]
+
+
+def test_a_kind_that_cant_be_imported_is_no_table_and_breaks_no_other() -> None:
+    workers = Workers(SqlSettings())
+    with serve(create_app(World(APP).reader, lambda: STATE, workers=workers), port=0) as server:
+        result = httpx2.post(f"{server.url}/v1/sql", json={"sql": "SHOW TABLES"}, timeout=30)
+        assert (result.status_code, result.json().get("rows")) == (200, []), result.text
+        assert httpx2.get(f"{server.url}/v1/openapi.json").status_code == 200
+        arrow = httpx2.get(f"{server.url}/v1/stores/gone/arrow")
+        assert (arrow.status_code, arrow.json()["error"]) == (400, "not_as_columns")
+        assert "No module named 'nowhere'. Install its package here too." in arrow.json()["message"]
+    workers.close()
 
 
 def first(view: View[Any, Any], key: int, *, count: int, since: int | None) -> Iterator[Item]:

@@ -55,6 +55,14 @@ class SubTopologySpec(msgspec.Struct, frozen=True):
     stores: tuple[str, ...] = ()
 
 
+class EndpointSpec(msgspec.Struct, frozen=True):
+    """An endpoint of the user's own: its path, the place of its function, and the stores that it reads."""
+
+    path: str
+    place: str
+    stores: tuple[str, ...]
+
+
 class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
     """An app as its log describes it. The log sets `log`, `number`, `follows` and `used_numbers`."""
 
@@ -70,6 +78,12 @@ class AppSpec(msgspec.Struct, frozen=True, kw_only=True):
     subtopologies: tuple[SubTopologySpec, ...]
     used_numbers: int = 0
     """How many numbers sub-topologies have had. None is used again: their segments may still be in the log."""
+    endpoints: tuple[EndpointSpec, ...] | msgspec.UnsetType = msgspec.UNSET
+    """Endpoints of the user's own; not written where there are none."""
+
+    @property
+    def own_endpoints(self) -> tuple[EndpointSpec, ...]:
+        return () if isinstance(self.endpoints, msgspec.UnsetType) else self.endpoints
 
     def tasks(self) -> tuple[TaskId, ...]:
         """Every task that has state, also if all its stores are removed and kept."""
@@ -156,4 +170,5 @@ def content(spec: AppSpec) -> tuple[object, ...]:
     stores = sorted(spec.stores, key=lambda store: store.name)
     subtopologies = sorted(spec.subtopologies, key=lambda each: each.number)
     numbers = spec.follows, spec.used_numbers
-    return spec.id, spec.log, numbers, spec.partitions, spec.formats, stores, subtopologies
+    endpoints = sorted(spec.own_endpoints, key=lambda each: each.path)
+    return spec.id, spec.log, numbers, spec.partitions, spec.formats, stores, subtopologies, endpoints

@@ -106,6 +106,10 @@ def _changes(before: InEffect, after: AppSpec, rules: ChangeRules) -> Iterator[s
                     f"versions {back.until + 1} to {before.version}"
                 )
             yield from _reshaped(known, store)
+    was, now = ({each.path: each for each in app.own_endpoints} for app in (before.app, after))
+    yield from (f"endpoint {path} is added" for path in sorted(now.keys() - was.keys()))
+    yield from (f"endpoint {path} is removed" for path in sorted(was.keys() - now.keys()))
+    yield from (f"endpoint {path} is changed" for path in sorted(now.keys() & was.keys()) if now[path] != was[path])
     for store in sorted(before.app.stores, key=lambda store: store.name):
         left = after.store(store.name)
         if left is None and store.removed is not None:

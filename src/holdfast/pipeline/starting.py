@@ -1,9 +1,12 @@
 """An app's topology and settings, as its log and its tasks need them."""
 
-from holdfast.log.appfile import AppSpec, SubTopologySpec, effective
+import msgspec
+
+from holdfast.log.appfile import AppSpec, EndpointSpec, SubTopologySpec, effective
 from holdfast.log.log import Log
 from holdfast.pipeline.task import Limits
 from holdfast.settings.model import Settings
+from holdfast.topology.endpoints import check_endpoints
 from holdfast.topology.topology import Topology
 
 _RETURNED = 8 << 20
@@ -14,6 +17,8 @@ _RETURNED_BY_TASK = 64 << 10
 
 def app_spec(id: str, partitions: int, topology: Topology) -> AppSpec:
     """The app for its file in the log."""
+    check_endpoints(topology.endpoints, [store.name for store in topology.stores])
+    endpoints = tuple(EndpointSpec(each.path, each.place, tuple(sorted(each.reads))) for each in topology.endpoints)
     return AppSpec(
         id=id,
         partitions=partitions,
@@ -22,6 +27,7 @@ def app_spec(id: str, partitions: int, topology: Topology) -> AppSpec:
             SubTopologySpec(each.name, each.number, tuple(sorted(store.name for store in each.stores)))
             for each in topology.subtopologies
         ),
+        endpoints=endpoints or msgspec.UNSET,
     )
 
 

@@ -29,6 +29,7 @@ from holdfast.query.limits import Limited
 from holdfast.query.measuring import REQUESTS
 from holdfast.query.operations import Operation
 from holdfast.query.own_documents import OwnDocument
+from holdfast.query.own_endpoints import OwnEndpoints
 from holdfast.query.problems import Problem, answer_problem, no_such_path, problem_of
 from holdfast.query.queries import Kinds
 from holdfast.query.range_endpoints import RangeEndpoints
@@ -70,7 +71,7 @@ def create_app(
         places=places,
         watches=watches,
         workers=workers,
-        own_document=lambda scope: OwnDocument({}, {}),
+        own_document=lambda scope: own.document(scope),  # noqa: PLW0108  it is made below
     )
     app = Starlette(
         routes=[_route(operation) for operation in operations],
@@ -80,9 +81,10 @@ def create_app(
         },
     )
     app.router.redirect_slashes = False  # a key may end with a slash
-    limited, keys = Limited(app, settings), KeyAnswers(reader, kinds, showing.renderer)
+    own = OwnEndpoints(reader, kinds, app)
+    limited, keys = Limited(own, settings), KeyAnswers(reader, kinds, showing.renderer)
     quickly = KeysFirst(keys, limited, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
-    return guarded(quickly if quick else limited, settings)
+    return guarded(quickly if quick else limited, settings, own.needs)
 
 
 def operations_of(

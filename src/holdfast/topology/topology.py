@@ -16,6 +16,7 @@ from holdfast.stores.access import Now
 from holdfast.stores.formats.types import Schema
 from holdfast.stores.options import ROCKSDB, known_engine
 from holdfast.stores.spec import StoreSpec, check_name
+from holdfast.topology.endpoints import OwnEndpoint
 from holdfast.topology.outputs import DeadLetters, Output, default_sink_name
 from holdfast.topology.plain_frames import PlainFrame, spark_frame
 from holdfast.topology.processor import OnError, two_stores
@@ -139,6 +140,7 @@ class Topology:
         self.sources: list[Source] = []
         self.subtopologies: list[SubTopology] = []
         self.sinks: list[SinkNode] = []
+        self.endpoints: list[OwnEndpoint] = []
         self.is_numbered = False
         """Whether the sub-topologies have the numbers of the app's file."""
 

@@ -1,0 +1,111 @@
+"""The table of operations: routes, checks and the OpenAPI document say the same."""
+
+import re
+from collections.abc import Iterator
+
+import httpx2
+import pytest
+
+from holdfast.query.own_documents import OwnDocument
+from holdfast.query.queries import Kinds
+from holdfast.query.rest import create_app, operations_of
+from holdfast.query.routing import NOWHERE
+from holdfast.query.server import serve
+from holdfast.query.showing import Showing
+from holdfast.settings.rest import RestSettings
+from tests.query.fake_tasks import NUMBERS, STATE, World, served
+
+
+@pytest.fixture(scope="module")
+def rest() -> Iterator[httpx2.Client]:
+    world = World()
+    world.commit(1, NUMBERS, {(n,): n for n in range(3)})
+    with served(world.reader) as client:
+        yield client
+
+
+def test_every_route_is_in_the_document_but_those_for_kinds_that_no_store_has(rest: httpx2.Client) -> None:
+    document = rest.get("/../openapi.json").json()
+    reader = World().reader
+    kinds = Kinds(reader.specs.all())
+    operations = operations_of(
+        reader,
+        lambda: STATE,
+        kinds,
+        Showing(reader.specs),
+        places=lambda: NOWHERE,
+        watches=None,
+        own_document=lambda scope: OwnDocument({}, {}),
+    )
+    routes = {(each.template, each.method.lower()) for each in operations}
+    described = {(path, method) for path, methods in document["paths"].items() for method in methods}
+    unlisted = ("{query}/{key}", "sessions", "windows")  # no store here has windows or sessions
+    assert routes - described == {(f"/v1/stores/{{store}}/{path}", "get") for path in unlisted}
+    assert described <= routes
+
+
+def test_the_document_names_the_stores_that_an_operation_is_for(rest: httpx2.Client) -> None:
+    paths = rest.get("/../openapi.json").json()["paths"]
+    store = paths["/v1/stores/{store}/keys/{key}"]["get"]["parameters"][0]
+    assert store["schema"]["enum"] == ["levels", "numbers", "scores"]
+    statuses = paths["/v1/stores/{store}/range"]["get"]["responses"]
+    assert {"200", "400", "404", "410", "503"} <= set(statuses)
+
+
+def test_every_operation_has_the_refusals_of_tokens_and_limits(rest: httpx2.Client) -> None:
+    document = rest.get("/../openapi.json").json()
+    for methods in document["paths"].values():
+        for method, operation in methods.items():
+            assert {"400", "401", "403", "421", "429", "500", "503"} <= {*operation["responses"]}
+            assert method == "get" or {"408", "413"} <= {*operation["responses"]}
+    referred = re.findall(r"#/components/responses/(\w+)", rest.get("/../openapi.json").text)
+    assert {*referred} <= {*document["components"]["responses"]}
+    assert document["components"]["securitySchemes"] == {"token": {"type": "http", "scheme": "bearer"}}
+    assert document["paths"]["/health/live"]["get"]["security"] == []
+
+
+def test_every_operation_has_its_own_name(rest: httpx2.Client) -> None:
+    paths = rest.get("/../openapi.json").json()["paths"]
+    names = [operation["operationId"] for methods in paths.values() for operation in methods.values()]
+    assert len(names) == len(set(names)) >= 10
+
+
+def test_the_page_loads_nothing_from_other_hosts(rest: httpx2.Client) -> None:
+    page = rest.get("/../docs")
+    assert page.headers["content-type"].startswith("text/html")
+    assert "connect-src 'self'" in page.headers["content-security-policy"]
+    assert "http://" not in page.text
+    assert "https://" not in page.text
+    assert not re.search(r"\b(src|href|action)=|@import|url\(", page.text)
+    assert re.findall(r"\b(?:ask|fetch)\(\s*[\"'`]([^\"'`]*)", page.text) == ["openapi.json"]
+
+
+def test_the_document_has_what_the_page_asks_with(rest: httpx2.Client) -> None:
+    """It knows no path but that of the document: it fills in the parts of each path, and sends bodies as JSON."""
+    document = rest.get("/../openapi.json").json()
+    assert "/v1/openapi.json" in document["paths"]
+    for path, methods in document["paths"].items():
+        for operation in methods.values():
+            parts = [each for each in operation["parameters"] if each["in"] == "path"]
+            assert sorted(each["name"] for each in parts) == sorted(re.findall(r"\{(\w+)\}", path)), path
+            assert all(each["required"] for each in parts) and operation["summary"]
+            if "requestBody" in operation:
+                schema = operation["requestBody"]["content"]["application/json"]["schema"]
+                name = schema.get("$ref", "").rpartition("/")[2]
+                assert (document["components"]["schemas"][name] if name else schema)["type"] in ("array", "object")
+
+
+def test_the_page_needs_no_token_and_asks_for_one() -> None:
+    tokens = RestSettings(tokens="ann ann-0123456789abcdef read:*")
+    app = create_app(World().reader, lambda: STATE, settings=tokens)
+    with serve(app, port=0) as server, httpx2.Client(base_url=server.url) as client:
+        assert "authorization: `Bearer ${token}`" in client.get("/v1/docs").text
+        assert client.get("/v1/openapi.json").status_code == 401
+        sent = {"authorization": "Bearer ann-0123456789abcdef"}
+        assert client.get("/v1/openapi.json", headers=sent).status_code == 200
+
+
+def test_fields_select_columns(rest: httpx2.Client) -> None:
+    refused = rest.get("/scores/range?fields=points,pionts").json()
+    assert refused["error"] == "bad_parameter"
+    assert refused["what_to_do"] == "Choose among points, best, money, day."
