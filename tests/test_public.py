@@ -17,6 +17,8 @@ from tests.test_docs import PAGES, ROOT, Block, blocks, name_of
 MODULES = (
     "holdfast",
     "holdfast.assignors",
+    "holdfast.client",
+    "holdfast.client.errors",
     "holdfast.codecs",
     "holdfast.engines",
     "holdfast.kinds",

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from holdfast.app import App as App
+    from holdfast.client.async_client import AsyncClient as AsyncClient
+    from holdfast.client.client import Client as Client
     from holdfast.errors import ErrorCategory as ErrorCategory
     from holdfast.errors import HoldfastError as HoldfastError
     from holdfast.group.rebalances import Move as Move
@@ -93,6 +95,8 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "holdfast.app": ("App",),
+    "holdfast.client.async_client": ("AsyncClient",),
+    "holdfast.client.client": ("Client",),
     "holdfast.errors": ("ErrorCategory", "HoldfastError"),
     "holdfast.group.rebalances": ("Move", "RebalanceEvent", "RebalancePhase"),
     "holdfast.instance.events": ("RestoreEvent", "RestorePhase"),

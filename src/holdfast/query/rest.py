@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Scope
 from holdfast.clock import SYSTEM_CLOCK
 from holdfast.errors import HoldfastError
 from holdfast.query.access import guarded
+from holdfast.query.addressed import Addressed
 from holdfast.query.arrow import ArrowEndpoints
 from holdfast.query.columns import ColumnReader
 from holdfast.query.documents import document_operations
@@ -84,7 +85,8 @@ def create_app(
     own = OwnEndpoints(reader, kinds, app)
     limited, keys = Limited(own, settings), KeyAnswers(reader, kinds, showing.renderer)
     quickly = KeysFirst(keys, limited, REQUESTS.observer(KEYS_PATH.replace(":any", "")))
-    return guarded(quickly if quick else limited, settings, own.needs)
+    addressed = Addressed(quickly if quick else limited, lambda: reader.app)
+    return guarded(addressed, settings, own.needs)
 
 
 def operations_of(

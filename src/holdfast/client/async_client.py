@@ -1,0 +1,245 @@
+"""`hf.AsyncClient`: `hf.Client` on an event loop, with the same methods.
+
+Reads of one answer are coroutines; ranges and watches are asynchronous iterators. Written by scripts/async_client.py
+from client.py: change that, and run the script.
+"""
+
+import ssl
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any, Generic, Self, Unpack, overload
+
+from holdfast.client import frames, watching
+from holdfast.client.answers import AnswerPage, Change, D, Past, Spanned, StoreEntry, V
+from holdfast.client.awaited import Awaited
+from holdfast.client.core import TIMEOUT, Core
+from holdfast.client.frames import Frame
+from holdfast.client.options import Duration, ReadOptions
+from holdfast.client.store_flows import StoreFlows, Time
+from holdfast.query.routes import StoreRoute
+
+
+class AsyncClient:
+    """The stores of an app. It belongs to one event loop, and keeps its connections until it is closed.
+
+    `addresses` are those of REST of some instances, with http:// unless they say https://; the client finds the others.
+    `timeout` is the time of each call, unless it has its own. With `hedge`, a read that takes longer is sent to a
+    second replica too.
+    """
+
+    def __init__(
+        self,
+        addresses: str | Sequence[str],
+        *,
+        token: str | None = None,
+        tls: ssl.SSLContext | None = None,
+        timeout: Duration = TIMEOUT,
+        hedge: Duration | None = None,
+    ) -> None:
+        self._core = Core(addresses, timeout=timeout, hedge=hedge)
+        self._shell = Awaited(token, tls)
+
+    @overload
+    def store(self, name: str) -> "AsyncRemoteStore[Any]": ...
+
+    @overload
+    def store(self, name: str, value: type[V]) -> "AsyncRemoteStore[V]": ...
+
+    def store(self, name: str, value: Any = None) -> "AsyncRemoteStore[Any]":
+        """A store; nothing is asked yet. Values are converted to the type `value`, if it is given."""
+        return AsyncRemoteStore(StoreFlows(self._core, name, value), self._shell)
+
+    async def stores(self) -> list[dict[str, Any]]:
+        """The stores of the app, with their types."""
+        return await self._shell.run(self._core.stores())
+
+    async def sql(
+        self,
+        statement: str,
+        *,
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> Frame:
+        """The result of one SELECT over the stores, all of them at one version: the newest, unless options say more."""
+        return await self._shell.run(frames.of_statement(self._core, statement, limit, options))
+
+    async def close(self) -> None:
+        await self._shell.close()
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+
+class AsyncRemoteStore(Generic[V]):
+    """One store of a running app. A key is a Python value, or a tuple if it has several components.
+
+    Every read takes `ReadOptions`: how fresh its answer has to be, and how long it may take.
+    """
+
+    def __init__(self, flows: StoreFlows[V], shell: Awaited) -> None:
+        self._flows = flows
+        self._shell = shell
+
+    async def get(
+        self, key: object, default: D | None = None, *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+    ) -> V | D | None:
+        """The value of a key; `default` if the store doesn't have it."""
+        return await self._shell.run(self._flows.get(key, default, {"fields": fields}, options))
+
+    async def entry(self, key: object, *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]) -> StoreEntry[V]:
+        """The value of a key with its timestamp, its version and who has answered; `found` says whether it is there."""
+        return await self._shell.run(self._flows.entry(key, {"fields": fields}, options))
+
+    async def as_of(self, key: object, time: Time, **options: Unpack[ReadOptions]) -> StoreEntry[V]:
+        """What a versioned store had under a key at a time."""
+        return await self._shell.run(self._flows.entry(key, {"as_of": time}, options))
+
+    async def get_many(
+        self, keys: Sequence[object], *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+    ) -> dict[Any, V | None]:
+        """The values of those keys that the store has, in one request. With at="latest" they are of one version."""
+        return await self._shell.run(self._flows.get_many(keys, {"fields": fields}, options))
+
+    async def entries(
+        self, keys: Sequence[object], *, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+    ) -> AnswerPage[StoreEntry[V]]:
+        """One entry per key, in the order of the keys. `source.consistent` says whether they are of one version."""
+        return await self._shell.run(self._flows.entries(keys, {"fields": fields}, options))
+
+    def range(
+        self,
+        first: object = None,
+        last: object = None,
+        *,
+        reverse: bool = False,
+        limit: int | None = None,
+        fields: Sequence[str] = (),
+        partial: bool = False,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncIterator[StoreEntry[V]]:
+        """Entries in key order, from `first` to `last`, both included. Pages are read as you iterate."""
+        given = {"from": first, "to": last, "reverse": reverse or None, "fields": fields, "partial": partial or None}
+        return self._shell.iterate(self._flows.range(given, limit, options))
+
+    def prefix(
+        self, prefix: object, *, limit: int | None = None, fields: Sequence[str] = (), **options: Unpack[ReadOptions]
+    ) -> AsyncIterator[StoreEntry[V]]:
+        """Entries whose keys begin with a text; for a key of several components, with the first components."""
+        return self._shell.iterate(self._flows.range({"prefix": prefix, "fields": fields}, limit, options))
+
+    async def count(self, first: object = None, last: object = None, **options: Unpack[ReadOptions]) -> int:
+        """How many keys the store has, or a range of it."""
+        return await self._shell.run(self._flows.count({"from": first, "to": last}, options))
+
+    async def windows(
+        self,
+        key: object,
+        first: Time | None = None,
+        last: Time | None = None,
+        *,
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AnswerPage[Spanned[V]]:
+        """The windows of a key that start within a span of time, both ends included."""
+        given = {"from": first, "to": last, "limit": limit}
+        return await self._shell.run(self._flows.spans("windows", key, given, options))
+
+    def all_windows(
+        self,
+        first: Time | None = None,
+        last: Time | None = None,
+        *,
+        first_key: object = None,
+        last_key: object = None,
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncIterator[Spanned[V]]:
+        """The windows of all keys that start within a span of time, by key. Pages are read as you iterate."""
+        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key}
+        return self._shell.iterate(self._flows.all_spans("windows", given, limit, options))
+
+    async def sessions(
+        self,
+        key: object,
+        first: Time | None = None,
+        last: Time | None = None,
+        *,
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AnswerPage[Spanned[V]]:
+        """The sessions of a key that overlap a span of time, both ends included."""
+        given = {"from": first, "to": last, "limit": limit}
+        return await self._shell.run(self._flows.spans("sessions", key, given, options))
+
+    def all_sessions(
+        self,
+        first: Time | None = None,
+        last: Time | None = None,
+        *,
+        first_key: object = None,
+        last_key: object = None,
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AsyncIterator[Spanned[V]]:
+        """The sessions of all keys that overlap a span of time, by key. Pages are read as you iterate."""
+        given = {"from": first, "to": last, "key_from": first_key, "key_to": last_key}
+        return self._shell.iterate(self._flows.all_spans("sessions", given, limit, options))
+
+    async def history(
+        self,
+        key: object,
+        first: Time | None = None,
+        last: Time | None = None,
+        *,
+        limit: int | None = None,
+        **options: Unpack[ReadOptions],
+    ) -> AnswerPage[Past[V]]:
+        """The values of a key over time, in a versioned store."""
+        given = {"from": first, "to": last, "limit": limit}
+        return await self._shell.run(self._flows.history(key, given, options))
+
+    async def top(self, group: object = "all", n: int | None = None, **options: Unpack[ReadOptions]) -> AnswerPage[V]:
+        """The best rows of a leaderboard, of a group or of the whole table, the best one first."""
+        return await self._shell.run(self._flows.top(group, n, options))
+
+    async def rank(self, key: object, **options: Unpack[ReadOptions]) -> int | None:
+        """The rank of a row in a leaderboard, 1 for the best; None if it has no score."""
+        return await self._shell.run(self._flows.rank(key, options))
+
+    async def query(
+        self, name: str, key: object, given: Mapping[str, Any] = {}, **options: Unpack[ReadOptions]
+    ) -> AnswerPage[dict[str, Any]]:
+        """A query that the app's own kind of store declares, with its parameters."""
+        return await self._shell.run(self._flows.query(name, key, given, options))
+
+    async def route(self) -> StoreRoute:
+        """The kind of the store, its key schema, and how it is spread."""
+        return await self._shell.run(self._flows.route())
+
+    async def dataframe(
+        self,
+        columns: Sequence[str] = (),
+        **options: Unpack[ReadOptions],
+    ) -> Frame:
+        """All entries as columns, at one version: `.pandas()`, `.polars()` or `.arrow` of what is returned."""
+        return await self._shell.run(frames.of_store(self._flows.core, self._flows.store, columns, options))
+
+    def watch(
+        self,
+        key: object = None,
+        *,
+        prefix: object = None,
+        from_version: int | None = None,
+        after: str | None = None,
+        timeout: Duration | None = None,
+    ) -> AsyncIterator[Change[V]]:
+        """The changes of a store, of a key or of a prefix, as they are committed, for as long as you iterate.
+
+        They begin with the next version, with `from_version`, or after the change whose `id` is given. Once it has
+        begun, a watch waits for as long as no instance answers, or for `timeout`.
+        """
+        given = {"key": key, "prefix": prefix, "from_version": from_version}
+        options = {} if timeout is None else {"timeout": timeout}
+        return self._shell.iterate(watching.watch(self._flows, given, after, options))

@@ -1,0 +1,185 @@
+"""Performs the effects of flows with blocking calls. Any number of threads may use it."""
+
+import ssl
+import threading
+from collections.abc import Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, closing
+from functools import cached_property
+from typing import Any
+
+import httpx2
+
+from holdfast.client.bounded import ending, transport_of
+from holdfast.client.effects import (
+    Effect,
+    Emit,
+    Flow,
+    Listen,
+    Lost,
+    Outcome,
+    Pause,
+    Race,
+    Receive,
+    Reply,
+    Send,
+    T,
+)
+from holdfast.client.errors import ClientClosed
+from holdfast.client.http import LIMITS, headers_of, lost, timeout_of
+from holdfast.clock import SYSTEM_CLOCK, Clock
+
+_RACERS = 64
+"""Threads for hedged reads: two per read under way. Reads beyond them are not hedged: requests that wait for a thread
+would make answers later, and second ones would add load when there is most of it."""
+
+
+class _Opened:
+    """The answer that a flow has open, if any."""
+
+    def __init__(self) -> None:
+        self._stack = ExitStack()
+        self._address = ""
+        self._chunks: Iterator[bytes] = iter(())
+
+    def hold(self, address: str, response: httpx2.Response, stack: ExitStack) -> None:
+        self._address, self._chunks, self._stack = address, response.iter_bytes(), stack
+
+    def receive(self) -> bytes | Lost:
+        try:
+            return next(self._chunks, b"")
+        except httpx2.TransportError as error:
+            return lost(self._address, error)
+
+    def close(self) -> None:
+        self._stack.close()
+        self._stack = ExitStack()
+
+
+class Blocking:
+    """Performs effects; keeps its connections until it is closed."""
+
+    def __init__(self, token: str | None, tls: ssl.SSLContext | None, clock: Clock = SYSTEM_CLOCK) -> None:
+        self._http = httpx2.Client(
+            verify=True if tls is None else tls,
+            headers=headers_of(token),
+            limits=LIMITS,
+            transport=transport_of(tls, clock),
+        )
+        self._clock = clock
+        self._free = threading.Semaphore(_RACERS)
+
+    def close(self) -> None:
+        self._http.close()
+        if "_racers" in self.__dict__:
+            self._racers.shutdown(wait=False, cancel_futures=True)
+
+    def run(self, flow: Flow[T]) -> T:
+        """The result of a flow that emits nothing."""
+        with closing(_Opened()) as opened:
+            try:
+                effect = next(flow)
+                while True:
+                    effect = flow.send(self._perform(effect, opened))
+            except StopIteration as done:
+                result: T = done.value
+                return result
+
+    def iterate(self, flow: Flow[None]) -> Iterator[Any]:
+        """The items that a flow emits."""
+        with closing(flow), closing(_Opened()) as opened:
+            outcome: Any = None
+            while True:
+                try:
+                    effect = flow.send(outcome)
+                except StopIteration:
+                    return
+                if isinstance(effect, Emit):
+                    yield effect.item
+                    outcome = None
+                else:
+                    outcome = self._perform(effect, opened)
+
+    def _perform(self, effect: Effect, opened: _Opened) -> Outcome | bytes | None:
+        if self._http.is_closed:
+            raise ClientClosed()
+        match effect:
+            case Send():
+                return self._send(effect)
+            case Race():
+                return self._race(effect)
+            case Listen():
+                opened.close()
+                return self._listen(effect, opened)
+            case Receive():
+                return opened.receive()
+            case Pause():
+                self._clock.sleep(effect.seconds)
+        return None
+
+    def _send(self, send: Send) -> Outcome:
+        end = self._clock.monotonic() + send.seconds
+        request, parts = send.request, []
+        try:
+            with (
+                ending(end),
+                self._http.stream(
+                    request.method,
+                    send.address + request.path,
+                    content=request.body,
+                    headers=request.headers,
+                    timeout=timeout_of(send.seconds, send.silence),
+                ) as response,
+            ):
+                for part in response.iter_bytes():
+                    parts.append(part)
+                    if self._clock.monotonic() > end:  # what has arrived already is read without waiting
+                        return Lost(send.address, "the answer took too long")
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            return lost(send.address, error)
+        return Reply(send.address, response.status_code, response.headers, b"".join(parts))
+
+    def _listen(self, listen: Listen, opened: _Opened) -> Outcome:
+        request = listen.request
+        timeout = timeout_of(listen.seconds, listen.silence)
+        try:
+            # Once it is open, the answer goes on for as long as something arrives.
+            with ending(self._clock.monotonic() + listen.seconds), ExitStack() as stack:
+                response = stack.enter_context(
+                    self._http.stream(
+                        request.method, listen.address + request.path, headers=request.headers, timeout=timeout
+                    )
+                )
+                body = b"" if response.status_code == 200 else response.read()
+                if response.status_code == 200:
+                    opened.hold(listen.address, response, stack.pop_all())
+        except (httpx2.TransportError, httpx2.InvalidURL) as error:
+            return lost(listen.address, error)
+        return Reply(listen.address, response.status_code, response.headers, body)
+
+    def _race(self, race: Race) -> Outcome:
+        first = self._started(race.first)
+        if first is None:
+            return self._send(race.first)
+        done, _ = wait([first], race.after)
+        if done and first.result().good:
+            return first.result()
+        second = self._started(race.second)
+        racing = {first} if second is None else {first, second}
+        while True:
+            done, racing = wait(racing, return_when=FIRST_COMPLETED)
+            outcome = min((each.result() for each in done), key=lambda each: not each.good)
+            if outcome.good or not racing:
+                return outcome
+
+    def _started(self, send: Send) -> "Future[Outcome] | None":
+        """The outcome to come of a request that a thread sends at once; None if no thread is free."""
+        if not self._free.acquire(blocking=False):
+            return None
+        sent = self._racers.submit(self._send, send)
+        sent.add_done_callback(lambda _: self._free.release())
+        return sent
+
+    @cached_property
+    def _racers(self) -> ThreadPoolExecutor:
+        return ThreadPoolExecutor(_RACERS, thread_name_prefix="holdfast-hedge")

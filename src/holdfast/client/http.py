@@ -1,0 +1,39 @@
+"""What both shells set of HTTP."""
+
+import ssl
+from typing import Final
+
+import httpx2
+
+from holdfast.client.effects import Lost
+from holdfast.client.tokens import token_of
+
+LIMITS: Final = httpx2.Limits(max_connections=None, max_keepalive_connections=None, keepalive_expiry=60.0)
+"""As many connections as there are threads or tasks that ask; each is kept for the next request."""
+_CONNECT_SECONDS: Final = 2.0
+"""A host that exists accepts or refuses a connection in milliseconds."""
+
+
+def headers_of(token: str | None) -> dict[str, str]:
+    return {} if token is None else {"authorization": f"Bearer {token_of(token, 'token=')}"}
+
+
+def timeout_of(seconds: float, silence: float | None = None) -> httpx2.Timeout:
+    return httpx2.Timeout(seconds if silence is None else silence, connect=min(seconds, _CONNECT_SECONDS))
+
+
+def lost(address: str, error: Exception) -> Lost:
+    """Says why. An error about the request itself may have its headers, and so the token."""
+    said = "" if isinstance(error, httpx2.LocalProtocolError) else str(error)
+    hint = ""
+    if isinstance(error, httpx2.RemoteProtocolError) and address.startswith("http:"):
+        hint = " Does it serve https://?"
+    elif "WRONG_VERSION_NUMBER" in said:
+        hint = " Does it serve http://?"
+    return Lost(address, f"{type(error).__name__}: {said}{hint}" if said else type(error).__name__, _untrusted(error))
+
+
+def _untrusted(error: BaseException | None) -> bool:
+    while error is not None and not isinstance(error, ssl.SSLCertVerificationError):
+        error = error.__cause__ or error.__context__
+    return error is not None
