@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from holdfast import query_command
 from holdfast.errors import HoldfastError, SettingsError, TopologyError
 from holdfast.operating_command import commands
 from holdfast.settings.load import load
@@ -174,9 +175,7 @@ def instance(
         str | None,
         typer.Option(help="HOST:PORT, or HOST, by which others reach it, if that isn't --bind.", show_default=False),
     ] = None,
-    config: Annotated[
-        Path | None, typer.Option(help="A TOML file with the app's settings.", show_default=False)
-    ] = None,
+    file: Annotated[Path | None, typer.Option(help="A TOML file with the app's settings.", show_default=False)] = None,
 ) -> None:
     """Host stores of an app and answer queries, as a server that joins the app's group through its log.
 
@@ -188,9 +187,10 @@ def instance(
     if app_id is None:
         host()
     else:
-        host_as_server(app_id, load(file=config, env=os.environ).settings, log, id, tags, bind, advertise)
+        host_as_server(app_id, load(file=file, env=os.environ).settings, log, id, tags, bind, advertise)
 
 
+query_command.add_to(app)
 app.add_typer(commands, name="group")
 
 checkpoint = typer.Typer(help="Spark's checkpoint of an app.", no_args_is_help=True)

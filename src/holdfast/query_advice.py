@@ -1,0 +1,50 @@
+"""Next steps of errors in a terminal: options and commands, instead of Python's arguments and REST's paths."""
+
+import re
+from typing import Final
+
+from holdfast.client.errors import (
+    BadParameter,
+    ClientError,
+    NoAnswer,
+    NotFreshEnough,
+    TokenExpired,
+    TokenMissing,
+    TokenUnknown,
+    WrongKind,
+)
+from holdfast.errors import ErrorCategory, HoldfastError
+
+_PATH: Final = re.compile(r"/v1/stores/([^/]+)/(keys|range|windows|sessions)(/\{key\})?[^,. ]*")
+_TOKEN: Final = "Name the file of a token that is accepted with --token-file, or set HOLDFAST_CLIENT_TOKEN."
+
+
+class QueryError(HoldfastError):
+    """A query has failed; the next step is one of the terminal."""
+
+    category = ErrorCategory.INVALID
+
+
+def in_a_terminal(error: ClientError) -> str | None:
+    """The error with another next step; None where its own is right here too.
+
+    >>> in_a_terminal(WrongKind("'h' is a window store.", "Ask /v1/stores/h/windows/{key}?from=&to=."))
+    "'h' is a window store. Ask `holdfast windows h KEY`."
+    """
+    match error:
+        case NoAnswer():
+            return str(error).replace("timeout=", "--timeout")
+        case TokenMissing() | TokenUnknown() | TokenExpired():
+            return f"{error.message} {_TOKEN}"
+        case NotFreshEnough():
+            return f"{error.message} Give it more time with --timeout, or ask for an older version."
+        case BadParameter() if error.message.startswith("timeout="):
+            return f"--{error.message} Give a number with a unit, such as 10s or 250ms."
+        case WrongKind():
+            return f"{error.message} {_PATH.sub(_command, error.what_to_do)}"
+    return None
+
+
+def _command(path: re.Match[str]) -> str:
+    store, query, key = path.groups()
+    return f"`holdfast {'get' if query == 'keys' else query} {store}{' KEY' if key else ''}`"

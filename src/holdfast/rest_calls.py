@@ -1,0 +1,114 @@
+"""Calls of an app's REST from outside: where its instances listen, and requests that go to the next one if one is down.
+
+Used by the Spark data source; other callers have `hf.Client`. Addresses come from the heartbeats in the app's log, or
+from the user, and are asked in this order each time: a version is held by the replicas that the asked instance reads,
+so it finds the version at once where another one has to ask its peers.
+"""
+
+import http.client
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from typing import IO
+
+import msgspec
+
+from holdfast.client.effects import RETRIED
+from holdfast.clock import SYSTEM_CLOCK, Clock
+from holdfast.errors import ErrorCategory, HoldfastError
+from holdfast.group.members import Members, MemberState
+from holdfast.log.log import Log
+
+_SECONDS = 60.0
+_PAUSE_SECONDS = 1.0
+"""The Retry-After of instances."""
+_TOO_MANY = 429
+
+
+class NoInstances(HoldfastError):
+    """The log names no instance with REST."""
+
+    category = ErrorCategory.INVALID
+
+
+class NoAnswer(HoldfastError):
+    """No instance of the app answers over REST."""
+
+    category = ErrorCategory.RETRY
+
+
+class RestRefused(HoldfastError):
+    """An instance answered with an error."""
+
+    category = ErrorCategory.INVALID
+
+    def __init__(self, message: str, error: str = "") -> None:
+        super().__init__(message)
+        self.error = error
+        """The name of the error, as REST has it."""
+
+
+class _Refusal(msgspec.Struct):
+    error: str = ""
+    message: str = ""
+    what_to_do: str = ""
+
+
+def rest_addresses(log: Log) -> list[str]:
+    """The addresses of REST that members have written to the app's log, without those that have left."""
+    members = Members(log.storage, log.id).read().values()
+    found = [each.rest for each in members if each.rest is not None and each.state is not MemberState.LEFT]
+    if not found:
+        raise NoInstances(
+            f"No instance in {log.storage.place} answers over REST. Start the app or `holdfast instance`, with "
+            "rest.enabled = true; or give an address."
+        )
+    return found
+
+
+@contextmanager
+def answered(
+    addresses: Sequence[str],
+    path: str,
+    headers: Mapping[str, str] = {},
+    *,
+    method: str | None = None,
+    tls: ssl.SSLContext | None = None,
+    clock: Clock = SYSTEM_CLOCK,
+) -> Iterator[IO[bytes]]:
+    """The answer of the first instance that gives one. If one can't be reached or isn't ready, the next is asked.
+
+    Many tasks of a Spark job ask at the same time, often more than one caller may (429). So where an instance is busy,
+    all are asked again after a pause, for a minute.
+    """
+    until = clock.monotonic() + _SECONDS
+    while True:
+        busy, failed = False, list[str]()
+        for address in addresses:
+            request = urllib.request.Request(address.rstrip("/") + path, None, dict(headers), method=method)
+            try:
+                answer = urllib.request.urlopen(request, timeout=_SECONDS, context=tls)
+            except urllib.error.HTTPError as error:
+                said = _refusal(error)
+                if error.code not in RETRIED:
+                    raise RestRefused(f"{said.message} {said.what_to_do}".strip(), said.error) from None
+                busy |= error.code == _TOO_MANY
+                failed.append(f"{address}: {said.message}")
+            except (OSError, http.client.HTTPException) as error:
+                failed.append(f"{address}: {error}")
+            else:
+                with closing(answer):
+                    yield answer
+                return
+        if not busy or clock.monotonic() >= until:
+            raise NoAnswer(f"No instance answered. {'; '.join(failed)}. Ask again in a moment, or check the addresses.")
+        clock.sleep(_PAUSE_SECONDS)
+
+
+def _refusal(error: urllib.error.HTTPError) -> _Refusal:
+    try:
+        return msgspec.json.decode(error.read(), type=_Refusal)
+    except (msgspec.MsgspecError, OSError, http.client.HTTPException):
+        return _Refusal(message=f"The answer was {error.code} {error.reason}.")
